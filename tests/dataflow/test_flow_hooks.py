@@ -83,7 +83,8 @@ def test_hooks_run_in_the_order_in_which_they_are_declared_and_are_timed() -> No
     assert "weight" not in steps[0]["actor.train"]
     assert steps[1]["actor.train"]["weight"] == 3
     (call,) = [call for call in steps[1].calls if call.function == "actor.train"]
-    assert list(call.seconds) == ["noted", "main", "evaluate", "publish"]
+    assert list(call.seconds) == ["noted", "data_transfer", "main", "evaluate", "publish"]
+    assert call.seconds["data_transfer"] == 0  # values are here
     assert all(seconds >= 0 for seconds in call.seconds.values())
 
 

@@ -24,7 +24,8 @@ def section(title: str) -> tuple[str, str]:
 
 def write(folder: Path, program: str) -> Path:
     """Write a program with sockets of its own: others may be running on this machine."""
-    assert ("/tmp/" in program) != ("sf.Fleet(" in program), "a fleet has its own sockets already"
+    has_own = "sf.Fleet(" in program or "df.Flow" in program
+    assert ("/tmp/" in program) != has_own, "a fleet and a flow have their own sockets already"
     script = folder / "ranks.py"
     script.write_text(program.replace("/tmp/", f"{folder}/"))
     return script
@@ -38,6 +39,7 @@ def write(folder: Path, program: str) -> Path:
         "Teachers",
         "Batches ahead of the training step",
         "Texts of different lengths",
+        "Several models on the same rows",
         "A codec of your own",
     ],
 )
@@ -71,4 +73,4 @@ def test_ranks(short_path: Path) -> None:
 
 
 def test_there_is_no_other_program() -> None:
-    assert GUIDE.count("```python\n") == 7
+    assert GUIDE.count("```python\n") == 8

@@ -9,8 +9,10 @@ from .declare.datasets import Dataset, dataset
 from .declare.hooks import evaluate, hook, offload, param_realloc, publish, save
 from .declare.layout import Layout
 from .declare.roles import Mesh, Placement, Role, place
+from .declare.transfer import data_transfer
 from .flow import Flow, PostedCall
 from .journal.options import Journal
+from .move import PostedMove
 from .results import CallResult, FlowStep
 
 __all__ = [
@@ -25,9 +27,11 @@ __all__ = [
     "Mesh",
     "Placement",
     "PostedCall",
+    "PostedMove",
     "Role",
     "Rows",
     "call",
+    "data_transfer",
     "dataset",
     "evaluate",
     "hook",

@@ -10,6 +10,7 @@ from types import TracebackType
 from ..errors import ConfigError, FlowError
 from ..fleet.factory import NamedFactory
 from .admission import Admission, Source, Sources
+from .aio import AsyncFlow
 from .backends.backend import Backend
 from .backends.fleet_processes import FleetProcesses
 from .backends.host_processes import HostProcesses
@@ -26,7 +27,6 @@ from .journal.options import Journal
 from .journal.saves import CommonSaves
 from .master import TooOld
 from .posted import PostedCall
-from .requests import Requests
 from .results import CallResult, FlowStep
 from .runner import Runner
 from .starts import begin, go_back, may_go_back
@@ -37,7 +37,7 @@ from .worker.process import Argument, arguments_of
 __all__ = ["Flow", "PostedCall"]
 
 
-class Flow(Requests):
+class Flow(AsyncFlow):
     """Functions of models on rows; all in this process, or see `in_processes`. Edges follow from columns.
 
     `with` makes the objects of all roles (`setup`); `steps` runs. The same seeds give the same bits.
@@ -127,7 +127,7 @@ class Flow(Requests):
         """Return a flow of which each worker is a process of its own; this one is the master.
 
         The function is called here and in each worker, and returns a `Flow`. Only here its source is read, but for the
-        first element. Rows and weights stay in shared memory of the processes that have made them.
+        first element, unless workers read a dataset. Rows and weights stay in shared memory of the processes that have made them.
 
         Args:
             function: "package.module:function", importable in all processes.
@@ -261,8 +261,7 @@ class Flow(Requests):
             self._asked = max(self._asked, step.number)
             yield step
         self._asked = max(self._asked, end or 0)
-        while self._saves is not None and self._saves.is_open:
-            self._turn(automatic=False)
+        self._end_saves()
 
     def _next_step(self) -> FlowStep | None:
         with self._backend.doing.flow():
@@ -271,7 +270,8 @@ class Flow(Requests):
     def _run_step(self) -> FlowStep | None:
         self._check_open()
         while self._runner.master.rows.counts[TRAIN].complete <= self._n_steps:
-            if not self._turn(automatic=True):
+            self._check_stop()
+            if not self._turn(automatic=True, timeout_s=self._slice_s):
                 master = self._runner.master
                 if master.is_over(TRAIN) and not master.rows.n_groups(TRAIN):
                     return self._step(is_complete=False) if self._runner.results else None

@@ -17,9 +17,11 @@ from .declare.declaration import Declaration
 from .declare.hooks import Hook, Load
 from .declare.plan import FlowPlan
 from .declare.roles import Placement, RoleFunction
+from .declare.transfer import DataTransfer
 from .explain import explain
 from .facts import spec_of, stats_of
 from .journal.saves import CommonSaves
+from .move import PostedMove, post_move
 from .order.steps import Kind, Step
 from .posted import PostedCall
 from .runner import Runner
@@ -81,6 +83,8 @@ class Requests(ABC):
         """
         self._check_open()
         master, now_s = self._runner.master, time.monotonic()
+        if isinstance(what, DataTransfer):
+            raise ConfigError("data_transfer is posted without rows; use move(ids, columns, to=role)")
         if isinstance(what, Hook):
             if not what.roles:
                 raise ConfigError(f"hook {what.name} is posted without a role")
@@ -104,6 +108,20 @@ class Requests(ABC):
                 raise ConfigError(str(error)) from None
         self._runner.posted[number] = None
         return PostedCall(self, number, name)
+
+    def move(self, ids: Iterable[int], columns: str, *, to: Placement) -> PostedMove:
+        """Post a move of rows to where a role reads them: it waits until a flush names it. `explain` has its plan.
+
+        Args:
+            ids: of the rows, whole groups that have the columns.
+            columns: "seq, logp".
+            to: the role.
+
+        Raises:
+            ConfigError: see `post_move`.
+        """
+        self._check_open()
+        return post_move(self, ids, columns, to)
 
     def flush(self, *calls: PostedCall) -> None:
         """Commit posted calls: they get their places in the order.
@@ -204,7 +222,9 @@ class Requests(ABC):
             if name not in datasets:
                 found[name] = self._sources.n_elements(name)
             else:
-                found[name] = self._backend.n_elements(datasets.index(name)) if self._is_open else None
+                found[name] = (
+                    self._backend.elements.n_elements(datasets.index(name)) if self._is_open else None
+                )
         return found
 
     def _check_open(self) -> None:

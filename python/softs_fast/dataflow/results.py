@@ -17,7 +17,7 @@ class CallResult:
         step: of the flow to which they belong, from 0.
         age: see `Rows`.
         numbers: what the function returned beside columns, and its evaluation.
-        seconds: of each hook and of the main part, by name.
+        seconds: of each hook and of the main part, by name; "data_transfer" is the reading of the inputs.
         digest: of ids and inputs; empty if the flow takes none.
     """
 

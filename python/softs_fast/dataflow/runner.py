@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import FlowError
@@ -13,7 +13,7 @@ from .declare.calls import Interface, MFCDef
 from .declare.declaration import Declaration
 from .declare.hooks import Hook, transfers
 from .declare.plan import FlowPlan, FunctionPlan
-from .declare.roles import Placement
+from .declare.transfer import DataTransfer
 from .held import HeldRows
 from .master import DRIVER, CallState, Master
 from .order.steps import Answer, Kind, Order, Step
@@ -21,8 +21,10 @@ from .parallel.cutting import parts_of
 from .parallel.merging import Reports
 from .recovery import Recovery
 from .results import CallResult
+from .row_moves import RowMoves, participants, steps_of
 from .rows.saved import SavedGroup, admit_again
 from .rows.table import Taken
+from .times import CallTimes
 from .values import Value, n_bytes_of
 from .versions import Versions
 from .watch.late_steps import LateSteps
@@ -39,7 +41,7 @@ class _Running:
 
     state: CallState
     numbers: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    times: CallTimes = field(default_factory=CallTimes)
     digest: str = ""
     error: FlowError | None = None
     cause: BaseException | None = None
@@ -104,6 +106,7 @@ class Runner:
         self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
         self.recovery = Recovery(declaration, self.master, self.held)
         self.datasets = DatasetReads(declaration, backend, self.master, self.held)
+        self._moves = RowMoves(self._calls, plan.group, self.master.rows, self.held, backend)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
 
@@ -197,15 +200,17 @@ class Runner:
         if order.call not in self._running and state is not None:
             self._running[order.call] = _Running(state)
         if order.ticket not in self._tickets:
-            is_main = not isinstance(order.step.work, Hook) and state is not None and state.taken is not None
-            ids = state.taken.ids if is_main and state is not None and state.taken is not None else ()
+            ids = self._moves.ids_of(order, state)
             self._tickets[order.ticket] = _Ticket(order, set(), ids, n_disturbed=self.master.rows.n_disturbed)
             self.held.keep(ids)
         self._tickets[order.ticket].missing.add(worker)
-        describe = self._work_of(self._running[order.call].state, order)
-        function = state.function if state is not None and isinstance(order.step.work, str) else None
+        describe = self._work_of(self._running[order.call].state, order, worker)
+        has_rows = isinstance(order.step.work, str) or order.step.kind is Kind.MOVE
+        function = state.function if state is not None and has_rows else None
         if self._backend.cuts_rows and function is not None and len(function.workers) > 1:
             describe = self._cut(self._tickets[order.ticket], function.name, worker, describe)
+        if order.step.kind is Kind.MOVE:
+            describe = self._moves.kept(worker, order, self._running[order.call].state, describe)
         self._backend.send(worker, order, describe)
 
     def _cut(
@@ -226,10 +231,15 @@ class Runner:
 
         return part
 
-    def _work_of(self, state: CallState, order: Order) -> Callable[[], Work | None]:
-        """Return what says what is to be done, when it is asked: rows may have been dropped by then."""
+    def _work_of(self, state: CallState, order: Order, worker: int) -> Callable[[], Work | None]:
+        """Return what says what is to be done, when it is asked: rows may have been dropped by then.
+
+        Of a step that brings the rows of a main part it is the main part.
+        """
         work, function, taken = order.step.work, state.function, state.taken
-        if isinstance(work, Hook):
+        if isinstance(work, DataTransfer) and order.step.kind is not Kind.MOVE:
+            return self._moves.brought(worker, order, state)
+        if isinstance(work, Hook) and order.step.kind is not Kind.MOVE:
             owner = self._calls[function.name].model_name if function is not None else None
             hook = HookWork(work, owner, taken.step + 1 if taken is not None else 0)
             return lambda: hook
@@ -282,12 +292,14 @@ class Runner:
             for one in ticket.reports.clear():
                 self._drop_made(one.worker, one.outcome)
         elif running is not None:
-            name = work.name if isinstance(work, Hook) else "main"
-            running.seconds[name] = max(running.seconds.get(name, 0.0), outcome.seconds)
+            if not isinstance(work, Hook):
+                running.times.add("data_transfer", done.ticket, outcome.read_s)
+            running.times.add(work.name if isinstance(work, Hook) else "main", done.ticket, outcome.seconds)
         if self.trace is not None:
             taken = running.state.taken if running is not None else None
             call = None if isinstance(work, Hook) else self._calls[str(work)]
             self.trace.note(done, ticket.order, call, taken, len(self.master.rows))
+        self._moves.took(done.worker, ticket.order, has_run=bool(outcome.began_s))
         self._part_ended(ticket, done.worker)
         self.master.order.report(done.worker, done.incarnation, done.ticket, reason)
 
@@ -315,6 +327,7 @@ class Runner:
         call = self._calls[state.function.name] if state.function is not None else None
         role = call.model_name if call is not None else None
         if isinstance(work, Hook):
+            self._moves.check(ticket.order)
             running.numbers |= reports.numbers(work.roles[0] if work.roles else role)
         elif call is not None and state.taken is not None:
             reports.check(ticket.parts)
@@ -380,6 +393,7 @@ class Runner:
         if not ticket.missing:
             del self._tickets[ticket.order.ticket]
             self._versions.ended(ticket.order.ticket)
+            self._moves.ended(ticket.order.ticket)
             self.held.release(ticket.ids)
 
     def _may_run_again(self, ticket: _Ticket, state: CallState) -> bool:
@@ -422,6 +436,7 @@ class Runner:
     def _end(self, answer: Answer) -> None:
         self.answered_s = time.monotonic()
         running = self._running.pop(answer.call, None)
+        self._moves.answered(answer.call)
         state = running.state if running is not None else None
         taken = state.taken if state is not None else None
         if answer.call in self.master.repeated:
@@ -445,7 +460,7 @@ class Runner:
             taken.step if taken is not None else 0,
             taken.age if taken is not None else 0,
             running.numbers,
-            running.seconds,
+            running.times.by_name(),
             running.digest,
         )
         if state.is_posted:
@@ -459,25 +474,10 @@ class Runner:
     # --- Steps of calls ---
 
     def _steps_of(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
-        call = self._calls[function.name]
-        own = frozenset(function.workers) or frozenset({DRIVER})
+        has_nodes = len(set(self._backend.nodes().values())) > 1
+        return steps_of(self._calls[function.name], function, taken, has_nodes=has_nodes)
 
-        def hooks(kind: Kind, declared: Sequence[Hook]) -> list[Step]:
-            due = [one for one in declared if taken.number % one.every == 0]
-            return [Step(kind, self.participants(one, call.model_name), one, 0.1) for one in due]
-
-        main = Step(Kind.MAIN, own, function.name)
-        # Hooks before a training call that could not read its rows have ended, and may change weights.
-        before = () if call.trains and taken.is_repeat else call.pre_hooks
-        return (*hooks(Kind.PRE, before), main, *hooks(Kind.POST, call.post_hooks))
-
-    @staticmethod
-    def participants(hook: Hook, owner: Placement | None) -> frozenset[int]:
-        """Return the workers of all roles that take part in a hook."""
-        roles = {*hook.roles, *(source for source, _ in transfers(hook, owner))}
-        if owner is not None:
-            roles.add(owner)
-        return frozenset(worker for role in roles for worker in role.on) or frozenset({DRIVER})
+    participants = staticmethod(participants)
 
 
 def _failure(state: CallState, work: object, failure: Failure, where: str) -> FlowError:

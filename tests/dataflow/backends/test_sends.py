@@ -11,7 +11,7 @@ import pytest
 from softs_fast.dataflow.backends.sends import Sends
 from softs_fast.dataflow.moves import Place, Redistributor, RowsToMove, SegmentAddress
 from softs_fast.dataflow.order.steps import Kind, Order, Step
-from softs_fast.dataflow.worker.work import MainWork, Work
+from softs_fast.dataflow.worker.work import MainWork, MoveWork, Work
 
 DRIVER = 9
 
@@ -32,7 +32,7 @@ class Simulation:
 
     seed: int
     fails: bool
-    inboxes: dict[int, deque[tuple[Order, MainWork]]] = field(default_factory=dict)
+    inboxes: dict[int, deque[tuple[Order, MainWork | MoveWork]]] = field(default_factory=dict)
     #: By worker the step that it is inside of, and what it has to fetch.
     inside: dict[int, tuple[Order, list[tuple[int, Place]]]] = field(default_factory=dict)
     fetched: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Simulation:
             self.steps.append((Order(1, ticket, ticket, Step(Kind.MAIN, frozenset(workers))), ids))
 
     def deliver(self, worker: int, order: Order, made: Work | None) -> None:
-        assert isinstance(made, MainWork)
+        assert isinstance(made, MainWork | MoveWork)
         assert all(before.ticket < order.ticket for before, _ in self.inboxes[worker]), "in their order"
         self.inboxes[worker].append((order, made))
 
@@ -70,7 +70,10 @@ class Simulation:
                 self.move(worker)
                 continue
             order, ids = issued.popleft()
-            work = MainWork("f", tuple(ids), {"x": [self.rows[row] for row in ids]}, [], 0, 0, True, 0)
+            columns = {"x": [self.rows[row] for row in ids]}
+            work: Work = MainWork("f", tuple(ids), columns, [], 0, 0, True, 0)
+            if self.draw.random() < 0.3:
+                work = MoveWork(tuple(ids), columns)
             for one in sorted(order.step.workers):
                 self.sends.order(one, order, lambda work=work: work)  # type: ignore[misc]
 

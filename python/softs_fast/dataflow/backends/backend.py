@@ -17,7 +17,7 @@ from ..worker.functions import Failure, Outcome
 from ..worker.work import Work
 from .sightings import Sight
 
-__all__ = ["Back", "Backend", "Done", "Event", "Loaded", "Lost"]
+__all__ = ["Back", "Backend", "Done", "ElementReads", "Event", "Loaded", "Lost"]
 
 
 @dataclass(frozen=True)
@@ -89,18 +89,47 @@ class Loaded:
 Event = Done | Lost | Back | Loaded
 
 
+class ElementReads(Protocol):
+    """Has elements of datasets read.
+
+    Attributes:
+        reads_ahead: whether workers read while functions run.
+    """
+
+    reads_ahead: bool
+
+    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
+        """Have the head of a shard read elements; returns what is read already, the rest comes by `Backend.wait`.
+
+        Args:
+            worker: the head.
+            request: number that the answer has.
+            source: number of the dataset in the declaration.
+            numbers: of the elements in the shard; they grow.
+        """
+
+    def n_elements(self, source: int) -> int | None:
+        """Return how many elements all shards of a dataset have; None if one of them is no sequence.
+
+        Raises:
+            FlowError: a worker does not answer.
+        """
+
+
 class Backend(Protocol):
     """Runs orders, strictly by ticket on each worker. One thread uses it; any thread may read `doing` and `sights`.
 
     Attributes:
         cuts_rows: whether each worker of a role has an object of its own, and so a part of the rows.
-        reads_ahead: whether workers read elements of datasets while functions run.
         doing: what that thread does.
     """
 
     cuts_rows: bool
-    reads_ahead: bool
     doing: Doing
+
+    @property
+    def elements(self) -> ElementReads:
+        """What has elements of datasets read."""
 
     def open(self) -> list[Hook]:
         """Make the objects of all roles; returns hooks that have to run before anything else.
@@ -117,23 +146,6 @@ class Backend(Protocol):
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Return the values at places."""
-
-    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
-        """Have the head of a shard read elements of a dataset; returns what is read already, the rest comes by `wait`.
-
-        Args:
-            worker: the head.
-            request: number that the answer has.
-            source: number of the dataset in the declaration.
-            numbers: of the elements in the shard; they grow.
-        """
-
-    def n_elements(self, source: int) -> int | None:
-        """Return how many elements all shards of a dataset have; None if one of them is no sequence.
-
-        Raises:
-            FlowError: a worker does not answer.
-        """
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """A worker may drop all that it holds of rows."""
@@ -155,6 +167,12 @@ class Backend(Protocol):
 
     def end(self, worker: int, reason: str) -> None:
         """End the process of a worker at once; it is lost for this reason."""
+
+    def nodes(self) -> dict[int, int]:
+        """Return the node of each worker that can hold values, by its number."""
+
+    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Return the workers that have each value of a column."""
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that a hook can be posted.

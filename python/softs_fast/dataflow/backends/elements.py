@@ -1,39 +1,113 @@
-"""Requests for elements of datasets that worker processes have not answered yet."""
+"""How a master has elements of datasets read: by the objects of this process, or by messages to worker processes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from ..wire.links import MasterLink
+import msgpack
+
+from ..datasets.reading import ShardReader
+from ..declare.declaration import Declaration
+from ..objects import Objects
+from ..values import cut, n_bytes_of
 from ..wire.messages import ElementsRead, ReadElements
 from ..worker.functions import Failure
 from .backend import Loaded
 
-__all__ = ["OpenReads"]
+__all__ = ["LocalElements", "RemoteElements"]
 
 
-class OpenReads:
-    """Of each worker the requests that it has not answered."""
+class LocalElements:
+    """Reads all shards in this process, when they are asked for; see `ElementReads`.
 
-    def __init__(self) -> None:
-        self._requests: dict[int, set[int]] = {}
+    Args:
+        declaration: of the flow.
+    """
+
+    reads_ahead = False
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._datasets = tuple(declaration.datasets.values())
+        #: By number of the dataset and worker.
+        self._readers: dict[tuple[int, int], ShardReader] = {}
+
+    def open(self, objects: Objects) -> None:
+        """Have the roles give all shards.
+
+        Raises:
+            Exception: what a method of a role raised.
+        """
+        for source, one in enumerate(self._datasets):
+            method = getattr(objects[one.role], one.method)
+            for shard, worker in enumerate(one.heads):
+                self._readers[source, worker] = ShardReader(one, method, shard, worker)
+
+    def close(self) -> None:
+        """Drop them."""
+        self._readers.clear()
+
+    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
+        """Read elements at once, up to the end of the shard or an error."""
+        found = self._readers[source, worker].read(numbers)
+        names = self._datasets[source].columns
+        columns = [cut(name, values, len(values)) for name, values in zip(names, found.columns, strict=True)]
+        sizes = [sum(map(n_bytes_of, values)) for values in zip(*columns, strict=True)]
+        return [Loaded(request, columns, sizes, found.tags, found.length, found.failure)]
+
+    def n_elements(self, source: int) -> int | None:
+        """Return how many elements all shards of a dataset have; None if one of them is no sequence."""
+        return _sum([one.n_elements for (number, _), one in self._readers.items() if number == source])
+
+
+class RemoteElements:
+    """Has heads in worker processes read, and knows which requests they have not answered; see `ElementReads`.
+
+    Args:
+        declaration: of the flow.
+        tell: sends a worker a message, unless it has left.
+        ask: returns what a worker has published.
+    """
+
+    reads_ahead = True
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        tell: Callable[[int, ReadElements], None],
+        ask: Callable[[int, str], bytes],
+    ) -> None:
+        self._datasets = tuple(declaration.datasets.values())
+        self._tell = tell
+        self._ask = ask
+        self._open: dict[int, set[int]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._requests)
+        """Whether a head has yet to answer."""
+        return bool(self._open)
 
-    def ask(self, link: MasterLink, worker: int, request: int, source: int, numbers: Sequence[int]) -> None:
+    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
         """Send a request to the head of a shard."""
-        self._requests.setdefault(worker, set()).add(request)
-        link.send(worker, ReadElements(request, source, tuple(numbers)))
+        self._open.setdefault(worker, set()).add(request)
+        self._tell(worker, ReadElements(request, source, tuple(numbers)))
+        return []
+
+    def n_elements(self, source: int) -> int | None:
+        """Return how many elements all shards of a dataset have, as their heads have published it.
+
+        Raises:
+            FlowError: a worker does not answer.
+        """
+        heads = self._datasets[source].heads
+        return _sum([msgpack.unpackb(self._ask(worker, f"dataset {source}")) for worker in heads])
 
     def answered(self, worker: int, message: ElementsRead) -> list[Loaded]:
         """Return what an answer says; nothing if that worker was not asked."""
-        mine = self._requests.get(worker, set())
+        mine = self._open.get(worker, set())
         if message.request not in mine:
             return []
         mine.discard(message.request)
         if not mine:
-            del self._requests[worker]
+            del self._open[worker]
         failure = Failure(*message.failure) if message.failure is not None else None
         return [
             Loaded(message.request, message.columns, message.sizes, message.tags, message.length, failure)
@@ -41,8 +115,12 @@ class OpenReads:
 
     def lose(self, worker: int) -> None:
         """A worker has left: it answers nothing more."""
-        self._requests.pop(worker, None)
+        self._open.pop(worker, None)
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """All workers have left."""
-        self._requests.clear()
+        self._open.clear()
+
+
+def _sum(lengths: Sequence[int | None]) -> int | None:
+    return None if None in lengths else sum(one or 0 for one in lengths)

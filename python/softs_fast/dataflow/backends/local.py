@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from ..datasets.reading import ShardReader
 from ..declare.declaration import Declaration
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..objects import Objects
 from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
-from ..values import Value, cut, n_bytes_of
+from ..values import Value, n_bytes_of
 from ..watch.doing import Doing
 from ..worker.functions import Batch, Failure, Outcome, call_function
-from ..worker.work import MainWork, Work
-from .backend import Done, Event, Loaded
+from ..worker.work import HookWork, MainWork, Work
+from .backend import Done, Event
+from .elements import LocalElements
 from .sightings import Sight
 
 __all__ = ["LocalBackend"]
@@ -32,7 +32,6 @@ class LocalBackend:
     """
 
     cuts_rows = False
-    reads_ahead = False
 
     def __init__(self, declaration: Declaration) -> None:
         self.doing = Doing()
@@ -42,21 +41,17 @@ class LocalBackend:
         self._orders: list[tuple[int, Order, Callable[[], Work | None]]] = []
         self._missing: dict[int, list[int]] = {}
         self._skipped: list[Event] = []
-        #: By number of the dataset and worker.
-        self._readers: dict[tuple[int, int], ShardReader] = {}
+        self.elements = LocalElements(declaration)
 
     def open(self) -> list[Hook]:
         """Make the objects, and have them give all shards."""
         self._objects.setup()
-        for source, one in enumerate(self._declaration.datasets.values()):
-            method = getattr(self._objects[one.role], one.method)
-            for shard, worker in enumerate(one.heads):
-                self._readers[source, worker] = ShardReader(one, method, shard, worker)
+        self.elements.open(self._objects)
         return []
 
     def close(self) -> None:
         """Drop the objects."""
-        self._readers.clear()
+        self.elements.close()
         self._objects.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Value]:
@@ -66,19 +61,6 @@ class LocalBackend:
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Return the values: they are here."""
         return list(places)
-
-    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
-        """Read elements at once, up to the end of the shard or an error."""
-        found = self._readers[source, worker].read(numbers)
-        names = list(self._declaration.datasets.values())[source].columns
-        columns = [cut(name, values, len(values)) for name, values in zip(names, found.columns, strict=True)]
-        sizes = [sum(map(n_bytes_of, values)) for values in zip(*columns, strict=True)]
-        return [Loaded(request, columns, sizes, found.tags, found.length, found.failure)]
-
-    def n_elements(self, source: int) -> int | None:
-        """Return how many elements all shards of a dataset have; None if one of them is no sequence."""
-        found = [one.n_elements for (number, _), one in self._readers.items() if number == source]
-        return None if None in found else sum(one or 0 for one in found)
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Nothing is to be done: values go with their last place."""
@@ -131,6 +113,14 @@ class LocalBackend:
     def end(self, worker: int, reason: str) -> None:
         """There are no processes."""
 
+    def nodes(self) -> dict[int, int]:
+        """All is in one process, and so on one node."""
+        return dict.fromkeys(self._declaration.workers or (0,), 0)
+
+    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Each worker has each value: it is here."""
+        return [tuple(self.nodes())] * len(ids)
+
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """All hooks can run where all objects are."""
 
@@ -163,7 +153,7 @@ class LocalBackend:
                     digests=declared.digests,
                 )
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
-            elif work is not None:
+            elif isinstance(work, HookWork):  # rows need not be moved: they are here
                 outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
         except Exception as error:
             outcome = Outcome(failure=Failure.of(error))

@@ -27,13 +27,13 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
-from ..wire.messages import AbortStep, ElementsRead, End, Fetched, Free, Ready, State, StepEnded
+from ..wire.messages import AbortStep, ElementsRead, End, Fetched, Free, ReadElements, Ready, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
 from ..worker.part import Part, Unreadable, state_id
-from ..worker.work import MainWork, Work
-from .backend import Back, Done, Event, Loaded, Lost
-from .elements import OpenReads
+from ..worker.work import MainWork, MoveWork, Work
+from .backend import Back, Done, Event, Lost
+from .elements import RemoteElements
 from .sends import Sends
 from .sightings import Sight, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
@@ -84,7 +84,6 @@ class ProcessBackend:
     """
 
     cuts_rows = True
-    reads_ahead = True
 
     def __init__(
         self, declaration: Declaration, processes: WorkerProcesses, nodes: Nodes | None = None
@@ -112,7 +111,7 @@ class ProcessBackend:
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
         self._events: list[Event] = []
-        self._reads = OpenReads()
+        self.elements = RemoteElements(declaration, self._tell, self._ask)
 
     def open(self) -> list[Hook]:
         """Start the workers; returns the hooks by which roles get the weights of roles of other workers.
@@ -174,7 +173,7 @@ class ProcessBackend:
         self._sent.clear()
         self._sends.close()
         self._events.clear()
-        self._reads.clear()
+        self.elements.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows in this process."""
@@ -185,18 +184,6 @@ class ProcessBackend:
         """Copy values from the processes that hold them."""
         assert self._store is not None
         return self._store.get(places)
-
-    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
-        """Send a request to the head of a shard. One that has left is asked again when it is there."""
-        if self._link is not None and worker not in self._left:
-            self._reads.ask(self._link, worker, request, source, numbers)
-        return []
-
-    def n_elements(self, source: int) -> int | None:
-        """Return how many elements all shards of a dataset have, as their heads have published it."""
-        heads = list(self._declaration.datasets.values())[source].heads
-        found = [msgpack.unpackb(self._ask(worker, f"dataset {source}")) for worker in heads]
-        return None if None in found else sum(found)
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Have a worker drop rows, and others their copies of them."""
@@ -248,7 +235,7 @@ class ProcessBackend:
         self._receive(0.0)
         if not self._events and self._own:
             self._run(*self._own.popleft())
-        while not self._events and (self._sent or self._away or self._reads):
+        while not self._events and (self._sent or self._away or self.elements):
             if self._own:  # its values have arrived
                 self._run(*self._own.popleft())
                 continue
@@ -324,6 +311,15 @@ class ProcessBackend:
             self._processes.kill(worker)
             self._leave(Left(worker, reason), is_known=True)
 
+    def nodes(self) -> dict[int, int]:
+        """Return the node of each worker, and of this process."""
+        workers = (*self._declaration.workers, self._sends.driver)
+        return self._sends.nodes() or dict.fromkeys(workers, 0)
+
+    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
+        """Return the workers that have each value."""
+        return self._sends.holders(column, ids, places)
+
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook.
 
@@ -386,7 +382,7 @@ class ProcessBackend:
             elif isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
             elif isinstance(event.message, ElementsRead):
-                self._events += self._reads.answered(event.worker, event.message)
+                self._events += self.elements.answered(event.worker, event.message)
             elif isinstance(event.message, State):
                 self._relay(event.worker, event.message)
             elif isinstance(event.message, Fetched):
@@ -426,11 +422,12 @@ class ProcessBackend:
             message.digest,
             failure,
             began_s=message.began_s,
+            read_s=message.read_s,
             unread=message.unread,
         )
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
-    def _note_ending(self, sent: _Sent, work: MainWork) -> None:
+    def _note_ending(self, sent: _Sent, work: MainWork | MoveWork) -> None:
         """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet."""
         if sent.n_gone == self._n_gone:
             holders = {place.worker: place.segment for one in work.columns.values() for place in one}
@@ -445,14 +442,14 @@ class ProcessBackend:
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
-    def _tell(self, worker: int, state: State) -> None:
+    def _tell(self, worker: int, state: State | ReadElements) -> None:
         if self._link is not None and worker not in self._left:
             self._link.send(worker, state)
 
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
         work = self._sent[ticket].works.get(worker)
-        if outcome.unread and isinstance(work, MainWork):
+        if outcome.unread and isinstance(work, MainWork | MoveWork):
             self._note_ending(self._sent[ticket], work)
         self._part_ended(worker, ticket)
 
@@ -470,7 +467,7 @@ class ProcessBackend:
             return
         self._left.add(event.worker)
         self._sends.lose(event.worker)
-        self._reads.lose(event.worker)
+        self.elements.lose(event.worker)
         self._n_gone += 1
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)

@@ -11,7 +11,7 @@ from ..moves import Copies, Place
 from ..order.steps import Order
 from ..wire.messages import State
 from ..worker.part import state_id, weights_column
-from ..worker.work import MainWork, Work
+from ..worker.work import MainWork, MoveWork, Work
 
 __all__ = ["Sends"]
 
@@ -112,6 +112,20 @@ class Sends:
         found = self._copies.free(ids) if self._copies is not None else {}
         return {DRIVER if worker == self.driver else worker: some for worker, some in found.items()}
 
+    # --- What is known ---
+
+    def nodes(self) -> dict[int, int] | None:
+        """Return the number of the node of each worker, and of the master; None: all are on one."""
+        return self._copies.nodes if self._copies is not None else None
+
+    def holders(self, column: str, ids: Sequence[int], places: Sequence[Place]) -> list[tuple[int, ...]]:
+        """Return which workers have each value."""
+        if self._copies is None:
+            return [(place.worker,) for place in places]
+        return [
+            self._copies.holders(row_id, column, place) for row_id, place in zip(ids, places, strict=True)
+        ]
+
     # --- Inside ---
 
     def _claim_all(self) -> None:
@@ -125,7 +139,7 @@ class Sends:
 
     def _claim(self, worker: int, order: Order, work: _WorkOf) -> None:
         made = work()
-        if self._copies is not None and isinstance(made, MainWork):
+        if self._copies is not None and isinstance(made, MainWork | MoveWork):
             self._copies.claim(self._number(worker), order.ticket, made.ids, made.columns)
 
     def _let_all_go(self) -> None:
@@ -140,7 +154,7 @@ class Sends:
         while waiting:
             order, work = waiting[0]
             made = work()
-            if self._copies is not None and isinstance(made, MainWork):
+            if self._copies is not None and isinstance(made, MainWork | MoveWork):
                 chosen = self._copies.choose(self._number(worker), order.ticket, made.ids, made.columns)
                 if chosen is None:
                     return

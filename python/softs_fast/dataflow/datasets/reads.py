@@ -114,7 +114,7 @@ class DatasetReads:
         order, heads = self._order(partition), self._datasets[partition].heads
         away = [shard for shard, worker in enumerate(heads) if worker in self._lost]
         while True:
-            order.plan(n + (ahead if self._backend.reads_ahead else 0))
+            order.plan(n + (ahead if self._backend.elements.reads_ahead else 0))
             if not order.n_unasked or (order.has(n) and 4 * order.n_unasked < ahead):
                 break
             asked = order.ask(away)
@@ -180,7 +180,7 @@ class DatasetReads:
         for at in range(0, len(numbers), _REQUEST):
             serial, some = next(self._serials), tuple(numbers[at : at + _REQUEST])
             self._open[serial] = _Request(partition, worker, some, is_lost, time.monotonic())
-            for event in self._backend.read(worker, serial, self._sources[partition], some):
+            for event in self._backend.elements.read(worker, serial, self._sources[partition], some):
                 self.loaded(event)
 
     # --- Events ---

@@ -11,6 +11,7 @@ from ...errors import ConfigError
 from .columns import Columns
 from .hooks import Evaluate, Hook, ParamRealloc, Publish, Save
 from .roles import Placement, RoleFunction
+from .transfer import DataTransfer, columns_of
 
 __all__ = ["Interface", "MFCDef", "Uneven", "call"]
 
@@ -115,6 +116,10 @@ class MFCDef:
             raise ConfigError(f"{self.name} trains role {role.name!r}, which {why}")
         for one in (*self.pre_hooks, *self.post_hooks):
             self._check_hook(one)
+        for is_before, hooks in ((True, self.pre_hooks), (False, self.post_hooks)):
+            for one in hooks:
+                if isinstance(one, DataTransfer):
+                    self._check_transfer(one, is_before=is_before)
 
     def _check_hook(self, one: Hook) -> None:
         role = self.model_name
@@ -138,6 +143,20 @@ class MFCDef:
             raise ConfigError(f"{self.name}: role {role.name!r} has no method evaluate for its hook")
         if isinstance(one, (Evaluate, Save)) and one in self.pre_hooks:
             raise ConfigError(f"{self.name}: {one.name} can only be a hook after the main part")
+
+    def _check_transfer(self, one: DataTransfer, *, is_before: bool) -> None:
+        where = "before" if is_before else "after"
+        if is_before and one.roles not in ((), (self.model_name,)):
+            raise ConfigError(
+                f"{self.name}: data_transfer to role {one.roles[0].name!r} before it; that one is for its own inputs"
+            )
+        if not is_before and not one.roles:
+            raise ConfigError(f"{self.name}: data_transfer after it needs a role that reads the rows")
+        known = self.input_keys if is_before else (*self.input_keys, *self.output_keys)
+        unknown = [key for key in one.columns if key not in known]
+        if unknown or not columns_of(one, self.input_keys, self.output_keys, is_before=is_before):
+            what = f"brings {', '.join(unknown)}" if unknown else "names no column"
+            raise ConfigError(f"{self.name}: data_transfer {where} it {what}; there are {', '.join(known)}")
 
     @property
     def least(self) -> int:

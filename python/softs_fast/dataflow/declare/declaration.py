@@ -10,6 +10,7 @@ from .calls import MFCDef
 from .datasets import Dataset
 from .hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook
 from .roles import Placement
+from .transfer import DataTransfer
 
 __all__ = ["Declaration"]
 
@@ -131,6 +132,8 @@ def _hook(hook: Hook) -> str:
             text += f", eta={hook.eta!r}"
         case Save() | Load():
             text += f", folder={str(hook.folder)!r}"
+        case DataTransfer():
+            text += f", columns={', '.join(hook.columns) or 'default'}"
         case UserHook():
             text += f", {_name_of(hook.function)}"
         case Offload() | Publish() | Evaluate():

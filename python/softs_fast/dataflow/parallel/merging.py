@@ -40,8 +40,8 @@ class Reports:
 
     @property
     def seconds(self) -> float:
-        """How long the slowest part took."""
-        return max((one.outcome.seconds for one in self._done), default=0.0)
+        """How long the slowest part took, with the reading of its rows."""
+        return max((one.outcome.read_s + one.outcome.seconds for one in self._done), default=0.0)
 
     def check(self, parts: Mapping[int, MainWork] | None) -> None:
         """Check that each head has reported its rows, and no other worker has.

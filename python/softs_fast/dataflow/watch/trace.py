@@ -73,12 +73,16 @@ class Trace:
             "ticket": order.ticket,
             "step": taken.step + 1 if taken is not None else 0,
         }
-        times = (outcome.began_s, outcome.seconds)
+        whole_s = outcome.read_s + outcome.seconds
+        began_s = self._begin(outcome.began_s, whole_s) / 1e6
+        times = (began_s + outcome.read_s, outcome.seconds)
         if call is None:
             name = order.step.work.name if isinstance(order.step.work, Hook) else ""
             self.step(name, order.step.kind.name.lower(), worker, *times, args)
             return
         outputs = call.output_keys if outcome.failure is None else ()
+        if outcome.read_s:
+            self.step("data_transfer", "move", worker, began_s, outcome.read_s, args)
         self.step(call.name, "main", worker, *times, args | {"rows": len(outcome.ids)})
         self.rows(worker, *times, outcome.ids, call.input_keys, outputs, n_rows)
 

@@ -45,6 +45,7 @@ __all__ = [
     "Refused",
     "RunHook",
     "RunMain",
+    "RunMove",
     "SliceForm",
     "State",
     "StepEnded",
@@ -144,6 +145,31 @@ class RunHook:
 
 
 @dataclass(frozen=True)
+class RunMove:
+    """To a worker: bring rows to where it reads them. See `MoveWork`.
+
+    Attributes:
+        incarnation: of the master.
+        ticket: place in the order.
+        call: number of the call.
+        ids: of the rows.
+        names: of the columns.
+        columns: for each of them the places of its values, as many as ids.
+        keeps: whether the main part of the call takes the values.
+        is_needed: whether a value that cannot be read is an error.
+    """
+
+    incarnation: int
+    ticket: int
+    call: int
+    ids: tuple[int, ...]
+    names: tuple[str, ...]
+    columns: Columns
+    keeps: bool
+    is_needed: bool
+
+
+@dataclass(frozen=True)
 class AbortStep:
     """To a worker: skip a step that waits; what a step that runs has done is dropped by the master."""
 
@@ -194,6 +220,7 @@ class StepEnded:
         failure: reason and text, if it failed.
         unread: whether it failed because inputs could not be read, before the function was entered.
         began_s: when it began, by the clock of the worker.
+        read_s: how long its inputs took to be read.
     """
 
     incarnation: int
@@ -210,6 +237,7 @@ class StepEnded:
     failure: tuple[str, str] | None = None
     unread: bool = False
     began_s: float = 0.0
+    read_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -259,6 +287,7 @@ class Fetched:
 Message = (
     RunMain
     | RunHook
+    | RunMove
     | AbortStep
     | State
     | Free
@@ -358,9 +387,11 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             optional(pair(_TEXT, _TEXT)),
             boolean,
             seconds,
+            seconds,
         ),
     ),
     Ready: (8, (_NAME,)),
+    RunMove: (12, (_ID, _ID, _ID, _IDS, listing(_NAME, 1 << 12), places, boolean, boolean)),
     # Numbers from 20 on: between hosts.
     Declared: (20, (listing(text(1 << 14), 1 << 16),)),
     Refused: (21, (_TEXT,)),
@@ -427,18 +458,20 @@ def decode(data: bytes) -> Message:
     return made  # type: ignore[no-any-return]
 
 
-def _check_counts(made: RunMain | StepEnded | Fetched | Any) -> None:
+def _check_counts(made: RunMain | RunMove | StepEnded | Fetched | Any) -> None:
     """Columns have as many values as there are ids."""
     if isinstance(made, ReadElements | ElementsRead):
         check_elements(made)
-    if isinstance(made, RunMain | StepEnded | Fetched):
+    if isinstance(made, RunMain | RunMove | StepEnded | Fetched):
         wrong = [len(column) for column in made.columns if len(column) != len(made.ids)]
         if wrong:
             raise WireError(
                 f"a {type(made).__name__} has {len(made.ids)} ids and a column of {wrong[0]} values"
             )
-    if isinstance(made, Fetched) and len(made.names) != len(made.columns):
-        raise WireError(f"a Fetched has {len(made.names)} names and {len(made.columns)} columns")
+    if isinstance(made, Fetched | RunMove) and len(made.names) != len(made.columns):
+        raise WireError(
+            f"a {type(made).__name__} has {len(made.names)} names and {len(made.columns)} columns"
+        )
     if isinstance(made, RunMain) and made.part is not None:
         part = made.part
         if part.n_real not in (0, len(made.ids)) or part.n_rows < len(made.ids):

@@ -87,6 +87,7 @@ class Outcome:
         failure: why it failed; None if it is done.
         unread: whether it failed because inputs could not be read, before the function was entered.
         began_s: when it began, by `time.monotonic` of its process; 0 if it did not.
+        read_s: how long the inputs took to be read, before `seconds`; they are read first.
     """
 
     seconds: float = 0.0
@@ -100,6 +101,7 @@ class Outcome:
     failure: Failure | None = None
     unread: bool = False
     began_s: float = 0.0
+    read_s: float = 0.0
 
 
 def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, digests: bool) -> Outcome:

@@ -30,13 +30,14 @@ from ..wire.messages import (
     Refused,
     RunHook,
     RunMain,
+    RunMove,
     State,
     StepEnded,
 )
 from .functions import Failure, Outcome
 from .orders import work_of
 from .part import Part
-from .work import HookWork
+from .work import name_of
 
 __all__ = ["WorkerLoop"]
 
@@ -121,7 +122,7 @@ class WorkerLoop:
         self._publish_inside(order)
         self._incarnation = order.incarnation
         try:
-            assert isinstance(order.step.work, RunMain | RunHook)
+            assert isinstance(order.step.work, RunMain | RunHook | RunMove)
             work = work_of(self.declaration, order.step.work)
             outcome, n_bytes = self._part.run(
                 work,
@@ -151,6 +152,7 @@ class WorkerLoop:
             (failure.reason, failure.text) if failure is not None else None,
             outcome.unread,
             outcome.began_s,
+            outcome.read_s,
         )
         try:
             self.link.send(message)
@@ -193,7 +195,7 @@ class WorkerLoop:
 
     def _take(self, message: Message) -> None:
         match message:
-            case RunMain() | RunHook():
+            case RunMain() | RunHook() | RunMove():
                 kind = Kind.MAIN if isinstance(message, RunMain) else Kind.POST
                 step = Step(kind, frozenset({self.worker}), message)
                 self._executor.receive(Order(message.incarnation, message.ticket, message.call, step))
@@ -220,6 +222,7 @@ class WorkerLoop:
                 self._loader.read(message)
             case Free():
                 self.store.free(message.ids)
+                self._part.kept.free(message.ids)
             case End():
                 self._is_ending = True
             case Declared():
@@ -232,8 +235,7 @@ class WorkerLoop:
         if order is not self._shown:
             self._shown, self._since_s = order, time.monotonic()
         inside: dict[str, object] = {"since_s": self._since_s} | ({"waits": waits} if waits else {})
-        if order is not None and isinstance(order.step.work, RunMain | RunHook):
+        if order is not None and isinstance(order.step.work, RunMain | RunHook | RunMove):
             work = work_of(self.declaration, order.step.work)
-            name = work.hook.name if isinstance(work, HookWork) else work.function
-            inside |= {"ticket": order.ticket, "name": name}
+            inside |= {"ticket": order.ticket, "name": name_of(work)}
         self.link.publish("inside", msgpack.packb(inside))

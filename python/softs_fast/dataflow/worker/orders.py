@@ -18,8 +18,8 @@ from ..declare.hooks import (
     SaveState,
 )
 from ..order.steps import Order
-from ..wire.messages import HookForm, RunHook, RunMain, SliceForm
-from .work import HookWork, MainWork, Slice, Work
+from ..wire.messages import HookForm, RunHook, RunMain, RunMove, SliceForm
+from .work import HookWork, MainWork, MoveWork, Slice, Work
 
 __all__ = ["form_of", "message_of", "work_of"]
 
@@ -28,7 +28,7 @@ _KINDS: dict[str, type[Hook]] = {
 }
 
 
-def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | RunHook:
+def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | RunHook | RunMove:
     """Return the message of an order.
 
     Args:
@@ -51,13 +51,16 @@ def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | 
             work.age,
             SliceForm(**vars(work.part)) if work.part is not None else None,
         )
+    if isinstance(work, MoveWork):
+        columns = tuple(tuple(places) for places in work.columns.values())
+        return RunMove(*head, work.ids, tuple(work.columns), columns, bool(work.keep_for), work.is_needed)
     number = declaration.hooks.index(work.hook) if work.hook in declaration.hooks else -1
     owner = declaration.roles.index(work.owner) if work.owner is not None else -1
     form = form_of(declaration, work.hook) if number < 0 else None
     return RunHook(*head, number, form, owner, work.step)
 
 
-def work_of(declaration: Declaration, message: RunMain | RunHook) -> Work:
+def work_of(declaration: Declaration, message: RunMain | RunHook | RunMove) -> Work:
     """Return what a message tells to do.
 
     Raises:
@@ -81,7 +84,10 @@ def work_of(declaration: Declaration, message: RunMain | RunHook) -> Work:
             message.ends_step,
             message.age,
             Slice(**vars(message.part)) if message.part is not None else None,
+            message.call,
         )
+    if isinstance(message, RunMove):
+        return _move_of(declaration, message)
     owner = None
     if message.owner >= 0:
         _check("role", message.owner, len(declaration.roles))
@@ -100,6 +106,16 @@ def form_of(declaration: Declaration, hook: Hook) -> HookForm | None:
     eta = hook.eta if isinstance(hook, ParamRealloc) else 1.0
     folder = str(hook.folder) if isinstance(hook, Save | Load | SaveState | LoadState) else ""
     return HookForm(type(hook).__name__, roles, eta, folder)
+
+
+def _move_of(declaration: Declaration, message: RunMove) -> MoveWork:
+    known = {key for one in declaration.calls for key in (*one.input_keys, *one.output_keys)}
+    unknown = sorted(set(message.names) - known)
+    if unknown or len(set(message.names)) != len(message.names):
+        what = f"{', '.join(unknown)}, which no function has" if unknown else "a column twice"
+        raise WireError(f"rows are brought with {what}")
+    columns = {name: list(places) for name, places in zip(message.names, message.columns, strict=True)}
+    return MoveWork(message.ids, columns, message.call if message.keeps else 0, message.is_needed)
 
 
 def _hook_of(declaration: Declaration, form: HookForm) -> Hook:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -20,9 +21,12 @@ from ..values import Value, n_bytes_of
 from ..weights.exchange import is_local, show, take
 from ..weights.shown import Shown
 from .functions import Batch, Failure, Outcome, call_function
-from .work import HookWork, MainWork, Work
+from .kept import KeptInputs
+from .work import HookWork, MainWork, MoveWork, Work
 
 __all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "state_id", "weights_column"]
+
+logger = logging.getLogger(__name__)
 
 
 class Unreadable(FlowError):
@@ -75,6 +79,8 @@ class Part:
         self._functions = {one.name: one for one in declaration.calls}
         self._objects = objects
         self._store = store
+        #: What was brought for calls of which the main part has not begun.
+        self.kept = KeptInputs()
 
     def run(
         self, work: Work, ticket: int, await_state: AwaitState, show_to: Callable[[Shown], None]
@@ -87,43 +93,52 @@ class Part:
             await_state: returns weights of a source that is elsewhere.
             show_to: takes what is shown of a source that is here, for targets that are elsewhere; at once.
         """
-        outcome, n_bytes, began = Outcome(), 0, time.monotonic()
+        outcome, n_bytes, began, read_s = Outcome(), 0, time.monotonic(), 0.0
         try:
             if isinstance(work, MainWork):
-                inputs, unread = self._read_all(work, ticket)
-                if unread is not None:
-                    return Outcome(failure=unread, unread=True), 0
+                inputs, read_s, failure = self._read_all(work, ticket)
+                if failure is not None:
+                    return Outcome(failure=failure, unread=True), 0
                 outcome = self._main(work, inputs)
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
                 outcome.columns = {
                     column: list(self._store.put(column, outcome.ids, values))
                     for column, values in outcome.columns.items()
                 }
+            elif isinstance(work, MoveWork):
+                self._move(work, ticket)
             else:
                 outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
-            outcome, n_bytes = Outcome(failure=Failure.of(error)), 0
-        outcome.began_s, outcome.seconds = began, time.monotonic() - began
+            unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
+            outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
+        outcome.began_s, outcome.read_s = began, read_s
+        outcome.seconds = time.monotonic() - began - read_s
         return outcome, n_bytes
 
-    def _read_all(self, work: MainWork, ticket: int) -> tuple[dict[str, list[Value]], Failure | None]:
-        """Return the inputs of a function, or why they cannot be read; then no worker of its role enters it."""
-        inputs, unread = {}, None
+    def _read_all(self, work: MainWork, ticket: int) -> tuple[dict[str, list[Value]], float, Failure | None]:
+        """Return the inputs of a function and how long they took, or why they cannot be read.
+
+        Then no worker of its role enters it. The time is that of the reading alone, not that of waiting for the others.
+        """
+        inputs, unread, began = {}, None, time.monotonic()
         try:
             inputs = self._inputs(work, ticket)
         except Unreadable as error:
             unread = Failure.of(error)
+        read_s = time.monotonic() - began
         if not self._objects.agree(self._functions[work.function].model_name, unread is None):
             text = "another worker of the role could not read its rows"
             unread = unread or Failure(text, f"{Unreadable.__name__}: {text}")
-        return inputs, unread
+        return inputs, read_s, unread
 
     def _inputs(self, work: MainWork, ticket: int) -> dict[str, list[Value]]:
         here = {
             column: self._brought(ticket, column, work.ids, places) for column, places in work.columns.items()
         }
+        found = self.kept.take(work.call, work.ids, here)
         # One call for all columns: values of one holder are copied together.
-        values = self._read([place for places in here.values() for place in places])
+        values = self._read([place for places in here.values() for place in places], found)
         columns: dict[str, list[Value]] = {}
         for number, key in enumerate(work.columns):
             columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
@@ -183,11 +198,29 @@ class Part:
     def _number(self, role: Placement) -> int:
         return self._declaration.roles.index(role)
 
-    def _read(self, places: list[Place]) -> list[Value]:
+    def _move(self, work: MoveWork, ticket: int) -> None:
+        """Bring rows to this worker, or to its node. What cannot be read is an error of the step that needs it."""
         try:
-            return self._store.get(places)
+            here = {
+                column: self._brought(ticket, column, work.ids, places)
+                for column, places in work.columns.items()
+            }
+            if work.keep_for:
+                values = self._read([place for places in here.values() for place in places], {})
+                self.kept.put(work.keep_for, work.ids, here, values)
+        except Unreadable as error:
+            if work.is_needed:
+                raise
+            logger.info("%d rows were not brought: %s", len(work.ids), error)
+
+    def _read(self, places: list[Place], found: Mapping[int, Value]) -> list[Value]:
+        """Return the values at places, of which some are known by their numbers."""
+        wanted = [place for i, place in enumerate(places) if i not in found] if found else places
+        try:
+            read = iter(self._store.get(wanted))
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error
+        return [found[i] if i in found else next(read) for i in range(len(places))] if found else list(read)
 
     def _brought(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> list[Place]:
         """Get values of other nodes into the store of this process; returns where all values are on this node."""

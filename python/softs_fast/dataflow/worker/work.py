@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..rows.records import Tag
 
-__all__ = ["HookWork", "MainWork", "Slice", "Work"]
+__all__ = ["HookWork", "MainWork", "MoveWork", "Slice", "Work", "name_of"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class MainWork:
         tags: of each row.
         step: as in `Rows`, like the rest.
         part: what of it is for this worker; None: the rows are those of the whole call.
+        call: its number, by which a worker finds what a `MoveWork` has brought; 0 where nothing has.
     """
 
     function: str
@@ -54,6 +55,7 @@ class MainWork:
     ends_step: bool
     age: int
     part: Slice | None = None
+    call: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -71,4 +73,28 @@ class HookWork:
     step: int
 
 
-Work = MainWork | HookWork
+@dataclass(frozen=True)
+class MoveWork:
+    """Rows that are brought to a worker.
+
+    Attributes:
+        ids: of the rows.
+        columns: by name the places of values, as many as ids; what a place is, the backend decides.
+        keep_for: number of the call of which the main part takes the values; 0: they are brought to the node alone.
+        is_needed: whether a value that cannot be read is an error here; otherwise it is one of the step that reads it.
+    """
+
+    ids: tuple[int, ...]
+    columns: dict[str, list[Any]]
+    keep_for: int = 0
+    is_needed: bool = False
+
+
+Work = MainWork | HookWork | MoveWork
+
+
+def name_of(work: Work) -> str:
+    """Return the name of a function or hook."""
+    if isinstance(work, MainWork):
+        return work.function
+    return work.hook.name if isinstance(work, HookWork) else "data_transfer"

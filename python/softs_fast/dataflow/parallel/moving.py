@@ -1,0 +1,65 @@
+"""Columns of rows for each worker of a role that may read them: slices by dp rank, and the plan of the move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..backends.backend import Backend
+from ..declare.ranks import ranks_of
+from ..declare.roles import Placement
+from ..moves import Place, RedistributionPlan, Redistributor, RowsToMove
+from ..values import n_bytes_of
+from ..worker.work import MoveWork
+from .cutting import lengths_of
+
+__all__ = ["parts_of_move", "plan_of_move"]
+
+
+def plan_of_move(
+    backend: Backend, role: Placement, group: int, ids: Sequence[int], columns: Mapping[str, Sequence[Any]]
+) -> RedistributionPlan:
+    """Return the plan by which rows get to the workers of a role, from where they are now.
+
+    Rows are cut as those of a call: whole groups, by length where lengths differ. In one process all is there.
+
+    Args:
+        backend: knows nodes and holders.
+        role: of which the workers get them.
+        group: rows that stay together; ids are those of whole groups.
+        ids: of the rows.
+        columns: by name the places of values, as many as ids.
+    """
+    ranks = ranks_of(role) if backend.cuts_rows else (role.on[:1],)
+    holders = {name: backend.holders(name, ids, places) for name, places in columns.items()}
+    n_bytes = {name: [_n_bytes(place) for place in places] for name, places in columns.items()}
+    is_cut = len(ranks) > 1 and all(isinstance(one, Place) for places in columns.values() for one in places)
+    tokens = lengths_of(list(columns.values())) if is_cut else None
+    rows = RowsToMove.of(ids, n_bytes, holders, tokens=tokens, group=group)
+    return Redistributor(backend.nodes()).plan(rows, ranks)
+
+
+def parts_of_move(
+    plan: RedistributionPlan, role: Placement, ids: Sequence[int], columns: Mapping[str, Sequence[Any]]
+) -> dict[int, MoveWork]:
+    """Return what each worker of a role gets; workers of ranks without rows are left out.
+
+    Args:
+        plan: of `plan_of_move`.
+        role: as there, like the rest.
+    """
+    number = {row_id: i for i, row_id in enumerate(ids)}
+    parts: dict[int, MoveWork] = {}
+    for rank, own in zip(ranks_of(role), plan.slices, strict=True):
+        some = [number[row_id] for row_id in own.tolist()]
+        if some:
+            work = MoveWork(
+                tuple(ids[i] for i in some),
+                {name: [places[i] for i in some] for name, places in columns.items()},
+            )
+            parts |= dict.fromkeys(rank, work)
+    return parts
+
+
+def _n_bytes(place: Any) -> int:
+    return place.n_bytes if isinstance(place, Place) else n_bytes_of(place)

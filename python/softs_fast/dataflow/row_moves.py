@@ -1,0 +1,190 @@
+"""The steps of a call, and what its `data_transfer` steps bring to which worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ..errors import FlowError
+from .backends.backend import Backend
+from .declare.calls import MFCDef
+from .declare.hooks import Hook, transfers
+from .declare.plan import FunctionPlan
+from .declare.roles import Placement
+from .declare.transfer import DataTransfer, columns_of
+from .held import HeldRows
+from .master import DRIVER, CallState
+from .order.steps import Kind, Order, Step
+from .parallel.moving import parts_of_move, plan_of_move
+from .rows.table import RowTable, Taken
+from .worker.kept import kept_id
+from .worker.work import MainWork, MoveWork, Work
+
+__all__ = ["RowMoves", "participants", "steps_of"]
+
+
+def participants(hook: Hook, owner: Placement | None) -> frozenset[int]:
+    """Return the workers of all roles that take part in a hook."""
+    roles = {*hook.roles, *(source for source, _ in transfers(hook, owner))}
+    if owner is not None:
+        roles.add(owner)
+    return frozenset(worker for role in roles for worker in role.on) or frozenset({DRIVER})
+
+
+def steps_of(call: MFCDef, function: FunctionPlan, taken: Taken, *, has_nodes: bool) -> tuple[Step, ...]:
+    """Return the steps of a call: what brings its rows, hooks before, its main part, hooks after.
+
+    Args:
+        call: the function.
+        function: the same.
+        taken: its rows.
+        has_nodes: whether workers are on several nodes; otherwise rows are where other roles can read them.
+    """
+    own = frozenset(function.workers) or frozenset({DRIVER})
+
+    def hooks(kind: Kind, declared: Sequence[Hook]) -> list[Step]:
+        due = [one for one in declared if taken.number % one.every == 0 and not isinstance(one, DataTransfer)]
+        return [Step(kind, participants(one, call.model_name), one, 0.1) for one in due]
+
+    brought = [Step(Kind.MOVE, own, one, 0.1) for one in call.pre_hooks if isinstance(one, DataTransfer)]
+    main = Step(Kind.MAIN, own, function.name)
+    after = [
+        Step(Kind.POST, frozenset(one.roles[0].on), one, 0.1)
+        if isinstance(one, DataTransfer)
+        else Step(Kind.POST, participants(one, call.model_name), one, 0.1)
+        for one in call.post_hooks
+        if taken.number % one.every == 0 and (has_nodes or not isinstance(one, DataTransfer))
+    ]
+    # Hooks before a training call that could not read its rows have ended, and may change weights.
+    before = () if call.trains and taken.is_repeat else call.pre_hooks
+    return (*brought, *hooks(Kind.PRE, before), main, *after)
+
+
+class RowMoves:
+    """What workers are told to bring, and what they keep until the main part of a call takes it.
+
+    Args:
+        calls: the functions, by name.
+        group: rows that stay together.
+        rows: of the flow.
+        held: places of values.
+        backend: runs the steps.
+    """
+
+    def __init__(
+        self, calls: Mapping[str, MFCDef], group: int, rows: RowTable, held: HeldRows, backend: Backend
+    ) -> None:
+        self._calls, self._group = calls, group
+        self._rows, self._held, self._backend = rows, held, backend
+        self._parts: dict[int, dict[int, MoveWork]] = {}
+        #: By call the workers that keep values for it.
+        self._keeping: dict[int, set[int]] = {}
+
+    @staticmethod
+    def ids_of(order: Order, state: CallState | None) -> tuple[int, ...]:
+        """Return the rows that a step reads."""
+        work, taken = order.step.work, state.taken if state is not None else None
+        if isinstance(work, DataTransfer) and work.ids:
+            return work.ids
+        is_reading = not isinstance(work, Hook) or isinstance(work, DataTransfer)
+        return taken.ids if is_reading and taken is not None else ()
+
+    def kept(
+        self, worker: int, order: Order, state: CallState, describe: Callable[[], Work | None]
+    ) -> Callable[[], Work | None]:
+        """Return what says which inputs of its main part a worker gets before it.
+
+        Args:
+            worker: its number.
+            order: of the step that brings them.
+            state: of the call.
+            describe: what says what its main part is.
+        """
+        hook = order.step.work
+        assert isinstance(hook, DataTransfer)
+        assert state.function is not None
+        call = self._calls[state.function.name]
+        names = columns_of(hook, tuple(call.input_keys), tuple(call.output_keys), is_before=True)
+        self._keeping.setdefault(order.call, set()).add(worker)
+
+        def bring() -> Work | None:
+            work = describe()
+            if not isinstance(work, MainWork):
+                return None
+            return MoveWork(work.ids, {name: work.columns[name] for name in names}, keep_for=order.call)
+
+        return bring
+
+    def brought(self, worker: int, order: Order, state: CallState) -> Callable[[], Work | None]:
+        """Return what says which rows a worker of another role gets, or any after a move by hand."""
+        hook = order.step.work
+        assert isinstance(hook, DataTransfer)
+        names = hook.columns
+        if state.function is not None:
+            call = self._calls[state.function.name]
+            names = columns_of(hook, tuple(call.input_keys), tuple(call.output_keys), is_before=False)
+
+        def bring() -> Work | None:
+            parts = self._parts.get(order.ticket)
+            if parts is None:
+                ids = self._whole(self.ids_of(order, state), names)
+                columns = {name: self._held.places(ids, name) for name in names}
+                parts = {}
+                if ids and worker != DRIVER:
+                    plan = plan_of_move(self._backend, hook.roles[0], self._group, ids, columns)
+                    parts = parts_of_move(plan, hook.roles[0], ids, columns)
+                self._parts[order.ticket] = parts
+            part = parts.get(worker)
+            return None if part is None else replace(part, is_needed=bool(hook.ids))
+
+        return bring
+
+    def check(self, order: Order) -> None:
+        """Check that the rows of a move by hand had their columns.
+
+        Raises:
+            FlowError: a process that held some has ended.
+        """
+        hook = order.step.work
+        if not isinstance(hook, DataTransfer) or not hook.ids:
+            return
+        there = [row_id for row_id in hook.ids if row_id in self._rows]
+        lacking = [row_id for row_id in there if set(hook.columns) - set(self._held.columns(row_id))]
+        if lacking:
+            raise FlowError(
+                f"{len(lacking)} of {len(hook.ids)} rows {lacking[:8]} have lost {', '.join(hook.columns)} since the move "
+                "was posted, with the process that held them; they are made again if a function needs them"
+            )
+
+    def took(self, worker: int, order: Order, *, has_run: bool) -> None:
+        """A worker's part in a step has ended.
+
+        Args:
+            worker: its number.
+            order: of the step.
+            has_run: whether it was told to a worker, and not skipped.
+        """
+        keeping = self._keeping.get(order.call)
+        if keeping is not None and order.step.kind is Kind.MAIN and has_run:
+            keeping.discard(worker)
+        elif order.step.kind is Kind.MOVE and keeping is None:
+            self._backend.free(worker, [kept_id(order.call)])  # the call has failed meanwhile
+
+    def ended(self, ticket: int) -> None:
+        """A step has ended."""
+        self._parts.pop(ticket, None)
+
+    def answered(self, call: int) -> None:
+        """A call has its answer: what is kept for it goes."""
+        for worker in self._keeping.pop(call, ()):
+            self._backend.free(worker, [kept_id(call)])
+
+    def _whole(self, ids: Iterable[int], names: Sequence[str]) -> list[int]:
+        """Return the rows of groups that are whole and have all columns."""
+        ids = list(ids)
+        without = {
+            row_id // self._group
+            for row_id in ids
+            if row_id not in self._rows or set(names) - set(self._held.columns(row_id))
+        }
+        return [row_id for row_id in ids if row_id // self._group not in without]

@@ -1,0 +1,90 @@
+"""`data_transfer` and `move` between hosts: what is brought goes once, and what reads it later finds it there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_workers import HostWorkers
+from transfer_flow import ROWS, make_transfers
+
+import softs_fast.dataflow as df
+from softs_fast.errors import FlowError
+
+
+def summary_of(steps: list[df.FlowStep]) -> list[Any]:
+    return [
+        (step.number, sorted((one.function, one.ids, one.digest, one.numbers) for one in step.calls))
+        for step in steps
+    ]
+
+
+def told(flow: df.Flow) -> int:
+    """Return the bytes that were to go between hosts so far."""
+    return int(flow._backend._sends.n_bytes)  # type: ignore[attr-defined]
+
+
+def started(workers: HostWorkers) -> df.Flow:
+    for worker, name in ((0, ""), (1, "far"), (2, "third")):
+        workers.start(worker, name)
+    return workers.flow()
+
+
+def test_transfers_have_the_bits_of_one_process_and_the_least_bytes(tmp_path: Path) -> None:
+    n_steps = 3
+    with make_transfers() as one:
+        expected = summary_of(list(one.steps(n_steps)))
+    with HostWorkers(tmp_path, "transfer_flow:make_transfers") as workers, started(workers) as flow:
+        steps = list(flow.steps(n_steps))
+        # x to the maker, seq to the critic, value and logp to the actor: each once, by a hook or by what reads it.
+        rows = range(n_steps * ROWS)
+        assert told(flow) == sum(4 + 4 * (row_id % 3 + 1) + 4 + 4 for row_id in rows)
+        # The transfer after a call of the maker is a step of the critic's worker, with the name of the maker's call.
+        makers = [one for step in steps for one in step.calls if one.function == "maker.make"]
+        assert all(list(one.seconds) == ["data_transfer", "main"] for one in makers)
+        assert not flow._runner._moves._parts
+        assert not flow._runner._moves._keeping
+    assert summary_of(steps) == expected
+
+
+def test_a_move_by_hand_brings_what_is_read_later_and_names_a_sender_that_dies(tmp_path: Path) -> None:
+    with (
+        HostWorkers(tmp_path, "transfer_flow:make_transfers", {"moves": False}) as workers,
+        started(workers) as flow,
+    ):
+        (critic,) = [role for role in flow.declaration.roles if role.name == "critic"]
+        ids = flow.fetch(ROWS - 2)
+        made = [flow.post("maker.make", ids[:2]), flow.post("maker.make", ids[2:])]
+        flow.flush(*made)
+        for call in made:
+            call.result()
+        move = flow.move(ids, "seq, logp", to=critic)
+        n_bytes = sum(4 * (row_id % 3 + 1) + 4 for row_id in ids)
+        assert (move.plan.n_bytes, move.plan.least_bytes) == (n_bytes, n_bytes)
+        assert f"busiest sender: worker 1 sends {n_bytes} bytes; bound {n_bytes}.0" in move.explain()
+        before = told(flow)
+        flow.flush(move)
+        assert move.result().seconds["data_transfer"] > 0
+        assert told(flow) == before + n_bytes
+        # The reader has them; a second plan knows that.
+        assert flow.move(ids, "seq", to=critic).plan.n_bytes == 0
+        read = [flow.post("critic.value", ids[:2]), flow.post("critic.value", ids[2:])]
+        flow.flush(*read)
+        for call in read:
+            call.result()
+        assert told(flow) == before + n_bytes
+        # A sender that dies is named.
+        last = flow.fetch(2)
+        made = [flow.post("maker.make", last)]
+        flow.flush(*made)
+        made[0].result()
+        move, pid = flow.move(last, "seq", to=critic), flow.ask("inside")[1]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        flow.flush(move)
+        # Which one of the two is known first depends on time.
+        lost = f"worker 1 is lost: process {pid}: its connection ended"
+        with pytest.raises(FlowError, match=rf"{lost}|rows of worker 1 \(process {pid} at .*cannot be read"):
+            move.result()
