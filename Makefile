@@ -27,6 +27,8 @@ BUILD_PACKAGES := 'cmake>=3.22' 'maturin>=1.9,<2' 'ninja>=1.11' 'pybind11>=2.13'
 # Clippy and rustdoc also build rust/py, which needs the path of its Python.
 export PYO3_PYTHON := $(CURDIR)/$(RUN)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start thousands of interpreters. Where this is set, each would compile all modules of the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests and demo run several processes; more than one thread in each would only make them wait for each other.
 export OMP_NUM_THREADS ?= 1
 

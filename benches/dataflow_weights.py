@@ -26,8 +26,10 @@ from torch import Tensor
 import softs_fast.dataflow as df
 from softs_fast.dataflow.moves import DataManager, Place
 from softs_fast.dataflow.weights.exchange import show, take
+from softs_fast.dataflow.weights.forms import Held, HeldForms
 from softs_fast.dataflow.weights.held import held_tensors
-from softs_fast.dataflow.weights.shown import Shown, ShownRegion
+from softs_fast.dataflow.wire.layouts import KnownLayouts
+from softs_fast.dataflow.wire.messages import State, decode, encode
 from softs_fast.snapshots import RemoteWindow, SnapshotLayout, Window, average
 
 MODELS = {
@@ -51,29 +53,36 @@ def tensors(shapes: list[tuple[int, ...]], seed: int) -> dict[str, Tensor]:
 
 
 class Regions:
-    """What hooks do."""
+    """What hooks do: tensors are compared with those of the last time, then shown or taken."""
 
     def __init__(self, worker: int, mine: dict[str, Tensor]) -> None:
         self._store = DataManager(worker, max_bytes=1 << 28)
-        self._held = held_tensors(SOURCE if worker == 0 else TARGET, worker, mine)
+        self._role, self._worker, self._mine = SOURCE if worker == 0 else TARGET, worker, mine
+        self._forms: list[HeldForms] = []
+        self._sent, self._got = KnownLayouts(), KnownLayouts()
+
+    def _held(self) -> Held:
+        held = held_tensors(self._role, self._worker, self._mine, known=self._forms)
+        self._forms = [held.forms]
+        return held
 
     def show(self) -> Any:
         """Make the weights of now readable; returns what the target needs."""
-        shown = show(self._store, 1, 0, self._held)
-        return [(one.name, one.shape, one.start) for one in shown.regions], shown.place.as_wire()
+        return encode(State(1, 1, show(self._store, 1, 0, self._held())), self._sent)
 
     def take(self, said: Any) -> None:
         """Copy them."""
-        shown = Shown(0, tuple(ShownRegion(*one) for one in said[0]), Place.from_wire(said[1]))
+        state = decode(said, self._got)
+        assert isinstance(state, State)
         take(
-            self._store.viewed,
+            self._store.mapped,
             SOURCE,
             TARGET,
             worker=1,
-            theirs={},
-            mine=self._held,
+            theirs=None,
+            mine=self._held(),
             eta=None,
-            await_shown=lambda known: [shown],
+            await_shown=lambda known: [state.shown],
         )
 
     def clear(self) -> None:
@@ -87,10 +96,6 @@ class Regions:
 
 class Values(Regions):
     """One value of all tensors, which the target copies first."""
-
-    def __init__(self, worker: int, mine: dict[str, Tensor]) -> None:
-        super().__init__(worker, mine)
-        self._mine = mine
 
     def show(self) -> Any:
         """Make the weights of now readable; returns what the target needs."""

@@ -509,6 +509,20 @@ class FlowClient:
             ConfigError: name or value are too long, or there are too many names.
         """
 
+    def stack_pipe(self) -> int:
+        """Open a pipe for `answer_stack`; returns the descriptor that the handler writes to, which the caller closes.
+
+        Raises:
+            PeerLost: the system has no more descriptors.
+        """
+
+    def answer_stack(self, what: str, signal: int) -> None:
+        """Answer questions of this name with what the handler of a signal writes in the thread of the caller.
+
+        Raises:
+            ConfigError: the signal has no handler, the name is too long, or there is no pipe.
+        """
+
     def send(self, payload: bytes) -> None:
         """Send a message.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -12,6 +13,7 @@ import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.processes import ProcessBackend
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.wire.frames import Assembler, cut
+from softs_fast.dataflow.wire.layouts import KnownLayouts
 from softs_fast.dataflow.wire.links import Joined, Left, LinkEvent, Received
 from softs_fast.dataflow.wire.messages import Message, Ready, decode, encode
 from softs_fast.dataflow.worker.process import FlowWorker
@@ -28,11 +30,13 @@ class MemoryHub:
         #: Called with each message of a worker before it arrives.
         self.on_message: Callable[[int, Message], None] = lambda worker, message: None
         self._assemblers: dict[int, Assembler] = {}
+        #: Of each connection, what was sent and what has arrived.
+        self._known: dict[int, tuple[KnownLayouts, KnownLayouts]] = {}
 
     def connect(self, worker: int) -> MemoryLink:
         """Return a worker's end."""
         self.links[worker] = MemoryLink(self, worker)
-        self._assemblers[worker] = Assembler()
+        self._assemblers[worker], self._known[worker] = Assembler(), (KnownLayouts(), KnownLayouts())
         self.to_master.put(Joined(worker, 1000 + worker, "here"))
         return self.links[worker]
 
@@ -47,7 +51,7 @@ class MemoryHub:
     def send(self, worker: int, message: Message) -> None:
         """Send a message to a worker."""
         self.sent.append((worker, message))
-        for frame in cut(encode(message)):
+        for frame in cut(encode(message, self._known[worker][0])):
             self.links[worker].inbox.put(frame)
 
     def receive(self, timeout_s: float) -> list[LinkEvent]:
@@ -66,7 +70,7 @@ class MemoryHub:
             if isinstance(one, tuple):
                 data = self._assemblers[one[0]].take(one[1])
                 if data is not None:
-                    events.append(Received(one[0], decode(data)))
+                    events.append(Received(one[0], decode(data, self._known[one[0]][1])))
             else:
                 events.append(one)
         return events
@@ -93,17 +97,26 @@ class MemoryLink:
         self._hub = hub
         self._worker = worker
         self._assembler = Assembler()
+        self._sent, self._got = KnownLayouts(), KnownLayouts()
 
     def publish(self, what: str, value: bytes) -> None:
         """Keep an answer."""
         self.published[what] = value
+
+    def stack_pipe(self) -> int:
+        """Nothing reads what is written there."""
+        return os.open(os.devnull, os.O_WRONLY)
+
+    def answer_stack(self, what: str, signal: int) -> None:
+        """There is no native thread that could answer."""
+        self.publish(what, b"no stack: this worker is a thread")
 
     def send(self, message: Message) -> None:
         """Send a message to the master."""
         if not isinstance(message, Ready):  # deaths while workers begin are another matter
             self._hub.on_message(self._worker, message)
         self._check()
-        for frame in cut(encode(message)):
+        for frame in cut(encode(message, self._sent)):
             self._hub.to_master.put((self._worker, frame))
 
     def receive(self, timeout_s: float | None) -> list[Message]:
@@ -118,7 +131,7 @@ class MemoryLink:
             self._check()
             return []
         data = self._assembler.take(frame)
-        return [] if data is None else [decode(data)]
+        return [] if data is None else [decode(data, self._got)]
 
     def close(self) -> None:
         """End the connection."""

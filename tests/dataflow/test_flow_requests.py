@@ -112,7 +112,7 @@ def test_requests_that_are_refused(parts: Parts) -> None:
         flow.fetch(2, partition="val")
     with pytest.raises(ConfigError, match=r"row 0 has no column 'y'; it has \['x'\]"):
         flow.values(ids, "y")
-    with pytest.raises(ConfigError, match='need "spec", "stats", "inside", or "model_config"'):
+    with pytest.raises(ConfigError, match='need "spec", "stats", "inside", "stacks", or "model_config"'):
         flow.ask("model_config")
 
 

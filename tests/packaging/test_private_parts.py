@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import copy
+import functools
 import importlib.util
 import inspect
 import json
@@ -406,7 +407,7 @@ def is_private(name: str) -> bool:
 
 def is_unknown(name: str) -> bool:
     """Return whether an attribute is private to a class that is not of this repository."""
-    return is_private(name) and name not in OUR_NAMES
+    return is_private(name) and name not in our_names()
 
 
 def is_ours(name: str) -> bool:
@@ -425,4 +426,9 @@ def defined(tree: ast.Module) -> Iterator[str]:
 
 OUR_MODULES = {path.stem for path in SOURCES} | {"softs_fast", "benches", "examples", "wheels", "__future__"}
 STUBS = list((REPOSITORY / "python").rglob("*.pyi"))
-OUR_NAMES = {name for path in [*SOURCES, *STUBS] for name in defined(ast.parse(path.read_text()))}
+
+
+@functools.cache
+def our_names() -> set[str]:
+    """Return all names that this repository defines. Only the test needs them, not each process that collects tests."""
+    return {name for path in [*SOURCES, *STUBS] for name in defined(ast.parse(path.read_text()))}

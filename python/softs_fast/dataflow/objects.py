@@ -27,7 +27,8 @@ from .declare.hooks import (
 from .declare.ranks import heads_of
 from .declare.roles import Mesh, Placement, Role
 from .journal.role_state import load_state, save_state
-from .weights.held import HeldTensor, held_tensors, reshard
+from .weights.forms import Held, HeldForms
+from .weights.held import held_tensors, reshard
 
 __all__ = ["Objects", "RoleGroups", "numbers_of", "tensors_of"]
 
@@ -62,6 +63,8 @@ class Objects:
         self._roles = {role.name: role for role in roles if worker is None or worker in role.on}
         self._objects: dict[str, Role] = {}
         self._homes: dict[str, dict[int, torch.device]] = {}
+        #: Forms that the tensors of roles had last, with buffers or without, the newest first.
+        self._forms: dict[tuple[str, bool], list[HeldForms]] = {}
 
     def setup(self) -> None:
         """Make the objects; a role that follows one in this process begins with its weights."""
@@ -102,6 +105,7 @@ class Objects:
     def close(self) -> None:
         """Drop the objects; those with a method `close` are closed."""
         objects, self._objects = self._objects, {}
+        self._forms.clear()
         for one in objects.values():
             close = getattr(one, "close", None)
             if callable(close):
@@ -161,7 +165,7 @@ class Objects:
         """Return the parameters and buffers of a role by name; they are the role's own."""
         return tensors_of(self[role])
 
-    def held(self, role: Placement, *, buffers: bool = True) -> dict[str, HeldTensor]:
+    def held(self, role: Placement, *, buffers: bool = True) -> Held:
         """Return what this worker holds of the parameters, and buffers, of a role by name.
 
         Raises:
@@ -170,7 +174,11 @@ class Objects:
         assert self._worker is not None
         one = self[role]
         reshard(one.modules().values())
-        return held_tensors(role, self._worker, tensors_of(one, buffers=buffers))
+        known = self._forms.setdefault((role.name, buffers), [])
+        held = held_tensors(role, self._worker, tensors_of(one, buffers=buffers), known=known)
+        # Tensors that were moved to another device, and back, have two.
+        known[:] = [held.forms, *(forms for forms in known if forms is not held.forms)][:2]
+        return held
 
     def receive(self, hook: Hook, state: Mapping[str, Tensor], source: Placement, target: Placement) -> None:
         """Do the target's part of a hook that brings weights of another role.

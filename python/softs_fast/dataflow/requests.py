@@ -29,6 +29,9 @@ from .values import Value
 
 __all__ = ["Requests"]
 
+#: How long all workers together may take to say where they are, seconds.
+_STACKS_S = 5.0
+
 
 class Requests(ABC):
     """What a flow can be asked by hand; `Flow` adds its life and its steps.
@@ -142,7 +145,8 @@ class Requests(ABC):
             what: "spec" returns columns of the source, how many elements it has if it is a sequence, or all shards of a
                 dataset are (None otherwise), rows per step, and the bound of the age; "stats" rows, bytes,
                 steps, drops, restarts of workers, and rows that were made again; "inside" what each worker process is
-                inside of, also while it computes; "model_config" what the role's `model_config` returns.
+                inside of, also while it computes; "stacks" where the Python code of each is that is inside of something,
+                the innermost frame first; "model_config" what the role's `model_config` returns.
             role: for "model_config".
 
         Raises:
@@ -156,10 +160,16 @@ class Requests(ABC):
             case "inside":
                 self._check_open()
                 return self._backend.inside()
+            case "stacks":
+                self._check_open()
+                found = self._backend.sights(_STACKS_S, stacks=True)
+                return {worker: one.stack for worker, one in found.items() if one.stack}
             case "model_config" if role is not None:
                 self._check_open()
                 return self._backend.model_config(role)
-        raise ConfigError(f'ask {what!r}: need "spec", "stats", "inside", or "model_config" with a role')
+        raise ConfigError(
+            f'ask {what!r}: need "spec", "stats", "inside", "stacks", or "model_config" with a role'
+        )
 
     def values(self, ids: Iterable[int], column: str) -> list[Value]:
         """Return a column of rows.

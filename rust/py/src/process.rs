@@ -1,10 +1,13 @@
 //! Processes: handles belong to the process that made them; identity and liveness of other processes.
 
 use std::ops::Deref;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use softs_net::flow::{Watch, pipe};
 use softs_shm::{Identity, ProcessToken, is_process_alive, start_of};
 
 use crate::errors::raise;
@@ -116,6 +119,78 @@ impl Signals {
     fn raised(self) -> PyResult<()> {
         self.0.map_or(Ok(()), Err)
     }
+}
+
+/// As [`Signals`], for a call that may wait for long: Python's signal handler writes to a pipe, whichever thread it runs
+/// in, and also for `_thread.interrupt_main`.
+struct WatchedSignals {
+    signals: Signals,
+    /// What the handler writes to.
+    writer: Option<OwnedFd>,
+}
+
+impl WatchedSignals {
+    fn try_watch(&mut self, py: Python<'_>) -> PyResult<Watch> {
+        let Ok((reader, writer)) = pipe() else { return Ok(Watch::Unknown) };
+        let old = match set_wakeup_fd(py, writer.as_raw_fd()) {
+            Ok(old) => old,
+            // Only the main thread may set it, and only that one runs handlers of signals.
+            Err(error) if error.is_instance_of::<PyValueError>(py) => return Ok(Watch::Elsewhere),
+            Err(error) => return Err(error),
+        };
+        if old != NO_DESCRIPTOR {
+            // An event loop of the caller has its own, and is to see each signal.
+            set_wakeup_fd(py, old)?;
+            return Ok(Watch::Unknown);
+        }
+        self.writer = Some(writer);
+        Ok(Watch::Descriptor(reader))
+    }
+}
+
+impl softs_net::flow::Signals for WatchedSignals {
+    fn interrupted(&mut self) -> bool {
+        self.signals.interrupted()
+    }
+
+    fn watch(&mut self) -> Watch {
+        Python::attach(|py| self.try_watch(py)).unwrap_or_else(|error| {
+            self.signals.0 = Some(error);
+            Watch::Unknown
+        })
+    }
+
+    fn unwatch(&mut self) {
+        let Some(writer) = self.writer.take() else { return };
+        let unset = Python::attach(|py| {
+            let now = set_wakeup_fd(py, NO_DESCRIPTOR)?;
+            // A handler has set another one meanwhile.
+            if now != writer.as_raw_fd() { set_wakeup_fd(py, now).map(drop) } else { Ok(()) }
+        });
+        if let Err(error) = unset {
+            self.signals.0.get_or_insert(error);
+        }
+    }
+}
+
+/// What `signal.set_wakeup_fd` has where there is none.
+const NO_DESCRIPTOR: i32 = -1;
+
+fn set_wakeup_fd(py: Python<'_>, descriptor: i32) -> PyResult<i32> {
+    py.import("signal")?.call_method1("set_wakeup_fd", (descriptor,))?.extract()
+}
+
+/// Runs a call that may wait for long without the GIL, and that sleeps while nothing happens; raises what a signal handler
+/// raised meanwhile.
+pub(crate) fn waiting<H: Sync, T: Send>(
+    py: Python<'_>,
+    handle: &H,
+    call: impl FnOnce(&H, &mut dyn softs_net::flow::Signals) -> T + Send,
+) -> PyResult<T> {
+    let mut signals = WatchedSignals { signals: Signals::new(), writer: None };
+    let done = py.detach(|| call(handle, &mut signals));
+    signals.signals.raised()?;
+    Ok(done)
 }
 
 /// Runs a blocking call without the GIL; raises what a signal handler raised meanwhile.

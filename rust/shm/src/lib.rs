@@ -4,7 +4,7 @@
 //! (S1); the kernel drops the lock when the owner exits or is killed, and [`sweep`] then removes the segment.
 //!
 //! All `unsafe` of this crate is in the private modules `copy::foreign_bytes`, `copy::raw_copy`, `lane::area`,
-//! `process::fork_guard`, `process::token`, `segment::map`, `segment::slot_lock`, `segment::view`, and in tests. It
+//! `process::fork_guard`, `process::thread_signal`, `process::token`, `segment::map`, `segment::slot_lock`, `segment::view`, and in tests. It
 //! rests on these invariants:
 //!
 //! * **M1** `Map` is one `mmap` of `len` bytes: made in `Map::new`, never moved or resized, unmapped only by `Drop`.
@@ -37,6 +37,8 @@
 //!   are made without fork handlers (a bare `clone`) are not covered.
 //! * **M10** A function that is compiled for instructions that not every processor has is called only after this
 //!   processor was found to have them.
+//! * **M11** A signal is sent only to a thread of this process, and only while its handler is the one that the
+//!   caller had in mind: what runs is a handler, which its program made to run at any time.
 //!
 //! Lanes (the module `lane`) are the part of a segment through which orders travel. Their invariants:
 //!
@@ -81,7 +83,9 @@ pub use lane::{
 };
 pub use process::ProcessToken;
 #[cfg(not(loom))]
-pub use process::{Identity, Liveness, ProcessWatch, host_id, is_process_alive, start_of};
+pub use process::{
+    Identity, Liveness, NotSent, ProcessWatch, ThreadSignal, host_id, is_process_alive, start_of,
+};
 pub use segment::{
     AttachPolicy, BLOCK_LEN, LAYOUT_VERSION, MAGIC, MAX_SUPPLIERS, N_LANES, Names, RaggedLayout, RaggedRows,
     RaggedTensor, Rows, Segment, SlotView, sweep,

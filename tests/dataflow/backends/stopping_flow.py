@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
@@ -38,6 +39,8 @@ class Actor(df.Role):
             stop_me()
         if rows.step == 1 and self.place == "hang":
             threading.Event().wait()
+        while rows.step == 1 and self.place == "hold":
+            ctypes.PyDLL(None).sleep(600)  # with the GIL; a signal ends it early
         return {"y": rows["x"] * 2}
 
     def train(self, rows: df.Rows) -> None:
@@ -48,7 +51,8 @@ def make_stopping(place: str = "", deadline_s: float | None = None, **arguments:
     """Return a flow; in its second step a process stops: in main, in a hook, or it hangs.
 
     Args:
-        place: "main" and "hang": the generator, worker 1; "hook": the actor, worker 0, while worker 1 waits for weights.
+        place: "main", "hang", "hold" (with the GIL): worker 1, the generator; "hook": worker 0, the actor, while
+            worker 1 waits for weights.
         deadline_s: of the call in which that happens.
         arguments: of the flow.
     """

@@ -26,7 +26,8 @@ DEADLINE_S = 1.0
         (
             "hang",
             1,
-            r"ticket \d+, main of gen.generate .*; it is inside, and its process runs; call \d+ of gen.generate was",
+            r"ticket \d+, main of gen.generate .*; it is inside, and its process runs; it was in .*threading.py:\d+ wait"
+            r".*stopping_flow.py:\d+ generate; call \d+ of gen.generate was",
         ),
         (
             "hook",

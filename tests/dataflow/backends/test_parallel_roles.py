@@ -268,7 +268,7 @@ def test_replicas_show_each_tensor_once_and_it_reaches_each_worker_of_the_target
             (one.ticket, one.shown.worker, region.name)
             for _, one in workers.hub.sent
             if isinstance(one, State)
-            for region in one.shown.regions
+            for region in one.shown.layout.regions
         }
         assert {worker for _, worker, _ in shown} == {0, 1}
         assert len(shown) == len({(ticket, name) for ticket, _, name in shown})

@@ -67,17 +67,17 @@ def test_a_save_has_numbers_of_elements_and_no_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("sequence", marks=pytest.mark.slow), "iterable"])
-def test_all_go_back_when_a_worker_that_trains_is_killed(
-    tmp_path: Path, undisturbed: dict[int, list[Any]], kind: str
-) -> None:
+def test_all_go_back_when_a_worker_that_trains_is_killed(tmp_path: Path, kind: str) -> None:
+    with make(max_age=1) as alone:
+        undisturbed = trained(list(alone.steps()))
     arguments: dict[str, Any] = {"kind": kind, "folder": str(tmp_path / "j"), "max_age": 1}
-    flow, workers = in_forks("shard_flow", "make", layout="dp2", n_workers=2, **arguments)
+    flow, workers = in_forks("shard_flow", "make", **arguments)
     steps: list[df.FlowStep] = []
     with flow:
         for step in flow.steps():
             steps.append(step)
             if step.number == 3 and not step.repeated:
-                os.kill(workers.processes[2].pid, signal.SIGKILL)
+                os.kill(workers.processes[1].pid, signal.SIGKILL)
         assert flow._backend._store.n_bytes == 0  # type: ignore[attr-defined]
     assert [step.number for step in steps if step.repeated] == [3]
     assert trained(steps) == undisturbed

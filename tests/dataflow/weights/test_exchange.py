@@ -15,9 +15,10 @@ from random_layouts import Sharding, random_shape, random_sharding
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.moves import DataManager
-from softs_fast.dataflow.weights.boxes import Box, whole
+from softs_fast.dataflow.weights.boxes import Box
 from softs_fast.dataflow.weights.exchange import is_local, show, take
-from softs_fast.dataflow.weights.held import HeldTensor, held_tensors
+from softs_fast.dataflow.weights.forms import Held, HeldForm, HeldForms
+from softs_fast.dataflow.weights.held import held_tensors
 from softs_fast.dataflow.weights.shown import Shown
 from softs_fast.errors import FlowError
 
@@ -28,21 +29,36 @@ class Model(df.Role):
 
 def held_by(
     sharding: Sharding, tensors: dict[str, torch.Tensor], *, is_known: bool = True
-) -> dict[int, dict[str, HeldTensor]]:
+) -> dict[int, Held]:
     """What each worker holds, in memory of its own; replicas may not know of each other, and all show what they have."""
-    found: dict[int, dict[str, HeldTensor]] = {worker: {} for worker in sharding.workers}
+    forms: dict[int, dict[str, HeldForm]] = {worker: {} for worker in sharding.workers}
+    locals_: dict[int, list[torch.Tensor]] = {worker: [] for worker in sharding.workers}
     for name, tensor in tensors.items():
         dims = tuple(dim if dim is None or dim < tensor.ndim else None for dim in sharding.dims)
-        boxes = Sharding(sharding.mesh, dims, sharding.workers).boxes(tuple(tensor.shape))
-        for worker, box in boxes.items():
-            same = tuple(sorted(other for other in boxes if boxes[other] == box)) if is_known else (worker,)
-            local = tensor[box.within(whole(tensor.shape))].clone() if tensor.ndim else tensor.clone()
-            cuts = [(i, dim) for i, dim in enumerate(dims) if dim is not None]
-            layout = (sharding.mesh, sharding.workers, *cuts)
-            found[worker][name] = HeldTensor(
-                local, tuple(tensor.shape), box, same, same.index(worker), layout
+        cut = replace(sharding, dims=dims)
+        parts = cut.pieces(tuple(tensor.shape))
+        for worker, (size, pieces) in parts.items():
+            same = tuple(sorted(other for other in parts if parts[other] == parts[worker]))
+            if not is_known:
+                same = (worker,)
+            layout = (
+                sharding.mesh,
+                sharding.workers,
+                *((i, dim) for i, dim in enumerate(dims) if dim is not None),
             )
-    return found
+            index = same.index(worker)
+            forms[worker][name] = HeldForm(
+                tensor.dtype,
+                size,
+                True,
+                tuple(tensor.shape),
+                pieces,
+                same,
+                index,
+                (*layout, sharding.factors),
+            )
+            locals_[worker].append(cut.part(tensor, worker))
+    return {worker: Held(HeldForms(one), locals_[worker]) for worker, one in forms.items()}
 
 
 def role(name: str, sharding: Sharding) -> df.Placement:
@@ -83,20 +99,20 @@ def test_random_roles_get_the_weights_of_random_roles(seed: int) -> None:
             for worker, held in mine.items():
                 there = [shown[w] for w in chance.sample(one.workers, len(one.workers)) if w != worker]
                 take(
-                    stores[worker].viewed,
+                    stores[worker].mapped,
                     source,
                     target,
                     worker=worker,
-                    theirs=theirs.get(worker, {}),
+                    theirs=theirs.get(worker),
                     mine=held,
                     eta=eta,
                     await_shown=Await(there),
                 )
-                for name, got in held.items():
+                for name, got in held.by_name.items():
                     full = new[name] if eta is None else old[name].lerp(new[name], eta)
-                    expected = full[got.box.within(whole(full.shape))] if full.ndim else full
-                    assert torch.equal(got.local, expected)
-            assert sum(len(one.regions) for one in shown.values()) >= len(
+                    dims = tuple(dim if dim is None or dim < full.ndim else None for dim in other.dims)
+                    assert torch.equal(got, replace(other, dims=dims).part(full, worker))
+            assert sum(len(one.layout.regions) for one in shown.values()) >= len(
                 [name for name in shapes if np.prod(shapes[name])]
             )
             for store in stores:
@@ -114,9 +130,9 @@ TARGET = Sharding((2,), (0,), (2, 3))
 FULL = {"w": torch.arange(32.0).reshape(8, 4)}
 
 
-def take_rows(store: DataManager, mine: dict[str, HeldTensor], await_shown: Any, **changes: Any) -> None:
-    options = {"theirs": {}, "eta": None, "worker": 3} | changes
-    take(store.viewed, role("a", ROWS), role("b", TARGET), mine=mine, await_shown=await_shown, **options)
+def take_rows(store: DataManager, mine: Held, await_shown: Any, **changes: Any) -> None:
+    options = {"theirs": None, "eta": None, "worker": 3} | changes
+    take(store.mapped, role("a", ROWS), role("b", TARGET), mine=mine, await_shown=await_shown, **options)
 
 
 def test_a_target_goes_on_when_all_that_it_needs_is_shown(stores: list[DataManager]) -> None:
@@ -127,7 +143,7 @@ def test_a_target_goes_on_when_all_that_it_needs_is_shown(stores: list[DataManag
         known = Await(order)
         take_rows(stores[3], mine, known)
         assert known.n == n_needed
-        assert torch.equal(mine["w"].local, FULL["w"][4:])
+        assert torch.equal(mine.by_name["w"], FULL["w"][4:])
 
 
 def test_nothing_changes_before_all_is_there(stores: list[DataManager]) -> None:
@@ -140,16 +156,16 @@ def test_nothing_changes_before_all_is_there(stores: list[DataManager]) -> None:
         """The step was aborted."""
 
     def await_shown(known: int) -> Sequence[Shown]:
-        assert not mine["w"].local.any()
+        assert not mine.by_name["w"].any()
         if known == 2:
             raise Failed
         return shown[: known + 1]
 
     with pytest.raises(Failed):
         take(
-            stores[3].viewed, role("a", three), role("b", TARGET), worker=3, theirs={}, mine=mine, eta=0.5, await_shown=await_shown
+            stores[3].mapped, role("a", three), role("b", TARGET), worker=3, theirs=None, mine=mine, eta=0.5, await_shown=await_shown
         )  # fmt: skip
-    assert not mine["w"].local.any()
+    assert not mine.by_name["w"].any()
 
 
 def test_what_does_not_fit_is_named_with_both_shapes(stores: list[DataManager]) -> None:
@@ -163,18 +179,18 @@ def test_what_does_not_fit_is_named_with_both_shapes(stores: list[DataManager]) 
     ]
     for tensors, complaint in cases:
         mine = held_by(TARGET, tensors)[3]
-        before = {name: one.local.clone() for name, one in mine.items()}
+        before = [one.clone() for one in mine.tensors]
         with pytest.raises(FlowError, match=complaint):
             take_rows(stores[3], mine, Await(shown))
         # The same of an object in this process.
         with pytest.raises(FlowError, match=complaint):
             take_rows(stores[1], mine, Await(shown[:1]), theirs=theirs[1], worker=1)
-        assert all(torch.equal(one.local, before[name]) for name, one in mine.items())
+        assert all(map(torch.equal, mine.tensors, before))
     # A worker that has not the part that its layout says.
     with pytest.raises(
         FlowError, match=r"none of its workers \[0, 1\] shows \[4:8, 0:4\] of w, which role 'b' needs"
     ):
-        take_rows(stores[3], held_by(TARGET, FULL)[3], Await([shown[0], show(stores[1], 5, 0, {})]))
+        take_rows(stores[3], held_by(TARGET, FULL)[3], Await([shown[0], show(stores[1], 5, 0, None)]))
 
 
 def test_other_dtypes_are_converted_and_nothing_else(stores: list[DataManager]) -> None:
@@ -184,17 +200,17 @@ def test_other_dtypes_are_converted_and_nothing_else(stores: list[DataManager]) 
         mine = held_by(TARGET, {"w": torch.ones(8, 4, dtype=torch.bfloat16)})[3]
         take_rows(stores[3], mine, Await(shown), eta=eta)
         expected = FULL["w"][4:] if eta is None else FULL["w"][4:] / 2 + 0.5
-        assert torch.equal(mine["w"].local, expected.bfloat16())
+        assert torch.equal(mine.by_name["w"], expected.bfloat16())
 
 
 def test_a_tensor_of_two_names_is_mixed_once(stores: list[DataManager]) -> None:
     full = {"w": torch.full((8, 4), 4.0), "tied": torch.full((8, 4), 4.0)}
     theirs = held_by(ROWS, full)
     shown = [show(stores[worker], 5, 0, theirs[worker]) for worker in (0, 1)]
-    mine = held_by(TARGET, {"w": torch.zeros(8, 4)})[3]
-    mine["tied"] = mine["w"]
+    one = held_by(TARGET, {"w": torch.zeros(8, 4)})[3]
+    mine = Held(HeldForms({"w": one.forms["w"], "tied": one.forms["w"]}), one.tensors * 2)
     take_rows(stores[3], mine, Await(shown), eta=0.5)
-    assert (mine["w"].local == 2).all()
+    assert (mine.by_name["w"] == 2).all()
 
 
 def test_what_was_freed_is_not_read(stores: list[DataManager]) -> None:
@@ -207,14 +223,14 @@ def test_what_was_freed_is_not_read(stores: list[DataManager]) -> None:
     mine = held_by(TARGET, {"w": torch.zeros(8, 4)})[3]
     with pytest.raises(FlowError, match="1 of 1 values of worker 1 are gone"):
         take_rows(stores[3], mine, Await(old[::-1]))
-    assert not mine["w"].local.any()
+    assert not mine.by_name["w"].any()
 
 
 def test_what_is_freed_while_it_is_read_is_noticed(stores: list[DataManager]) -> None:
     place = show(stores[0], 5, 0, held_by(ROWS, FULL)[0]).place
-    with pytest.raises(FlowError, match="are gone"), stores[3].viewed(place):
+    with pytest.raises(FlowError, match="are gone"), stores[3].mapped(place):
         stores[0].free([5])
-    with pytest.raises(FlowError, match="are gone"), stores[3].viewed(place):
+    with pytest.raises(FlowError, match="are gone"), stores[3].mapped(place):
         pass
 
 
@@ -227,11 +243,13 @@ def test_all_workers_agree_whether_something_is_shown() -> None:
         other = replace(one, dims=tuple(chance.choice([dim, None, 0, 1]) for dim in one.dims))
         theirs, mine = held_by(one, full), held_by(other, full)
         answers = {
-            is_local(role("a", one), role("b", other), theirs[worker], mine[worker]) for worker in one.workers
+            is_local(role("a", one), role("b", other), theirs[worker].forms, mine[worker].forms)
+            for worker in one.workers
         }
         assert len(answers) == 1
         equal = [
-            all(theirs[worker][name].box == mine[worker][name].box for name in full) for worker in one.workers
+            all(theirs[worker].forms[name].pieces == mine[worker].forms[name].pieces for name in full)
+            for worker in one.workers
         ]
         if answers == {True}:
             assert all(equal)
@@ -244,14 +262,14 @@ def test_all_workers_agree_whether_something_is_shown() -> None:
 def test_roles_in_the_same_layout_on_the_same_workers_show_nothing() -> None:
     source, target = (df.place(Model, "dp2", on=[0, 1], name=name) for name in ("a", "b"))
     other = df.place(Model, "dp2", on=[1, 0], name="c")
-    (rows,) = (held_by(ROWS, FULL)[0] for _ in range(1))
-    whole_tensor = held_tensors(source, 0, FULL)
+    rows, none = held_by(ROWS, FULL)[0].forms, HeldForms({})
+    whole_tensor = held_tensors(source, 0, FULL).forms
     assert is_local(source, target, rows, rows)
     assert is_local(source, target, whole_tensor, whole_tensor)
     assert not is_local(source, target, rows, whole_tensor)
-    assert not is_local(source, target, {}, rows)
-    assert not is_local(source, target, rows, {})
+    assert not is_local(source, target, none, rows)
+    assert not is_local(source, target, rows, None)
     assert not is_local(source, other, rows, rows)
     alone = df.place(Model, on=[4], name="d")
-    assert is_local(alone, df.place(Model, on=[4], name="e"), rows, {})
-    assert whole_tensor["w"].box == Box((0, 0), (8, 4))
+    assert is_local(alone, df.place(Model, on=[4], name="e"), rows, None)
+    assert whole_tensor["w"].boxes == [Box((0, 0), (8, 4))]

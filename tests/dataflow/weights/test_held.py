@@ -14,7 +14,8 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.weights.boxes import Box
-from softs_fast.dataflow.weights.held import HeldTensor, held_tensors, reshard
+from softs_fast.dataflow.weights.forms import HeldForm
+from softs_fast.dataflow.weights.held import held_tensors, reshard
 from softs_fast.errors import FlowError
 
 
@@ -52,6 +53,14 @@ class FakeDTensor:
         return self.full.shape
 
     @property
+    def dtype(self) -> torch.dtype:
+        return self.full.dtype
+
+    @property
+    def layout(self) -> torch.layout:
+        return self.full.layout
+
+    @property
     def ndim(self) -> int:
         return self.full.ndim
 
@@ -77,21 +86,21 @@ FULL = torch.arange(32.0).reshape(8, 4)
 
 def held(
     rank: int, mesh: FakeMesh, placements: tuple[Any, ...], local: Tensor, role: df.Placement = ROLE
-) -> HeldTensor:
+) -> HeldForm:
     tensor: Any = FakeDTensor(FULL, mesh, placements, local)
-    return held_tensors(role, role.on[rank], {"w": tensor})["w"]
+    return held_tensors(role, role.on[rank], {"w": tensor}).forms["w"]
 
 
 def test_a_plain_tensor_is_on_all_workers_of_a_stage() -> None:
     bias = nn.Parameter(torch.ones(3))
-    one = held_tensors(ROLE, 6, {"bias": bias})["bias"]
-    assert (one.shape, one.box, one.replicas, one.index) == ((3,), Box((0,), (3,)), (4, 5, 6, 7), 2)
-    assert one.local.data_ptr() == bias.data_ptr()
-    assert not one.local.requires_grad
+    held = held_tensors(ROLE, 6, {"bias": bias})
+    one = held.forms["bias"]
+    assert (one.shape, one.boxes, one.replicas, one.index) == ((3,), [Box((0,), (3,))], (4, 5, 6, 7), 2)
+    assert held.addresses.tolist() == [bias.data_ptr()]
     stages = df.place(Model, "pp2 dp2", on=[3, 2, 1, 0])
-    assert held_tensors(stages, 1, {"bias": bias})["bias"].replicas == (0, 1)
+    assert held_tensors(stages, 1, {"bias": bias}).forms["bias"].replicas == (0, 1)
     experts = df.place(Model, "dp2 ep2", on=[0, 1, 2, 3])
-    assert held_tensors(experts, 1, {"bias": bias})["bias"].replicas == (1, 3)
+    assert held_tensors(experts, 1, {"bias": bias}).forms["bias"].replicas == (1, 3)
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -99,17 +108,17 @@ def test_a_mesh_with_the_names_of_the_layout(rank: int) -> None:
     mesh = FakeMesh([[0, 1], [2, 3]], rank, ("dp", "tp"))
     rows = 4 * (rank % 2)
     one = held(rank, mesh, (Replicate(), Shard(0)), FULL[rows : rows + 4])
-    assert one.box == Box((rows, 0), (4, 4))
+    assert one.boxes == [Box((rows, 0), (4, 4))]
     assert one.replicas == ((4, 6), (5, 7))[rank % 2]
     assert one.replicas[one.index] == 4 + rank
     # A mesh of the inner dimension alone, as with DDP around it: the outer one is known by the layout.
     inner = FakeMesh([[0, 1], [2, 3]][rank // 2], rank, ("tp",))
     same = held(rank, inner, (Shard(0),), FULL[rows : rows + 4])
-    assert (same.box, same.replicas, same.index) == (one.box, one.replicas, one.index)
+    assert (same.boxes, same.replicas, same.index) == (one.boxes, one.replicas, one.index)
     # The last dimension, counted from behind.
     columns = 2 * (rank // 2)
     other = held(rank, mesh, (Shard(-1), Replicate()), FULL[:, columns : columns + 2])
-    assert (other.box, other.replicas) == (Box((0, columns), (8, 2)), ((4, 5), (6, 7))[rank // 2])
+    assert (other.boxes, other.replicas) == ([Box((0, columns), (8, 2))], ((4, 5), (6, 7))[rank // 2])
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -117,7 +126,7 @@ def test_a_mesh_with_other_names_that_has_all_workers(rank: int) -> None:
     mesh = FakeMesh([[10, 30], [20, 40]], (10, 20, 30, 40)[rank])
     rows = 4 * (rank % 2)
     one = held(rank, mesh, (Shard(0), Replicate()), FULL[rows : rows + 4])
-    assert (one.box, one.replicas) == (Box((rows, 0), (4, 4)), ((4, 6), (5, 7))[rank % 2])
+    assert (one.boxes, one.replicas) == ([Box((rows, 0), (4, 4))], ((4, 6), (5, 7))[rank % 2])
     # A name of the layout, but another order: what others hold follows from ranks.
     turned = FakeMesh([[10, 30], [20, 40]], (10, 20, 30, 40)[rank], ("dp", "tp"))
     same = held(rank, turned, (Shard(0), Replicate()), FULL[4 * (rank % 2) :][:4])
@@ -125,7 +134,7 @@ def test_a_mesh_with_other_names_that_has_all_workers(rank: int) -> None:
     # Some of the workers: it is not known that others hold the same.
     part = FakeMesh([[0, 1], [2, 3]][rank // 2], rank, ("fsdp",))
     alone = held(rank, part, (Shard(0),), FULL[rows : rows + 4])
-    assert (alone.box, alone.replicas, alone.index) == (one.box, (4 + rank,), 0)
+    assert (alone.boxes, alone.replicas, alone.index) == (one.boxes, (4 + rank,), 0)
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -134,8 +143,38 @@ def test_what_fsdp_shards_again_is_cut_from_inside(rank: int) -> None:
     dp, tp = divmod(rank, 2)
     local = FULL.chunk(2)[tp].chunk(2)[dp]
     one = held(rank, mesh, (Strided(0, 2), Shard(0)), local)
-    assert one.box == Box((4 * tp + 2 * dp, 0), (2, 4))
+    assert one.boxes == [Box((4 * tp + 2 * dp, 0), (2, 4))]
     assert one.replicas == (4 + rank,)
+
+
+@pytest.mark.parametrize("rank", range(12))
+def test_uneven_parts_of_fsdp_are_known_by_their_sizes(rank: int) -> None:
+    """27 rows over tp4 and dp3: by its placements, some workers would have parts of other sizes, and one another part."""
+    mesh = FakeMesh([[4 * dp + tp for tp in range(4)] for dp in range(3)], rank, ("dp", "tp"))
+    role = df.place(Model, "dp3 tp4", on=range(12))
+    full = torch.arange(27)
+    dp, tp = divmod(rank, 4)
+    of_fsdp = full.chunk(4)[tp].chunk(3)[dp]
+    of_placements = torch.cat([group.chunk(3)[dp] for group in full.chunk(4)]).chunk(4)
+    by_placements = of_placements[tp] if tp < len(of_placements) else full[:0]
+
+    def parts(local: Tensor) -> list[int]:
+        tensor: Any = FakeDTensor(full, mesh, (Strided(0, 4), Shard(0)), local)
+        found = []
+        for box in held_tensors(role, rank, {"w": tensor}).forms["w"].boxes:
+            found += range(box.start[0], box.start[0] + box.size[0])
+        return found
+
+    if len(of_fsdp) != len(by_placements) or torch.equal(of_fsdp, by_placements):
+        assert parts(of_fsdp) == of_fsdp.tolist()
+        assert parts(by_placements) == by_placements.tolist()
+        assert rank != 10
+    else:
+        assert (rank, of_fsdp.tolist(), by_placements.tolist()) == (10, [20], [26])
+        with pytest.raises(
+            FlowError, match=r"has local shape \[1\], which may be \[20:21\] or \[26:27\]: FSDP2 and"
+        ):
+            parts(of_fsdp)
 
 
 def test_what_is_no_part_of_a_tensor_is_refused() -> None:
@@ -144,22 +183,13 @@ def test_what_is_no_part_of_a_tensor_is_refused() -> None:
         FlowError, match=r"tensor w of role 'actor' has placement .* in dimension 0 of its mesh"
     ):
         held(0, mesh, (Partial(), Replicate()), FULL)
-    for placements, why in [
-        ((Strided(0, 4), Shard(0)), "8 items for 4 parts with factor 4"),
-        ((Strided(0, 2), Shard(1)), "8 items for 2 parts with factor 2"),
-    ]:
-        with pytest.raises(FlowError, match=rf"is cut unevenly along dimension 0: {why}"):
-            held(0, mesh, placements, FULL)
-    tensor: Any = FakeDTensor(FULL[:6], mesh, (Strided(0, 2), Shard(0)), FULL[:2])
-    with pytest.raises(FlowError, match="6 items for 4 parts"):
-        held_tensors(ROLE, 4, {"w": tensor})
     with pytest.raises(FlowError, match=r"has local shape \[8, 4\]; need \[4, 4\]"):
         held(0, mesh, (Replicate(), Shard(0)), FULL)
 
 
 def test_a_worker_outside_of_the_mesh_holds_nothing() -> None:
     tensor: Any = FakeDTensor(FULL, FakeMesh([0, 1], 2, ("tp",)), (Shard(0),), FULL[:0])
-    assert held_tensors(ROLE, 6, {"w": tensor}) == {}
+    assert held_tensors(ROLE, 6, {"w": tensor}).tensors == []
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 7), (200, 100), (1, 30000), (0, 3), (2, 20000)])
@@ -169,10 +199,9 @@ def test_replicas_show_each_item_once(shape: tuple[int, ...], n: int) -> None:
     counts = torch.zeros(shape)
     shown = []
     for worker in role.on:
-        one = held_tensors(role, worker, {"w": counts})["w"]
-        share = one.share("w")
-        if share is not None:
-            one.region(share).add_(1)
+        one = held_tensors(role, worker, {"w": counts}).forms["w"]
+        for share in one.share("w"):
+            one.region(counts, share).add_(1)
             shown.append(share.n_items)
     assert (counts == 1).all()
     if prod(shape) * 4 >= 1 << 16 and n <= shape[0]:
@@ -182,7 +211,7 @@ def test_replicas_show_each_item_once(shape: tuple[int, ...], n: int) -> None:
 def test_small_tensors_are_shown_by_different_replicas() -> None:
     role = df.place(Model, "dp2", on=[0, 1])
     shown = [
-        held_tensors(role, worker, {name: torch.zeros(3)})[name].share(name) is not None
+        held_tensors(role, worker, {name: torch.zeros(3)}).forms[name].share(name) != []
         for worker, name in product(role.on, (f"layer{i}.bias" for i in range(40)))
     ]
     assert [one != other for one, other in zip(shown[:40], shown[40:], strict=True)] == [True] * 40

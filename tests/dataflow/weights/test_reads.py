@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from random_layouts import Array, Sharding, random_shape, random_sharding
 
-from softs_fast.dataflow.weights.boxes import Box
+from softs_fast.dataflow.weights.boxes import Box, whole
 from softs_fast.dataflow.weights.reads import Read, Reads, first_lacking, plan_reads
 from softs_fast.errors import FlowError
 
@@ -39,27 +39,26 @@ def held_of(tensors: dict[str, Array], shardings: dict[str, Sharding]) -> Boxes:
     held: Boxes = {}
     for name, sharding in shardings.items():
         for worker, box in sharding.boxes(tensors[name].shape).items():
-            held.setdefault(worker, {})[name] = [box]
+            held.setdefault(worker, {})[name] = box
     return held
 
 
-def wanted_of(tensors: dict[str, Array], shardings: dict[str, Sharding]) -> dict[int, dict[str, Box]]:
-    held = held_of(tensors, shardings)
-    return {worker: {name: boxes[0] for name, boxes in mine.items()} for worker, mine in held.items()}
-
-
 def read_all(
-    plan: Reads, wanted: dict[int, dict[str, Box]], shards: dict[str, dict[int, Array]], boxes: Boxes
+    plan: Reads, tensors: dict[str, Array], boxes: Boxes
 ) -> tuple[dict[tuple[int, str], Array], dict[tuple[int, str], Array]]:
-    """Apply a plan; returns values and how often each item was written, by target and name."""
-    values = {(target, name): np.zeros(box.size, np.int64) for target, mine in wanted.items() for name, box in mine.items()}  # fmt: skip
-    counts = {key: np.zeros_like(one) for key, one in values.items()}
+    """Apply a plan; returns values and how often each item was written, by target and name, in the whole tensor."""
+    values: dict[tuple[int, str], Array] = {}
+    counts: dict[tuple[int, str], Array] = {}
     for target, reads in plan.of.items():
+        for name, tensor in tensors.items():
+            values[target, name], counts[target, name] = np.zeros_like(tensor), np.zeros_like(tensor)
         for read in reads:
             assert read.held in boxes[read.source][read.name]
-            into = read.box.within(wanted[target][read.name])
-            values[target, read.name][into] = shards[read.name][read.source][read.box.within(read.held)]
-            counts[target, read.name][into] += 1
+            assert read.box.n_items
+            assert read.box.overlap(read.held) == read.box
+            at = read.box.within(whole(tensors[read.name].shape))
+            values[target, read.name][at] = tensors[read.name][at]
+            counts[target, read.name][at] += 1
     return values, counts
 
 
@@ -68,16 +67,21 @@ def test_what_random_targets_read_is_a_redistribution_of_the_full_tensor(seed: i
     chance = random.Random(seed)
     for _ in range(400):
         tensors, sources, targets = random_move(chance)
-        wanted, held = wanted_of(tensors, targets), held_of(tensors, sources)
+        wanted, held = held_of(tensors, targets), held_of(tensors, sources)
         nodes = {worker: chance.randrange(3) for worker in range(16)} if chance.random() < 0.5 else None
         item_bytes = {name: chance.choice([1, 2, 4, 8]) for name in tensors}
         plan = plan_reads(wanted, held, item_bytes=item_bytes, nodes=nodes)
-        shards = {name: one.shards(tensors[name]) for name, one in sources.items()}
-        values, counts = read_all(plan, wanted, shards, held)
+        values, counts = read_all(plan, tensors, held)
         for name, sharding in targets.items():
             for worker, expected in sharding.shards(tensors[name]).items():
-                assert np.array_equal(values[worker, name], expected)
-                assert (counts[worker, name] == 1).all()
+                found = np.full_like(expected, -1)
+                for piece in sharding.pieces(tensors[name].shape)[worker][1]:
+                    at = piece.box.within(whole(tensors[name].shape))
+                    here = Box(piece.at, piece.box.size).within(whole(expected.shape))
+                    found[here] = values[worker, name][at]
+                    assert (counts[worker, name][at] == 1).all()
+                assert np.array_equal(found, expected)
+                assert counts[worker, name].sum() == expected.size
         check_numbers(plan, held, item_bytes, nodes)
 
 
@@ -119,8 +123,8 @@ def check_numbers(plan: Reads, held: Boxes, item_bytes: dict[str, int], nodes: d
 def test_replicas_share_what_targets_read() -> None:
     tensor = Sharding((4,), (None,), (0, 1, 2, 3))
     shape, names = (6, 4), [f"w{i}" for i in range(12)]
-    held: Boxes = {worker: {key: [box] for key in names} for worker, box in tensor.boxes(shape).items()}
-    wanted = {worker: dict.fromkeys(names, Box((0, 0), shape)) for worker in (4, 5)}
+    held: Boxes = {worker: dict.fromkeys(names, some) for worker, some in tensor.boxes(shape).items()}
+    wanted = {worker: {key: [Box((0, 0), shape)] for key in names} for worker in (4, 5)}
     plan = plan_reads(wanted, held, item_bytes=dict.fromkeys(names, 4))
     assert plan.bound == plan.n_bytes / 4 == 2 * 12 * 24 * 4 / 4
     assert plan.busiest_bytes == plan.bound
@@ -135,7 +139,7 @@ def test_own_regions_come_first_then_those_of_the_node() -> None:
         2: {"w": [full]},
         3: {"w": [full]},
     }
-    plan = plan_reads({0: {"w": full}}, held, item_bytes={"w": 1}, nodes={0: 7, 1: 7, 2: 8, 3: 7})
+    plan = plan_reads({0: {"w": [full]}}, held, item_bytes={"w": 1}, nodes={0: 7, 1: 7, 2: 8, 3: 7})
     assert plan.of[0] == (
         Read("w", Box((0,), (4,)), 0, Box((0,), (4,))),
         Read("w", Box((4,), (4,)), 3, full),
@@ -143,7 +147,7 @@ def test_own_regions_come_first_then_those_of_the_node() -> None:
 
 
 def test_a_region_without_a_holder_is_named() -> None:
-    wanted = {"v": Box((0,), (0,)), "w": Box((0, 2), (4, 2))}
+    wanted = {"v": [Box((0,), (0,))], "w": [Box((0, 2), (1, 2)), Box((1, 2), (3, 2))]}
     held = {5: {"w": [Box((0, 0), (3, 4))]}}
     assert first_lacking(wanted, held) == ("w", Box((3, 2), (1, 2)))
     assert first_lacking(wanted, held | {6: {"w": [Box((3, 0), (1, 4))]}}) is None

@@ -65,7 +65,9 @@ def test_all_kinds_have_a_sample() -> None:
             r"State: shown is \['w'\]; need role, regions and their place",
         ),
         (
-            msgpack.packb([4, 1, 1, [0, [["w", [2], [0]]], [[], [[[1, 0, 0, 0, 0, "int", []]]]]], None]),
+            msgpack.packb(
+                [4, 1, 1, [0, [["w", [2], [0], [2], "int8"]], [[], [[[1, 0, 0, 0, 0, "int", []]]]]], None]
+            ),
             "need an integer from 0 to -1",
         ),
     ],
@@ -88,28 +90,35 @@ def test_columns_have_a_value_for_each_row() -> None:
     ("changes", "complaint"),
     [
         (
-            {"regions": [["w", [8, 2], [6, 0]]]},
+            {"regions": [["w", [8, 2], [6, 0], [3, 2], "float32"]]},
             r"\[3, 2\] items at \[6, 0\] are not in a tensor of shape \[8, 2\]",
         ),
         (
-            {"regions": [["w", [8, 2], [0]]]},
+            {"regions": [["w", [8, 2], [0], [3, 2], "float32"]]},
             r"shape \[8, 2\], start \[0\], size \[3, 2\] differ in dimensions",
         ),
-        ({"regions": []}, "weights have 0 regions and are a 'tensors' of 1 tensors"),
-        ({"regions": [["w", [8, 2]]]}, "need name, shape and start of a region"),
-        ({"regions": [["w", [8, -2], [0, 0]]]}, "is -2; need an integer from 0"),
-        ({"regions": [["w", [1 << 50, 2], [0, 0]]]}, "need an integer from 0"),
-        ({"regions": [["w", [2] * 65, [0]]]}, "need a list of at most 64"),
-        ({"regions": [[5, [8, 2], [0, 0]]]}, "is 5; need text"),
+        ({"regions": []}, "weights are 'bytes' of 24 bytes; need bytes, 0 for 0 regions"),
+        (
+            {"regions": [["w", [8, 2], [0, 0], [2, 2], "float32"]]},
+            "of 24 bytes; need bytes, 16 for 1 regions",
+        ),
+        ({"regions": [["w", [8], [0], [0], "bool"]] * 2}, "2 regions of tensors are shown, 1 different ones"),
+        ({"regions": [["w", [8, 2]]]}, "need name, shape, start, size and dtype of a region"),
+        ({"regions": [["w", [8, -2], [0, 0], [3, 2], "float32"]]}, "is -2; need an integer from 0"),
+        ({"regions": [["w", [1 << 50, 2], [0, 0], [3, 2], "float32"]]}, "need an integer from 0"),
+        ({"regions": [["w", [2] * 65, [0], [1], "float32"]]}, "need a list of at most 64"),
+        ({"regions": [[5, [8, 2], [0, 0], [3, 2], "float32"]]}, "is 5; need text"),
+        ({"regions": [["w", [8, 2], [0, 0], [3, 2], "float33"]]}, "has dtype 'float33'; need one of"),
+        ({"regions": bytes(16)}, "has layout 0{32}, which was not sent on this connection"),
         ({"role": -1}, "is -1; need an integer from 0"),
-        ({"kind": "tensor"}, "are a 'tensor' of 1 tensors"),
+        ({"kind": "str"}, "are 'str' of 24 bytes"),
     ],
 )
 def test_regions_that_cannot_be_are_refused(changes: dict[str, Any], complaint: str) -> None:
     state = msgpack.unpackb(encode(messages.State(1, 1, shown(0))))
     role, regions, (segments, [[one]]) = state[3]
     # Of the sample without its scalar.
-    one[3], one[5], one[6] = 24, changes.get("kind", "tensors"), one[6][:1]
+    one[3], one[5] = 24, changes.get("kind", "bytes")
     role, regions = changes.get("role", role), changes.get("regions", regions[:1])
     state[3] = [role, regions, [segments, [[one]]]]
     with pytest.raises(WireError, match=complaint):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from softs_fast.dataflow.moves import Place, SegmentAddress
-from softs_fast.dataflow.weights.shown import Shown, ShownRegion
+from softs_fast.dataflow.weights.boxes import Box
+from softs_fast.dataflow.weights.shown import Shown, ShownLayout, ShownRegion
 from softs_fast.dataflow.wire import messages
 
 SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(range(16)), 1 << 20)
@@ -17,12 +18,11 @@ def place(number: int, segment: SegmentAddress = SEGMENT) -> Place:
 
 def shown(role: int) -> Shown:
     """Rows 4 to 6 of a float32 [8, 2], and a scalar."""
-    parts = (("float32", (3, 2)), ("int64", ()))
-    return Shown(
-        role,
-        (ShownRegion("net.weight", (8, 2), (4, 0)), ShownRegion("net.count", (), ())),
-        Place(2, SEGMENT, 128, 72, 99, "tensors", parts),
+    regions = (
+        ShownRegion("net.weight", (8, 2), Box((4, 0), (3, 2)), "float32"),
+        ShownRegion("net.count", (), Box((), ()), "int64"),
     )
+    return Shown(role, ShownLayout(regions), Place(2, SEGMENT, 128, 72, 99, "bytes", ()))
 
 
 SAMPLES: list[messages.Message] = [

@@ -104,7 +104,7 @@ def test_a_hook_waits_for_what_it_needs_of_its_own_ticket(stores: list[DataManag
     old, late = (state(declared, stores[worker], 1, 5.0) for worker in (1, 2))
     new = [state(declared, stores[worker], 2, 7.0) for worker in (1, 2)]
     # Each shows one of two tensors.
-    assert [len(one.shown.regions) for one in new] == [1, 1]
+    assert [len(one.shown.layout.regions) for one in new] == [1, 1]
     first, second = hook(declared, 1), hook(declared, 2)
     sent, net, loop = run(stores, declared, first, second, new[0], old, new[1], late)
     assert [(one.ticket, one.failure) for one in sent] == [(1, None), (2, None)]
@@ -150,7 +150,7 @@ def test_roles_in_one_layout_on_the_same_workers_show_nothing(stores: list[DataM
     declared = declare([0, 1], [0, 1], "dp2")
     sent, net, _ = run(stores, declared, hook(declared, 1))
     assert [type(one) for one in sent] == [State, StepEnded]
-    assert sent[0].shown.regions == ()
+    assert sent[0].shown.layout.regions == ()
     assert sent[1].failure is None
     assert net.weight.item() == 1.0
 
@@ -163,6 +163,6 @@ def test_a_worker_that_has_another_tensor_is_told_that_none_shows_it(stores: lis
 
     declared = declare([0, 1], [0, 1], "dp2", Larger)
     # The other worker has one tensor less, and so shows nothing.
-    other = State(1, 1, show(stores[1], state_id(1), declared.roles.index(role_of(declared, "actor")), {}))
+    other = State(1, 1, show(stores[1], state_id(1), declared.roles.index(role_of(declared, "actor")), None))
     sent, _, _ = run(stores, declared, hook(declared, 1), other)
     assert "weights of role 'actor': it lacks second.bias, second.weight" in sent[1].failure[0]

@@ -14,7 +14,9 @@ from torch import nn
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.moves import DataManager, Place
-from softs_fast.dataflow.weights.shown import Shown, ShownRegion
+from softs_fast.dataflow.weights.exchange import show
+from softs_fast.dataflow.weights.held import held_tensors
+from softs_fast.dataflow.weights.shown import Shown
 from softs_fast.dataflow.wire.messages import (
     AbortStep,
     End,
@@ -163,12 +165,16 @@ def test_a_step_that_waits_is_skipped_and_its_end_is_said(store: DataManager) ->
     ]
 
 
+def shown(store: DataManager, tensors: dict[str, torch.Tensor]) -> Shown:
+    """What the actor shows, as if another worker held it."""
+    made = show(store, 99, number, held_tensors(actor, 1, tensors))
+    return replace(made, place=replace(made.place, worker=1))
+
+
 @pytest.mark.parametrize("is_early", [True, False])
 def test_weights_of_another_worker_are_awaited(store: DataManager, is_early: bool) -> None:
-    tensors = [torch.full((1, 1), 3.0), torch.full((1,), 4.0)]
-    (place,) = store.put("weights", [99], [tensors])
-    regions = (ShownRegion("net.weight", (1, 1), (0, 0)), ShownRegion("net.bias", (1,), (0,)))
-    state = State(1, 1, Shown(number, regions, replace(place, worker=1)))
+    tensors = {"net.weight": torch.full((1, 1), 3.0), "net.bias": torch.full((1,), 4.0)}
+    state = State(1, 1, shown(store, tensors))
     link = Script(*([state, hook(1)] if is_early else [hook(1), state]))
     loop = WorkerLoop(0, declaration, link, store)
     loop.setup()
@@ -187,10 +193,7 @@ def test_a_hook_that_waits_returns_when_it_is_aborted_or_the_flow_ends(store: Da
 
 
 def test_weights_with_other_names_are_refused(store: DataManager) -> None:
-    (place,) = store.put("weights", [99], [[torch.ones(1, 1)]])
-    place = replace(place, worker=1)
-    shown = Shown(number, (ShownRegion("net.weight", (1, 1), (0, 0)),), place)
-    (ended,), _ = run(store, hook(1), State(1, 1, shown))
+    (ended,), _ = run(store, hook(1), State(1, 1, shown(store, {"net.weight": torch.ones(1, 1)})))
     assert ended.failure is not None
     assert "weights of role 'actor': it lacks net.bias" in ended.failure[0]
 

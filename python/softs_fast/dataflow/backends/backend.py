@@ -162,8 +162,8 @@ class Backend(Protocol):
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """Return what is seen of workers that have not ended a step; without those that have, or cannot be ended."""
 
-    def sights(self, timeout_s: float) -> dict[int, Sight]:
-        """Return what each worker process is inside of, by its number; any thread may ask."""
+    def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
+        """Return what each worker process is inside of, by its number, with its Python code if asked; any thread may ask."""
 
     def end(self, worker: int, reason: str) -> None:
         """End the process of a worker at once; it is lost for this reason."""

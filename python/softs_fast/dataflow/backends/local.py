@@ -106,7 +106,7 @@ class LocalBackend:
         """There are no processes, and nothing here can end a function."""
         return {}
 
-    def sights(self, timeout_s: float) -> dict[int, Sight]:
+    def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """There are no worker processes."""
         return {}
 

@@ -46,8 +46,10 @@ _ASK_S = 10.0
 _JOIN_S = 60.0
 #: How long the end of a worker may take to be known after others could not read from it, seconds.
 _LEFT_S = 1.0
-#: One wait for messages; it only bounds how late an end by Ctrl-C is.
+#: One wait for messages while a worker is away: it may be given up meanwhile.
 _SLICE_S = 0.5
+#: One wait otherwise. Messages and signals end it, so it need not be short.
+_LONG_SLICE_S = 60.0
 
 
 @dataclass
@@ -240,7 +242,9 @@ class ProcessBackend:
                 self._run(*self._own.popleft())
                 continue
             self._check_away()
-            left_s = _SLICE_S if end_s is None else min(_SLICE_S, end_s - time.monotonic())
+            left_s = _SLICE_S if self._away else _LONG_SLICE_S
+            if end_s is not None:
+                left_s = min(left_s, end_s - time.monotonic())
             if left_s <= 0:
                 break
             self._receive(left_s)
@@ -299,11 +303,11 @@ class ProcessBackend:
         sent = self._sent.get(ticket)
         return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
 
-    def sights(self, timeout_s: float) -> dict[int, Sight]:
+    def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """Return what each worker process is inside of; any thread may ask."""
         link, left = self._link, set(self._left)
         pids = {worker: pid for worker, pid in list(self._pids.items()) if worker not in left}
-        return {} if link is None else sights_of(link, pids, self._here, timeout_s)
+        return {} if link is None else sights_of(link, pids, self._here, timeout_s, stacks=stacks)
 
     def end(self, worker: int, reason: str) -> None:
         """End the process of a worker. It has left at once: a process may take long to end."""

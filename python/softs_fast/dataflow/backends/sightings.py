@@ -12,6 +12,7 @@ import msgpack
 from ...errors import FlowError
 from ..order.deadlines import Seen
 from ..wire.links import MasterLink
+from .stacks import innermost, stack_of
 
 __all__ = ["Sight", "inside_of", "look_at", "sights_of", "stopped"]
 
@@ -32,6 +33,7 @@ class Sight:
         seconds: for how long.
         state: what else there is to say: that it is stopped, or waits within the step.
         is_known: whether it has answered.
+        stack: where its Python code is, the innermost frame first; empty if that was not asked.
     """
 
     pid: int
@@ -40,10 +42,11 @@ class Sight:
     seconds: float = 0.0
     state: str = ""
     is_known: bool = True
+    stack: tuple[str, ...] = ()
 
 
 def sights_of(
-    link: MasterLink, pids: Mapping[int, int], here: Iterable[int], timeout_s: float
+    link: MasterLink, pids: Mapping[int, int], here: Iterable[int], timeout_s: float, *, stacks: bool = False
 ) -> dict[int, Sight]:
     """Return what each worker is inside of; one that does not answer is said to.
 
@@ -52,6 +55,7 @@ def sights_of(
         pids: of the workers, their processes.
         here: workers with processes on this host.
         timeout_s: for all answers together.
+        stacks: whether to ask those that are inside of something where their Python code is.
     """
     found, end_s = {}, time.monotonic() + timeout_s
     for worker, pid in sorted(pids.items()):
@@ -60,7 +64,7 @@ def sights_of(
             found[worker] = Sight(pid, state=state, is_known=False)
             continue
         try:
-            inside = inside_of(link, worker, max(end_s - time.monotonic(), 0.05))
+            inside = inside_of(link, worker, _left_s(end_s))
         except FlowError:
             found[worker] = Sight(pid, state="does not answer", is_known=False)
             continue
@@ -70,8 +74,14 @@ def sights_of(
             int(inside.get("ticket", 0)),
             max(time.monotonic() - float(inside["since_s"]), 0.0),
             f"waits for {inside['waits']}" if "waits" in inside else "",
+            stack=stack_of(link, worker, _left_s(end_s)) if stacks and "ticket" in inside else (),
         )
     return found
+
+
+def _left_s(end_s: float) -> float:
+    """Return how long one more worker may take: those that come late get little, so that one does not hide the others."""
+    return max(end_s - time.monotonic(), 0.05)
 
 
 def look_at(link: MasterLink, worker: int, pid: int | None) -> Seen:
@@ -90,7 +100,8 @@ def look_at(link: MasterLink, worker: int, pid: int | None) -> Seen:
     except FlowError:
         # It may have been stopped just now.
         return Seen(stopped(pid) if pid is not None else "", answers=False)
-    return Seen(inside=inside.get("ticket"), waits=str(inside.get("waits", "")))
+    where = innermost(stack_of(link, worker, _ANSWER_S)) if "ticket" in inside else ""
+    return Seen(inside=inside.get("ticket"), waits=str(inside.get("waits", "")), where=where)
 
 
 def inside_of(link: MasterLink, worker: int, timeout_s: float) -> dict[str, Any]:

@@ -72,6 +72,31 @@ class ControlClient:
         """
         self._native.publish(what, value)
 
+    def stack_pipe(self) -> int:
+        """Open a pipe for `answer_stack`; return the descriptor that a handler writes to. The caller closes it.
+
+        Raises:
+            PeerLost: the system has no more descriptors.
+            ForkedError: this is a fork of the process that has joined.
+        """
+        return self._native.stack_pipe()
+
+    def answer_stack(self, what: str, signal: int) -> None:
+        """Answer questions of this name with what a handler of a signal writes in the thread that calls this now.
+
+        The native thread sends the signal to that thread when it is asked, reads what comes within half a second, and
+        answers. If the signal has another handler by then, the answer says so, and nothing is sent.
+
+        Args:
+            what: the name, at most 255 bytes.
+            signal: number of a signal with a handler that is C, and that writes to the pipe of `stack_pipe`.
+
+        Raises:
+            ConfigError: the signal has no handler, the name is too long, or there is no pipe.
+            ForkedError: this is a fork of the process that has joined.
+        """
+        self._native.answer_stack(what, signal)
+
     def send(self, payload: bytes) -> None:
         """Send a message to the master; never wait for it.
 

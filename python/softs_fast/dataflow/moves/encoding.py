@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ from torch import Tensor
 from ...errors import FlowError
 from ..values import Value
 from .columns import Places
-from .places import ITEM_BYTES, Form, Part, part_bytes, spread
+from .places import ITEM_BYTES, Form, spread
 
-__all__ = ["EncodedColumn", "Targets", "decode", "empty_values", "encode", "torch_dtype", "views"]
+__all__ = ["EncodedColumn", "Targets", "decode", "dtype_name", "empty_values", "encode", "torch_dtype"]
 
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -156,27 +155,6 @@ def _empty_tensors(found: Targets, places: Places, dtype: str, which: _Integers)
         found.values[i] = flat if len(shape) == 1 else flat.view(shape)
 
 
-def views(address: int, parts: Sequence[Part]) -> list[Tensor]:
-    """Return the tensors of a value in the memory where it is. They are for reading alone, as the memory may be.
-
-    Args:
-        address: of the first byte of the value; the caller keeps the memory.
-        parts: dtypes and shapes.
-
-    Raises:
-        FlowError: this version of torch has no such dtype.
-    """
-    found = []
-    for (name, shape), at in zip(parts, spread(parts)[0], strict=True):
-        dtype, n_bytes = torch_dtype(name), part_bytes((name, shape))
-        if n_bytes:
-            memory = (ctypes.c_ubyte * n_bytes).from_address(address + at)
-            found.append(torch.frombuffer(memory, dtype=dtype).view(shape))
-        else:
-            found.append(torch.empty(shape, dtype=dtype))
-    return found
-
-
 def decode(kind: str, data: bytes) -> Value:
     """Return a value that has no tensors.
 
@@ -207,6 +185,18 @@ def torch_dtype(name: str) -> torch.dtype:
     if dtype is None:
         raise FlowError(f"torch {torch.__version__} has no dtype {name}; use the version of the other worker")
     return dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype in messages.
+
+    Raises:
+        FlowError: rows and weights do not have it.
+    """
+    name = _NAMES.get(dtype)
+    if name is None:
+        raise FlowError(f"tensors of {dtype} cannot be sent; need one of {', '.join(_DTYPES)}")
+    return name
 
 
 def _plain(column: str, value: object) -> Tensor:

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ... import _kernels
 from ...errors import ConfigError, FlowError, ForkedError, SegmentError
 from ..values import Value
 from .columns import Places
-from .encoding import EncodedColumn, Targets, decode, empty_values, encode, views
+from .encoding import EncodedColumn, Targets, decode, empty_values, encode
 from .hosts import HostLinks
+from .memory import copy_memory
 from .places import ALIGNMENT, MAX_BYTES, SEAL_BYTES, Place, SegmentAddress, seal_offset
 from .segments import HEADER_BYTES, OwnSegment, RemoteSegment, bytes_free
 from .space import Space
@@ -136,6 +136,34 @@ class DataManager:
             self._register(own, column, ids, offsets.tolist(), encoded.n_bytes)
         return places
 
+    def put_memory(
+        self, column: str, row_id: int, sources: _Integers, at: _Integers, sizes: _Integers, *, n_bytes: int
+    ) -> Place:
+        """Write a value of `bytes` that lie in pieces in memory of this process; the one before is replaced.
+
+        Args:
+            column: its name.
+            row_id: of the row.
+            sources: int64 [pieces], addresses.
+            at: int64 [pieces], where each begins in the value.
+            sizes: int64 [pieces], bytes of each.
+            n_bytes: of the value. What is between pieces has any bits.
+
+        Raises:
+            FlowError: `max_bytes` or /dev/shm does not hold the value.
+            ForkedError: called in a fork of the process that made the store.
+        """
+        lengths = np.array([n_bytes], np.int64)
+        with self._lock:
+            own = self._opened()
+            offsets = self._take(own, column, _sizes(lengths))
+            forms, form_of = (("bytes", ()),), np.zeros(1, np.int64)
+            places = Places(self.worker, self._address, offsets, lengths, self._serials(1), forms, form_of)
+            copy_memory(own.base + offsets[0] + at, sources, sizes)
+            own.words[places.seals] = places.serials
+            self._register(own, column, [row_id], offsets.tolist(), [n_bytes])
+        return places[0]
+
     def free(self, ids: Iterable[int]) -> None:
         """Drop all columns of rows; ids of which nothing is here are skipped. Their places are invalid from then on.
 
@@ -194,13 +222,13 @@ class DataManager:
         return values
 
     @contextmanager
-    def viewed(self, place: Place) -> Iterator[list[Tensor]]:
-        """Yield the tensors of a value in the memory of its holder, without a copy, for reading alone.
+    def mapped(self, place: Place) -> Iterator[int]:
+        """Yield the address of the first byte of a value in the memory of its holder, for reading alone.
 
         This is for values that are not freed meanwhile. If one is, the end of the block raises.
 
         Args:
-            place: of a tensor or a list of them.
+            place: of the value.
 
         Raises:
             PeerLost: the process that holds the value has ended before anything of it was read here.
@@ -210,7 +238,7 @@ class DataManager:
         """
         segment, places = self._segment(place.segment, place.worker), Places.of([place])
         _check_serials(segment, places)
-        yield views(segment.base + place.offset, place.parts)
+        yield segment.base + place.offset
         _check_serials(segment, places)
 
     def is_elsewhere(self, place: Place) -> bool:
@@ -430,15 +458,8 @@ def _write(own: OwnSegment, encoded: EncodedColumn, offsets: _Integers) -> None:
     if not encoded.tensors:
         return
     pointers = np.array([tensor.data_ptr() for tensor in encoded.tensors], np.int64)
-    sizes = np.array(encoded.sizes, np.int64)
     targets = own.base + offsets[encoded.rows] + np.array(encoded.at, np.int64)
-    # Empty tensors may have no memory.
-    is_there = sizes > 0
-    if is_there.any():
-        # One native call copies between addresses; those of the sources are counted from the lowest.
-        lowest = int(pointers[is_there].min())
-        columns = (targets[is_there], pointers[is_there] - lowest, sizes[is_there])
-        _kernels.snapshot_scatter(lowest, list(zip(*(one.tolist() for one in columns), strict=True)))
+    copy_memory(targets, pointers, np.array(encoded.sizes, np.int64))
 
 
 def _check_serials(segment: OwnSegment | RemoteSegment, places: Places) -> None:

@@ -36,12 +36,14 @@ class Seen:
         answers: whether its native thread has answered.
         inside: the ticket that it says it is inside of; None: of none, or it has not answered.
         waits: for what it waits within the step, by its own words; empty if it computes.
+        where: the innermost frames of its Python code; empty if they were not asked.
     """
 
     stopped: str = ""
     answers: bool = True
     inside: int | None = None
     waits: str = ""
+    where: str = ""
 
 
 class Deadlines:
@@ -141,4 +143,5 @@ def _state(ticket: int, seen: Seen) -> str:
         return "its native thread does not answer"
     if seen.inside != ticket:
         return "it has not begun the step"
-    return f"it is inside and waits for {seen.waits}" if seen.waits else "it is inside, and its process runs"
+    text = f"it is inside and waits for {seen.waits}" if seen.waits else "it is inside, and its process runs"
+    return f"{text}; it was in {seen.where}" if seen.where else text

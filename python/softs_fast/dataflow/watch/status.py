@@ -14,6 +14,8 @@ __all__ = ["quiet_since", "report_of", "status_of"]
 
 #: How long all workers together may take to answer, seconds.
 _ANSWER_S = 1.0
+#: The same for a report, which is rare and has their stacks too.
+_REPORT_S = 3.0
 
 
 def status_of(
@@ -89,7 +91,9 @@ def report_of(runner: Runner, backend: Backend, since_s: float, now_s: float) ->
         f"since {now_s - what_s:.1f} s",
         explain(runner.master, now_s) + runner.datasets.explain(now_s),
     ]
-    lines += [f"worker {worker}: {_worker(one)}" for worker, one in backend.sights(_ANSWER_S).items()]
+    for worker, one in backend.sights(_REPORT_S, stacks=True).items():
+        lines.append(f"worker {worker}: {_worker(one)}")
+        lines += [f"    {frame}" for frame in one.stack]
     return "\n".join(lines)
 
 

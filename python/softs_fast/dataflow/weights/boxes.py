@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
-__all__ = ["Box", "box_of", "chunk", "whole"]
+__all__ = ["Box", "Cut", "Piece", "chunk", "pieces_of", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,27 @@ class Box:
             slice(a - b, a - b + n) for a, b, n in zip(self.start, outer.start, self.size, strict=True)
         )
 
+    def offset_in(self, outer: Box) -> tuple[int, ...]:
+        """Return its first index in a tensor that has the items of an outer box."""
+        return tuple(a - b for a, b in zip(self.start, outer.start, strict=True))
+
+    def span_in(self, size: Sequence[int], start: Sequence[int]) -> tuple[int, int] | None:
+        """Return where its items are in a contiguous tensor, first item and number; None if they do not follow each other.
+
+        Args:
+            size: of the tensor.
+            start: the first index of the box there.
+        """
+        first = n = 1
+        at, is_cut = 0, False
+        for mine, all_of_it, begin in zip(reversed(self.size), reversed(size), reversed(start), strict=True):
+            if is_cut and mine != 1:
+                return None
+            is_cut = is_cut or mine != all_of_it
+            at += begin * first
+            first, n = first * all_of_it, n * mine
+        return at, n
+
     def part(self, n_parts: int, index: int) -> Box | None:
         """Return one of some parts, cut as by `chunk` along the first dimension that is longer than 1; None if it is empty."""
         dim = next((i for i, size in enumerate(self.size) if size > 1), None)
@@ -76,6 +98,36 @@ class Box:
 
     def __str__(self) -> str:
         return f"[{', '.join(f'{a}:{a + n}' for a, n in zip(self.start, self.size, strict=True))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A box of a tensor that a worker has.
+
+    Attributes:
+        box: in the whole tensor.
+        at: its first index in what the worker has, along each dimension.
+    """
+
+    box: Box
+    at: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cuts a tensor along a dimension into chunks, of which a worker has one.
+
+    Attributes:
+        dim: dimension of the tensor.
+        n_chunks: how many chunks.
+        index: of the worker's chunk.
+        n_groups: the tensor is first cut into so many parts; the worker has this chunk of each, one behind the other.
+    """
+
+    dim: int
+    n_chunks: int
+    index: int
+    n_groups: int = 1
 
 
 def whole(shape: Sequence[int]) -> Box:
@@ -94,16 +146,53 @@ def chunk(size: int, n_chunks: int, index: int) -> tuple[int, int]:
     return start, min(full, size - start)
 
 
-def box_of(shape: Sequence[int], cuts: Iterable[tuple[int, int, int]]) -> Box:
-    """Return the part of a tensor that a worker has.
+def pieces_of(shape: Sequence[int], cuts: Iterable[Cut]) -> tuple[tuple[int, ...], tuple[Piece, ...]]:
+    """Return the size of what a worker has of a tensor, and the boxes of the tensor that it consists of.
 
     Args:
         shape: of the tensor.
-        cuts: dimension of the tensor, number of chunks, and which of them; each is applied to what the one before left.
-            A mesh dimension with the placement `Shard` is one cut, the outermost first; one with `Replicate` is none.
+        cuts: each is applied to what the one before left.
     """
-    start, size = [0] * len(shape), list(shape)
-    for dim, n_chunks, index in cuts:
-        first, size[dim] = chunk(size[dim], n_chunks, index)
-        start[dim] += first
-    return Box(tuple(start), tuple(size))
+    runs: list[_Runs] = [((0, size),) for size in shape]
+    for one in cuts:
+        runs[one.dim] = _cut(runs[one.dim], one)
+    pieces = []
+    for some in product(*map(_placed, runs)):
+        box = Box(tuple(start for start, _, _ in some), tuple(n for _, n, _ in some))
+        pieces.append(Piece(box, tuple(at for _, _, at in some)))
+    return tuple(sum(n for _, n in one) for one in runs), tuple(pieces)
+
+
+#: Along one dimension: first indices in the tensor, and how many items follow.
+_Runs = tuple[tuple[int, int], ...]
+
+
+def _cut(runs: _Runs, cut: Cut) -> _Runs:
+    found: list[tuple[int, int]] = []
+    size = sum(n for _, n in runs)
+    for group in range(cut.n_groups):
+        first, n = chunk(size, cut.n_groups, group)
+        start, n = chunk(n, cut.n_chunks, cut.index)
+        for begin, count in _slice(runs, first + start, n):
+            if found and sum(found[-1]) == begin:
+                begin, count = found[-1][0], found.pop()[1] + count
+            found.append((begin, count))
+    return tuple(found)
+
+
+def _slice(runs: _Runs, start: int, n: int) -> Iterator[tuple[int, int]]:
+    """Yield some items of runs that follow each other."""
+    for first, count in runs:
+        low, high = max(start, 0), min(start + n, count)
+        if low < high:
+            yield first + low, high - low
+        start -= count
+
+
+def _placed(runs: _Runs) -> Iterator[tuple[int, int, int]]:
+    """Yield runs with the number of items before each."""
+    at = 0
+    for start, n in runs:
+        if n:
+            yield start, n, at
+        at += n

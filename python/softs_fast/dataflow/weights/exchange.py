@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from ... import _kernels
 from ...errors import FlowError
-from ...snapshots.window import is_plain
 from ..declare.roles import Placement
 from ..moves import DataManager
-from ..moves.encoding import torch_dtype
-from ..moves.places import ITEM_BYTES, Place
+from ..moves.encoding import dtype_name, torch_dtype
+from ..moves.memory import copy_memory, tensor_at
+from ..moves.places import Place
 from .boxes import Box
-from .held import HeldTensor
+from .forms import Held, HeldForms
 from .reads import Read, first_lacking, plan_reads
-from .shown import Shown, ShownRegion
+from .shown import Shown, ShownLayout, ShownRegion
 
 __all__ = ["AwaitShown", "is_local", "show", "take"]
 
 #: Takes how many are known; returns what workers show of a role, as soon as there are more.
 AwaitShown = Callable[[int], Sequence[Shown]]
 
-#: Yields the tensors of a value in the memory of its holder.
-View = Callable[[Place], AbstractContextManager[list[Tensor]]]
+#: Yields the address of a value in the memory of its holder.
+Mapped = Callable[[Place], AbstractContextManager[int]]
 
-Held = Mapping[str, HeldTensor]
+_Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def is_local(source: Placement, target: Placement, theirs: Held, mine: Held) -> bool:
+def is_local(source: Placement, target: Placement, theirs: HeldForms, mine: HeldForms | None) -> bool:
     """Return whether each worker of a target has all that it needs in its own process, so that no tensor is shown.
 
     All workers come to the same answer, if they have the same tensors; parts that are equal here alone do not count.
@@ -40,47 +42,52 @@ def is_local(source: Placement, target: Placement, theirs: Held, mine: Held) -> 
         source: a role with an object here.
         target: the role that gets the weights.
         theirs: what this worker holds of the source.
-        mine: of the target; empty if it is not here.
+        mine: of the target; None if it is not here.
     """
     if source.on != target.on:
         return False
     if len(source.on) == 1:
         return True
-    return bool(mine) and all(
-        name in theirs and (theirs[name].shape, theirs[name].layout) == (one.shape, one.layout)
-        for name, one in mine.items()
-    )
+    if not mine:
+        return False
+    return bool(mine.kept(("is_local", theirs), lambda: _are_alike(theirs, mine)))
 
 
-def show(store: DataManager, row_id: int, role: int, held: Held) -> Shown:
+def show(store: DataManager, row_id: int, role: int, held: Held | None) -> Shown:
     """Put into shared memory what this worker shows of a role; it is freed by the id.
 
     Args:
         store: of this process.
         row_id: by which the store keeps it.
         role: number of the role.
-        held: what this worker holds of it.
+        held: what this worker holds of it; None: it shows nothing.
 
     Raises:
         FlowError: shared memory is full, or a tensor is of a dtype that the store does not have.
     """
-    regions, tensors = [], []
-    for name, one in held.items():
-        box = one.share(name)
-        if box is not None:
-            regions.append(ShownRegion(name, one.shape, box.start))
-            tensors.append(one.region(box))
-    (place,) = store.put(f"weights of {role}", [row_id], [tensors])
-    return Shown(role, tuple(regions), place)
+    if held is None:
+        held = Held(HeldForms({}), [])
+    forms = held.forms
+    plan: _ShowPlan = forms.kept("show", lambda: _plan_show(forms))
+    copies = [
+        forms[name].region(held.by_name[name], box).detach().resolve_conj().resolve_neg().cpu().contiguous()
+        for name, box in plan.copied_first
+    ]
+    sources = held.addresses[plan.numbers] + plan.starts
+    sources = np.concatenate((sources, np.array([one.data_ptr() for one in copies], np.int64)))
+    place = store.put_memory(
+        f"weights of {role}", row_id, sources, plan.at, plan.sizes, n_bytes=plan.layout.n_bytes
+    )
+    return Shown(role, plan.layout, place)
 
 
 def take(
-    view: View,
+    mapped: Mapped,
     source: Placement,
     target: Placement,
     *,
     worker: int,
-    theirs: Held,
+    theirs: Held | None,
     mine: Held,
     eta: float | None,
     await_shown: AwaitShown,
@@ -88,144 +95,300 @@ def take(
     """Copy or mix weights into what this worker holds of a role. It waits until all that it needs is shown.
 
     Args:
-        view: as `DataManager.viewed`.
+        mapped: as `DataManager.mapped`.
         source: the role that the weights are of.
         target: the role that gets them.
         worker: this one.
-        theirs: what this worker holds of the source; empty if it is not here.
+        theirs: what this worker holds of the source; None if it is not here.
         mine: what it holds of the target.
         eta: target = (1 - eta) * target + eta * source; None: a copy.
         await_shown: returns what others show of the source.
 
     Raises:
         FlowError: names, shapes or dtypes do not fit, or the source's workers do not show all.
-        SoftsError: what `view` raises.
+        SoftsError: what `mapped` raises.
     """
     if not mine:
         raise FlowError(
             f"weights of role {source.name!r}: it is copied to role {target.name!r}, which has no modules"
         )
-    wanted = {name: one.box for name, one in _different(mine).items()}
-    held: dict[int, Mapping[str, Sequence[Box]]] = {}
-    if theirs:
-        held[worker] = {name: [one.box] for name, one in theirs.items()}
-        for name, own in theirs.items():
-            _check(source, target, name, own.shape, own.local.dtype, mine)
-    missing = set(source.on) - set(held)
+    of_source = theirs.forms if theirs is not None else None
+    exchange = _Exchange(source, target, worker, of_source, mine.forms, mine.twins(), eta is None)
+    missing = set(source.on) - ({worker} if theirs is not None else set())
     shown: Sequence[Shown] = ()
-    while (lacking := first_lacking(wanted, held)) is not None:
+    by_worker: dict[int, Shown] = {}
+    while True:
+        layouts = {one: what.layout for one, what in by_worker.items()}
+        # What is decided depends on forms alone: it is the same each time, until a model changes.
+        plan: _TakePlan | None = mine.forms.kept(
+            (exchange, frozenset(layouts.items())), partial(exchange.plan, layouts)
+        )
+        if plan is not None:
+            break
         if not missing:
-            raise FlowError(_lacking(source, target, lacking, wanted, held))
+            raise exchange.lacks(layouts)
         known = len(shown)
         shown = await_shown(known)
         for one in shown[known:]:
-            for region, (dtype, _) in zip(one.regions, one.place.parts, strict=True):
-                _check(source, target, region.name, region.shape, torch_dtype(dtype), mine)
             missing.discard(one.worker)
-            if one.worker not in held:
-                held[one.worker] = one.boxes()
-    item_bytes = dict.fromkeys(wanted, 1) | {
-        region.name: ITEM_BYTES[dtype]
-        for one in shown
-        for region, (dtype, _) in zip(one.regions, one.place.parts, strict=True)
-    }
-    reads = plan_reads({worker: wanted}, held, item_bytes=item_bytes).of[worker]
-    _apply(view, reads, worker, theirs, mine, {one.worker: one for one in shown}, eta)
+            by_worker.setdefault(one.worker, one)
+    _apply(mapped, plan, theirs, mine, by_worker, eta)
+
+
+# --- What is shown ---
+
+
+@dataclass(frozen=True)
+class _ShowPlan:
+    """What a worker shows, in two parts: regions that lie in one piece, then others, which are copied first.
+
+    Attributes:
+        layout: of all.
+        numbers: int64 [plain regions], of their tensors.
+        starts: int64 [plain regions], where they begin in their tensors, bytes.
+        copied_first: tensors and boxes of the others.
+        at: int64 [regions], where they begin in the value.
+        sizes: int64 [regions], bytes.
+    """
+
+    layout: ShownLayout
+    numbers: _Integers
+    starts: _Integers
+    copied_first: tuple[tuple[str, Box], ...]
+    at: _Integers
+    sizes: _Integers
+
+
+def _plan_show(forms: HeldForms) -> _ShowPlan:
+    regions = [
+        ShownRegion(name, one.shape, box, dtype_name(one.dtype))
+        for name, one in forms.items()
+        for box in one.share(name)
+    ]
+    layout = ShownLayout(tuple(regions))
+    numbers = {name: i for i, name in enumerate(forms)}
+    plain, starts, others, order = [], [], [], []
+    for i, region in enumerate(regions):
+        span = forms[region.name].span(region.box)
+        if span is None:
+            others.append(i)
+        else:
+            order.append(i)
+            plain.append(numbers[region.name])
+            starts.append(span[0])
+    order += others
+    return _ShowPlan(
+        layout,
+        np.array(plain, np.int64),
+        np.array(starts, np.int64),
+        tuple((regions[i].name, regions[i].box) for i in others),
+        np.array(layout.offsets, np.int64)[order],
+        np.array([regions[i].n_bytes for i in order], np.int64),
+    )
+
+
+def _are_alike(theirs: HeldForms, mine: HeldForms) -> bool:
+    return all(
+        name in theirs and (theirs[name].shape, theirs[name].layout) == (one.shape, one.layout)
+        for name, one in mine.items()
+    )
+
+
+# --- What is taken ---
+
+
+@dataclass(frozen=True)
+class _TakePlan:
+    """What a target copies or mixes. Memory is that of the source's tensors here, then that of other workers.
+
+    Attributes:
+        workers: the others, in their order.
+        into: int64 [copies], numbers of tensors.
+        into_starts: int64 [copies], bytes.
+        memory: int64 [copies], of which memory.
+        starts: int64 [copies], where it begins there, bytes.
+        sizes: int64 [copies], bytes.
+        written: numbers of the tensors into which these are copied.
+        others: what torch copies or mixes.
+    """
+
+    workers: tuple[int, ...]
+    into: _Integers
+    into_starts: _Integers
+    memory: _Integers
+    starts: _Integers
+    sizes: _Integers
+    written: tuple[int, ...]
+    others: tuple[_ByTorch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _ByTorch:
+    """A region that is mixed, converted, or does not lie in one piece.
+
+    Attributes:
+        name: of the tensor.
+        box: of the region.
+        memory: the number of the other worker that has it; None: this process.
+        start: there, bytes.
+        dtype: there.
+        held: the box that lies there.
+    """
+
+    name: str
+    box: Box
+    memory: int | None
+    start: int
+    dtype: torch.dtype
+    held: Box
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """A move of weights between two roles, as it is the same each time.
+
+    Attributes:
+        source: the role that the weights are of.
+        target: the role that gets them.
+        worker: this one.
+        theirs: what is here of the source; None: nothing.
+        mine: what is here of the target.
+        twins: tensors of the target that are another one under a second name.
+        is_copy: whether values are copied, not mixed.
+    """
+
+    source: Placement
+    target: Placement
+    worker: int
+    theirs: HeldForms | None
+    mine: HeldForms
+    twins: frozenset[str]
+    is_copy: bool
+
+    def plan(self, layouts: Mapping[int, ShownLayout]) -> _TakePlan | None:
+        """Return what is read where, of what others show; None if that is not all.
+
+        Raises:
+            FlowError: shapes or dtypes do not fit.
+        """
+        if self.theirs is not None:
+            for name, one in self.theirs.items():
+                self._check(name, one.shape, one.dtype)
+        for layout in layouts.values():
+            for region in layout.regions:
+                self._check(region.name, region.shape, torch_dtype(region.dtype))
+        wanted, held = self._wanted(), self._held(layouts)
+        if first_lacking(wanted, held) is not None:
+            return None
+        item_bytes = dict.fromkeys(wanted, 1)
+        for layout in layouts.values():
+            item_bytes |= layout.item_bytes()
+        reads = plan_reads({self.worker: wanted}, held, item_bytes=item_bytes).of[self.worker]
+        return self._placed(reads, layouts)
+
+    def lacks(self, layouts: Mapping[int, ShownLayout]) -> FlowError:
+        """Return the error of what none of the source's workers shows."""
+        wanted, held = self._wanted(), self._held(layouts)
+        lacking = first_lacking(wanted, held)
+        assert lacking is not None
+        name, box = lacking
+        what = f"weights of role {self.source.name!r}"
+        names = sorted(set(wanted) - {one for boxes in held.values() for one in boxes})
+        if names:
+            return FlowError(f"{what}: it lacks {', '.join(names[:4])}")
+        return FlowError(
+            f"{what}: none of its workers {list(self.source.on)} shows {box} of {name}, which role "
+            f"{self.target.name!r} needs; each tensor has to be in the same layout on all of them"
+        )
+
+    def _wanted(self) -> dict[str, list[Box]]:
+        return {name: one.boxes for name, one in self.mine.items() if name not in self.twins}
+
+    def _held(self, layouts: Mapping[int, ShownLayout]) -> dict[int, Mapping[str, Sequence[Box]]]:
+        held: dict[int, Mapping[str, Sequence[Box]]] = {one: what.boxes for one, what in layouts.items()}
+        if self.theirs is not None:
+            held[self.worker] = {name: one.boxes for name, one in self.theirs.items()}
+        return held
+
+    def _check(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        own = self.mine.get(name)
+        if own is None:
+            return
+        what = f"weights of role {self.source.name!r}: {name}"
+        if shape != own.shape:
+            raise FlowError(f"{what} has shape {shape}, role {self.target.name!r} has {own.shape}")
+        if not torch.can_cast(dtype, own.dtype):
+            raise FlowError(
+                f"{what} is {_named(dtype)} {list(shape)}, role {self.target.name!r} has {_named(own.dtype)}, which has "
+                "no such values"
+            )
+
+    def _placed(self, reads: Sequence[Read], layouts: Mapping[int, ShownLayout]) -> _TakePlan:
+        workers = tuple(dict.fromkeys(read.source for read in reads if read.source != self.worker))
+        numbers = {name: i for i, name in enumerate(self.mine)}
+        own_numbers = {name: i for i, name in enumerate(self.theirs or ())}
+        copies: list[tuple[int, int, int, int, int]] = []
+        others: list[_ByTorch] = []
+        for read in reads:
+            into = self.mine[read.name].span(read.box)
+            if read.source == self.worker:
+                assert self.theirs is not None
+                form = self.theirs[read.name]
+                memory, start, dtype, value = own_numbers[read.name], 0, form.dtype, form.span(read.box)
+            else:
+                layout, which = layouts[read.source], workers.index(read.source)
+                number = layout.numbers[read.name, read.held]
+                dtype = torch_dtype(layout.regions[number].dtype)
+                memory, start = len(own_numbers) + which, layout.offsets[number]
+                value = read.box.span_in(read.held.size, read.box.offset_in(read.held))
+                if value is not None:
+                    value = (value[0] * dtype.itemsize, value[1] * dtype.itemsize)
+            if (
+                self.is_copy
+                and dtype is self.mine[read.name].dtype
+                and into is not None
+                and value is not None
+            ):
+                copies.append((numbers[read.name], into[0], memory, start + value[0], into[1]))
+            else:
+                far = None if read.source == self.worker else which
+                others.append(_ByTorch(read.name, read.box, far, start, dtype, read.held))
+        into_, into_starts, which_, starts, sizes = np.array(copies, np.int64).reshape(-1, 5).T
+        written = tuple(np.unique(into_).tolist())
+        return _TakePlan(workers, into_, into_starts, which_, starts, sizes, written, tuple(others))
 
 
 def _apply(
-    view: View,
-    reads: Sequence[Read],
-    worker: int,
-    theirs: Held,
+    mapped: Mapped,
+    plan: _TakePlan,
+    theirs: Held | None,
     mine: Held,
     shown: Mapping[int, Shown],
     eta: float | None,
 ) -> None:
-    used = [one for one in dict.fromkeys(read.source for read in reads) if one != worker]
-    copies: list[tuple[Tensor, Tensor]] = []
     with ExitStack() as stack, torch.no_grad():
-        values = {one: stack.enter_context(view(shown[one].place)) for one in used}
-        numbers = {one: shown[one].numbers() for one in used}
-        for read in reads:
-            into = mine[read.name].region(read.box)
-            if read.source == worker:
-                value = theirs[read.name].region(read.box)
-            else:
-                value = values[read.source][numbers[read.source][read.name, read.held]]
-                if read.box != read.held:
-                    value = value[read.box.within(read.held)]
-            if eta is not None:
-                into.lerp_(value.to(into), eta)
-            elif into.dtype is value.dtype and is_plain(into) and is_plain(value):
-                copies.append((into, value))
-            else:
-                into.copy_(value)
-        _copy(copies)
-
-
-def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Copy contiguous tensors to others of their dtype; one native call copies between addresses."""
-    some = [(into.data_ptr(), value.data_ptr(), into.nbytes) for into, value in pairs if into.nbytes]
-    if some:
-        # Those of the sources are counted from the lowest.
-        lowest = min(start for _, start, _ in some)
-        _kernels.snapshot_scatter(lowest, [(to, start - lowest, n_bytes) for to, start, n_bytes in some])
+        far = [stack.enter_context(mapped(shown[one].place)) for one in plan.workers]
+        memory = np.array(far, np.int64)
+        if theirs is not None:
+            memory = np.concatenate((theirs.addresses, memory))
+        targets = mine.addresses[plan.into] + plan.into_starts
+        copy_memory(targets, memory[plan.memory] + plan.starts, plan.sizes)
         # As an operation of torch would do, so that autograd refuses to use what it saved before.
-        torch.autograd.graph.increment_version([into for into, _ in pairs])
-
-
-def _different(mine: Held) -> dict[str, HeldTensor]:
-    """Return tensors without those that are another one of them under a second name, which would be mixed twice."""
-    found: dict[object, str] = {}
-    for name, one in mine.items():
-        local = one.local
-        found.setdefault(
-            (local.data_ptr(), local.shape, local.stride(), local.dtype) if local.numel() else name, name
-        )
-    return {name: mine[name] for name in found.values()}
-
-
-def _check(
-    source: Placement,
-    target: Placement,
-    name: str,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    mine: Held,
-) -> None:
-    """Check that a tensor of a source fits that of the target."""
-    if name not in mine:
-        return
-    own: Tensor = mine[name].local
-    if shape != mine[name].shape:
-        raise FlowError(
-            f"weights of role {source.name!r}: {name} has shape {shape}, role {target.name!r} has {mine[name].shape}"
-        )
-    if not torch.can_cast(dtype, own.dtype):
-        raise FlowError(
-            f"weights of role {source.name!r}: {name} is {_named(dtype)} {list(shape)}, role {target.name!r} has "
-            f"{_named(own.dtype)}, which has no such values"
-        )
+        torch.autograd.graph.increment_version([mine.tensors[i] for i in plan.written])
+        for one in plan.others:
+            into = mine.forms[one.name].region(mine.by_name[one.name], one.box)
+            if one.memory is None:
+                assert theirs is not None
+                value = theirs.forms[one.name].region(theirs.by_name[one.name], one.box)
+            else:
+                value = tensor_at(far[one.memory] + one.start, one.dtype, one.held.size)
+                if one.box != one.held:
+                    value = value[one.box.within(one.held)]
+            if eta is None:
+                into.copy_(value)
+            else:
+                into.lerp_(value.to(into), eta)
 
 
 def _named(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _lacking(
-    source: Placement,
-    target: Placement,
-    lacking: tuple[str, Box],
-    wanted: Mapping[str, Box],
-    held: Mapping[int, Mapping[str, Sequence[Box]]],
-) -> str:
-    name, box = lacking
-    there = {one for boxes in held.values() for one in boxes}
-    names = sorted(set(wanted) - there)
-    if names:
-        return f"weights of role {source.name!r}: it lacks {', '.join(names[:4])}"
-    return (
-        f"weights of role {source.name!r}: none of its workers {list(source.on)} shows {box} of {name}, which role "
-        f"{target.name!r} needs; each tensor has to be in the same layout on all of them"
-    )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
+from functools import cache
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -14,75 +13,46 @@ from torch import Tensor, nn
 
 from ...errors import FlowError
 from ..declare.roles import Placement
-from .boxes import Box, box_of, whole
+from .boxes import Cut, Piece, pieces_of
+from .forms import Held, HeldForm, HeldForms, Layout, Mark, is_plain
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-__all__ = ["HeldTensor", "held_tensors", "reshard"]
+__all__ = ["held_tensors", "reshard"]
 
-#: Below that a tensor is shown by one of its holders, bytes.
-_LEAST_CUT = 1 << 16
 #: Along these dimensions of a layout workers may have tensors of other names.
 _DIFFERENT = ("pp", "ep")
 
-
-#: Of a mesh its sizes and ranks; and dimensions of the mesh with those of the tensor that they cut.
-Layout = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
-class HeldTensor:
-    """What this worker holds of a tensor.
-
-    Attributes:
-        local: its items; they are the role's own.
-        shape: of the whole tensor.
-        box: the part of it that is here.
-        replicas: workers that hold the same part, this one included, as all of them know.
-        index: which of them this worker is.
-        layout: how all workers of the mesh hold it; equal layouts of one shape have equal parts everywhere. Empty: it is
-            no DTensor.
-    """
-
-    local: Tensor
-    shape: tuple[int, ...]
-    box: Box
-    replicas: tuple[int, ...]
-    index: int
-    layout: Layout
-
-    def share(self, name: str) -> Box | None:
-        """Return the part that this worker shows to others; the parts of all replicas are the box. None: nothing.
-
-        Args:
-            name: of the tensor.
-        """
-        n = len(self.replicas)
-        if n == 1:
-            return self.box if self.box.n_items else None
-        if self.box.n_items * self.local.element_size() >= _LEAST_CUT:
-            return self.box.part(n, self.index)
-        return self.box if self.box.n_items and _number_of(name) % n == self.index else None
-
-    def region(self, box: Box) -> Tensor:
-        """Return a view of a part of what is here."""
-        return self.local if box == self.box else self.local[box.within(self.box)]
+#: Workers that hold the same part, and which of them this one is.
+_Alike = tuple[tuple[int, ...], int]
 
 
 def reshard(modules: Iterable[nn.Module]) -> None:
     """Have modules of FSDP2 free parameters that they have gathered: what is written to those would be lost."""
     for module in modules:
         for one in module.modules():
-            # Only `torch.distributed.fsdp.FSDPModule` has both; it is slow to import.
-            free: Any = getattr(one, "reshard", None)
-            if callable(free) and callable(getattr(one, "unshard", None)):
-                free()
+            kind: Any = type(one)
+            if _is_fully_sharded(kind):
+                free: Any = one
+                free.reshard()
 
 
-def held_tensors(role: Placement, worker: int, tensors: Mapping[str, Tensor]) -> dict[str, HeldTensor]:
-    """Return what this worker holds of the tensors of a role, by name.
+@cache
+def _is_fully_sharded(kind: type) -> bool:
+    # Only `torch.distributed.fsdp.FSDPModule` has both; it is slow to import.
+    return callable(getattr(kind, "reshard", None)) and callable(getattr(kind, "unshard", None))
+
+
+def held_tensors(
+    role: Placement,
+    worker: int,
+    tensors: Mapping[str, Tensor],
+    *,
+    known: Iterable[HeldForms] = (),
+) -> Held:
+    """Return what this worker holds of the tensors of a role.
 
     A tensor that is no DTensor is taken to be the same on all workers of the role that have the same rank of pp and ep;
     others may have other tensors. A DTensor of a mesh of which this worker is no member is left out.
@@ -91,69 +61,102 @@ def held_tensors(role: Placement, worker: int, tensors: Mapping[str, Tensor]) ->
         role: with its layout.
         worker: this one.
         tensors: of the role's object.
+        known: forms that tensors of the object had before; if they have them still, they are used.
 
     Raises:
         FlowError: a DTensor has a placement that is no part of the tensor, or its local shape is not that of its part.
     """
+    for forms in known:
+        again = forms.found_in(tensors)
+        if again is not None:
+            return again
     at = role.on.index(worker)
     alike = _same(role, at, _DIFFERENT)
-    known: dict[tuple[int, frozenset[int]], tuple[tuple[int, ...], int]] = {}
-    found = {}
+    meshes: dict[tuple[int, frozenset[int]], _Alike] = {}
+    found: dict[str, HeldForm] = {}
+    marks: dict[str, Mark] = {}
+    here: list[Tensor] = []
     for name, tensor in tensors.items():
-        if hasattr(tensor, "device_mesh"):
-            held = _of_dtensor(role, at, name, tensor, known)  # type: ignore[arg-type]
-            if held is not None:
-                found[name] = held
+        shape = tuple(tensor.shape)
+        if tensor.layout is not torch.strided:
+            raise FlowError(
+                f"tensor {name} of role {role.name!r} has layout {tensor.layout}; need a strided one"
+            )
+        if not hasattr(tensor, "device_mesh"):
+            local = tensor
+            part: _PartOf | None = (shape, pieces_of(shape, ())[1], alike, ())
+            marks[name] = Mark(type(tensor), tensor.dtype, shape, is_plain(local))
         else:
-            box = whole(tensor.shape)
-            found[name] = HeldTensor(tensor.detach(), tuple(tensor.shape), box, *alike, ())
-    return found
+            with torch.no_grad():
+                local = tensor.to_local()  # type: ignore[attr-defined]
+            part = _part_of_dtensor(role, at, name, tensor, tuple(local.shape), meshes)  # type: ignore[arg-type]
+            marks[name] = Mark(
+                type(tensor),
+                tensor.dtype,
+                shape,
+                is_plain(local),
+                tensor.device_mesh,
+                tensor.placements,  # type: ignore[attr-defined]
+                None if part is None else part[0],
+            )
+        if part is not None:
+            size, pieces, (replicas, index), layout = part
+            plain = marks[name].is_plain
+            found[name] = HeldForm(tensor.dtype, size, plain, shape, pieces, replicas, index, layout)
+            here.append(local)
+    return Held(HeldForms(found, marks), here)
 
 
-def _number_of(name: str) -> int:
-    """Return a number that is the same in all processes, and as likely even as odd, even for names that are alike."""
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
+#: Size and pieces of what is here, the workers that have the same, and the layout.
+_PartOf = tuple[tuple[int, ...], tuple[Piece, ...], _Alike, Layout]
 
 
-def _of_dtensor(
+def _part_of_dtensor(
     role: Placement,
     at: int,
     name: str,
     tensor: DTensor,
-    known: dict[tuple[int, frozenset[int]], tuple[tuple[int, ...], int]],
-) -> HeldTensor | None:
+    local: tuple[int, ...],
+    known: dict[tuple[int, frozenset[int]], _Alike],
+) -> _PartOf | None:
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return None
-    sharded = _sharded(role, name, tensor)
     shape = tuple(tensor.shape)
-    box = box_of(shape, [(dim, mesh.size(i), coordinate[i]) for i, dim in sharded])
-    with torch.no_grad():
-        local = tensor.to_local().detach()
-    if tuple(local.shape) != box.size:
+    sharded = _sharded(role, name, tensor)
+    readings = [
+        pieces_of(shape, [Cut(dim, mesh.size(i), coordinate[i], n) for i, dim, n in one])
+        for one in _readings(mesh, sharded)
+    ]
+    # What is here has one of these sizes; if they are different parts of one size, it could be either.
+    fitting = dict.fromkeys(one for one in readings if one[0] == local)
+    what = f"tensor {name} of role {role.name!r}, {list(shape)} with placements {tensor.placements}"
+    if not fitting:
+        need = " or ".join(str(list(size)) for size in dict.fromkeys(size for size, _ in readings))
+        raise FlowError(f"{what}, has local shape {list(local)}; need {need}")
+    if len(fitting) > 1:
+        parts = " or ".join(", ".join(str(one.box) for one in pieces) for _, pieces in fitting)
         raise FlowError(
-            f"tensor {name} of role {role.name!r}, {list(shape)} with placements {tensor.placements}, has local shape "
-            f"{list(local.shape)}; need {list(box.size)}"
+            f"{what}, has local shape {list(local)}, which may be {parts}: FSDP2 and its placements differ there; pad "
+            "it, or shard another dimension"
         )
+    ((size, pieces),) = fitting
     # Many tensors have one mesh, and few ways to be sharded.
-    key = (id(mesh), frozenset(i for i, _ in sharded))
+    key = (id(mesh), frozenset(i for i, _, _ in sharded))
     if key not in known:
         known[key] = _replicas(role, at, mesh, key[1])
     ranks, sizes = tuple(mesh.mesh.flatten().tolist()), tuple(mesh.shape)
-    return HeldTensor(local, shape, box, *known[key], (sizes, ranks, *sharded))
+    return size, pieces, known[key], (sizes, ranks, *sharded, (readings.index((size, pieces)),))
 
 
-def _sharded(role: Placement, name: str, tensor: DTensor) -> list[tuple[int, int]]:
-    """Return dimensions of the mesh and the dimensions of the tensor that they shard, in the order of the cuts.
+#: Dimension of the mesh, dimension of the tensor that it cuts, and number of groups; see `Cut`.
+_Sharded = list[tuple[int, int, int]]
 
-    FSDP2 shards what another dimension of the mesh, further inside, has sharded before. It says so by a placement with
-    `split_factor`, the number of those shards.
-    """
+
+def _sharded(role: Placement, name: str, tensor: DTensor) -> _Sharded:
     from torch.distributed.tensor import Replicate, Shard
 
-    mesh = tensor.device_mesh
-    sharded: list[tuple[int, int]] = []
-    late: list[tuple[int, int, int]] = []
+    sharded: _Sharded = []
     for i, placement in enumerate(tensor.placements):
         if type(placement) is Replicate:
             continue
@@ -164,28 +167,31 @@ def _sharded(role: Placement, name: str, tensor: DTensor) -> list[tuple[int, int
                 f"tensor {name} of role {role.name!r} has placement {placement} in dimension {i} of its mesh; weights "
                 "move between Shard and Replicate: redistribute it first"
             )
-        dim %= tensor.ndim
-        if factor is None:
-            sharded.append((i, dim))
-        else:
-            late.append((i, dim, int(factor)))
-    # The innermost are cut first.
-    for i, dim, factor in reversed(late):
-        inner = prod(mesh.size(j) for j, other in sharded if j > i and other == dim)
-        n_parts = prod(mesh.size(j) for j, other in sharded if other == dim) * mesh.size(i)
-        if factor != inner or tensor.shape[dim] % n_parts:
-            raise FlowError(
-                f"tensor {name} of role {role.name!r}, {list(tensor.shape)} with placements {tensor.placements}, is cut "
-                f"unevenly along dimension {dim}: {tensor.shape[dim]} items for {n_parts} parts with factor {factor}; "
-                "such a tensor cannot move; pad it, or shard another dimension"
-            )
-        sharded.append((i, dim))
+        sharded.append((i, dim % tensor.ndim, int(factor or 1)))
     return sharded
 
 
-def _replicas(
-    role: Placement, at: int, mesh: DeviceMesh, sharded: frozenset[int]
-) -> tuple[tuple[int, ...], int]:
+def _readings(mesh: DeviceMesh, sharded: _Sharded) -> list[_Sharded]:
+    """Return in which ways placements can be read: orders of cuts.
+
+    FSDP2 shards what other dimensions of the mesh, further inside, have sharded before. It says so by a placement with
+    `split_factor`, the number of those shards. By DTensor's own rule this stands for cuts from left to right, of which
+    that one takes a chunk of each of so many groups. With sizes that are no multiples both may differ, and then what
+    FSDP2 has is not what its placements say (pytorch#168134).
+    """
+    plain = [one for one in sharded if one[2] == 1]
+    late = [one for one in reversed(sharded) if one[2] > 1]
+    if not late:
+        return [sharded]
+    inside = list(plain)
+    for i, dim, factor in late:
+        if factor != prod(mesh.size(j) for j, other, _ in inside if j > i and other == dim):
+            return [sharded]
+        inside.append((i, dim, 1))
+    return [inside, sharded]
+
+
+def _replicas(role: Placement, at: int, mesh: DeviceMesh, sharded: frozenset[int]) -> _Alike:
     """Return the workers that hold the same part, as far as mesh and layout say."""
     coordinate = mesh.get_coordinate()
     assert coordinate is not None
@@ -208,7 +214,7 @@ def _replicas(
     return (role.on[at],), 0
 
 
-def _same(role: Placement, at: int, fixed: Sequence[str]) -> tuple[tuple[int, ...], int]:
+def _same(role: Placement, at: int, fixed: Sequence[str]) -> _Alike:
     """Return the workers that have the same coordinates as one along some dimensions of the layout."""
     own = role.layout.coordinates(at)
     which = [dim for dim in fixed if dim in own]

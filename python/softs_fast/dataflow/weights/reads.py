@@ -68,25 +68,26 @@ class _Item:
     holders: tuple[int, ...]
 
 
-def first_lacking(wanted: Mapping[str, Box], held: Mapping[int, Held]) -> tuple[str, Box] | None:
+def first_lacking(wanted: Held, held: Mapping[int, Held]) -> tuple[str, Box] | None:
     """Return the first tensor of which no worker holds all that is wanted, with a part that is not there.
 
     Args:
-        wanted: boxes of tensors, by name.
+        wanted: boxes of tensors, by name, which do not overlap.
         held: by worker, what it holds.
     """
-    for name, box in wanted.items():
-        if any(box in mine.get(name, ()) for mine in held.values()):
-            continue
-        boxes = dict.fromkeys(one for mine in held.values() for one in mine.get(name, ()))
-        left = _uncovered(box, boxes)
-        if left:
-            return name, left[0]
+    for name, parts in wanted.items():
+        for box in parts:
+            if any(box in mine.get(name, ()) for mine in held.values()):
+                continue
+            boxes = dict.fromkeys(one for mine in held.values() for one in mine.get(name, ()))
+            left = _uncovered(box, boxes)
+            if left:
+                return name, left[0]
     return None
 
 
 def plan_reads(
-    wanted: Mapping[int, Mapping[str, Box]],
+    wanted: Mapping[int, Held],
     held: Mapping[int, Held],
     *,
     item_bytes: Mapping[str, int],
@@ -98,7 +99,7 @@ def plan_reads(
     several workers have it, the reads are balanced between them: nothing is read twice.
 
     Args:
-        wanted: by target, boxes of tensors by name; empty ones need nothing.
+        wanted: by target, boxes of tensors by name, which do not overlap; empty ones need nothing.
         held: by worker, the boxes of tensors that it holds. Equal regions of several workers have equal values.
         item_bytes: of an item of each tensor.
         nodes: the node of each worker; None: all are on one.
@@ -113,7 +114,8 @@ def plan_reads(
     items = [
         item
         for target, boxes in wanted.items()
-        for name, box in boxes.items()
+        for name, parts in boxes.items()
+        for box in parts
         for item in _items(target, name, box, by_name.get(name, {}), nodes)
     ]
     sources, bound, largest = _sources(items, item_bytes)

@@ -11,6 +11,7 @@ from ..control import Joined as ControlJoined
 from ..control import Left as ControlLeft
 from ..control import Received as ControlReceived
 from .frames import Assembler, cut
+from .layouts import KnownLayouts
 from .links import Joined, Left, LinkEvent, Received
 from .messages import Message, decode, encode
 
@@ -35,6 +36,9 @@ class ControlMaster:
         self._server: ControlServer | None = ControlServer(listen=listen, token=token, limits=limits)
         self._endpoint = self._server.endpoint
         self._assemblers: dict[int, Assembler] = {}
+        #: Of each connection, what was sent and what was received.
+        self._sent: dict[int, KnownLayouts] = {}
+        self._got: dict[int, KnownLayouts] = {}
         #: What has arrived and was not returned yet, and the error that comes before it.
         self._arrived: deque[ControlJoined | ControlReceived | ControlLeft] = deque()
         self._error: WireError | None = None
@@ -53,7 +57,7 @@ class ControlMaster:
         """
         server = self._open()
         try:
-            for frame in cut(encode(message)):
+            for frame in cut(encode(message, self._sent.setdefault(worker, KnownLayouts()))):
                 server.send(worker, frame)
         except PeerBusy as error:
             raise FlowError(f"worker {worker} takes no more orders: {error}") from error
@@ -71,7 +75,12 @@ class ControlMaster:
         if error is not None:
             raise error
         if not self._arrived:
-            self._arrived.extend(self._open().receive(timeout_s))
+            arrived = self._open().receive(timeout_s)
+            for one in arrived:
+                if isinstance(one, ControlLeft):
+                    # What is sent from here on goes to its successor.
+                    self._sent.pop(one.worker, None)
+            self._arrived.extend(arrived)
         events: list[LinkEvent] = []
         while self._arrived:
             try:
@@ -88,9 +97,9 @@ class ControlMaster:
     def _event(self, event: ControlJoined | ControlReceived | ControlLeft) -> LinkEvent | None:
         if isinstance(event, ControlReceived):
             data = self._assemblers[event.worker].take(event.payload)
-            return None if data is None else Received(event.worker, decode(data))
+            return None if data is None else Received(event.worker, decode(data, self._got[event.worker]))
         if isinstance(event, ControlJoined):
-            self._assemblers[event.worker] = Assembler()
+            self._assemblers[event.worker], self._got[event.worker] = Assembler(), KnownLayouts()
             return Joined(event.worker, event.pid, event.host)
         return Left(event.worker, event.reason)
 
@@ -134,12 +143,21 @@ class ControlWorker:
     def __init__(self, endpoint: str, token: str, worker: int) -> None:
         self._client: ControlClient | None = ControlClient(endpoint, worker, token=token)
         self._assembler = Assembler()
-        # Frames of one message follow each other, whatever threads send.
+        self._sent, self._got = KnownLayouts(), KnownLayouts()
+        # Frames of one message follow each other, and layouts are sent before they are named, whatever threads send.
         self._lock = threading.Lock()
 
     def publish(self, what: str, value: bytes) -> None:
         """Have a question of the master answered with a value from now on."""
         self._open().publish(what, value)
+
+    def stack_pipe(self) -> int:
+        """Open a pipe for `answer_stack`; see `ControlClient`."""
+        return self._open().stack_pipe()
+
+    def answer_stack(self, what: str, signal: int) -> None:
+        """Answer a question with what the handler of a signal writes in this thread; see `ControlClient`."""
+        self._open().answer_stack(what, signal)
 
     def send(self, message: Message) -> None:
         """Send a message; any thread may call.
@@ -148,10 +166,9 @@ class ControlWorker:
             PeerLost: the master has ended.
             WireError: the message is too long.
         """
-        data = encode(message)
         with self._lock:
             client = self._open()
-            for frame in cut(data):
+            for frame in cut(encode(message, self._sent)):
                 client.send(frame)
 
     def receive(self, timeout_s: float | None) -> list[Message]:
@@ -168,7 +185,7 @@ class ControlWorker:
                 return messages  # the next call raises
             data = self._assembler.take(frame)
             if data is not None:
-                messages.append(decode(data))
+                messages.append(decode(data, self._got))
         return messages
 
     def close(self) -> None:

@@ -74,6 +74,12 @@ class WorkerLink(Protocol):
     def publish(self, what: str, value: bytes) -> None:
         """Have a question of the master answered with a value from now on."""
 
+    def stack_pipe(self) -> int:
+        """Open a pipe for `answer_stack`; see `ControlClient`."""
+
+    def answer_stack(self, what: str, signal: int) -> None:
+        """Answer a question with what the handler of a signal writes in this thread; see `ControlClient`."""
+
     def send(self, message: Message) -> None:
         """Send a message; any thread may call.
 

@@ -8,10 +8,9 @@ from typing import Any
 import msgpack
 
 from ...errors import WireError
-from ..moves.places import MAX_BYTES as MOST_BYTES
 from ..moves.places import Place
 from ..rows.records import Tag
-from ..weights.shown import Shown, ShownRegion
+from ..weights.shown import Shown
 from .checks import (
     Check,
     boolean,
@@ -29,6 +28,7 @@ from .checks import (
 )
 from .elements import LAYOUTS as ELEMENT_LAYOUTS
 from .elements import ElementsRead, ReadElements, check_elements
+from .layouts import KnownLayouts, checked_shown, shown_as_wire, with_layout
 
 __all__ = [
     "MAX_BYTES",
@@ -305,7 +305,6 @@ _ID = integer(0, _BIG)
 _IDS = listing(_ID, _MOST_ROWS)
 _TEXT = text(_MOST_TEXT)
 _NAME = text(1 << 10)
-_SIZES = listing(integer(0, MOST_BYTES - 1), 64)
 _TAGS = table(_NAME, tag, 1 << 10)
 
 
@@ -328,22 +327,6 @@ def _slice(name: str, value: Any) -> SliceForm:
     for one in (n_rows, n_all, n_ranks):
         integer(1, _MOST_ROWS)(name, one)
     return SliceForm(integer(0, n_all)(name, n_real), n_rows, n_all, n_ranks, boolean(name, is_head))
-
-
-def _region(name: str, value: Any) -> ShownRegion:
-    if type(value) is not list or len(value) != 3:
-        raise WireError(f"{name} has {repr(value)[:60]}; need name, shape and start of a region")
-    return ShownRegion(_NAME(name, value[0]), _SIZES(name, value[1]), _SIZES(name, value[2]))
-
-
-def _shown(name: str, value: Any) -> Shown:
-    if type(value) is not list or len(value) != 3:
-        raise WireError(f"{name} is {repr(value)[:60]}; need role, regions and their place")
-    role, regions, place = value
-    found = places(name, place)
-    if [len(column) for column in found] != [1]:
-        raise WireError(f"{name} has places of {len(found)} values; need one")
-    return Shown(integer(0, 1 << 16)(name, role), listing(_region, 1 << 16)(name, regions), found[0][0])
 
 
 def _place(name: str, value: Any) -> Place:
@@ -372,7 +355,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
         ),
     ),
     AbortStep: (3, (_ID, _ID, _TEXT)),
-    State: (4, (_ID, _ID, _shown, optional(_place))),
+    State: (4, (_ID, _ID, checked_shown, optional(_place))),
     Free: (5, (_IDS,)),
     End: (6, ()),
     StepEnded: (
@@ -401,8 +384,12 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Message, known: KnownLayouts | None = None) -> bytes:
     """Return the bytes of a message.
+
+    Args:
+        message: any.
+        known: what was sent on the same connection; a layout that is there is not sent again. None: all is sent.
 
     Raises:
         WireError: it is too long, or has a number that messages do not have.
@@ -413,8 +400,7 @@ def encode(message: Message) -> bytes:
         if one.name == "columns":
             value = with_segments(value)
         elif isinstance(value, Shown):
-            regions = [[one.name, one.shape, one.start] for one in value.regions]
-            value = [value.role, regions, with_segments(((value.place,),))]
+            value = shown_as_wire(value, known)
         elif isinstance(value, Place):
             value = with_segments(((value,),))
         elif isinstance(value, HookForm):
@@ -428,11 +414,17 @@ def encode(message: Message) -> bytes:
         raise WireError(f"a {type(message).__name__} cannot be sent: {error}") from None
     if len(data) > MAX_BYTES:
         raise WireError(f"a {type(message).__name__} has {len(data)} bytes; at most {MAX_BYTES}")
+    if known is not None and isinstance(message, State):
+        known.note(message.shown.layout)
     return data
 
 
-def decode(data: bytes) -> Message:
+def decode(data: bytes, known: KnownLayouts | None = None) -> Message:
     """Return the message of bytes.
+
+    Args:
+        data: what `encode` made.
+        known: what was received on the same connection. None: messages have all.
 
     Raises:
         WireError: they are no message, or a field is none that it can have.
@@ -448,6 +440,8 @@ def decode(data: bytes) -> Message:
     kind, checks = _KINDS[values[0]]
     if len(values) != len(checks) + 1:
         raise WireError(f"a {kind.__name__} has {len(values) - 1} fields; need {len(checks)}")
+    if kind is State:
+        values[3] = with_layout(values[3], known)
     made = kind(
         *(
             check(f"{kind.__name__}: {one.name}", value)
@@ -455,6 +449,8 @@ def decode(data: bytes) -> Message:
         )
     )
     _check_counts(made)
+    if known is not None and isinstance(made, State):
+        known.note(made.shown.layout)
     return made  # type: ignore[no-any-return]
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from torch import Tensor
-
 from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
 from ..declare.hooks import ParamRealloc, transfers
@@ -167,18 +165,19 @@ class Part:
             targets = [target for one, target in pairs if one is source]
             # All that is shown is shown before this worker waits. If others need nothing, they are told so: should one
             # have other tensors, it does not wait in vain.
-            is_needed = not all(is_local(source, one, theirs, mine.get(one, {})) for one in targets)
+            forms = {one: mine[one].forms if one in mine else None for one in targets}
+            is_needed = not all(is_local(source, one, theirs.forms, forms[one]) for one in targets)
             if is_needed or len(source.on) > 1:
-                shown = theirs if is_needed else {}
+                shown = theirs if is_needed else None
                 show_to(show(self._store, state_id(ticket), self._number(source), shown))
         for source, target in pairs:
             if target in mine:
                 take(
-                    functools.partial(self._viewed, ticket),
+                    functools.partial(self._mapped, ticket),
                     source,
                     target,
                     worker=self._store.worker,
-                    theirs=held.get(source, {}),
+                    theirs=held.get(source),
                     mine=mine[target],
                     eta=eta,
                     await_shown=functools.partial(await_state, self._number(source)),
@@ -186,12 +185,12 @@ class Part:
         return {}
 
     @contextmanager
-    def _viewed(self, ticket: int, place: Place) -> Iterator[list[Tensor]]:
+    def _mapped(self, ticket: int, place: Place) -> Iterator[int]:
         column, near = weights_column(place), self.near.get(place, place)
         (place,) = self._brought(ticket, column, [state_id(ticket)], [near])
         try:
-            with self._store.viewed(place) as tensors:
-                yield tensors
+            with self._store.mapped(place) as address:
+                yield address
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error
 

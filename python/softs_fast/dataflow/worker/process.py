@@ -15,6 +15,7 @@ from ..wire.links import WorkerLink
 from ..wire.messages import Ready
 from .groups import Groups, has_groups
 from .loop import WorkerLoop
+from .stack import answers_stack
 
 __all__ = ["Argument", "FlowWorker", "arguments_of", "check_same"]
 
@@ -103,7 +104,7 @@ class FlowWorker:
             check_same(self.worker, self.lines, declaration.lines())
             link = self.connect(self.worker)
             try:
-                with contextlib.ExitStack() as stack:
+                with answers_stack(link), contextlib.ExitStack() as stack:
                     store = stack.enter_context(DataManager(self.worker))
                     groups = None
                     if self.meeting is not None and has_groups(declaration):

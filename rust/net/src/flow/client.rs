@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use softs_proto::flow::{Credentials, Introduction, Limits, News, SendError, Token, Worker};
+use softs_shm::ThreadSignal;
 
 use super::client_state::{Shared, State, join};
+use super::signals::{NoSignals, Signals};
+use super::stack::StackReader;
 use super::waiting::{SLICE, wait_until};
 use crate::error::NetError;
 use crate::runtime::mutex::lock;
@@ -93,6 +96,18 @@ impl FlowClient {
         lock(&self.shared.state).worker.publish(Instant::now(), what, value)
     }
 
+    /// Answers the master's questions of this name with what the handler of `signal` writes in the thread that calls this
+    /// now, from now on; `pipe` is the reading end of what it writes to, see [`super::pipe`]. The thread of this connection sends the signal.
+    ///
+    /// # Errors
+    /// The signal has no handler, or the name is too long.
+    pub fn answer_stack(&self, what: &str, signal: i32, pipe: OwnedFd) -> Result<(), String> {
+        let thread = ThreadSignal::of_this_thread(signal)
+            .ok_or_else(|| format!("signal {signal} has no handler that could write a stack"))?;
+        *lock(&self.shared.stack) = Some(StackReader::new(thread, pipe));
+        lock(&self.shared.state).worker.make_when_asked(what)
+    }
+
     /// Sends a message to the master; never waits for it.
     ///
     /// # Errors
@@ -105,12 +120,8 @@ impl FlowClient {
     }
 
     /// Waits until something has come; without a time-out for ever. The end of the connection comes once.
-    pub fn receive(
-        &self,
-        timeout: Option<Duration>,
-        interrupted: &mut dyn FnMut() -> bool,
-    ) -> Waited<Vec<News>> {
-        self.wait(timeout, interrupted, |state| {
+    pub fn receive(&self, timeout: Option<Duration>, signals: &mut dyn Signals) -> Waited<Vec<News>> {
+        self.wait(timeout, signals, |state| {
             (state.worker.has_news() || state.worker.ended().is_some()).then(|| {
                 let news = state.worker.take_news();
                 self.shared.flush(state);
@@ -129,7 +140,7 @@ impl FlowClient {
     pub fn close(&self, timeout: Duration) {
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
-            let _flushed = self.wait(Some(timeout), &mut || false, |state| {
+            let _flushed = self.wait(Some(timeout), &mut NoSignals, |state| {
                 (state.worker.outbox().is_empty() || state.worker.ended().is_some()).then_some(())
             });
             self.shared.stop();
@@ -141,10 +152,10 @@ impl FlowClient {
     fn wait<T>(
         &self,
         timeout: Option<Duration>,
-        interrupted: &mut dyn FnMut() -> bool,
+        signals: &mut dyn Signals,
         check: impl FnMut(&mut State) -> Option<T>,
     ) -> Waited<T> {
-        wait_until(&self.shared.state, &self.shared.changed, timeout, interrupted, check)
+        wait_until(&self.shared.state, &self.shared.changed, timeout, signals, check)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
@@ -14,7 +14,8 @@ use softs_proto::flow::Worker;
 use softs_shm::ProcessWatch;
 
 use super::peer_process::peer_process;
-use super::waiting::SLICE;
+use super::stack::StackReader;
+use super::waiting::{Changed, SLICE};
 use crate::error::{NetError, os_text};
 use crate::runtime::mutex::lock;
 use crate::transport::socket::{self, wait};
@@ -34,11 +35,13 @@ const PROCESS: u64 = 2;
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     /// The thread has run a step.
-    pub(super) changed: Condvar,
+    pub(super) changed: Changed,
     epoll: OwnedFd,
     wake: OwnedFd,
     /// Of the master, if it runs on this machine.
     watch: Option<ProcessWatch>,
+    /// What answers where the worker is.
+    pub(super) stack: Mutex<Option<StackReader>>,
     stop: AtomicBool,
 }
 
@@ -61,7 +64,8 @@ impl Shared {
             epoll::add(&epoll, watch.as_fd(), EventData::new_u64(PROCESS), EventFlags::IN)?;
         }
         let state = Mutex::new(State { worker, socket, interest });
-        Ok(Self { state, changed: Condvar::new(), epoll, wake, watch, stop: AtomicBool::new(false) })
+        let (changed, stack, stop) = (Changed::default(), Mutex::new(None), AtomicBool::new(false));
+        Ok(Self { state, changed, epoll, wake, watch, stack, stop })
     }
 
     /// Writes what the socket takes, and has epoll report what can be done next.
@@ -103,10 +107,18 @@ impl Shared {
                 }
             }
             state.read(&mut buffer, flags, master_ended);
+            if state.worker.is_asked() {
+                let most = state.worker.answer_bytes();
+                drop(state);
+                // The thread that is asked may be about to take the lock.
+                let stack = lock(&self.stack).as_ref().map(|stack| stack.read(most)).unwrap_or_default();
+                state = lock(&self.state);
+                state.worker.answer_asked(&stack);
+            }
             self.flush(&mut state);
             let has_ended = state.worker.ended().is_some();
             drop(state);
-            self.changed.notify_all();
+            self.changed.notify();
             if has_ended {
                 break;
             }
@@ -126,7 +138,7 @@ impl Shared {
         }
         socket::hang_up(&state.socket);
         drop(state);
-        self.changed.notify_all();
+        self.changed.notify();
     }
 }
 

@@ -13,7 +13,11 @@ pub mod rows;
 mod server;
 mod server_loop;
 mod server_peers;
+mod signals;
+mod stack;
 mod waiting;
 
 pub use client::{ClientOptions, FlowClient};
 pub use server::{FlowServer, ServerOptions, Taken};
+pub use signals::{Signals, Watch};
+pub use stack::pipe;

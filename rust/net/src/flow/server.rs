@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use softs_proto::log::LogRecord;
 
 use super::server_loop::ServerLoop;
 use super::server_peers::{Peers, Shared, WAKE};
-use super::waiting::wait_until;
+use super::signals::{NoSignals, Signals};
+use super::waiting::{Changed, wait_until};
 use crate::error::NetError;
 use crate::runtime::mutex::lock;
 use crate::transport::acceptor::Acceptor;
@@ -78,7 +79,7 @@ impl FlowServer {
         let master = Master::new(options.admission, options.limits);
         let shared = Arc::new(Shared {
             peers: Mutex::new(Peers::new(master)),
-            changed: Condvar::new(),
+            changed: Changed::default(),
             epoll,
             wake,
             stop: AtomicBool::new(false),
@@ -116,8 +117,8 @@ impl FlowServer {
     }
 
     /// Waits until something has come; without a time-out for ever.
-    pub fn receive(&self, timeout: Option<Duration>, interrupted: &mut dyn FnMut() -> bool) -> Waited<Taken> {
-        self.wait(timeout, interrupted, |peers| {
+    pub fn receive(&self, timeout: Option<Duration>, signals: &mut dyn Signals) -> Waited<Taken> {
+        self.wait(timeout, signals, |peers| {
             let log = peers.master.take_log();
             peers.has_events(&log).then(|| {
                 let events = peers.take(&self.shared.epoll);
@@ -135,7 +136,7 @@ impl FlowServer {
         worker: u32,
         what: &str,
         timeout: Duration,
-        interrupted: &mut dyn FnMut() -> bool,
+        signals: &mut dyn Signals,
     ) -> Result<Waited<Publication>, AskError> {
         let ask = {
             let mut peers = lock(&self.shared.peers);
@@ -143,7 +144,7 @@ impl FlowServer {
             peers.flush(&self.shared.epoll, peer);
             ask
         };
-        match self.wait(Some(timeout), interrupted, |peers| peers.master.take_answer(ask)) {
+        match self.wait(Some(timeout), signals, |peers| peers.master.take_answer(ask)) {
             Waited::Ready(answer) => answer.map(Waited::Ready),
             Waited::TimedOut => {
                 lock(&self.shared.peers).master.abandon(ask);
@@ -161,7 +162,7 @@ impl FlowServer {
     pub fn close(&self, timeout: Duration) {
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
-            let _flushed = self.wait(Some(timeout), &mut || false, |peers| peers.is_flushed().then_some(()));
+            let _flushed = self.wait(Some(timeout), &mut NoSignals, |peers| peers.is_flushed().then_some(()));
             self.shared.stop.store(true, Ordering::Release);
             // It fails only when the counter is full, and then the thread is awake as it is.
             let _awake = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
@@ -173,10 +174,10 @@ impl FlowServer {
     fn wait<T>(
         &self,
         timeout: Option<Duration>,
-        interrupted: &mut dyn FnMut() -> bool,
+        signals: &mut dyn Signals,
         check: impl FnMut(&mut Peers) -> Option<T>,
     ) -> Waited<T> {
-        wait_until(&self.shared.peers, &self.shared.changed, timeout, interrupted, check)
+        wait_until(&self.shared.peers, &self.shared.changed, timeout, signals, check)
     }
 }
 

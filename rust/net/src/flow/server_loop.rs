@@ -71,7 +71,7 @@ impl ServerLoop {
         }
         peers.ended = Some(why.to_owned());
         drop(peers);
-        shared.changed.notify_all();
+        shared.changed.notify();
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -108,7 +108,7 @@ impl ServerLoop {
             self.end(&mut peers, id, "");
         }
         drop(peers);
-        shared.changed.notify_all();
+        shared.changed.notify();
     }
 
     fn accept(&mut self, peers: &mut Peers, now: Instant) {

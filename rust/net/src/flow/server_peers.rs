@@ -1,7 +1,7 @@
 //! The connections of a master and its state machine, under one lock: what its thread and its callers do with them.
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -12,6 +12,7 @@ use softs_proto::flow::{Event, Master};
 use softs_proto::log::LogRecord;
 use softs_shm::ProcessWatch;
 
+use super::waiting::Changed;
 use crate::error::os_text;
 use crate::runtime::connection_table::ConnectionTable;
 use crate::transport::socket;
@@ -29,7 +30,7 @@ pub(super) const WAKE: u64 = u64::MAX;
 pub(super) struct Shared {
     pub(super) peers: Mutex<Peers>,
     /// The thread has run a step.
-    pub(super) changed: Condvar,
+    pub(super) changed: Changed,
     pub(super) epoll: OwnedFd,
     pub(super) wake: OwnedFd,
     pub(super) stop: AtomicBool,

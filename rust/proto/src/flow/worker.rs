@@ -12,6 +12,8 @@ use super::token::{Nonce, Proof, Prover, Token};
 
 /// Names under which one worker may publish.
 const MAX_PUBLISHED: usize = 256;
+/// Questions that may wait for what is made when it is asked for.
+const MAX_ASKED: usize = 64;
 
 /// What a worker is.
 #[derive(Clone, Debug)]
@@ -54,6 +56,10 @@ pub struct Worker {
     reader: FrameReader,
     outbox: Outbox,
     published: BTreeMap<String, (Vec<u8>, Instant)>,
+    /// The name of the value that is made when it is asked for.
+    made: Option<String>,
+    /// Questions of that name which wait for it.
+    asked: Vec<u64>,
     news: VecDeque<News>,
     unread: usize,
 }
@@ -93,6 +99,8 @@ impl Worker {
             reader: FrameReader::new(HANDSHAKE_FRAME_BYTES as u32),
             outbox,
             published: BTreeMap::new(),
+            made: None,
+            asked: Vec::new(),
             news: VecDeque::new(),
             unread: 0,
         }
@@ -176,9 +184,7 @@ impl Worker {
     /// # Errors
     /// Name or value are too long, or there are too many names; the text says which.
     pub fn publish(&mut self, now: Instant, what: &str, value: &[u8]) -> Result<(), String> {
-        if what.is_empty() || what.len() > MAX_NAME_BYTES {
-            return Err(format!("a name has 1 to {MAX_NAME_BYTES} bytes, and {what:?} has {}", what.len()));
-        }
+        check_name(what)?;
         let limit = (self.limits.frame_bytes as usize).saturating_sub(ANSWER_BYTES);
         if value.len() > limit {
             return Err(format!("the value of {what:?} has {} bytes, and {limit} fit", value.len()));
@@ -188,6 +194,39 @@ impl Worker {
         }
         self.published.insert(what.to_owned(), (value.to_vec(), now));
         Ok(())
+    }
+
+    /// Has the owner answer ASK of this name from now on, see [`Self::answer_asked`].
+    ///
+    /// # Errors
+    /// The name is too long.
+    pub fn make_when_asked(&mut self, what: &str) -> Result<(), String> {
+        check_name(what)?;
+        self.made = Some(what.to_owned());
+        Ok(())
+    }
+
+    /// Whether the master has asked for what is made then.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// The longest value that an answer takes to this master, bytes.
+    #[must_use]
+    pub fn answer_bytes(&self) -> usize {
+        let theirs = match &self.phase {
+            Phase::Joined(challenge) => challenge.frame_bytes,
+            Phase::Introduced | Phase::Proved(_) | Phase::Ended(_) => u32::MAX,
+        };
+        (theirs.min(self.limits.frame_bytes) as usize).saturating_sub(ANSWER_BYTES)
+    }
+
+    /// Answers all questions of [`Self::make_when_asked`] that wait; `value` is at most [`Self::answer_bytes`] long.
+    pub fn answer_asked(&mut self, value: &[u8]) {
+        for number in std::mem::take(&mut self.asked) {
+            ToMaster::Answer(number, Answered::Found { age_us: 0, value }).encode(&mut self.outbox);
+        }
     }
 
     /// Whether there are news.
@@ -268,8 +307,12 @@ impl Worker {
             Phase::Joined(challenge) => challenge.frame_bytes as usize,
             _ => return Ok(()),
         };
-        if self.outbox.len() > self.limits.unsent_bytes {
+        if self.outbox.len() > self.limits.unsent_bytes || self.asked.len() >= MAX_ASKED {
             return Err("the master asks and does not read".to_owned());
+        }
+        if self.made.as_deref() == Some(what) {
+            self.asked.push(number);
+            return Ok(());
         }
         let text;
         let answered = match self.published.get(what) {
@@ -290,4 +333,11 @@ impl Worker {
         ToMaster::Answer(number, answered).encode(&mut self.outbox);
         Ok(())
     }
+}
+
+fn check_name(what: &str) -> Result<(), String> {
+    if what.is_empty() || what.len() > MAX_NAME_BYTES {
+        return Err(format!("a name has 1 to {MAX_NAME_BYTES} bytes, and {what:?} has {}", what.len()));
+    }
+    Ok(())
 }

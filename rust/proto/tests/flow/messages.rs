@@ -91,6 +91,38 @@ fn a_question_about_something_else_says_what_there_is() {
 }
 
 #[test]
+fn what_is_made_when_it_is_asked_for_is_answered_to_all_questions_that_wait() {
+    let (mut master, id, mut worker) = joined(None);
+    assert!(worker.make_when_asked("").is_err());
+    worker.make_when_asked("stack").unwrap();
+    assert!(!worker.is_asked());
+    let [first, second] = [(); 2].map(|()| master.ask(3, "stack").unwrap().0);
+    settle(&mut master, id, &mut worker, 3);
+    assert_eq!(master.take_answer(first), None);
+    assert!(worker.is_asked() && !worker.has_news());
+    worker.answer_asked(&vec![7; worker.answer_bytes()]);
+    assert!(!worker.is_asked());
+    settle(&mut master, id, &mut worker, usize::MAX);
+    for ask in [first, second] {
+        assert_eq!(master.take_answer(ask).unwrap().unwrap().value, vec![7; 4096 - 17]);
+    }
+}
+
+#[test]
+fn a_master_that_asks_without_end_for_what_must_be_made_is_refused() {
+    let (mut master, id, mut worker) = joined(None);
+    worker.make_when_asked("stack").unwrap();
+    for _ in 0..64 {
+        master.ask(3, "stack").unwrap();
+        settle(&mut master, id, &mut worker, usize::MAX);
+    }
+    assert_eq!(worker.ended(), None);
+    master.ask(3, "stack").unwrap();
+    settle(&mut master, id, &mut worker, usize::MAX);
+    assert_eq!(worker.ended(), Some("the master asks and does not read"));
+}
+
+#[test]
 fn a_question_ends_with_its_worker() {
     let (mut master, id, _worker) = joined(None);
     let (ask, _) = master.ask(3, "spec").unwrap();

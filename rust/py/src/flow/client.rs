@@ -1,14 +1,17 @@
 //! `_core.FlowClient`.
 
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use softs_net::Endpoint;
-use softs_net::flow::{ClientOptions, FlowClient as NetClient};
+use softs_net::flow::{ClientOptions, FlowClient as NetClient, pipe};
 use softs_proto::flow::{Introduction, News};
 
 use super::arguments::{LimitNumbers, duration, limits_of, timeout_of, token_of};
 use crate::errors::{net_error, raise, send_error};
-use crate::process::{Owned, blocking};
+use crate::process::{Owned, blocking, waiting};
 
 /// (messages, how the connection ended).
 type Received<'py> = (Vec<Bound<'py, PyBytes>>, Option<String>);
@@ -17,6 +20,8 @@ type Received<'py> = (Vec<Bound<'py, PyBytes>>, Option<String>);
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct FlowClient {
     client: Owned<NetClient>,
+    /// Where a handler of a signal writes, until `answer_stack` reads there.
+    pipe: Mutex<Option<OwnedFd>>,
 }
 
 #[pymethods]
@@ -40,7 +45,7 @@ impl FlowClient {
         let client = joined.map_err(|error| net_error(py, &error))?.ready();
         // A signal handler that raised has been reported, so there is a client.
         let client = client.ok_or_else(|| raise(py, "PeerLost", "joining was interrupted".to_owned()))?;
-        Ok(Self { client: Owned::new(client) })
+        Ok(Self { client: Owned::new(client), pipe: Mutex::new(None) })
     }
 
     #[getter]
@@ -53,6 +58,20 @@ impl FlowClient {
         py.detach(|| client.publish(what, value)).map_err(|text| raise(py, "ConfigError", text))
     }
 
+    fn stack_pipe(&self, py: Python<'_>) -> PyResult<i32> {
+        let (reader, writer) = pipe().map_err(|error| net_error(py, &error))?;
+        self.pipe.lock().unwrap_or_else(PoisonError::into_inner).replace(reader);
+        Ok(writer.into_raw_fd())
+    }
+
+    fn answer_stack(&self, py: Python<'_>, what: &str, signal: i32) -> PyResult<()> {
+        let client = self.here(py)?;
+        let reader = self.pipe.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let answers = reader.ok_or_else(|| "there is no pipe: call stack_pipe first".to_owned());
+        let answers = answers.and_then(|reader| client.answer_stack(what, signal, reader));
+        answers.map_err(|text| raise(py, "ConfigError", text))
+    }
+
     fn send(&self, py: Python<'_>, payload: &[u8]) -> PyResult<()> {
         let client = self.here(py)?;
         py.detach(|| client.send(payload)).map_err(|error| send_error(py, &error))
@@ -61,7 +80,7 @@ impl FlowClient {
     fn receive<'py>(&self, py: Python<'py>, timeout_s: Option<f64>) -> PyResult<Option<Received<'py>>> {
         let timeout = timeout_of(py, timeout_s)?;
         let client = self.here(py)?;
-        let taken = blocking(py, client, |client, interrupted| client.receive(timeout, interrupted))?;
+        let taken = waiting(py, client, |client, signals| client.receive(timeout, signals))?;
         let Some(news) = taken.ready() else { return Ok(None) };
         let (mut messages, mut ended) = (Vec::with_capacity(news.len()), None);
         for item in news {

@@ -10,7 +10,7 @@ use softs_proto::flow::{Admission, Event};
 use super::arguments::{LimitNumbers, duration, limits_of, timeout_of, token_of};
 use crate::errors::{ask_error, net_error, send_error};
 use crate::log::{Record, to_python};
-use crate::process::{Owned, blocking};
+use crate::process::{Owned, waiting};
 
 /// (events, lines of log, why nothing more comes).
 type Received<'py> = (Vec<Bound<'py, PyTuple>>, Vec<Record>, Option<String>);
@@ -53,7 +53,7 @@ impl FlowServer {
 
     fn receive<'py>(&self, py: Python<'py>, timeout_s: Option<f64>) -> PyResult<Option<Received<'py>>> {
         let timeout = timeout_of(py, timeout_s)?;
-        let taken = blocking(py, self.here(py)?, |server, interrupted| server.receive(timeout, interrupted))?;
+        let taken = waiting(py, self.here(py)?, |server, signals| server.receive(timeout, signals))?;
         let Some(Taken { events, log, ended }) = taken.ready() else { return Ok(None) };
         let events = events.into_iter().map(|event| event_to_python(py, event)).collect::<PyResult<_>>()?;
         Ok(Some((events, log.into_iter().map(to_python).collect(), ended)))
@@ -67,9 +67,8 @@ impl FlowServer {
         timeout_s: f64,
     ) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
         let timeout = duration(py, "timeout_s", timeout_s)?;
-        let asked = blocking(py, self.here(py)?, |server, interrupted| {
-            server.ask(worker, what, timeout, interrupted)
-        })?;
+        let asked =
+            waiting(py, self.here(py)?, |server, signals| server.ask(worker, what, timeout, signals))?;
         let answer = asked.map_err(|error| ask_error(py, &error))?.ready();
         Ok(answer.map(|found| (PyBytes::new(py, &found.value), found.age_us)))
     }

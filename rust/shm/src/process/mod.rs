@@ -1,4 +1,4 @@
-//! Processes: forks of this one, and identity and liveness of others.
+//! Processes: forks and threads of this one, and identity and liveness of others.
 
 mod fork_guard;
 #[cfg(not(loom))]
@@ -9,6 +9,8 @@ mod identity;
 mod liveness;
 #[cfg(not(loom))]
 mod stat;
+#[cfg(not(loom))]
+mod thread_signal;
 mod token;
 
 pub(crate) use fork_guard::OneWriter;
@@ -20,4 +22,6 @@ pub use identity::Identity;
 pub use liveness::{Liveness, ProcessWatch, is_process_alive};
 #[cfg(not(loom))]
 pub use stat::start_of;
+#[cfg(not(loom))]
+pub use thread_signal::{NotSent, ThreadSignal};
 pub use token::ProcessToken;
