@@ -13,7 +13,7 @@ from .admission import Admission, Source, Sources
 from .aio import AsyncFlow
 from .backends.backend import Backend
 from .backends.fleet_processes import FleetProcesses
-from .backends.host_processes import HostProcesses
+from .backends.host_processes import HostOptions, HostProcesses
 from .backends.local import LocalBackend
 from .backends.processes import ProcessBackend
 from .declare.calls import TRAIN, MFCDef
@@ -161,6 +161,9 @@ class Flow(AsyncFlow):
         token_file: str | Path,
         start_timeout_s: float = 600.0,
         dead_after_s: float = 30.0,
+        rejoin_s: float = 300.0,
+        max_restarts: int = 5,
+        allow_unauthenticated_groups: bool = False,
     ) -> Flow:
         """Return a flow of which a launcher starts each worker, as `softs-fast flow-worker`; this one is the master.
 
@@ -174,15 +177,30 @@ class Flow(AsyncFlow):
             token_file: with what workers prove that they belong to the flow; mode 0600, see `control.write_token`.
             start_timeout_s: how long the workers may take until their roles are made.
             dead_after_s: seconds without a sign of life after which a worker on another host has left.
+            rejoin_s: how long the flow waits for another process of a worker that has left, until that has made its roles:
+                the launcher starts it, or it begins anew by itself. 0: a worker that has left is lost.
+            max_restarts: failures in a row after which a worker is lost, as in `in_processes`; there are no pauses.
+            allow_unauthenticated_groups: connect the processes of roles on several workers, although torch checks no token:
+                all machines of the network are trusted. It need not be said if `listen` is on loopback.
 
         Raises:
-            ConfigError: as `in_processes`; or the endpoint or the token file cannot be used.
+            ConfigError: as `in_processes`; the endpoint or the token file cannot be used; or
+                `allow_unauthenticated_groups` is needed.
         """
         given = arguments_of(arguments or {})
         flow = NamedFactory(function).load()(**given)
         if not isinstance(flow, cls):
             raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
-        processes = HostProcesses(flow.declaration, listen, Path(token_file), start_timeout_s, dead_after_s)
+        options = HostOptions(
+            listen,
+            Path(token_file),
+            start_timeout_s,
+            dead_after_s,
+            rejoin_s,
+            max_restarts,
+            allow_unauthenticated_groups,
+        )
+        processes = HostProcesses(flow.declaration, options)
         flow._use(ProcessBackend(flow.declaration, processes, processes))
         return flow
 

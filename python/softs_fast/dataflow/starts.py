@@ -54,7 +54,7 @@ def go_back(flow: Flow, lost: FlowError) -> None:
     while True:
         flow._saves.count_restart(lost, flow._n_steps)
         flow._runner.held.clear()
-        flow._backend.close()
+        flow._backend.close(goes_on=True)
         flow._saves.drop_begun()
         flow._use(flow._backend)
         flow._error = None

@@ -138,8 +138,8 @@ class Backend(Protocol):
             FlowError: a worker process could not begin.
         """
 
-    def close(self) -> None:
-        """Drop all objects and rows; idempotent."""
+    def close(self, *, goes_on: bool = False) -> None:
+        """Drop all objects and rows; idempotent. `goes_on`: the flow will be opened again."""
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows, for all workers; returns a place for each."""

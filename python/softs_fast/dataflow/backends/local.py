@@ -49,7 +49,7 @@ class LocalBackend:
         self.elements.open(self._objects)
         return []
 
-    def close(self) -> None:
+    def close(self, *, goes_on: bool = False) -> None:
         """Drop the objects."""
         self.elements.close()
         self._objects.close()

@@ -253,14 +253,20 @@ class Ready:
 
 @dataclass(frozen=True)
 class Declared:
-    """To a worker that was started by hand: the lines of the flow that the master has."""
+    """To a worker that was started by hand: the lines of the flow that the master has.
+
+    Attributes:
+        lines: of its declaration.
+        meeting_port: of the master's TCPStore, by which workers make process groups; 0 if there are none.
+    """
 
     lines: tuple[str, ...]
+    meeting_port: int = 0
 
 
 @dataclass(frozen=True)
 class Refused:
-    """To the master: a worker that was started by hand cannot take part."""
+    """A worker that was started by hand cannot take part: it tells the master, or the master tells it."""
 
     reason: str
 
@@ -376,7 +382,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
     Ready: (8, (_NAME,)),
     RunMove: (12, (_ID, _ID, _ID, _IDS, listing(_NAME, 1 << 12), places, boolean, boolean)),
     # Numbers from 20 on: between hosts.
-    Declared: (20, (listing(text(1 << 14), 1 << 16),)),
+    Declared: (20, (listing(text(1 << 14), 1 << 16), integer(0, (1 << 16) - 1))),
     Refused: (21, (_TEXT,)),
     Fetched: (22, (_ID, _ID, _IDS, listing(_NAME, 1 << 12), places)),
     **ELEMENT_LAYOUTS,
