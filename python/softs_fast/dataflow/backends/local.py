@@ -18,6 +18,7 @@ from ..watch.doing import Doing
 from ..worker.functions import Batch, Failure, Outcome, call_function
 from ..worker.work import HookWork, MainWork, Work
 from .backend import Done, Event
+from .elements import LocalElements
 from .sightings import Sight
 
 __all__ = ["LocalBackend"]
@@ -40,14 +41,17 @@ class LocalBackend:
         self._orders: list[tuple[int, Order, Callable[[], Work | None]]] = []
         self._missing: dict[int, list[int]] = {}
         self._skipped: list[Event] = []
+        self.elements = LocalElements(declaration)
 
     def open(self) -> list[Hook]:
-        """Make the objects; nothing else has to be done."""
+        """Make the objects, and have them give all shards."""
         self._objects.setup()
+        self.elements.open(self._objects)
         return []
 
     def close(self, *, goes_on: bool = False) -> None:
         """Drop the objects."""
+        self.elements.close()
         self._objects.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Value]:
