@@ -16,6 +16,12 @@ from softs_fast.dataflow.backends.host_meeting import HostMeeting
 from softs_fast.errors import FlowError
 
 
+@pytest.fixture(scope="module", autouse=True)
+def pipe_of_libuv() -> None:
+    """The first store of a process makes a pipe for signals, which libuv keeps as long as the process."""
+    HostMeeting("127.0.0.1").close()
+
+
 def summary_of(steps: list[df.FlowStep]) -> list[Any]:
     return [
         (step.number, sorted((one.function, one.ids, one.digest, one.numbers) for one in step.calls))
@@ -110,7 +116,6 @@ def test_a_move_by_hand_brings_what_is_read_later_and_names_a_sender_that_dies(t
 
 @pytest.mark.slow  # four processes, and process groups between them
 def test_each_rank_of_a_role_on_several_hosts_gets_its_slice(tmp_path: Path) -> None:
-    HostMeeting("127.0.0.1").close()  # libuv keeps a pipe for as long as a process
     with HostWorkers(tmp_path, "transfer_flow:make_transfers", {"layout": "dp2"}) as workers:
         for worker, name in ((0, ""), (1, "far"), (2, "third"), (3, "fourth")):
             workers.start(worker, name)
