@@ -88,5 +88,7 @@ def test_a_successor_of_a_worker_gets_a_layout_again() -> None:
             assert take(master, 2) == [Received(5, one) for one in found]
             worker.close()
             take(master, 1)
+            # What is refused between the two was not sent to the successor.
+            master.send(5, state(9))
     finally:
         master.close()

@@ -74,7 +74,8 @@ class ControlMaster:
         except PeerBusy as error:
             raise FlowError(f"worker {worker} takes no more orders: {error}") from error
         except PeerLost:
-            return
+            # It was noted, and did not arrive: the successor of the worker has to get it.
+            self._sent.pop(worker, None)
 
     def receive(self, timeout_s: float) -> list[LinkEvent]:
         """Return what has happened, as soon as something has, or nothing when the time is over.
