@@ -158,6 +158,11 @@ class Admission:
         #: Called with partition and columns of each element that is read; of a dataset with which it is.
         self.on_read: Callable[[str, dict[str, Value]], None] = lambda partition, item: None
 
+    @property
+    def max_bytes(self) -> int | None:
+        """Bytes of rows that may be in the flow; None is no limit."""
+        return self._max_bytes
+
     def issue_again(self, groups: Iterable[Again]) -> None:
         """Admit these groups before anything else is read of their sources, as soon as they have slots."""
         for one in groups:
@@ -165,6 +170,22 @@ class Admission:
                 self._datasets.issue_again(*one)
             else:
                 self._again[one[0].partition].append(one)
+
+    def admit_again(self, one: Again) -> None:
+        """Admit a group of a common save at once. Of a dataset on workers it was issued, and is the next; it is awaited.
+
+        Raises:
+            FlowError: its element cannot be read, or a worker was lost.
+        """
+        group, item = one
+        if group.partition not in self._datasets:
+            self._runner.admit(group.partition, item, group)
+            return
+        while not self.has(1, group.partition):
+            acted = self._runner.advance(automatic=False)
+            if self._runner.lost is not None or not acted:
+                raise self._runner.lost or FlowError(f"an element of {group.partition!r} does not arrive")
+        self._next_element(group.partition)
 
     @property
     def waiting(self) -> tuple[Again, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -12,10 +13,11 @@ from ..fleet.factory import NamedFactory
 from .admission import Admission, Source, Sources
 from .aio import AsyncFlow
 from .backends.backend import Backend
-from .backends.fleet_processes import FleetProcesses
+from .backends.fleet_processes import FleetProcesses, declaration_of
 from .backends.host_processes import HostOptions, HostProcesses
 from .backends.local import LocalBackend
 from .backends.processes import ProcessBackend
+from .backends.ranks import RankBackend
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
 from .declare.datasets import check_read
@@ -121,6 +123,7 @@ class Flow(AsyncFlow):
         function: str,
         arguments: Mapping[str, Argument] | None = None,
         *,
+        workers: int | None = None,
         start_timeout_s: float = 120.0,
         max_restarts: int = 5,
     ) -> Flow:
@@ -132,22 +135,31 @@ class Flow(AsyncFlow):
         Args:
             function: "package.module:function", importable in all processes.
             arguments: what it is given in each.
+            workers: None; or 1: all workers are threads of this process, of which one runs at a time, and the bits are
+                those of processes. See docs/dataflow.md, "Ranks in one process".
             start_timeout_s: how long the workers may take until their roles are made.
             max_restarts: failures in a row after which a worker is not started again, if nothing of its roles is lost
                 with its process; the pauses between double from 0.5 s on. See docs/dataflow.md, "Recovery".
 
         Raises:
             ConfigError: `max_restarts` is below 0, there is no such function, it returns no flow, or a hook needs objects
-                of different workers.
+                of different workers; or, with `workers=1`, a role has a layout of other dimensions than dp.
         """
         if max_restarts < 0:
             raise ConfigError(f"max_restarts is {max_restarts}; it counts failures in a row, from 0")
+        if workers not in (None, 1):
+            raise ConfigError(
+                f"workers is {workers}; need 1, for all in this process, or None, for a process for each number in an `on`"
+            )
         given = arguments_of(arguments or {})
         flow = NamedFactory(function).load()(**given)
         if not isinstance(flow, cls):
             raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
-        processes = FleetProcesses(function, given, flow.declaration, start_timeout_s, max_restarts)
-        flow._use(ProcessBackend(flow.declaration, processes))
+        if workers == 1:
+            flow._use(RankBackend(flow.declaration, partial(declaration_of, function, given)))
+        else:
+            processes = FleetProcesses(function, given, flow.declaration, start_timeout_s, max_restarts)
+            flow._use(ProcessBackend(flow.declaration, processes))
         flow._name = function
         return flow
 
@@ -240,6 +252,8 @@ class Flow(AsyncFlow):
             watch, self._watch = self._watch, None
             if watch is not None:
                 watch.close()
+            if self._saves is not None:
+                self._saves.stop_rows()
             self._runner.held.clear()
             self._backend.close()
         if self._saves is not None:

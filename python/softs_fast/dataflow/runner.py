@@ -238,7 +238,7 @@ class Runner:
         """
         work, function, taken = order.step.work, state.function, state.taken
         if isinstance(work, DataTransfer) and order.step.kind is not Kind.MOVE:
-            return self._moves.brought(worker, order, state)
+            return self._moves.brought(worker, order)
         if isinstance(work, Hook) and order.step.kind is not Kind.MOVE:
             owner = self._calls[function.name].model_name if function is not None else None
             hook = HookWork(work, owner, taken.step + 1 if taken is not None else 0)
@@ -260,6 +260,7 @@ class Runner:
                 taken.use,
                 taken.ends_step,
                 taken.age,
+                call=state.call.number,
             )
 
         return describe
@@ -437,6 +438,8 @@ class Runner:
         self.answered_s = time.monotonic()
         running = self._running.pop(answer.call, None)
         self._moves.answered(answer.call)
+        if self._moves.followed(answer.call, running.times if running is not None else None):
+            return
         state = running.state if running is not None else None
         taken = state.taken if state is not None else None
         if answer.call in self.master.repeated:
@@ -470,12 +473,15 @@ class Runner:
             self.posted[answer.call] = result
         else:
             self.results.append(result)
+        for step in self._moves.follow(state, result):
+            number = self.master.post_steps("data_transfer", (step,), time.monotonic())
+            self._moves.begun(number, result)
+            self.master.order.flush([number])
 
     # --- Steps of calls ---
 
     def _steps_of(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
-        has_nodes = len(set(self._backend.nodes().values())) > 1
-        return steps_of(self._calls[function.name], function, taken, has_nodes=has_nodes)
+        return steps_of(self._calls[function.name], function, taken)
 
     participants = staticmethod(participants)
 

@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 
 import msgpack
 
+from ..datasets.loader import Loader
 from ..datasets.reading import ShardReader
 from ..declare.declaration import Declaration
+from ..moves import DataManager
 from ..objects import Objects
 from ..values import cut, n_bytes_of
 from ..wire.messages import ElementsRead, ReadElements
 from ..worker.functions import Failure
 from .backend import Loaded
 
-__all__ = ["LocalElements", "RemoteElements"]
+__all__ = ["LocalElements", "RankElements", "RemoteElements"]
 
 
 class LocalElements:
@@ -57,6 +59,45 @@ class LocalElements:
     def n_elements(self, source: int) -> int | None:
         """Return how many elements all shards of a dataset have; None if one of them is no sequence."""
         return _sum([one.n_elements for (number, _), one in self._readers.items() if number == source])
+
+
+class RankElements:
+    """Reads the shard of each head in this process, when it is asked for, into the store of that worker; see `ElementReads`.
+
+    Args:
+        declaration: of the flow.
+    """
+
+    reads_ahead = False
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._datasets = tuple(declaration.datasets.values())
+        self._loaders: dict[int, Loader] = {}
+        #: By number of the dataset and worker.
+        self._lengths: dict[tuple[int, int], int | None] = {}
+
+    def open(self, worker: int, declaration: Declaration, objects: Objects, store: DataManager) -> None:
+        """Have the roles of a worker give their shards.
+
+        Raises:
+            Exception: what a method of a role raised.
+        """
+        self._loaders[worker] = loader = Loader(declaration, worker, store, lambda message: None)
+        for source, n_elements in loader.setup(objects).items():
+            self._lengths[source, worker] = n_elements
+
+    def close(self) -> None:
+        """Drop them."""
+        self._loaders.clear()
+        self._lengths.clear()
+
+    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
+        """Read elements at once, up to the end of the shard or an error."""
+        return [_loaded(self._loaders[worker].answer(ReadElements(request, source, tuple(numbers))))]
+
+    def n_elements(self, source: int) -> int | None:
+        """Return how many elements all shards of a dataset have; None if one of them is no sequence."""
+        return _sum([self._lengths[source, worker] for worker in self._datasets[source].heads])
 
 
 class RemoteElements:
@@ -108,10 +149,7 @@ class RemoteElements:
         mine.discard(message.request)
         if not mine:
             del self._open[worker]
-        failure = Failure(*message.failure) if message.failure is not None else None
-        return [
-            Loaded(message.request, message.columns, message.sizes, message.tags, message.length, failure)
-        ]
+        return [_loaded(message)]
 
     def lose(self, worker: int) -> None:
         """A worker has left: it answers nothing more."""
@@ -120,6 +158,11 @@ class RemoteElements:
     def close(self) -> None:
         """All workers have left."""
         self._open.clear()
+
+
+def _loaded(message: ElementsRead) -> Loaded:
+    failure = Failure(*message.failure) if message.failure is not None else None
+    return Loaded(message.request, message.columns, message.sizes, message.tags, message.length, failure)
 
 
 def _sum(lengths: Sequence[int | None]) -> int | None:

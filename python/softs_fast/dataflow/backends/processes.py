@@ -14,7 +14,7 @@ import msgpack
 
 from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook, Publish, UserHook
+from ..declare.hooks import Hook, UserHook
 from ..declare.restartable import restartable
 from ..declare.roles import Placement
 from ..master import DRIVER
@@ -132,11 +132,7 @@ class ProcessBackend:
             self.close(goes_on=self._has_begun)
             raise
         self._has_begun = True
-        following: dict[Placement, list[Placement]] = {}
-        for role in self._declaration.roles:
-            if role.follows is not None and (role.follows.on != role.on or len(role.on) > 1):
-                following.setdefault(role.follows, []).append(role)
-        return [Publish(tuple(roles)) for roles in following.values()]
+        return list(self._declaration.first_publishing())
 
     def _join(self, link: MasterLink) -> None:
         end_s = time.monotonic() + _JOIN_S

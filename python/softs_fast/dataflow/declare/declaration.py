@@ -89,6 +89,14 @@ class Declaration:
         said += [f"hook {number}: {_hook(hook)}" for number, hook in enumerate(self.hooks)]
         return said
 
+    def first_publishing(self) -> list[Publish]:
+        """Return the hooks by which roles begin with the weights of roles that are on other workers, or on several."""
+        following: dict[Placement, list[Placement]] = {}
+        for role in self.roles:
+            if role.follows is not None and (role.follows.on != role.on or len(role.on) > 1):
+                following.setdefault(role.follows, []).append(role)
+        return [Publish(tuple(roles)) for roles in following.values()]
+
     def check_processes(self) -> None:
         """Check that each worker can be a process of its own.
 

@@ -221,8 +221,7 @@ class WorkerLoop:
             case ReadElements():
                 self._loader.read(message)
             case Free():
-                self.store.free(message.ids)
-                self._part.kept.free(message.ids)
+                self._part.free(message.ids)
             case End():
                 self._is_ending = True
             case Declared():
