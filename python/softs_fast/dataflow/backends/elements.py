@@ -1,8 +1,9 @@
-"""How a master has elements of datasets read: by the objects of this process, or by messages to worker processes."""
+"""How a master has elements of datasets read: by objects of this process, or by messages to worker processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgpack
 
@@ -16,7 +17,7 @@ from ..wire.messages import ElementsRead, ReadElements
 from ..worker.functions import Failure
 from .backend import Loaded
 
-__all__ = ["LocalElements", "RankElements", "RemoteElements"]
+__all__ = ["LocalElements", "LockstepElements", "RemoteElements"]
 
 
 class LocalElements:
@@ -61,43 +62,50 @@ class LocalElements:
         return _sum([one.n_elements for (number, _), one in self._readers.items() if number == source])
 
 
-class RankElements:
-    """Reads the shard of each head in this process, when it is asked for, into the store of that worker; see `ElementReads`.
+class LockstepElements:
+    """Has each worker of this process read the shards of which it is the head, into its store; see `ElementReads`.
 
     Args:
         declaration: of the flow.
+        in_thread: runs something in the thread of a worker, and returns what that returns.
     """
 
     reads_ahead = False
 
-    def __init__(self, declaration: Declaration) -> None:
+    def __init__(self, declaration: Declaration, in_thread: Callable[[int, Callable[[], Any]], Any]) -> None:
         self._datasets = tuple(declaration.datasets.values())
+        self._in_thread = in_thread
         self._loaders: dict[int, Loader] = {}
-        #: By number of the dataset and worker.
-        self._lengths: dict[tuple[int, int], int | None] = {}
+        self._lengths: dict[int, dict[int, int | None]] = {}
 
-    def open(self, worker: int, declaration: Declaration, objects: Objects, store: DataManager) -> None:
-        """Have the roles of a worker give their shards.
+    def setup(self, worker: int, declaration: Declaration, store: DataManager, objects: Objects) -> None:
+        """Have the roles of a worker give their shards, in the thread of this worker.
+
+        Args:
+            worker: its number.
+            declaration: of the flow that it has built.
+            store: of its rows.
+            objects: of its roles.
 
         Raises:
             Exception: what a method of a role raised.
         """
-        self._loaders[worker] = loader = Loader(declaration, worker, store, lambda message: None)
-        for source, n_elements in loader.setup(objects).items():
-            self._lengths[source, worker] = n_elements
+        self._loaders[worker] = Loader(declaration, worker, store, lambda message: None)
+        self._lengths[worker] = self._loaders[worker].setup(objects)
 
     def close(self) -> None:
-        """Drop them."""
+        """Drop the shards."""
         self._loaders.clear()
         self._lengths.clear()
 
     def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
         """Read elements at once, up to the end of the shard or an error."""
-        return [_loaded(self._loaders[worker].answer(ReadElements(request, source, tuple(numbers))))]
+        wanted = ReadElements(request, source, tuple(numbers))
+        return [_loaded(self._in_thread(worker, lambda: self._loaders[worker].answer(wanted)))]
 
     def n_elements(self, source: int) -> int | None:
         """Return how many elements all shards of a dataset have; None if one of them is no sequence."""
-        return _sum([self._lengths[source, worker] for worker in self._datasets[source].heads])
+        return _sum([self._lengths[worker][source] for worker in self._datasets[source].heads])
 
 
 class RemoteElements:

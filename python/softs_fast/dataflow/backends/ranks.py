@@ -29,7 +29,7 @@ from ..worker.part import Part, state_id
 from ..worker.process import check_same
 from ..worker.work import MainWork, Work
 from .backend import Done, Event
-from .elements import RankElements
+from .elements import LockstepElements
 from .sightings import Sight
 
 __all__ = ["RankBackend"]
@@ -83,7 +83,7 @@ class RankBackend:
         self._orders: list[tuple[int, Order]] = []
         self._missing: dict[int, dict[int, Callable[[], Work | None]]] = {}
         self._skipped: list[Event] = []
-        self.elements = RankElements(declaration)
+        self.elements = LockstepElements(declaration, self._in_thread)
         #: Weights that workers show in the step of now, by the worker that they are for.
         self._shown: dict[int, list[Shown]] = defaultdict(list)
 
@@ -129,13 +129,14 @@ class RankBackend:
     def _setup(self, worker: int) -> None:
         one = self._workers[worker]
         one.objects.setup()
-        self.elements.open(worker, one.declaration, one.objects, one.store)
+        self.elements.setup(worker, one.declaration, one.store, one.objects)
 
     def close(self, *, goes_on: bool = False) -> None:
         """Drop all objects and rows, and end the threads."""
         threads, self._threads = self._threads, None
         store, self._store = self._store, None
         workers, self._workers = self._workers, {}
+        self.elements.close()
         try:
             if threads is not None and not threads.is_interrupted:
                 closing = {number: one.objects.close for number, one in workers.items()}
@@ -302,12 +303,13 @@ class RankBackend:
         return self._of(role, lambda one: one.model_config())
 
     def _of(self, role: Placement, action: Callable[[Any], Any]) -> Any:
-        assert self._threads is not None
         worker, number = role.on[0], self._declaration.roles.index(role)
         own = self._workers[worker]
-        ended = self._threads.run({worker: lambda: action(own.objects[own.declaration.roles[number]])})[
-            worker
-        ]
+        return self._in_thread(worker, lambda: action(own.objects[own.declaration.roles[number]]))
+
+    def _in_thread(self, worker: int, action: Callable[[], Any]) -> Any:
+        assert self._threads is not None
+        ended = self._threads.run({worker: action})[worker]
         if ended.error is not None:
             raise ended.error
         return ended.value
