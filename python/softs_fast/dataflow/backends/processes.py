@@ -14,7 +14,7 @@ import msgpack
 
 from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook, UserHook
+from ..declare.hooks import Hook
 from ..declare.restartable import restartable
 from ..declare.roles import Placement
 from ..master import DRIVER
@@ -295,15 +295,7 @@ class ProcessBackend:
         return self._sends.holders(column, ids, places)
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
-        """Check that the workers know a hook.
-
-        Raises:
-            ConfigError: it is a function that the flow has not declared, or needs objects of several workers.
-        """
-        if isinstance(hook, UserHook) and hook not in self._declaration.hooks:
-            raise ConfigError(
-                f"hook {hook.name} is a function that no call of the flow has: worker processes do not have it"
-            )
+        """Check that the workers know a hook; see `Declaration.check_hook`."""
         self._declaration.check_hook(hook, owner)
 
     def object_of(self, role: Placement) -> Any:

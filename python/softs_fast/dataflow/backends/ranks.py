@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook, UserHook
+from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..lockstep.groups import LockstepGroups, Meetings
 from ..lockstep.objects import LockstepObjects
@@ -18,7 +18,6 @@ from ..lockstep.threads import Ended, LockstepThreads
 from ..master import DRIVER
 from ..moves import DataManager
 from ..objects import Objects
-from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value
 from ..watch.doing import Doing
@@ -30,7 +29,7 @@ from ..worker.process import check_same
 from ..worker.work import MainWork, Work
 from .backend import Done, Event
 from .elements import LockstepElements
-from .sightings import Sight
+from .one_process import OneProcess
 
 __all__ = ["RankBackend"]
 
@@ -52,7 +51,7 @@ class _Worker:
     part: Part
 
 
-class RankBackend:
+class RankBackend(OneProcess):
     """Runs steps by ticket; the workers of one step in lockstep, each in a thread of its own.
 
     Args:
@@ -257,17 +256,6 @@ class RankBackend:
                 return found
             self._threads.wait(worker, "the weights of another worker")
 
-    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
-        """There are no processes, and nothing here can end a function."""
-        return {}
-
-    def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
-        """There are no worker processes."""
-        return {}
-
-    def end(self, worker: int, reason: str) -> None:
-        """There are no processes."""
-
     def nodes(self) -> dict[int, int]:
         """All is in one process, and so on one node."""
         workers = self._declaration.workers
@@ -278,24 +266,12 @@ class RankBackend:
         return [(place.worker,) for place in places]
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
-        """Check that worker processes could run a hook.
-
-        Raises:
-            ConfigError: it is a function that the flow has not declared, or needs objects of several workers.
-        """
-        if isinstance(hook, UserHook) and hook not in self._declaration.hooks:
-            raise ConfigError(
-                f"hook {hook.name} is a function that no call of the flow has: worker processes would not have it"
-            )
+        """Check that worker processes could run a hook; see `Declaration.check_hook`."""
         self._declaration.check_hook(hook, owner)
 
     def object_of(self, role: Placement) -> Any:
         """Return the object of a role; that of its first worker, if there are several."""
         return self._of(role, lambda one: one)
-
-    def inside(self) -> dict[int, dict[str, Any]]:
-        """There are no worker processes."""
-        return {}
 
     def model_config(self, role: Placement) -> Any:
         """Return what `model_config` of a role says, on its first worker."""

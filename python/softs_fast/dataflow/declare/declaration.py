@@ -109,13 +109,17 @@ class Declaration:
             for hook in (*one.pre_hooks, *one.post_hooks):
                 self.check_hook(hook, one.model_name)
 
-    @staticmethod
-    def check_hook(hook: Hook, owner: Placement | None) -> None:
+    def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that a hook can run where each worker is a process.
 
         Raises:
-            ConfigError: it needs the objects of roles that are on different workers.
+            ConfigError: it is a function that the flow has not declared, or needs the objects of roles that are on
+                different workers.
         """
+        if isinstance(hook, UserHook) and hook not in self.hooks:
+            raise ConfigError(
+                f"hook {hook.name} is a function that no call of the flow has: worker processes do not have it"
+            )
         roles = hook.roles or ((owner,) if owner is not None else ())
         if isinstance(hook, UserHook) and len({frozenset(role.on) for role in roles}) > 1:
             where = ", ".join(f"{role.name} on {list(role.on)}" for role in roles)
