@@ -93,7 +93,7 @@ class ForkedWorkers:
         assert status is not None
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
-    def kill(self, worker: int) -> None:
+    def kill(self, worker: int, reason: str) -> None:
         """End the process of a worker at once."""
         self.processes[worker].kill()
 

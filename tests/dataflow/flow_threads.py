@@ -166,7 +166,7 @@ class ThreadWorkers:
         """Return why one has ended."""
         return self.reasons.get(worker, "")
 
-    def kill(self, worker: int) -> None:
+    def kill(self, worker: int, reason: str) -> None:
         """End the connection of a worker; a thread cannot be ended."""
         self.hub.kill(worker)
 

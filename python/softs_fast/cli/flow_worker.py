@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import logging
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from ..errors import ConfigError
 
@@ -20,7 +22,13 @@ examples:
   mpirun -n 8 softs-fast flow-worker tcp://10.0.0.1:4711 --token-file F ppo:make_flow
 
 The master is a process with softs_fast.dataflow.Flow.on_hosts. The function and the arguments must be those of the
-master. The token file has mode 0600; softs_fast.dataflow.control.write_token makes one."""
+master. When the master has gone without a word, or begins anew, so does the worker: the same process, by exec, waits for
+a master again; with --once it ends. The token file has mode 0600; softs_fast.dataflow.control.write_token makes one."""
+
+logger = logging.getLogger(__name__)
+
+#: Variable by which a program that has begun anew knows of which incarnation its last master was.
+_INCARNATION = "SOFTS_FLOW_INCARNATION"
 
 #: What a value of an argument may be, if it is written in JSON.
 _PLAIN = (str, int, float, bool, type(None))
@@ -50,6 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="after which a host that sends nothing counts as lost (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
+        "--once", action="store_true",
+        help="end with status 1 when the master has gone without a word, instead of waiting for the next one",
+    )  # fmt: skip
+    parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info",
         help="what to log (default: %(default)s)",
     )  # fmt: skip
@@ -72,20 +84,23 @@ def argument(text: str) -> tuple[str, str | int | float | bool | None]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Be a worker until the flow ends, or a signal arrives.
+    """Be a worker until the flow ends, or a signal arrives. If the master is lost, begin anew, and wait for the next one.
 
     Raises:
         ConfigError: there is no number of this worker, the function makes another flow than that of the master, or the
             endpoint or the token file cannot be used.
         HelloError: the master refused this worker.
-        PeerLost: no master listens there, or it has ended.
+        PeerLost: no master listens there in time; with --once also: it was lost.
         Exception: what the function, or `setup` of a role, raised.
     """
     from .. import setup_logging
     from ..coordination.launcher import launched_seat
     from ..dataflow.backends.fleet_processes import declaration_of
-    from ..dataflow.worker.by_hand import run_worker
+    from ..dataflow.worker.anew import Program
+    from ..dataflow.worker.by_hand import MasterLost, run_worker
 
+    incarnation = int(os.environ.get(_INCARNATION, "1"))
+    program = Program(is_anew=_INCARNATION in os.environ)
     setup_logging(arguments.log_level)
     worker = arguments.worker if arguments.worker is not None else launched_seat()
     if worker is None:
@@ -94,11 +109,27 @@ def run(arguments: argparse.Namespace) -> None:
         )
     sys.path.insert(0, os.getcwd())
     build = functools.partial(declaration_of, arguments.function, dict(arguments.argument))
-    run_worker(
-        arguments.endpoint,
-        worker,
-        build,
-        arguments.token_file,
-        wait_s=arguments.timeout,
-        stall_s=arguments.stall,
-    )
+
+    def go_on(lost: MasterLost | None) -> NoReturn:
+        if arguments.once or lost is None:
+            text = lost or f"worker {worker}: the flow has ended, and its step has not"
+            print(f"softs-fast: {text}", file=sys.stderr, flush=True)
+            os._exit(1)
+        logger.warning("%s; it begins anew", lost)
+        program.begin_anew({_INCARNATION: str(lost.incarnation)})
+
+    try:
+        run_worker(
+            arguments.endpoint,
+            worker,
+            build,
+            arguments.token_file,
+            wait_s=arguments.timeout,
+            stall_s=arguments.stall,
+            incarnation=incarnation,
+            stuck=go_on,
+        )
+    except MasterLost as lost:
+        if arguments.once:
+            raise
+        go_on(lost)

@@ -14,12 +14,13 @@ from .admission import Admission, Source, Sources
 from .aio import AsyncFlow
 from .backends.backend import Backend
 from .backends.fleet_processes import FleetProcesses, declaration_of
-from .backends.host_processes import HostProcesses
+from .backends.host_processes import HostOptions, HostProcesses
 from .backends.local import LocalBackend
 from .backends.processes import ProcessBackend
 from .backends.ranks import RankBackend
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
+from .declare.datasets import check_read
 from .declare.declaration import Declaration
 from .declare.graph import graph_of
 from .declare.plan import FlowPlan
@@ -45,7 +46,7 @@ class Flow(AsyncFlow):
 
     Args:
         calls: the functions.
-        source: rows, as dicts of the columns that the source has; or by partition.
+        source: rows, as dicts of the columns that the source has, or a `dataset` that workers read; or by partition.
         group: rows that are made of each element of the source, and stay together.
         max_age: largest age, in steps, of rows that a training function gets; 0 is synchronous.
         ahead: steps of rows that may be begun before the step before them is complete; default: `max_age`.
@@ -91,10 +92,11 @@ class Flow(AsyncFlow):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
         sources = Sources(source)
         order, read = graph_of(calls, sources.columns)
+        check_read(sources.datasets, read)
         if TRAIN not in read:
             raise ConfigError(f"no function works on partition {TRAIN!r}")
         self.plan: FlowPlan = plan_of(order, read, group=group, max_age=max_age, ahead=ahead, window=window)
-        self.declaration = Declaration(tuple(calls), group, digests)
+        self.declaration = Declaration(tuple(calls), group, digests, sources.datasets)
         self._sources = sources
         self._calls = {one.name: one for one in calls}
         self._max_failed, self._max_bytes = max_failed, max_bytes
@@ -128,7 +130,7 @@ class Flow(AsyncFlow):
         """Return a flow of which each worker is a process of its own; this one is the master.
 
         The function is called here and in each worker, and returns a `Flow`. Only here its source is read, but for the
-        first element. Rows and weights stay in shared memory of the processes that have made them.
+        first element, unless workers read a dataset. Rows and weights stay in shared memory of the processes that have made them.
 
         Args:
             function: "package.module:function", importable in all processes.
@@ -171,6 +173,9 @@ class Flow(AsyncFlow):
         token_file: str | Path,
         start_timeout_s: float = 600.0,
         dead_after_s: float = 30.0,
+        rejoin_s: float = 300.0,
+        max_restarts: int = 5,
+        allow_unauthenticated_groups: bool = False,
     ) -> Flow:
         """Return a flow of which a launcher starts each worker, as `softs-fast flow-worker`; this one is the master.
 
@@ -184,15 +189,30 @@ class Flow(AsyncFlow):
             token_file: with what workers prove that they belong to the flow; mode 0600, see `control.write_token`.
             start_timeout_s: how long the workers may take until their roles are made.
             dead_after_s: seconds without a sign of life after which a worker on another host has left.
+            rejoin_s: how long the flow waits for another process of a worker that has left, until that has made its roles:
+                the launcher starts it, or it begins anew by itself. 0: a worker that has left is lost.
+            max_restarts: failures in a row after which a worker is lost, as in `in_processes`; there are no pauses.
+            allow_unauthenticated_groups: connect the processes of roles on several workers, although torch checks no token:
+                all machines of the network are trusted. It need not be said if `listen` is on loopback.
 
         Raises:
-            ConfigError: as `in_processes`; or the endpoint or the token file cannot be used.
+            ConfigError: as `in_processes`; the endpoint or the token file cannot be used; or
+                `allow_unauthenticated_groups` is needed.
         """
         given = arguments_of(arguments or {})
         flow = NamedFactory(function).load()(**given)
         if not isinstance(flow, cls):
             raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
-        processes = HostProcesses(flow.declaration, listen, Path(token_file), start_timeout_s, dead_after_s)
+        options = HostOptions(
+            listen,
+            Path(token_file),
+            start_timeout_s,
+            dead_after_s,
+            rejoin_s,
+            max_restarts,
+            allow_unauthenticated_groups,
+        )
+        processes = HostProcesses(flow.declaration, options)
         flow._use(ProcessBackend(flow.declaration, processes, processes))
         return flow
 
@@ -232,6 +252,8 @@ class Flow(AsyncFlow):
             watch, self._watch = self._watch, None
             if watch is not None:
                 watch.close()
+            if self._saves is not None:
+                self._saves.stop_rows()
             self._runner.held.clear()
             self._backend.close()
         if self._saves is not None:

@@ -30,6 +30,7 @@ def serve(name: str, pid: int | None, command: list[str], log: str) -> None:
     if pid is None:
         if name:
             segments.boot_id = lambda: name
+            socket.gethostname = lambda: name
         sys.exit(main(command))
     move_to(pid)
     # What is forked has the processes of that host.
@@ -42,6 +43,22 @@ def serve(name: str, pid: int | None, command: list[str], log: str) -> None:
         os._exit(main(command))
     finally:
         os._exit(99)
+
+
+def serve_again(*args: Any) -> None:
+    """Be a launcher that starts a worker again until its flow has ended; each is a fork."""
+    while True:
+        child = os.fork()
+        if not child:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            try:
+                serve(*args)
+            except SystemExit as ended:
+                os._exit(ended.code if isinstance(ended.code, int) else 1)
+            finally:
+                os._exit(99)
+        if not os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            return
 
 
 class HostWorkers:
@@ -61,7 +78,9 @@ class HostWorkers:
         write_token(self.token, new_token())
         self.function, self.arguments = function, arguments or {}
         self.endpoint = listen or f"tcp://127.0.0.1:{free_port()}"
+        #: The last one of each worker.
         self.processes: dict[int, Any] = {}
+        self._all: list[Any] = []
 
     def flow(self, **options: Any) -> df.Flow:
         """Return the flow, with this process as its master."""
@@ -70,17 +89,44 @@ class HostWorkers:
         )
 
     def start(
-        self, worker: int, name: str = "", host: Host | None = None, token: Path | None = None, **other: Any
-    ) -> None:
-        """Start a worker; `other` is what its flow has beside the arguments of the master."""
-        command = ["flow-worker", self.endpoint, self.function, "--worker", str(worker), "--stall", "10"]
+        self,
+        worker: int,
+        name: str = "",
+        host: Host | None = None,
+        token: Path | None = None,
+        again: bool = False,
+        **other: Any,
+    ) -> Any:
+        """Start a worker; returns its process.
+
+        Args:
+            worker: its number.
+            name: of the host that it believes itself on; empty: this one.
+            host: on which it is.
+            token: that it has, if it is another one.
+            again: whether it is started again until the flow has ended.
+            other: what its flow has beside the arguments of the master.
+        """
+        command = [
+            "flow-worker",
+            self.endpoint,
+            self.function,
+            "--worker",
+            str(worker),
+            "--stall",
+            "10",
+            "--once",
+        ]
         command += ["--token-file", str(token or self.token), "--timeout", str(WATCHDOG_S)]
         for key, value in {**self.arguments, **other}.items():
             command += ["--argument", f"{key}={json.dumps(value)}"]
         arguments = (name, host.pid if host is not None else None, command, str(self._log(worker)))
-        process = multiprocessing.get_context("forkserver").Process(target=serve, args=arguments)
+        target = serve_again if again else serve
+        process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
+        self._all.append(process)
         self.processes[worker] = process
         process.start()
+        return process
 
     def log(self, worker: int) -> str:
         """Wait for the end of a worker, which has failed; returns what it has written to standard error."""
@@ -97,7 +143,7 @@ class HostWorkers:
 
     def __exit__(self, *error: object) -> None:
         """Wait until all have ended; what has not is killed."""
-        for process in self.processes.values():
+        for process in self._all:
             process.join(WATCHDOG_S if error[0] is None else 5.0)
             if process.is_alive():
                 process.kill()

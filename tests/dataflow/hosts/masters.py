@@ -1,4 +1,4 @@
-"""A master of a flow on a host of a network."""
+"""Masters of flows in processes of their own: on a host of a network, or with a journal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from network import move_to
 from small_flow import summary
 
@@ -50,3 +51,14 @@ def run_master(
         traceback.print_exc()
     finally:
         os._exit(0)
+
+
+def be_master(
+    function: str, arguments: dict[str, Any], options: dict[str, Any], n_steps: int, path: str
+) -> None:
+    """Be a master of workers on hosts until the end; the numbers of the steps go to a file."""
+    torch.manual_seed(3)  # for functions without a role
+    with df.Flow.on_hosts(function, arguments, **options) as flow, open(path, "a") as file:
+        for step in flow.steps(n_steps):
+            file.write(f"{step.number} {step.repeated}\n")
+            file.flush()

@@ -81,7 +81,7 @@ def test_the_death_of_a_worker_ends_the_flow_by_name(tmp_path: Path) -> None:
     with HostWorkers(tmp_path, "host_flow:make_flow", {"n_workers": 2}) as workers:
         for worker, name in ((0, "far"), (1, "third")):
             workers.start(worker, name)
-        with workers.flow() as flow:
+        with workers.flow(rejoin_s=0) as flow:
             list(flow.steps(1))
             inside = flow.ask("inside")
             os.kill(inside[1]["pid"], signal.SIGKILL)

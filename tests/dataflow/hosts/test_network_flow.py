@@ -13,6 +13,7 @@ import ranks
 import small_flow
 from host_workers import HostWorkers
 from masters import run_master
+from parallel_processes import in_meeting
 from small_flow import summary
 
 PORT = 29_471
@@ -27,7 +28,7 @@ def hosts() -> Iterator[list[network.Host]]:
 
 
 def begin(
-    hosts: list[network.Host], folder: Path, function: str, n_workers: int, n_steps: int
+    hosts: list[network.Host], folder: Path, function: str, n_workers: int, n_steps: int, **more: Any
 ) -> tuple[HostWorkers, Any]:
     """Start a master and half of the workers on the first host, the other half on the second one."""
     workers = HostWorkers(folder, function, listen=f"tcp://{hosts[0].address}:{PORT}")
@@ -37,6 +38,8 @@ def begin(
         "listen": workers.endpoint,
         "token_file": str(workers.token),
         "dead_after_s": 4.0,
+        "rejoin_s": 0.0,
+        **more,
     }
     master = ranks.start(run_master, 1, hosts[0].pid, function, options, n_steps)
     for worker in range(n_workers):
@@ -50,6 +53,20 @@ def test_two_hosts_have_the_bits_of_one_process(
 ) -> None:
     expected = summary(module.make_flow(n_workers=n_workers), 3)
     workers, master = begin(hosts, tmp_path, f"{module.__name__}:make_flow", n_workers, 3)
+    with workers:
+        try:
+            assert master.results() == [expected]
+        finally:
+            master.stop()
+
+
+def test_gradients_over_two_hosts_have_the_bits_of_one(hosts: list[network.Host], tmp_path: Path) -> None:
+    """Process groups use the interface by which a worker reaches the master."""
+    flow, _ = in_meeting("parallel_flow", "make_ddp")
+    expected = summary(flow, 3)
+    workers, master = begin(
+        hosts, tmp_path, "parallel_flow:make_ddp", 2, 3, allow_unauthenticated_groups=True
+    )
     with workers:
         try:
             assert master.results() == [expected]

@@ -100,8 +100,8 @@ class FleetProcesses:
             return ""
         return self._workers.why(self._numbers.index(worker), _END_S)
 
-    def kill(self, worker: int) -> None:
-        """End the process of a worker at once."""
+    def kill(self, worker: int, reason: str) -> None:
+        """End the process of a worker at once. One that has ended is left alone."""
         if self._workers is not None:
             self._workers.kill(self._numbers.index(worker))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import ConfigError, FlowError
@@ -13,10 +14,14 @@ from ..declare.declaration import Declaration
 from ..moves import HostLinks
 from ..wire.control import ControlMaster
 from ..wire.links import Joined, Left, LinkEvent, MasterLink, Received
-from ..wire.messages import Declared, End, Message, Ready, Refused
+from ..wire.messages import Declared, End, Ready, Refused
+from ..wire.seats import Seats
 from ..worker.groups import has_groups
+from .host_link import HostLink
+from .host_meeting import HostMeeting, check_groups, open_meeting
+from .returns import Returns
 
-__all__ = ["HostProcesses"]
+__all__ = ["HostOptions", "HostProcesses"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,44 +31,67 @@ _SLICE_S = 0.5
 _PROGRESS_S = 10.0
 
 
+@dataclass(frozen=True)
+class HostOptions:
+    """How a master waits for workers of other hosts.
+
+    Args:
+        listen: where workers connect to.
+        token_file: with what they have to have; mode 0600.
+        start_timeout_s: how long the workers may take until their roles are made.
+        dead_after_s: seconds without a sign of life after which a worker on another host has left.
+        rejoin_s: how long another process may take to join with the number of a worker that has left, and to make its
+            roles; 0: a worker that has left is lost.
+        max_restarts: failures of a worker in a row after which it is lost.
+        allow_unauthenticated_groups: whether processes of roles on several workers may be connected by torch between hosts.
+
+    Raises:
+        ConfigError: a number is out of range, or `listen` is no endpoint of TCP.
+    """
+
+    listen: str
+    token_file: Path
+    start_timeout_s: float = 600.0
+    dead_after_s: float = 30.0
+    rejoin_s: float = 300.0
+    max_restarts: int = 5
+    allow_unauthenticated_groups: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.listen.startswith("tcp://"):
+            raise ConfigError(f"listen is {self.listen!r}; need tcp://HOST:PORT")
+        if not self.start_timeout_s > 0:
+            raise ConfigError(f"start_timeout_s must be above 0, have {self.start_timeout_s}")
+        if not self.rejoin_s >= 0:
+            raise ConfigError(f"rejoin_s must be at least 0, have {self.rejoin_s}")
+        if self.max_restarts < 0:
+            raise ConfigError(f"max_restarts is {self.max_restarts}; it counts failures in a row, from 0")
+
+
 class HostProcesses:
     """The processes of a flow, which `softs-fast flow-worker` or `run_worker` has started, on any host.
 
     Args:
         declaration: of the master's flow.
-        listen: where workers connect to.
-        token_file: with what they have to have; mode 0600.
-        start_timeout_s: how long the workers may take until their roles are made.
-        dead_after_s: seconds without a sign of life after which a worker on another host has left.
+        options: how the master waits for them.
 
     Raises:
-        ConfigError: the token file or the endpoint cannot be used, or a role is on several workers.
+        ConfigError: the token file cannot be used, or see `check_groups`.
     """
 
-    def __init__(
-        self,
-        declaration: Declaration,
-        listen: str,
-        token_file: Path,
-        start_timeout_s: float,
-        dead_after_s: float,
-    ) -> None:
-        if not listen.startswith("tcp://"):
-            raise ConfigError(f"listen is {listen!r}; need tcp://HOST:PORT")
-        if not start_timeout_s > 0:
-            raise ConfigError(f"start_timeout_s must be above 0, have {start_timeout_s}")
-        if has_groups(declaration):
-            names = ", ".join(role.name for role in declaration.roles if len(role.on) > 1)
-            raise ConfigError(
-                f"roles on several workers: {names}; on several hosts each role has one worker at present"
-            )
-        self._limits = ControlLimits(dead_after_s=dead_after_s)
+    def __init__(self, declaration: Declaration, options: HostOptions) -> None:
+        check_groups(declaration, options.listen, is_allowed=options.allow_unauthenticated_groups)
+        self._options = options
+        self._limits = ControlLimits(dead_after_s=options.dead_after_s)
         self._declaration = declaration
-        self._listen = listen
-        self._token = read_token(token_file)
-        self._start_timeout_s = start_timeout_s
-        self._joined: dict[int, Joined] = {}
+        self._listen = options.listen
+        self._token = read_token(options.token_file)
         self._nodes: dict[int, str] = {}
+        self._link: HostLink | None = None
+        self._meeting: HostMeeting | None = None
+        self._returns = Returns(options.rejoin_s, options.max_restarts)
+        #: Of the last master of this object; each one has a higher one than those before, on any host.
+        self._incarnation = 0
 
     def links(self) -> HostLinks:
         """Return by what the store of the master serves other hosts; workers know the host of the master."""
@@ -82,100 +110,103 @@ class HostProcesses:
             EndpointInUse: a process listens there already.
             ConfigError: the endpoint is malformed.
         """
-        self._joined, self._nodes = {}, {}
-        link = ControlMaster(self._token, listen=self._listen, limits=self._limits)
+        self._nodes = {}
+        is_first = self._incarnation == 0
+        # Masters of one flow may be on different hosts, one after the other, so the time tells which is the later one.
+        self._incarnation = max(self._incarnation + 1, time.time_ns() // 1_000_000)
+        master = ControlMaster(
+            self._token, listen=self._listen, limits=self._limits, incarnation=self._incarnation, oldest=1
+        )
+        # Workers that begin anew know no other endpoint.
+        self._listen = master.endpoint
+        link = HostLink(master, Seats(self._declaration.workers), self._note)
         try:
-            self._await(link)
+            if has_groups(self._declaration):
+                self._meeting = open_meeting(self._listen)
+            port = self._meeting.port if self._meeting is not None else 0
+            link.greeting = Declared(tuple(self._declaration.lines()), port)
+            self._await(link, self._options.start_timeout_s if is_first else self._options.rejoin_s)
         except BaseException:
-            for worker in self._joined:
-                link.send(worker, End())
+            if is_first:
+                for worker in link.seats.held:
+                    link.send(worker, End())
             link.close()
+            self.close()
             raise
-        return _Begun(link, list(self._joined.values()))
+        link.begin()
+        self._returns.clear()
+        self._link = link
+        return link
 
     def why(self, worker: int) -> str:
-        """Nothing is known of a process of another host but the end of its connection."""
-        return ""
+        """Return why a worker is not awaited any more; of the end of its process only its connection tells."""
+        return self._returns.why(worker, time.monotonic())
 
-    def kill(self, worker: int) -> None:
-        """A process of another host cannot be ended from here; it ends when the flow does."""
+    def kill(self, worker: int, reason: str) -> None:
+        """Take nothing more of a worker: its process ends, or begins anew, when it can read that."""
+        if self._link is not None:
+            self._returns.left(worker, reason, time.monotonic())
+            self._link.give_up(worker, reason)
 
     def restarts(self, worker: int) -> bool:
-        """Workers are not started again: that is for what has started them."""
-        return False
+        """Return whether another process may join with the number of a worker that has left, or has."""
+        return self._returns.is_awaited(worker, time.monotonic())
 
     def close(self) -> None:
-        """Workers end by themselves when the flow does."""
+        """Workers end by themselves when the flow does, or begin anew."""
+        self._link = None
+        meeting, self._meeting = self._meeting, None
+        if meeting is not None:
+            meeting.close()
 
-    def _await(self, link: ControlMaster) -> None:
+    def _note(self, event: LinkEvent) -> None:
+        worker, now_s = event.worker, time.monotonic()
+        match event:
+            case Received(message=Ready(node=node)):
+                self._nodes[worker] = node
+                self._returns.joined(worker, now_s)
+                logger.info("worker %d is ready", worker)
+            case Received(message=Refused(reason=reason)):
+                self._returns.refused(worker, reason)
+                logger.warning("worker %d cannot begin: %s", worker, reason)
+            case Left(reason=reason):
+                self._returns.left(worker, reason, now_s)
+            case _:
+                pass
+
+    def _await(self, link: HostLink, timeout_s: float) -> None:
         numbers = self._declaration.workers
         begun_s = said_s = time.monotonic()
         logger.info("waiting at %s for workers %s", link.endpoint, _listed(numbers))
         while missing := [worker for worker in numbers if worker not in self._nodes]:
             for event in link.receive(_SLICE_S):
-                self._take(link, event)
+                self._check(link, event)
             now_s = time.monotonic()
-            absent = [worker for worker in missing if worker not in self._joined]
+            absent = [worker for worker in missing if worker not in link.seats.held]
             text = (
                 f"workers {_listed(missing)} of {_listed(numbers)} have not begun after {now_s - begun_s:.0f} s at "
                 f"{link.endpoint}; of these {_listed(absent) if absent else 'none'} have not connected"
             )
-            if now_s - begun_s > self._start_timeout_s:
-                raise FlowError(f"{text}; start them with softs-fast flow-worker, or raise start_timeout_s")
+            if now_s - begun_s > timeout_s:
+                raise FlowError(
+                    f"{text}; start them with softs-fast flow-worker, or raise start_timeout_s or rejoin_s"
+                )
             if now_s - said_s > _PROGRESS_S:
                 said_s = now_s
                 logger.warning("%s", text)
 
-    def _take(self, link: ControlMaster, event: LinkEvent) -> None:
+    def _check(self, link: HostLink, event: LinkEvent) -> None:
+        """Check that a worker has begun well; before all have, none is awaited a second time."""
         worker = event.worker
-        if worker not in self._declaration.workers:
-            if isinstance(event, Joined):
-                numbers = _listed(self._declaration.workers)
-                logger.warning("worker %d of host %s has no role; there are %s", worker, event.host, numbers)
-                link.send(worker, End())
-            return
         match event:
-            case Joined():
-                self._joined[worker] = event
-                link.send(worker, Declared(tuple(self._declaration.lines())))
-            case Received(message=Ready(node=node)):
-                self._nodes[worker] = node
-                logger.info("worker %d of host %s is ready", worker, self._joined[worker].host)
             case Received(message=Refused(reason=reason)):
-                raise FlowError(f"worker {worker} of host {self._joined[worker].host} cannot begin: {reason}")
+                raise FlowError(
+                    f"worker {worker} of host {link.seats.held[worker].host} cannot begin: {reason}"
+                )
             case Left(reason=reason):
                 raise FlowError(f"worker {worker} has left before all had begun: {reason}")
-            case _:
+            case Joined() | Received():
                 pass
-
-
-class _Begun:
-    """The link of workers that have joined: it reports them once more, to the one that uses it from now on."""
-
-    def __init__(self, link: ControlMaster, joined: list[Joined]) -> None:
-        self._link = link
-        self._joined = joined
-
-    def send(self, worker: int, message: Message) -> None:
-        """As `MasterLink.send`."""
-        self._link.send(worker, message)
-
-    def receive(self, timeout_s: float) -> list[LinkEvent]:
-        """As `MasterLink.receive`."""
-        joined, self._joined = self._joined, []
-        return list(joined) if joined else self._link.receive(timeout_s)
-
-    def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
-        """As `MasterLink.ask`.
-
-        Raises:
-            FlowError: see there.
-        """
-        return self._link.ask(worker, what, timeout_s)
-
-    def close(self) -> None:
-        """As `MasterLink.close`."""
-        self._link.close()
 
 
 def _listed(numbers: list[int] | tuple[int, ...]) -> str:

@@ -12,14 +12,13 @@ from typing import Any
 
 import msgpack
 
-from ... import _kernels
 from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook, UserHook
+from ..declare.hooks import Hook
 from ..declare.restartable import restartable
 from ..declare.roles import Placement
 from ..master import DRIVER
-from ..moves import DataManager, SegmentAddress
+from ..moves import DataManager
 from ..objects import Objects
 from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
@@ -27,12 +26,14 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
-from ..wire.messages import AbortStep, End, Fetched, Free, Ready, State, StepEnded
+from ..wire.messages import AbortStep, ElementsRead, End, Fetched, Free, ReadElements, Ready, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
-from ..worker.part import Part, Unreadable, state_id
+from ..worker.part import Part, state_id
 from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
+from .departures import Departures, losses_first, may_have_lost_a_peer
+from .elements import RemoteElements
 from .sends import Sends
 from .sightings import Sight, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
@@ -43,8 +44,6 @@ __all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
 _ASK_S = 10.0
 #: How long all workers may take to join after they have begun, seconds.
 _JOIN_S = 60.0
-#: How long the end of a worker may take to be known after others could not read from it, seconds.
-_LEFT_S = 1.0
 #: One wait for messages while a worker is away: it may be given up meanwhile.
 _SLICE_S = 0.5
 #: One wait otherwise. Messages and signals end it, so it need not be short.
@@ -96,22 +95,20 @@ class ProcessBackend:
         self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1)
         self._declaration = declaration
         self._processes = processes
+        self._has_begun = False
         self._functions = {one.name: one for one in declaration.calls}
         self._link: MasterLink | None = None
         self._store: DataManager | None = None
         self._pids: dict[int, int] = {}
-        self._left: set[int] = set()
+        self._departures = Departures()
+        self._left, self._away = self._departures.left, self._departures.away
         #: Workers with processes on this host.
         self._here: set[int] = set()
-        # Of those that have left: workers that are started again. Of the others: those that another could not read from.
-        self._away: set[int] = set()
-        self._ending: dict[int, SegmentAddress] = {}
-        # How many have left, each time counted.
-        self._n_gone = 0
         self._restartable = restartable(declaration)
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
         self._events: list[Event] = []
+        self.elements = RemoteElements(declaration, self._tell, self._ask)
 
     def open(self) -> list[Hook]:
         """Start the workers; returns the hooks by which roles get the weights of roles of other workers.
@@ -127,10 +124,14 @@ class ProcessBackend:
             self._link = self._processes.start()
             self._join(self._link)
             if self._nodes is not None:
-                self._sends.begin({**self._nodes.nodes(), self._sends.driver: self._store.node})
+                nodes, here = self._nodes.nodes(), self._store.node
+                self._sends.begin({**nodes, self._sends.driver: here})
+                # Hosts may have equal names.
+                self._here = {worker for worker, node in nodes.items() if node == here}
         except BaseException:
-            self.close()
+            self.close(goes_on=self._has_begun)
             raise
+        self._has_begun = True
         return list(self._declaration.first_publishing())
 
     def _join(self, link: MasterLink) -> None:
@@ -149,12 +150,12 @@ class ProcessBackend:
                 missing = sorted(set(self._declaration.workers) - set(self._pids))
                 raise FlowError(f"workers {missing} have not joined after {_JOIN_S:g} s")
 
-    def close(self) -> None:
-        """End the workers."""
+    def close(self, *, goes_on: bool = False) -> None:
+        """End the workers. Those on other hosts begin anew by themselves if the flow goes on."""
         link, self._link = self._link, None
         store, self._store = self._store, None
         try:
-            if link is not None:
+            if link is not None and not (goes_on and self._nodes is not None):
                 for worker in set(self._pids) - self._left | self._away:
                     link.send(worker, End())
             self._processes.close()
@@ -163,12 +164,13 @@ class ProcessBackend:
                 link.close()
             if store is not None:
                 store.close()
-        self._pids, self._left, self._away, self._ending = {}, set(), set(), {}
-        self._here = set()
+        self._pids, self._here = {}, set()
+        self._departures.clear()
         self._own.clear()
         self._sent.clear()
         self._sends.close()
         self._events.clear()
+        self.elements.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows in this process."""
@@ -195,7 +197,7 @@ class ProcessBackend:
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Send an order."""
-        sent = self._sent.setdefault(order.ticket, _Sent(order, n_gone=self._n_gone))
+        sent = self._sent.setdefault(order.ticket, _Sent(order, n_gone=self._departures.n_gone))
         sent.open.add(worker)
         sent.all.add(worker)
         self._sends.order(worker, order, work)
@@ -230,7 +232,7 @@ class ProcessBackend:
         self._receive(0.0)
         if not self._events and self._own:
             self._run(*self._own.popleft())
-        while not self._events and (self._sent or self._away):
+        while not self._events and (self._sent or self._away or self.elements):
             if self._own:  # its values have arrived
                 self._run(*self._own.popleft())
                 continue
@@ -241,33 +243,15 @@ class ProcessBackend:
             if left_s <= 0:
                 break
             self._receive(left_s)
-        if self._ending or any(self._may_have_lost_a_peer(event) for event in self._events):
+        if self._departures.ending or any(map(self._may_have_lost_a_peer, self._events)):
             self._await_left()
         events, self._events = self._events, []
         return events
 
     def _await_left(self) -> None:
         """A worker failed, perhaps because another one has ended: that says more, so it comes first if it is known soon."""
-        end_s, n_gone = time.monotonic() + _LEFT_S, self._n_gone
-        while not self._ending and not self._left and time.monotonic() < end_s:
-            self._receive(0.1)
-        while self._ending and self._n_gone == n_gone and time.monotonic() < end_s + _JOIN_S:
-            self._receive(0.1)
-            for worker, one in list(self._ending.items()):
-                # Of a process on another node only its connection tells.
-                is_far = self._store is None or one.node != self._store.node
-                if time.monotonic() > end_s and (
-                    is_far or _kernels.is_alive(one.pid, one.started, one.pid_namespace)
-                ):
-                    del self._ending[worker]
-        self._ending.clear()
-        first: list[Event] = []
-        others: list[Event] = []
-        for event in self._events:
-            # A worker that has joined again in between keeps its place.
-            is_first = isinstance(event, Lost) and Back(event.worker) not in others
-            (first if is_first else others).append(event)
-        self._events = first + others
+        self._departures.await_known(self._receive, self._store.node if self._store is not None else None)
+        self._events = losses_first(self._events)
 
     def _check_away(self) -> None:
         """Note which workers are not started again any more."""
@@ -276,14 +260,7 @@ class ProcessBackend:
             self._events.append(Lost(worker, self._why(Left(worker, "it is not started again"))))
 
     def _may_have_lost_a_peer(self, event: Event) -> bool:
-        """Return whether a worker could not read from another one, or perhaps failed in a collective call with it."""
-        if not isinstance(event, Done) or event.outcome.failure is None or event.outcome.unread:
-            return False
-        text = event.outcome.failure.text
-        if text.startswith(Unreadable.__name__):
-            return True
-        # Errors of torch.distributed are RuntimeErrors, or derived from them with names that begin so.
-        return event.ticket in self._sent and text.startswith(("RuntimeError", "Dist"))
+        return may_have_lost_a_peer(event, is_shared=isinstance(event, Done) and event.ticket in self._sent)
 
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """Ask workers that have not ended a step, and look at their processes."""
@@ -305,7 +282,7 @@ class ProcessBackend:
     def end(self, worker: int, reason: str) -> None:
         """End the process of a worker. It has left at once: a process may take long to end."""
         if worker not in self._left:
-            self._processes.kill(worker)
+            self._processes.kill(worker, reason)
             self._leave(Left(worker, reason), is_known=True)
 
     def nodes(self) -> dict[int, int]:
@@ -318,15 +295,7 @@ class ProcessBackend:
         return self._sends.holders(column, ids, places)
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
-        """Check that the workers know a hook.
-
-        Raises:
-            ConfigError: it is a function that the flow has not declared, or needs objects of several workers.
-        """
-        if isinstance(hook, UserHook) and hook not in self._declaration.hooks:
-            raise ConfigError(
-                f"hook {hook.name} is a function that no call of the flow has: worker processes do not have it"
-            )
+        """Check that the workers know a hook; see `Declaration.check_hook`."""
         self._declaration.check_hook(hook, owner)
 
     def object_of(self, role: Placement) -> Any:
@@ -378,14 +347,22 @@ class ProcessBackend:
                 self._pids[event.worker] = event.pid
             elif isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
+            elif isinstance(event.message, ElementsRead):
+                self._events += self.elements.answered(event.worker, event.message)
             elif isinstance(event.message, State):
                 self._relay(event.worker, event.message)
             elif isinstance(event.message, Fetched):
                 self._fetched(event.worker, event.message)
             elif isinstance(event.message, Ready) and event.worker in self._away:
-                self._away.discard(event.worker)
-                self._left.discard(event.worker)
+                self._departures.join(event.worker)
+                self._note_node(event.worker, event.message.node)
                 self._events.append(Back(event.worker))
+
+    def _note_node(self, worker: int, node: str) -> None:
+        self._sends.join(worker, node)
+        if self._nodes is not None and self._store is not None:
+            self._here -= {worker}
+            self._here |= {worker} if node == self._store.node else set()
 
     def _fetched(self, worker: int, message: Fetched) -> None:
         sent = self._sent.get(message.ticket)
@@ -422,12 +399,6 @@ class ProcessBackend:
         )
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
-    def _note_ending(self, sent: _Sent, work: MainWork | MoveWork) -> None:
-        """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet."""
-        if sent.n_gone == self._n_gone:
-            holders = {place.worker: place.segment for one in work.columns.values() for place in one}
-            self._ending |= {worker: one for worker, one in holders.items() if worker in self._pids}
-
     def _relay(self, worker: int, message: State) -> None:
         """Tell the other participants of a hook what a worker shows of the weights of its source."""
         sent = self._sent.get(message.ticket)
@@ -437,7 +408,7 @@ class ProcessBackend:
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
-    def _tell(self, worker: int, state: State) -> None:
+    def _tell(self, worker: int, state: State | ReadElements) -> None:
         if self._link is not None and worker not in self._left:
             self._link.send(worker, state)
 
@@ -445,7 +416,7 @@ class ProcessBackend:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
         work = self._sent[ticket].works.get(worker)
         if outcome.unread and isinstance(work, MainWork | MoveWork):
-            self._note_ending(self._sent[ticket], work)
+            self._departures.note_ending(work, self._sent[ticket].n_gone, list(self._pids))
         self._part_ended(worker, ticket)
 
     def _part_ended(self, worker: int, ticket: int) -> None:
@@ -460,9 +431,9 @@ class ProcessBackend:
     def _leave(self, event: Left, *, is_known: bool = False) -> None:
         if event.worker in self._left:
             return
-        self._left.add(event.worker)
+        self._departures.leave(event.worker)
         self._sends.lose(event.worker)
-        self._n_gone += 1
+        self.elements.lose(event.worker)
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)
         why = self._why(event)  # when the process has ended

@@ -107,6 +107,11 @@ class Sends:
             self._claim_all()
             self._let_all_go()
 
+    def join(self, worker: int, node: str) -> None:
+        """A worker has been started again, perhaps on another node."""
+        if self._copies is not None:
+            self._copies.join(worker, node)
+
     def free(self, ids: Iterable[int]) -> dict[int, list[int]]:
         """Rows have gone; returns which workers have copies of which."""
         found = self._copies.free(ids) if self._copies is not None else {}

@@ -24,8 +24,8 @@ class WorkerProcesses(Protocol):
     def why(self, worker: int) -> str:
         """Return how the process of a worker that has left has ended."""
 
-    def kill(self, worker: int) -> None:
-        """End the process of a worker at once, also one that is stopped. One that has ended is left alone."""
+    def kill(self, worker: int, reason: str) -> None:
+        """End the process of a worker at once, also one that is stopped, or have nothing more to do with it."""
 
     def restarts(self, worker: int) -> bool:
         """Return whether a worker that has left is started again, or has been."""

@@ -42,8 +42,8 @@ class Copies:
     """
 
     def __init__(self, nodes: Mapping[int, str]) -> None:
-        numbers = {node: i for i, node in enumerate(sorted(set(nodes.values())))}
-        self._nodes = {worker: numbers[node] for worker, node in nodes.items()}
+        self._numbers = {node: i for i, node in enumerate(sorted(set(nodes.values())))}
+        self._nodes = {worker: self._numbers[node] for worker, node in nodes.items()}
         self._plans = Redistributor(self._nodes)
         #: By row, then by node and column.
         self._rows: dict[int, dict[tuple[int, str], _Copy]] = {}
@@ -126,6 +126,11 @@ class Copies:
                 del copies[key]
             if not copies:
                 del self._rows[row_id]
+
+    def join(self, worker: int, node: str) -> None:
+        """A worker that had ended is there again, on any node, and keeps nothing."""
+        self._nodes[worker] = self._numbers.setdefault(node, len(self._numbers))
+        self._plans = Redistributor(self._nodes)
 
     def free(self, ids: Iterable[int]) -> dict[int, list[int]]:
         """Rows have gone; returns which workers have copies of which of them."""

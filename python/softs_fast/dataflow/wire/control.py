@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, PeerTimeout, WireError
@@ -24,6 +25,8 @@ class ControlMaster:
         token: that workers have to have.
         listen: where, see `ControlServer`.
         limits: sizes, and when a worker on another host counts as dead.
+        incarnation: see `ControlServer`, as the rest.
+        oldest: of workers that are taken.
 
     Raises:
         ConfigError: endpoint or token are malformed.
@@ -31,8 +34,18 @@ class ControlMaster:
         PeerLost: the system has no more descriptors or threads.
     """
 
-    def __init__(self, token: str, *, listen: str = "ipc://*", limits: ControlLimits | None = None) -> None:
-        self._server: ControlServer | None = ControlServer(listen=listen, token=token, limits=limits)
+    def __init__(
+        self,
+        token: str,
+        *,
+        listen: str = "ipc://*",
+        limits: ControlLimits | None = None,
+        incarnation: int = 1,
+        oldest: int | None = None,
+    ) -> None:
+        self._server: ControlServer | None = ControlServer(
+            listen=listen, token=token, incarnation=incarnation, oldest=oldest, limits=limits
+        )
         self._endpoint = self._server.endpoint
         self._assemblers: dict[int, Assembler] = {}
         #: Of each connection, what was sent and what was received.
@@ -132,17 +145,24 @@ class ControlWorker:
     Args:
         endpoint: of the master.
         token: that the master has, too.
-        worker: number of this worker.
+        worker: number of this worker, or its seat.
+        incarnation: of the last master that is known; an older one is refused.
 
     Raises:
         HelloError: the master refused this worker.
         PeerLost: no master listens there.
     """
 
-    def __init__(self, endpoint: str, token: str, worker: int) -> None:
-        self._client: ControlClient | None = ControlClient(endpoint, worker, token=token)
+    def __init__(self, endpoint: str, token: str, worker: int, incarnation: int = 1) -> None:
+        self._client: ControlClient | None = ControlClient(
+            endpoint, worker, token=token, incarnation=incarnation
+        )
+        #: Of the master.
+        self.incarnation = self._client.incarnation
         self._assembler = Assembler()
         self._sent, self._got = KnownLayouts(), KnownLayouts()
+        # Frames of one message follow each other, and layouts are sent before they are named, whatever threads send.
+        self._lock = threading.Lock()
 
     def publish(self, what: str, value: bytes) -> None:
         """Have a question of the master answered with a value from now on."""
@@ -157,15 +177,16 @@ class ControlWorker:
         self._open().answer_stack(what, signal)
 
     def send(self, message: Message) -> None:
-        """Send a message.
+        """Send a message; any thread may call.
 
         Raises:
             PeerLost: the master has ended.
             WireError: the message is too long.
         """
-        client = self._open()
-        for frame in cut(encode(message, self._sent)):
-            client.send(frame)
+        with self._lock:
+            client = self._open()
+            for frame in cut(encode(message, self._sent)):
+                client.send(frame)
 
     def receive(self, timeout_s: float | None) -> list[Message]:
         """Return messages, as soon as there are some, or nothing when the time is over; None: without end.

@@ -26,17 +26,21 @@ from .checks import (
     text,
     with_segments,
 )
+from .elements import LAYOUTS as ELEMENT_LAYOUTS
+from .elements import ElementsRead, ReadElements, check_elements
 from .layouts import KnownLayouts, checked_shown, shown_as_wire, with_layout
 
 __all__ = [
     "MAX_BYTES",
     "AbortStep",
     "Declared",
+    "ElementsRead",
     "End",
     "Fetched",
     "Free",
     "HookForm",
     "Message",
+    "ReadElements",
     "Ready",
     "Refused",
     "RunHook",
@@ -249,14 +253,20 @@ class Ready:
 
 @dataclass(frozen=True)
 class Declared:
-    """To a worker that was started by hand: the lines of the flow that the master has."""
+    """To a worker that was started by hand: the lines of the flow that the master has.
+
+    Attributes:
+        lines: of its declaration.
+        meeting_port: of the master's TCPStore, by which workers make process groups; 0 if there are none.
+    """
 
     lines: tuple[str, ...]
+    meeting_port: int = 0
 
 
 @dataclass(frozen=True)
 class Refused:
-    """To the master: a worker that was started by hand cannot take part."""
+    """A worker that was started by hand cannot take part: it tells the master, or the master tells it."""
 
     reason: str
 
@@ -293,6 +303,8 @@ Message = (
     | Declared
     | Refused
     | Fetched
+    | ReadElements
+    | ElementsRead
 )
 
 _ID = integer(0, _BIG)
@@ -370,9 +382,10 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
     Ready: (8, (_NAME,)),
     RunMove: (12, (_ID, _ID, _ID, _IDS, listing(_NAME, 1 << 12), places, boolean, boolean)),
     # Numbers from 20 on: between hosts.
-    Declared: (20, (listing(text(1 << 14), 1 << 16),)),
+    Declared: (20, (listing(text(1 << 14), 1 << 16), integer(0, (1 << 16) - 1))),
     Refused: (21, (_TEXT,)),
     Fetched: (22, (_ID, _ID, _IDS, listing(_NAME, 1 << 12), places)),
+    **ELEMENT_LAYOUTS,
 }
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 
@@ -449,6 +462,8 @@ def decode(data: bytes, known: KnownLayouts | None = None) -> Message:
 
 def _check_counts(made: RunMain | RunMove | StepEnded | Fetched | Any) -> None:
     """Columns have as many values as there are ids."""
+    if isinstance(made, ReadElements | ElementsRead):
+        check_elements(made)
     if isinstance(made, RunMain | RunMove | StepEnded | Fetched):
         wrong = [len(column) for column in made.columns if len(column) != len(made.ids)]
         if wrong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -14,17 +15,34 @@ from ..declare.declaration import Declaration
 from ..moves import DataManager, HostLinks
 from ..wire.control import ControlWorker
 from ..wire.messages import Declared, End, Ready, Refused
+from ..wire.seats import new_seat
 from .functions import Failure
+from .groups import Groups
+from .interfaces import interface_of
 from .loop import WorkerLoop
 from .process import check_same
+from .watched_link import WatchedLink
 
-__all__ = ["run_worker"]
+__all__ = ["MasterLost", "run_worker"]
 
 logger = logging.getLogger(__name__)
 
 #: Pauses between two attempts to connect: the first, and the longest.
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
-_SLICE_S = 0.5
+#: How long a step may take to return when there is no master any more, seconds.
+_GRACE_S = 3.0
+
+
+class MasterLost(PeerLost):
+    """The master of a worker has gone, or has given it up; the flow may go on with another process.
+
+    Attributes:
+        incarnation: of that master; the worker should take no older one.
+    """
+
+    def __init__(self, text: str, incarnation: int = 1) -> None:
+        super().__init__(text)
+        self.incarnation = incarnation
 
 
 def run_worker(
@@ -35,6 +53,8 @@ def run_worker(
     *,
     wait_s: float = 300.0,
     stall_s: float = 30.0,
+    incarnation: int = 1,
+    stuck: Callable[[MasterLost | None], None] | None = None,
 ) -> None:
     """Be a worker of a flow until the flow ends.
 
@@ -45,12 +65,16 @@ def run_worker(
         token_file: that of the master, mode 0600.
         wait_s: how long the master may take until it listens.
         stall_s: seconds after which a process of which rows are read, and that sends no bytes, counts as lost.
+        incarnation: of the last master that is known; older ones are refused.
+        stuck: called in another thread, if a step does not return within 3 s after the master was lost, or the flow has
+            ended (None): it ends this process. Without it, what runs is awaited.
 
     Raises:
         ConfigError: this process has built another flow than the master, has no role in it, or the endpoint or the token
             file cannot be used.
         HelloError: the master refused this worker.
-        PeerLost: no master listens there, or it has ended before the roles were made.
+        PeerLost: no master listens there.
+        MasterLost: the master has gone without a word, or has given this worker up; the worker may begin anew.
         Exception: what the function of the flow, or `setup` of a role, raised.
     """
     if not endpoint.startswith("tcp://"):
@@ -58,7 +82,16 @@ def run_worker(
     there = parse_address(endpoint.removeprefix("tcp://"), "master")
     token = read_token(token_file)
     declaration = build()
-    link = _connected(endpoint, token, worker, wait_s)
+    connection = _connected(endpoint, token, worker, wait_s, incarnation)
+
+    def lost() -> MasterLost:
+        return MasterLost(f"worker {worker} has lost its master: {link.lost}", connection.incarnation)
+
+    def is_stuck() -> None:
+        if stuck is not None:
+            stuck(None if link.has_ended else lost())
+
+    link = WatchedLink(connection, _GRACE_S, is_stuck)
     try:
         own = own_address(there)
         # On the host of the master others know this process by the master's name, whatever interface it uses itself.
@@ -69,30 +102,42 @@ def run_worker(
             master=there.host,
             stall_s=stall_s,
         )
-        with DataManager(worker, links=links) as store:
-            loop = WorkerLoop(worker, declaration, link, store)
+        with DataManager(worker, links=links) as store, contextlib.ExitStack() as stack:
             try:
                 if worker not in declaration.workers:
                     numbers = ", ".join(map(str, declaration.workers))
                     raise ConfigError(f"worker {worker} has no role in this flow; there are {numbers}")
-                check_same(worker, _declared(link), declaration.lines())
+                declared = _declared(link)
+                check_same(worker, declared.lines, declaration.lines())
+                groups = None
+                if declared.meeting_port:
+                    meeting = (there.numeric[0], declared.meeting_port)
+                    groups = stack.enter_context(Groups(declaration, worker, meeting, interface_of(own)))
+                loop = WorkerLoop(worker, declaration, link, store, groups)
                 loop.setup()
             except Exception as error:
-                link.send(Refused(Failure.of(error).text))
+                link.check()
+                try:
+                    link.send(Refused(Failure.of(error).text))
+                except PeerLost:
+                    raise lost() from error
                 raise
-            link.send(Ready(store.node))
+            with contextlib.suppress(PeerLost):  # `run` returns then
+                link.send(Ready(store.node))
             logger.info("worker %d has begun", worker)
             loop.run()
+            if not link.has_ended:
+                raise lost()
     finally:
         link.close()
 
 
-def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> ControlWorker:
+def _connected(endpoint: str, token: str, worker: int, wait_s: float, incarnation: int) -> ControlWorker:
     """Connect as soon as the master listens: a launcher may start it after its workers."""
     end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
     while True:
         try:
-            return ControlWorker(endpoint, token, worker)
+            return ControlWorker(endpoint, token, new_seat(worker), incarnation)
         except PeerLost as error:
             if time.monotonic() + pause_s > end_s:
                 raise PeerLost(f"worker {worker} has waited {wait_s:g} s for the master: {error}") from error
@@ -100,11 +145,11 @@ def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> Control
         pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
 
-def _declared(link: ControlWorker) -> tuple[str, ...]:
-    """Wait for the flow of the master; it is sent as soon as a worker has joined."""
+def _declared(link: WatchedLink) -> Declared:
+    """Wait for the flow of the master; it is sent as soon as a worker has joined, and no other one has its number."""
     while True:
-        for message in link.receive(_SLICE_S):
+        for message in link.receive(None):
             if isinstance(message, Declared):
-                return message.lines
+                return message
             if isinstance(message, End):
                 raise FlowError("the flow has ended before this worker had begun")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from ..reductions.gloo import GlooRanks
 
 __all__ = ["Groups", "has_groups"]
 
+#: How long one worker may wait for the others; the master says earlier which ones are missing.
+_MEET = timedelta(minutes=30)
+
 
 def has_groups(declaration: Declaration) -> bool:
     """Return whether a role of a flow is on several workers."""
@@ -23,27 +27,35 @@ def has_groups(declaration: Declaration) -> bool:
 class Groups:
     """The default process group of all workers of a flow, and a mesh for each role on several; one for each process.
 
-    All workers make it, in any order: it is complete when the last one does. gloo listens on loopback, unless
-    GLOO_SOCKET_IFNAME says otherwise.
+    All workers make it, in any order: it is complete when the last one does. gloo listens at one network interface, unless
+    GLOO_SOCKET_IFNAME names another one.
 
     Args:
         declaration: of the flow.
         worker: number of this worker.
-        meeting: path of a file, empty when the first worker opens it, that all workers can open.
+        meeting: path of a file, empty when the first worker opens it, that all workers can open; or host and port of a
+            TCPStore.
+        interface: at which gloo listens.
 
     Raises:
         RuntimeError: a worker did not come, or another process group is there already.
     """
 
-    def __init__(self, declaration: Declaration, worker: int, meeting: str) -> None:
+    def __init__(
+        self, declaration: Declaration, worker: int, meeting: str | tuple[str, int], interface: str = "lo"
+    ) -> None:
         # These imports take a second, which flows without such roles need not spend.
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self._worker = worker
         self._workers = workers = declaration.workers
-        store = dist.FileStore(meeting, len(workers))
+        store = (
+            dist.FileStore(meeting, len(workers))
+            if isinstance(meeting, str)
+            else dist.TCPStore(*meeting, wait_for_workers=False, timeout=_MEET)
+        )
         self._meshes: dict[str, Any] = {}
         self._groups: dict[str, Any] = {}
         if store.add(f"processes of worker {worker}", 1) > 1:

@@ -1,0 +1,73 @@
+"""Replaces this process by the program that it was begun as: its number stays, and all else of it is freed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+__all__ = ["Program"]
+
+logger = logging.getLogger(__name__)
+
+#: How long processes of `multiprocessing` may take to end after SIGTERM, seconds.
+_END_S = 1.0
+#: Signals that arrive while the new program begins; it takes them when it has its handlers.
+_KEPT = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class Program:
+    """How this process was begun; made before it has opened anything.
+
+    A launcher goes on to see one process, with its number, its signals and its exit status. The kernel frees memory and
+    devices: descriptors that this process has opened are closed, those that it was given stay.
+
+    Args:
+        is_anew: whether this process has begun anew; then signals that have arrived meanwhile are taken now.
+    """
+
+    def __init__(self, *, is_anew: bool) -> None:
+        if is_anew:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _KEPT)
+        self._arguments = [sys.executable, *sys.orig_argv[1:]]
+        self._folder = os.getcwd()
+        self._environment = dict(os.environ)
+        self._given = {number for number in _descriptors() if _is_inheritable(number)}
+
+    def begin_anew(self, environment: Mapping[str, str]) -> NoReturn:
+        """Begin anew, at once. Any thread may call; nothing of this process is ended in order but child processes.
+
+        Args:
+            environment: what the program gets beside its environment at first.
+        """
+        for child in multiprocessing.active_children():
+            child.terminate()
+            child.join(_END_S)
+            child.kill()
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        for number in _descriptors() - self._given:
+            with contextlib.suppress(OSError):
+                os.set_inheritable(number, False)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT)
+        os.chdir(self._folder)
+        os.execve(sys.executable, self._arguments, {**self._environment, **environment})
+
+
+def _descriptors() -> set[int]:
+    return {int(name) for name in os.listdir("/proc/self/fd")}
+
+
+def _is_inheritable(number: int) -> bool:
+    try:
+        return os.get_inheritable(number)
+    except OSError:
+        return False  # that of the folder, which is closed

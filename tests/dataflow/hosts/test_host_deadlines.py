@@ -1,0 +1,81 @@
+"""SIGSTOP of workers of other hosts: at the deadline they are lost by name, and their processes end by themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from host_workers import WATCHDOG_S, HostWorkers
+
+from softs_fast.errors import FlowError
+
+#: Other work beside a test may take most of it: only what hangs may be late.
+DEADLINE_S = 1.0
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "worker", "text"),
+    [
+        (
+            "main",
+            "far",
+            1,
+            r"main of gen.generate \(call \d+\), .*; its native thread does not answer; call \d+ of",
+        ),
+        (
+            "main",
+            "",
+            1,
+            r"main of gen.generate .*; its process is stopped by a signal \(state T\); call \d+ of",
+        ),
+        ("hang", "far", 1, r"main of gen.generate .*; it is inside, and its process runs; call \d+ of"),
+        (
+            "hook",
+            "far",
+            0,
+            r"post of actor.train .*; its native thread does not answer; not to blame there: worker 1; call",
+        ),
+    ],
+)
+def test_a_worker_that_stops_or_hangs_is_lost_at_its_deadline(
+    tmp_path: Path, place: str, name: str, worker: int, text: str
+) -> None:
+    arguments = {"place": place, "deadline_s": DEADLINE_S}
+    with HostWorkers(tmp_path, "stopping_flow:make_stopping", arguments) as workers:
+        for number in range(2):
+            workers.start(number, name)
+        with workers.flow(rejoin_s=0) as flow:
+            assert next(flow.steps(1)).is_complete
+            pid = flow.ask("inside")[worker]["pid"]
+            match = rf"worker {worker} is lost: process {pid}: ticket \d+, {text}"
+            with pytest.raises(FlowError, match=match):
+                list(flow.steps(5))
+            assert workers.processes[1 - worker].is_alive()
+        # A step that does not return is ended by a thread of its process, once that runs.
+        os.kill(pid, signal.SIGCONT)
+        workers.processes[worker].join(WATCHDOG_S)
+        assert workers.processes[worker].exitcode == 1
+        assert "has lost its master: the master has given this worker up: ticket" in workers.log(worker)
+        workers.processes[1 - worker].join(WATCHDOG_S)
+        assert workers.processes[1 - worker].exitcode == 0
+
+
+def test_a_flow_goes_on_without_a_process_that_is_stopped(tmp_path: Path) -> None:
+    arguments = {"place": "idle", "deadline_s": DEADLINE_S}
+    with HostWorkers(tmp_path, "stopping_flow:make_stopping", arguments) as workers:
+        for number in range(2):
+            workers.start(number, "far")
+        with workers.flow() as flow:
+            assert next(flow.steps(1)).is_complete
+            stopped, pid = workers.processes[1], flow.ask("inside")[1]["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            workers.start(1, "third")
+            assert len(list(flow.steps(3))) == 3
+            assert flow.ask("inside")[1]["pid"] == workers.processes[1].pid
+            assert flow.ask("stats")["restarts"] == 1
+            os.kill(pid, signal.SIGCONT)
+            stopped.join(WATCHDOG_S)
+            assert stopped.exitcode == 1
+            assert len(list(flow.steps(1))) == 1
