@@ -54,10 +54,12 @@ def load(name: str, role: Role, folder: Path, group: Any = None) -> int:
     Raises:
         ConfigError: there is none.
     """
+    step, path = last_checkpoint(name, folder)
+    if group is None and _is_empty(role):
+        return step
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
-    step, path = last_checkpoint(name, folder)
     state, model = _state(role), nn.ModuleDict(role.modules())
     with _single_process():
         dcp.load(state, checkpoint_id=path, process_group=group, no_dist=group is None)
@@ -81,8 +83,6 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
         OSError: it cannot be written.
         FlowError: another worker of the role could not write it.
     """
-    import torch.distributed.checkpoint as dcp
-
     final = folder / name / f"step-{step}"
     partial = final.with_name(f".{final.name}.partial")
 
@@ -96,6 +96,11 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
         partial.rename(final)
 
     _by_first(group, begin, final)
+    if group is None and _is_empty(role):
+        end()
+        return
+    import torch.distributed.checkpoint as dcp
+
     fresh = [one for one in role.optimizers().values() if not one.state]
     with _single_process():
         dcp.save(_state(role), checkpoint_id=partial, process_group=group, no_dist=group is None)
@@ -134,6 +139,11 @@ def _single_process() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         yield
+
+
+def _is_empty(role: Role) -> bool:
+    """Return whether a role has no modules and no optimizers: its checkpoint is a folder without files."""
+    return not (role.modules() or role.optimizers())
 
 
 def _state(role: Role) -> dict[str, Any]:

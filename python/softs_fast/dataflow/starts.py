@@ -53,6 +53,7 @@ def go_back(flow: Flow, lost: FlowError) -> None:
     assert flow._saves is not None
     while True:
         flow._saves.count_restart(lost, flow._n_steps)
+        flow._saves.stop_rows()
         flow._runner.held.clear()
         flow._backend.close(goes_on=True)
         flow._saves.drop_begun()

@@ -37,6 +37,7 @@ class Plan:
 
     Attributes:
         calls_left: function calls until the run is killed; None: it is not.
+        made: function and first row of each group that this run has made; the runs before it are left out.
     """
 
     seed: int
@@ -49,7 +50,7 @@ class Plan:
     save_every: int
     drops: int
     calls_left: int | None = None
-    log: list[str] = field(default_factory=list)
+    made: list[tuple[str, int]] = field(default_factory=list)
 
 
 def some_plan(seed: int) -> Plan:
@@ -76,16 +77,20 @@ def make_flow(plan: Plan, folder: Path | None) -> df.Flow:
             if plan.calls_left < 0:
                 raise Killed
 
+    def note(function: str, rows: df.Rows) -> None:
+        used()
+        plan.made += [(f"maker.{function}", row_id) for row_id in rows.ids[:: plan.group]]
+
     class Maker(df.Role):
         def setup(self, mesh: df.Mesh) -> None:
             self.net = nn.Linear(1, 1)
 
         def make(self, rows: df.Rows) -> dict[str, Any]:
-            used()
+            note("make", rows)
             return {"made": rows["item"] * 2}
 
         def sieve(self, rows: df.Rows) -> dict[str, Any]:
-            used()
+            note("sieve", rows)
             if plan.drops:
                 items = rows["item"].tolist()
                 rows.drop([i for i, item in enumerate(items) if item % plan.drops == 3])

@@ -20,6 +20,7 @@ class Journal:
         folder: it is made if there is none; only this user may have access to it.
         save_every: steps from one common save to the next; the first one is made before the first step.
         max_restarts: how often all workers may be started again after the loss of one, without a new save in between.
+        rows: whether a save has what functions have made of rows that are not trained with yet; otherwise that is made again.
 
     Raises:
         ConfigError: `save_every` is below 1, or `max_restarts` below 0.
@@ -28,6 +29,7 @@ class Journal:
     folder: str | Path
     save_every: int = 1
     max_restarts: int = 3
+    rows: bool = True
 
     def __post_init__(self) -> None:
         if self.save_every < 1 or self.max_restarts < 0:

@@ -17,15 +17,19 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook
 from ..declare.plan import FlowPlan
 from ..order.steps import Kind, Step
+from ..rows.made import bound_of, made_groups
 from ..rows.saved import SavedGroup, restore_rows, saved_rows
 from ..runner import Runner
 from ..values import Value
 from . import files
 from .folder import JournalFolder, kept_text
+from .kept_rows import FILE as ROWS_FILE
+from .kept_rows import issue_kept
 from .options import Journal, check_steps
 from .random_state import process_state, restore_process
 from .records import CommonSave
 from .roles import kept_roles, load_hooks, publishing, save_hooks
+from .row_writer import RowWriter
 
 __all__ = ["CommonSaves"]
 
@@ -46,6 +50,8 @@ class _Begun:
         n_since: elements of sources that had been read since the save before.
         random: numbers of this process.
         n_disturbed: see `RowTable`; when it began.
+        n_made: groups of which functions have made something.
+        writer: writes that; None: there is nothing.
     """
 
     call: int
@@ -55,6 +61,8 @@ class _Begun:
     n_since: int
     random: dict[str, Any]
     n_disturbed: int
+    n_made: int
+    writer: RowWriter | None
 
 
 class CommonSaves:
@@ -90,6 +98,7 @@ class CommonSaves:
         self._again: tuple[Again, ...] = ()
         self._since: list[Again] = []
         self._random: dict[str, Any] = {}
+        self._n_made = 0
         self._is_new = True
 
     def attach(self, runner: Runner, admission: Admission, backend: Backend) -> None:
@@ -137,10 +146,12 @@ class CommonSaves:
         if self._folder is None:
             return
         order = self._runner.master.order
-        if self._begun is None and self._complete >= self._next and not order.away:
-            self._begin(self._folder)
-        if self._begun is not None:
-            self._end(self._folder, self._begun, n_yielded)
+        # When one has ended the next one may be due; it begins here, so that a step that is the last one is saved, too.
+        for _ in range(2):
+            if self._begun is not None:
+                self._end(self._folder, self._begun, n_yielded)
+            if self._begun is None and self._complete >= self._next and not order.away:
+                self._begin(self._folder)
 
     def note_yielded(self, step: int) -> bool:
         """A step is yielded; returns whether one of this number was before."""
@@ -173,9 +184,15 @@ class CommonSaves:
 
     def drop_begun(self) -> None:
         """Drop a save that does not count yet."""
+        self.stop_rows()
         begun, self._begun = self._begun, None
         if begun is not None:
             shutil.rmtree(begun.partial, ignore_errors=True)
+
+    def stop_rows(self) -> None:
+        """Read no more rows for a save that does not count yet: their memory may go."""
+        if self._begun is not None and self._begun.writer is not None:
+            self._begun.writer.stop()
 
     # --- A flow goes on ---
 
@@ -205,14 +222,24 @@ class CommonSaves:
             found = files.read(self._path / save.name / _FILE)
             self._again = tuple(zip(save.groups, found["items"], strict=True))
             self._random = found["random"]
+            self._n_made = found.get("made", 0)
             for name, n_read in save.n_read.items():
                 self._sources.restore(name, n_read, found["sources"].get(name))
         self._is_new = False
         restore_rows(self._runner.master.rows, save.rows)
         self._runner.restore(save.versions, save.through, save.n_failed)
-        self._admission.issue_again((*self._again, *self._since))
+        self._admission.issue_again((*self._issue_kept(save), *self._since))
         self._set_next(save.step)
         restore_process(self._random)
+
+    def _issue_kept(self, save: CommonSave) -> Sequence[Again]:
+        """Issue groups again of which the save has what functions had made; returns the others."""
+        path = self._path / save.name / ROWS_FILE
+        if not self._n_made and not path.exists():
+            return self._again
+        runner, n_used = self._runner, save.rows.partitions[TRAIN].used
+        plan, max_bytes = self._plan, self._admission.max_bytes
+        return issue_kept(path, self._again, runner, self._backend, plan, n_used=n_used, max_bytes=max_bytes)
 
     def is_kept(self, role: object) -> bool:
         """Return whether a save has the weights of a role."""
@@ -235,17 +262,26 @@ class CommonSaves:
         save, again = self._state(step, folder.name_of(partial))
         states = {name: self._sources.state(name) for name in save.n_read}
         random = process_state()
-        found = {"random": random, "items": [item for _, item in again], "sources": states}
+        made = made_groups(self._runner.master.rows) if self.journal.rows else []
+        items = [item for _, item in again]
+        found = {"random": random, "items": items, "sources": states, "made": len(made)}
         try:
             files.write(partial / _FILE, "rows and positions of sources", found)
         except (OSError, FlowError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise self._failed(step, error) from None
+        n_disturbed = self._runner.master.rows.n_disturbed
+        writer = None
+        if made:
+            path, bound = partial / ROWS_FILE, bound_of(self._plan)
+            writer = RowWriter(path, made, bound, self._runner.held, self._backend)
         call = self._runner.post_steps(
             "common save", _steps(Kind.PRE, save_hooks(self._declaration, partial))
         )
+        if writer is not None:
+            writer.start()
         self._begun = _Begun(
-            call, partial, save, again, len(self._since), random, self._runner.master.rows.n_disturbed
+            call, partial, save, again, len(self._since), random, n_disturbed, len(made), writer
         )
 
     def _state(self, step: int, name: str) -> tuple[CommonSave, tuple[Again, ...]]:
@@ -266,6 +302,9 @@ class CommonSaves:
         return save, again
 
     def _item(self, group: SavedGroup, row_id: int) -> dict[str, Value]:
+        element = self._runner.datasets.item_of(row_id)
+        if element is not None:
+            return element  # of a dataset on workers, which read it again
         columns = self._plan.source[group.partition]
         held = self._runner.held
         places = [held.places([row_id], column)[0] for column in columns]
@@ -283,7 +322,9 @@ class CommonSaves:
             error, _ = runner.errors.pop(begun.call)
             self.drop_begun()
             raise self._failed(step, error)
-        if runner.posted[begun.call] is None or n_yielded < step:
+        if begun.writer is not None:
+            begun.writer.release()
+        if runner.posted[begun.call] is None or n_yielded < step or not self._has_rows(begun):
             return
         del runner.posted[begun.call]
         self._begun = None
@@ -292,11 +333,28 @@ class CommonSaves:
         except FlowError:
             shutil.rmtree(begun.partial, ignore_errors=True)
             raise
-        self._again, self._random = begun.again, begun.random
+        self._again, self._random, self._n_made = begun.again, begun.random, begun.n_made
         del self._since[: begun.n_since]
         self._is_new = False
         self.n_restarts = 0
         self._set_next(step)
+
+    def _has_rows(self, begun: _Begun) -> bool:
+        """Return whether a save has its rows; waits for them if nothing else can be done."""
+        if begun.writer is None:
+            return True
+        is_awaited = self._complete >= self._next or not self._runner.master.order.tickets
+        if not begun.writer.is_done and not is_awaited:
+            return False
+        try:
+            begun.writer.end()
+        except (OSError, FlowError) as error:
+            self.drop_begun()
+            raise self._failed(begun.save.step, error) from None
+        if begun.writer.n_unread:
+            text = "%d values of rows are not in the common save of step %d; after a load they are made again"
+            _log.warning(text, begun.writer.n_unread, begun.save.step)
+        return True
 
     def _end_disturbed(self, begun: _Begun) -> None:
         """A worker that is started again was lost: its part may be missing, so this save never counts."""

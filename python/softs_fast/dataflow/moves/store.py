@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ... import _kernels
 from ...errors import ConfigError, FlowError, ForkedError, SegmentError
 from ..values import Value
 from .columns import Places
-from .encoding import EncodedColumn, Targets, decode, empty_values, encode
+from .encoding import empty_values, encode
 from .hosts import HostLinks
 from .memory import copy_memory
+from .packed import fill, write_values
 from .places import ALIGNMENT, MAX_BYTES, SEAL_BYTES, Place, SegmentAddress, seal_offset
 from .segments import HEADER_BYTES, OwnSegment, RemoteSegment, bytes_free
 from .space import Space
@@ -130,7 +130,7 @@ class DataManager:
                 tuple(encoded.forms),
                 np.array(encoded.form_of, np.int64),
             )
-            _write(own, encoded, offsets)
+            write_values(own.data, encoded, offsets)
             # The numbers are the last that is written: a place is valid from here on.
             own.words[places.seals] = places.serials
             self._register(own, column, ids, offsets.tolist(), encoded.n_bytes)
@@ -306,7 +306,7 @@ class DataManager:
         segment = self._segment(places.segment, places.worker)
         _check_serials(segment, places)
         found = empty_values(places)
-        _fill(found, places, segment.data)
+        fill(found, places, segment.data)
         # The holder changes the number before it uses the memory again, so all that was read is of the rows.
         _check_serials(segment, places)
         return found.values
@@ -328,7 +328,7 @@ class DataManager:
         links.read(places, memory, at)
         here = places.moved(places.worker, places.segment, at, places.serials)
         found = empty_values(here)
-        _fill(found, here, memory)
+        fill(found, here, memory)
         return found.values
 
     def _fetch(self, column: str, ids: list[int], places: Places) -> Places:
@@ -441,25 +441,6 @@ def _by_segment(places: Sequence[Place]) -> list[list[int]]:
     for i, place in enumerate(places):
         found.setdefault(place.segment, []).append(i)
     return list(found.values())
-
-
-def _fill(found: Targets, places: Places, data: _Bytes) -> None:
-    """Copy values from where their places say in `data`."""
-    for i in found.others:
-        start = int(places.offsets[i])
-        value = data[start : start + int(places.n_bytes[i])].tobytes()
-        found.values[i] = decode(places.forms[places.form_of[i]][0], value)
-    _kernels.snapshot_scatter(data.ctypes.data, found.copies)
-
-
-def _write(own: OwnSegment, encoded: EncodedColumn, offsets: _Integers) -> None:
-    for i, data in encoded.data.items():
-        own.data[offsets[i] : offsets[i] + len(data)] = np.frombuffer(data, np.uint8)
-    if not encoded.tensors:
-        return
-    pointers = np.array([tensor.data_ptr() for tensor in encoded.tensors], np.int64)
-    targets = own.base + offsets[encoded.rows] + np.array(encoded.at, np.int64)
-    copy_memory(targets, pointers, np.array(encoded.sizes, np.int64))
 
 
 def _check_serials(segment: OwnSegment | RemoteSegment, places: Places) -> None:

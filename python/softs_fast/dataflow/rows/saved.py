@@ -25,7 +25,7 @@ NEW = -1
 
 @dataclass(frozen=True)
 class SavedGroup:
-    """A group of which the rows are made again.
+    """A group that is admitted again; what functions had made of it is in `MadeGroup`, or is made again.
 
     Attributes:
         partition: its name.
@@ -56,7 +56,7 @@ class SavedPartition:
 
 @dataclass(frozen=True)
 class SavedRows:
-    """Counts of all rows. What functions have made of groups that are not complete is left out: it is made again.
+    """Counts of all rows. What functions have made of groups that are not complete is elsewhere, see `MadeGroup`.
 
     Attributes:
         next_id: of the next new row.

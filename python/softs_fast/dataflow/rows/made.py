@@ -1,0 +1,163 @@
+"""What functions have made of groups that are not complete: what a save keeps of it, and a table that has it again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from ..declare.calls import TRAIN
+from ..declare.plan import FlowPlan
+from .queue import ReadyQueue
+from .records import Group, Tag
+from .table import RowTable
+
+__all__ = ["Bound", "MadeGroup", "bound_of", "is_recent", "made_groups", "restore_made"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What bounds the age of rows.
+
+    Attributes:
+        age: of a group when a training function takes it, in steps.
+        window: see `FlowPlan`.
+    """
+
+    age: int
+    window: int
+
+
+@dataclass(frozen=True)
+class MadeGroup:
+    """What is kept of one group of the training partition.
+
+    Attributes:
+        first_id: of its rows.
+        n_rows: how many they are.
+        n_bytes: of all their columns.
+        version: of the weights that made them.
+        done: functions that are through with it, and run again only if what they made is missing and needed.
+        columns: that functions have made, and that are complete.
+        tags: of each row.
+        uses: how often functions with reuse have used it.
+    """
+
+    first_id: int
+    n_rows: int
+    n_bytes: int
+    version: int
+    done: tuple[str, ...]
+    columns: tuple[str, ...]
+    tags: tuple[dict[str, Tag], ...]
+    uses: dict[str, int]
+
+    @property
+    def ids(self) -> range:
+        """Ids of its rows."""
+        return range(self.first_id, self.first_id + self.n_rows)
+
+
+def made_groups(table: RowTable) -> list[MadeGroup]:
+    """Return what is finished of groups that are not complete, the oldest first; groups of which nothing is are left out.
+
+    A column counts if the call that made it has its answer, with its hooks. Those that were made of other columns do not
+    count: such a call is made again, and then the columns of a row that a function reads would not belong together.
+    """
+    number = table._partitions[TRAIN]
+    own = table._own[number]
+    found = (_made(table, own, group) for group in list(table._groups[number].values()))
+    return [one for one in found if one.columns]
+
+
+def _made(table: RowTable, own: list[ReadyQueue], group: Group) -> MadeGroup:
+    void, made, done = 0, 0, []
+    for queue in own:  # each after those that it reads from
+        makes = table._makes[queue.number]
+        is_done = bool(group.done & queue.bit)
+        if makes and not queue.plan.is_strict and (not is_done or table._needs[queue.number] & void):
+            void |= makes
+        elif is_done:
+            done.append(queue.plan.name)
+            made |= makes
+    for row in group.rows:
+        made &= row.have
+    columns = tuple(name for name, column in table._columns.items() if made >> column & 1)
+    uses = {table._queues[function].plan.name: n for function, n in (group.uses or {}).items()}
+    tags = tuple(dict(row.tags or {}) for row in group.rows)
+    n_bytes = sum(row.n_bytes for row in group.rows)
+    return MadeGroup(
+        group.rows[0].id, len(group.rows), n_bytes, group.version, tuple(done), columns, tags, uses
+    )
+
+
+def bound_of(plan: FlowPlan) -> Bound:
+    """Return what bounds the age of rows in a flow."""
+    return Bound(plan.partitions[TRAIN].age_bound, plan.window)
+
+
+def is_recent(plan: FlowPlan, saved: Bound, version: int, n_before: int) -> bool:
+    """Return whether a group is within the bound of the age whenever a training function takes it.
+
+    It is if the bound is as it was, or wider. `ahead` and `window` may have been changed since the save.
+
+    Args:
+        plan: of the flow.
+        saved: what has bounded its age.
+        version: of the weights that made it.
+        n_before: at least the groups that were admitted before it, and not dropped.
+
+    Source: own, see docs/dataflow.md, "Journal and resume".
+    """
+    bound = bound_of(plan)
+    if bound.age >= saved.age and bound.window <= saved.window:
+        return True
+    # At most `window - 1` younger groups overtake it.
+    window = max(bound.window, saved.window)
+    last_step = (n_before + window - 1) // plan.partitions[TRAIN].groups_per_step
+    return last_step - version <= bound.age
+
+
+def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, int], holder: int) -> None:
+    """Give a group that was admitted again what functions had made of it.
+
+    Functions that had made what is missing run again if it is needed, and so do those that had used it; training functions
+    never do.
+
+    Args:
+        table: has the group, with the columns of the source.
+        made: of the group.
+        columns: that are there, with the bytes of each row.
+        holder: the worker that has them.
+    """
+    group = table._rows[made.first_id].group
+    own = {queue.plan.name: queue for queue in table._own[group.partition]}
+    for queue in [own[name] for name in made.done if name in own]:
+        if not group.done & queue.bit and _may_be_done(queue, columns):
+            group.done |= queue.bit
+            group.places[queue.number] = table._n_begun[queue.number]
+            table._n_begun[queue.number] += 1
+            table._n_through[queue.number] += 1
+            queue.discard(group)
+    group.version = made.version
+    group.uses = {own[name].number: n for name, n in made.uses.items() if name in own} or None
+    for row, tags in zip(group.rows, made.tags, strict=True):
+        row.tags = dict(tags)
+    for queue, names in _by_maker(own.values(), columns):
+        if group.done & queue.bit:
+            n_bytes = sum(columns[name] for name in names)
+            table.wrote(made.ids, names, holder, n_bytes=n_bytes)
+    table._make_again(group)
+
+
+def _may_be_done(queue: ReadyQueue, columns: Collection[str]) -> bool:
+    """A training function cannot make its columns again, so without them it gets the group once more."""
+    return not queue.plan.is_strict or set(queue.plan.outputs) <= set(columns)
+
+
+def _by_maker(
+    queues: Collection[ReadyQueue], columns: Collection[str]
+) -> Iterator[tuple[ReadyQueue, list[str]]]:
+    for queue in queues:
+        names = [name for name in queue.plan.outputs if name in columns]
+        if names:
+            yield queue, names

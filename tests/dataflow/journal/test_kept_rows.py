@@ -1,0 +1,267 @@
+"""What was generated before a common save is trained with after it, and not generated again."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flow_processes import in_forks
+from flow_threads import in_threads
+from kept_flow import ROWS, Log, make_flow
+
+import softs_fast.dataflow as df
+from softs_fast.dataflow.held import HeldRows
+from softs_fast.dataflow.journal.row_file import RowFile, RowFileWriter
+from softs_fast.dataflow.journal.row_writer import RowWriter
+from softs_fast.errors import FlowError
+
+# Workers are threads here, and what a thread does to filters of warnings another one may undo.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+
+WATCHDOG_S = 45.0
+N = 5
+
+
+def saved_ids(folder: Path) -> dict[int, int]:
+    """Return rows of the last save that are generated, and how often they were by now."""
+    (path,) = folder.glob("save-*/rows")
+    groups = RowFile(path).groups.values()
+    counts = Log(f"{folder}.log").counts("generate")
+    return {row_id: counts[row_id] for one in groups if "gen.generate" in one.done for row_id in one.ids}
+
+
+def check(folder: Path, kept: dict[int, int], n_steps: int = N) -> None:
+    """Each row of the steps is there; what was kept was not generated again, and is what was trained with."""
+    log = Log(f"{folder}.log")
+    generated, words = log.counts("generate"), log.read("generate")
+    assert kept
+    assert {row_id: generated[row_id] for row_id in kept} == kept
+    last = dict(log.read("train"))
+    assert set(range(n_steps * ROWS)) <= set(last)
+    for row_id, word in last.items():
+        assert (row_id, word) in words
+
+
+def later(kept: dict[int, int], step: int) -> dict[int, int]:
+    """Return those of rows that are not trained with in the steps up to one."""
+    return {row_id: n for row_id, n in kept.items() if row_id >= step * ROWS}
+
+
+@pytest.mark.parametrize("max_age", [1, 2])
+def test_a_flow_that_goes_back_does_not_generate_again(max_age: int, tmp_path: Path) -> None:
+    folder = tmp_path / "j"
+    flow, workers = in_forks("kept_flow", "make_flow", folder=str(folder), max_age=max_age)
+    seen: list[tuple[int, bool]] = []
+    kept: dict[int, int] = {}
+    with flow:
+        for step in flow.steps(N):
+            seen.append((step.number, step.repeated))
+            assert step.age_max <= max_age
+            if not step.repeated and step.number in (2, 4):
+                kept |= saved_ids(folder)
+                os.kill(workers.processes[0].pid, signal.SIGKILL)
+    assert sorted({number for number, _ in seen}) == list(range(1, N + 1))
+    check(folder, kept)
+    assert len(kept) >= max_age * ROWS
+
+
+def be_killed(folder: str, max_age: int, n_steps: int) -> None:
+    """Be a master until a step, and end with SIGKILL."""
+    torch.set_num_threads(1)
+    flow, _ = in_forks("kept_flow", "make_flow", folder=folder, max_age=max_age)
+    with flow:
+        for step in flow.steps():
+            if step.number == n_steps:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("max_age", "killed_at"),
+    [(1, 3), *(pytest.param(age, n, marks=pytest.mark.slow) for age in (1, 2) for n in (1, 2, 4))],
+)
+def test_the_next_master_does_not_generate_again(max_age: int, killed_at: int, tmp_path: Path) -> None:
+    folder = tmp_path / "j"
+    process = multiprocessing.get_context("forkserver").Process(
+        target=be_killed, args=(str(folder), max_age, killed_at)
+    )
+    process.start()
+    process.join(WATCHDOG_S)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
+    kept = later(saved_ids(folder), killed_at - 1)
+    # Workers are others, and as many as there are: all are in this process.
+    with make_flow(str(folder), max_age=max_age, waits=False) as flow:
+        numbers = [step.number for step in flow.steps(N)]
+    assert numbers == list(range(killed_at, N + 1))
+    check(folder, kept)
+
+
+def run(make: Callable[[], df.Flow], n_steps: int) -> list[int]:
+    flow, _ = in_threads(make)
+    with flow:
+        return [step.number for step in flow.steps(n_steps)]
+
+
+def test_a_program_that_is_started_again_goes_on_with_what_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "j"
+    make = functools.partial(make_flow, str(folder), max_age=2)
+    kept: dict[int, int] = {}
+    for n_steps in (2, 3, 5):
+        run(make, n_steps)
+        kept |= saved_ids(folder)
+        assert set(later(saved_ids(folder), n_steps)) == set(range(n_steps * ROWS, (n_steps + 2) * ROWS))
+    check(folder, kept)
+    assert set(Log(f"{folder}.log").counts("generate").values()) == {1}
+
+
+def test_rows_that_would_be_too_old_with_other_options_are_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "j"
+    run(functools.partial(make_flow, str(folder), max_age=2), 2)
+    kept = saved_ids(folder)
+    # No slot for the second half of these, and the first one is too old.
+    flow, _ = in_threads(functools.partial(make_flow, str(folder), max_age=0))
+    with flow:
+        for step in flow.steps(N):
+            assert step.age_max == 0
+    generated = Log(f"{folder}.log").counts("generate")
+    assert {generated[row_id] for row_id in kept} == {2}
+    check(folder, dict.fromkeys(range(4 * ROWS, N * ROWS), 1))
+
+
+def test_without_rows_all_is_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "j"
+    make = functools.partial(make_flow, str(folder), rows=False)
+    run(make, 2)
+    assert not list(folder.glob("save-*/rows"))
+    run(make, N)
+    generated = Log(f"{folder}.log").counts("generate")
+    assert {generated[row_id] for row_id in range(2 * ROWS, 3 * ROWS)} == {2}
+
+
+def test_a_synchronous_flow_has_nothing_to_keep(tmp_path: Path) -> None:
+    folder = tmp_path / "j"
+    run(functools.partial(make_flow, str(folder), max_age=0), 3)
+    assert not list(folder.glob("save-*/rows"))
+
+
+def change(path: Path) -> None:
+    """Change one byte of the first value."""
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.write_bytes(data)
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "n_again", "text"),
+    [
+        (change, 2, r"rows: 2 values were changed, or cut short"),
+        (
+            cut_short,
+            8,
+            r"do not end with an index; it is cut short, or was changed; the rows that had been made",
+        ),
+        (Path.unlink, 8, "No such file"),
+    ],
+)
+def test_what_is_damaged_is_made_again(
+    damage: Callable[[Path], None], n_again: int, text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "j"
+    make = functools.partial(make_flow, str(folder))
+    run(make, 2)
+    kept = saved_ids(folder)
+    (path,) = folder.glob("save-*/rows")
+    damage(path)
+    run(make, N)
+    generated = Log(f"{folder}.log").counts("generate")
+    again = {row_id for row_id, n in generated.items() if n > 1}
+    assert again <= set(kept)
+    assert len(again) == n_again
+    check(folder, dict.fromkeys(set(range(N * ROWS)) - again, 1))
+    (warning,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert text in warning
+
+
+def test_rows_stay_until_they_are_read_while_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: set[int] = set()
+    is_freed, is_late = threading.Event(), threading.Event()
+    real_copy, real_free, n_unread = RowWriter._copy, HeldRows.free, []
+
+    def free(self: HeldRows, ids: Iterable[int]) -> None:
+        ids = list(ids)
+        freed.update(ids)
+        if freed >= set(range(2 * ROWS, 3 * ROWS)):
+            is_freed.set()
+        real_free(self, ids)
+
+    def copy(self: RowWriter, file: Any, piece: Any) -> None:
+        if "save-2-" in str(self._path):
+            # The rows are trained with, and complete, before they are read.
+            is_late.set() if is_freed.wait(WATCHDOG_S) else None
+        real_copy(self, file, piece)
+        n_unread.append(self.n_unread)
+
+    monkeypatch.setattr(HeldRows, "free", free)
+    monkeypatch.setattr(RowWriter, "_copy", copy)
+    folder = tmp_path / "j"
+    flow, _ = in_threads(functools.partial(make_flow, str(folder), max_age=2, save_every=2, waits=False))
+    with flow:
+        assert [step.number for step in flow.steps(4)] == [1, 2, 3, 4]
+        assert is_late.is_set()
+        # Only rows that calls read which go on keep their memory.
+        assert min(flow._runner.held._uses, default=4 * ROWS) >= 4 * ROWS
+        assert not flow._runner.held._gone
+    assert set(n_unread) == {0}
+
+
+def test_a_full_disk_ends_the_flow_and_the_save_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = RowFileWriter.add
+
+    def add(self: RowFileWriter, *args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = tmp_path / "j"
+    make = functools.partial(make_flow, str(folder))
+    run(make, 2)
+    monkeypatch.setattr(RowFileWriter, "add", add)
+    with pytest.raises(
+        FlowError, match=r"common save of step 3 failed; the save of step 2 stays: .*No space"
+    ):
+        run(make, N)
+    monkeypatch.setattr(RowFileWriter, "add", real)
+    assert run(make, N) == [3, 4, 5]
+
+
+def test_a_save_that_is_dropped_stops_its_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_begun = threading.Event()
+    real = RowWriter._copy
+
+    def copy(self: RowWriter, file: Any, piece: Any) -> None:
+        is_begun.set()
+        real(self, file, piece)
+
+    monkeypatch.setattr(RowWriter, "_copy", copy)
+    flow, _ = in_threads(functools.partial(make_flow, str(tmp_path / "j"), max_age=2))
+    with flow:
+        for step in flow.steps():
+            if step.number > 1 and is_begun.is_set():
+                break
+    assert not [one for one in threading.enumerate() if one.name == "softs-flow-rows"]
