@@ -3,12 +3,14 @@
     python examples/ppo_tiny.py
     python examples/ppo_tiny.py --workers 2
     python examples/ppo_tiny.py --workers 4
+    python examples/ppo_tiny.py --workers 4 --in-one
 
 A prompt is a number; the actor writes six numbers, and is rewarded for each that is the one before it plus one. The
 columns of the functions decide what runs when. In one process, rows that are a step old cost nothing and save nothing:
 the picture shows that both learn. With --workers, each worker is a process, and generation goes on beside training; with
 up to three the synchronous run has the same bits as in one process. With four, actor and generator are on two workers
-each: rows are cut between them, and DistributedDataParallel averages the gradients of the actor.
+each: rows are cut between them, and the ranks average their gradients. `--in-one` runs all workers in one process: with
+four, too, the synchronous run has the bits of the processes.
 """
 
 import argparse
@@ -25,7 +27,6 @@ if __name__ == "__main__":
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 import softs_fast.dataflow as df
 from digits_report import HARD, SOFT, STYLE
@@ -60,12 +61,9 @@ class Actor(df.Role):
     """Writes numbers, and learns from their rewards."""
 
     def setup(self, mesh: df.Mesh) -> None:
-        torch.manual_seed(0)  # the reference and the generator begin with the same weights
+        torch.manual_seed(0)  # all ranks, the reference and the generator begin with the same weights
         self.net = Net(NUMBERS)
-        self.trained: nn.Module = self.net
-        if mesh.device_mesh is not None:
-            group = mesh.device_mesh["dp"].get_group()
-            self.trained = DistributedDataParallel(self.net, process_group=group)
+        self.mesh = mesh
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=3e-3)
         self.random = torch.Generator().manual_seed(1 + mesh.rank("dp"))
 
@@ -86,11 +84,12 @@ class Actor(df.Role):
         advantage, _ = advantages(rows)
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
         for _ in range(4):
-            ratio = (log_shares(self.trained(before(rows)), rows["seq"]) - rows["old_logp"]).exp()
+            ratio = (log_shares(self.net(before(rows)), rows["seq"]) - rows["old_logp"]).exp()
             clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
             loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
             self.optimizer.zero_grad()
-            (loss * rows.weight).backward()
+            loss.backward()
+            self.mesh.average_gradients(self.net, rows.weight)
             self.optimizer.step()
         return {"loss": loss.item(), "reward": rows["reward"].mean().item()}
 
@@ -176,10 +175,12 @@ def make_flow(seed: int, max_age: int, n_workers: int = 2) -> df.Flow:
     return df.Flow(calls, source=prompts(seed), group=GROUP, max_age=max_age, digests=True)
 
 
-def run(seed: int, max_age: int, n_steps: int, n_workers: int) -> list[float]:
-    """Train, and return the mean reward of each step; `n_workers` is 0 for one process."""
+def run(seed: int, max_age: int, n_steps: int, n_workers: int, in_one: bool) -> list[float]:
+    """Train, and return the mean reward of each step; `n_workers` is 0 for one object of each role in one process."""
     arguments = {"seed": seed, "max_age": max_age, "n_workers": n_workers or 2}
-    flow = df.Flow.in_processes("ppo_tiny:make_flow", arguments) if n_workers else make_flow(**arguments)
+    flow = make_flow(**arguments)
+    if n_workers:
+        flow = df.Flow.in_processes("ppo_tiny:make_flow", arguments, workers=1 if in_one else None)
     rewards = []
     with flow:
         for step in flow.steps(n_steps):
@@ -225,6 +226,9 @@ def main() -> int:
     parser.add_argument(
         "--workers", type=int, default=0, help="processes, 1 to 4; 0: all in this one (%(default)s)"
     )
+    parser.add_argument(
+        "--in-one", action="store_true", help="run all workers in this process, with the same bits"
+    )
     parser.add_argument("--output", type=Path, default=PICTURE, help="the picture (%(default)s)")
     options = parser.parse_args()
     if options.steps < 1:
@@ -233,7 +237,9 @@ def main() -> int:
         parser.error(f"--workers is {options.workers}; need 0 to 4")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        curves = {age: run(options.seed, age, options.steps, options.workers) for age in (0, 1)}
+        curves = {
+            age: run(options.seed, age, options.steps, options.workers, options.in_one) for age in (0, 1)
+        }
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130

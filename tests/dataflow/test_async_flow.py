@@ -186,6 +186,27 @@ def test_a_step_that_was_complete_is_given_to_the_next_one(gate: type[Gate]) -> 
     asyncio.run(run())
 
 
+def test_an_error_of_what_was_cancelled_is_raised_by_the_next_await(gate: type[Gate]) -> None:
+    def fail() -> None:
+        gate.inside.set()
+        assert gate.go_on.wait(WATCHDOG_S)
+        raise OSError("no such file")
+
+    async def run() -> None:
+        async with make_gate(gate) as flow:
+            task = asyncio.create_task(flow.run(fail))
+            await wait_for(gate.inside)
+            task.cancel()
+            gate.go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(OSError, match="no such file"):
+                await flow.step()
+            assert numbers_of(await flow.step())[0] == 1
+
+    asyncio.run(run())
+
+
 def test_an_error_of_a_cancelled_step_is_raised_by_the_next_one(gate: type[Gate]) -> None:
     gate.holds = "main"
 

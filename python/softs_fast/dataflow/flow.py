@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -12,12 +13,14 @@ from ..fleet.factory import NamedFactory
 from .admission import Admission, Source, Sources
 from .aio import AsyncFlow
 from .backends.backend import Backend
-from .backends.fleet_processes import FleetProcesses
+from .backends.fleet_processes import FleetProcesses, declaration_of
 from .backends.host_processes import HostOptions, HostProcesses
 from .backends.local import LocalBackend
 from .backends.processes import ProcessBackend
+from .backends.ranks import RankBackend
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
+from .declare.datasets import check_read
 from .declare.declaration import Declaration
 from .declare.graph import graph_of
 from .declare.plan import FlowPlan
@@ -43,7 +46,7 @@ class Flow(AsyncFlow):
 
     Args:
         calls: the functions.
-        source: rows, as dicts of the columns that the source has; or by partition.
+        source: rows, as dicts of the columns that the source has, or a `dataset` that workers read; or by partition.
         group: rows that are made of each element of the source, and stay together.
         max_age: largest age, in steps, of rows that a training function gets; 0 is synchronous.
         ahead: steps of rows that may be begun before the step before them is complete; default: `max_age`.
@@ -89,10 +92,11 @@ class Flow(AsyncFlow):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
         sources = Sources(source)
         order, read = graph_of(calls, sources.columns)
+        check_read(sources.datasets, read)
         if TRAIN not in read:
             raise ConfigError(f"no function works on partition {TRAIN!r}")
         self.plan: FlowPlan = plan_of(order, read, group=group, max_age=max_age, ahead=ahead, window=window)
-        self.declaration = Declaration(tuple(calls), group, digests)
+        self.declaration = Declaration(tuple(calls), group, digests, sources.datasets)
         self._sources = sources
         self._calls = {one.name: one for one in calls}
         self._max_failed, self._max_bytes = max_failed, max_bytes
@@ -119,33 +123,43 @@ class Flow(AsyncFlow):
         function: str,
         arguments: Mapping[str, Argument] | None = None,
         *,
+        workers: int | None = None,
         start_timeout_s: float = 120.0,
         max_restarts: int = 5,
     ) -> Flow:
         """Return a flow of which each worker is a process of its own; this one is the master.
 
         The function is called here and in each worker, and returns a `Flow`. Only here its source is read, but for the
-        first element. Rows and weights stay in shared memory of the processes that have made them.
+        first element, unless workers read a dataset. Rows and weights stay in shared memory of the processes that have made them.
 
         Args:
             function: "package.module:function", importable in all processes.
             arguments: what it is given in each.
+            workers: None; or 1: all workers are threads of this process, of which one runs at a time, and the bits are
+                those of processes. See docs/dataflow.md, "Ranks in one process".
             start_timeout_s: how long the workers may take until their roles are made.
             max_restarts: failures in a row after which a worker is not started again, if nothing of its roles is lost
                 with its process; the pauses between double from 0.5 s on. See docs/dataflow.md, "Recovery".
 
         Raises:
             ConfigError: `max_restarts` is below 0, there is no such function, it returns no flow, or a hook needs objects
-                of different workers.
+                of different workers; or, with `workers=1`, a role has a layout of other dimensions than dp.
         """
         if max_restarts < 0:
             raise ConfigError(f"max_restarts is {max_restarts}; it counts failures in a row, from 0")
+        if workers not in (None, 1):
+            raise ConfigError(
+                f"workers is {workers}; need 1, for all in this process, or None, for a process for each number in an `on`"
+            )
         given = arguments_of(arguments or {})
         flow = NamedFactory(function).load()(**given)
         if not isinstance(flow, cls):
             raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
-        processes = FleetProcesses(function, given, flow.declaration, start_timeout_s, max_restarts)
-        flow._use(ProcessBackend(flow.declaration, processes))
+        if workers == 1:
+            flow._use(RankBackend(flow.declaration, partial(declaration_of, function, given)))
+        else:
+            processes = FleetProcesses(function, given, flow.declaration, start_timeout_s, max_restarts)
+            flow._use(ProcessBackend(flow.declaration, processes))
         flow._name = function
         return flow
 

@@ -27,6 +27,7 @@ from .declare.hooks import (
 from .declare.ranks import heads_of
 from .declare.roles import Mesh, Placement, Role
 from .journal.role_state import load_state, save_state
+from .reductions.group import RankGroup
 from .weights.forms import Held, HeldForms
 from .weights.held import held_tensors, reshard
 
@@ -41,6 +42,9 @@ class RoleGroups(Protocol):
 
     def group(self, role: Placement) -> Any:
         """Return the process group of all workers of a role; None if it has one worker."""
+
+    def ranks(self, role: Placement) -> Mapping[str, RankGroup]:
+        """Return the ranks along each dimension of a role in which there are several."""
 
     def agree(self, role: Placement, is_well: bool) -> bool:
         """Return whether all workers of a role say that it is well; each of them calls this."""
@@ -96,7 +100,8 @@ class Objects:
             return Mesh(role.name, role.layout, dict.fromkeys(dims, 1), dict.fromkeys(dims, 0))
         mesh = self._groups.mesh(role) if self._groups is not None else None
         ranks = role.layout.coordinates(role.on.index(self._worker))
-        return Mesh(role.name, role.layout, dims, ranks, mesh)
+        groups = self._groups.ranks(role) if self._groups is not None else {}
+        return Mesh(role.name, role.layout, dims, ranks, mesh, groups)
 
     def is_head(self, role: Placement) -> bool:
         """Return whether this process reports for its data-parallel rank of a role."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import FlowError
@@ -16,7 +16,9 @@ from .held import HeldRows
 from .master import DRIVER, CallState
 from .order.steps import Kind, Order, Step
 from .parallel.moving import parts_of_move, plan_of_move
+from .results import CallResult
 from .rows.table import RowTable, Taken
+from .times import CallTimes
 from .worker.kept import kept_id
 from .worker.work import MainWork, MoveWork, Work
 
@@ -31,14 +33,13 @@ def participants(hook: Hook, owner: Placement | None) -> frozenset[int]:
     return frozenset(worker for role in roles for worker in role.on) or frozenset({DRIVER})
 
 
-def steps_of(call: MFCDef, function: FunctionPlan, taken: Taken, *, has_nodes: bool) -> tuple[Step, ...]:
+def steps_of(call: MFCDef, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
     """Return the steps of a call: what brings its rows, hooks before, its main part, hooks after.
 
     Args:
         call: the function.
         function: the same.
         taken: its rows.
-        has_nodes: whether workers are on several nodes; otherwise rows are where other roles can read them.
     """
     own = frozenset(function.workers) or frozenset({DRIVER})
 
@@ -48,16 +49,9 @@ def steps_of(call: MFCDef, function: FunctionPlan, taken: Taken, *, has_nodes: b
 
     brought = [Step(Kind.MOVE, own, one, 0.1) for one in call.pre_hooks if isinstance(one, DataTransfer)]
     main = Step(Kind.MAIN, own, function.name)
-    after = [
-        Step(Kind.POST, frozenset(one.roles[0].on), one, 0.1)
-        if isinstance(one, DataTransfer)
-        else Step(Kind.POST, participants(one, call.model_name), one, 0.1)
-        for one in call.post_hooks
-        if taken.number % one.every == 0 and (has_nodes or not isinstance(one, DataTransfer))
-    ]
     # Hooks before a training call that could not read its rows have ended, and may change weights.
     before = () if call.trains and taken.is_repeat else call.pre_hooks
-    return (*brought, *hooks(Kind.PRE, before), main, *after)
+    return (*brought, *hooks(Kind.PRE, before), main, *hooks(Kind.POST, call.post_hooks))
 
 
 class RowMoves:
@@ -79,6 +73,8 @@ class RowMoves:
         self._parts: dict[int, dict[int, MoveWork]] = {}
         #: By call the workers that keep values for it.
         self._keeping: dict[int, set[int]] = {}
+        #: By transfer the call that it comes after.
+        self._following: dict[int, CallResult] = {}
 
     @staticmethod
     def ids_of(order: Order, state: CallState | None) -> tuple[int, ...]:
@@ -115,27 +111,23 @@ class RowMoves:
 
         return bring
 
-    def brought(self, worker: int, order: Order, state: CallState) -> Callable[[], Work | None]:
-        """Return what says which rows a worker of another role gets, or any after a move by hand."""
+    def brought(self, worker: int, order: Order) -> Callable[[], Work | None]:
+        """Return what says which rows a worker gets after a call of others, or by hand."""
         hook = order.step.work
         assert isinstance(hook, DataTransfer)
-        names = hook.columns
-        if state.function is not None:
-            call = self._calls[state.function.name]
-            names = columns_of(hook, tuple(call.input_keys), tuple(call.output_keys), is_before=False)
 
         def bring() -> Work | None:
             parts = self._parts.get(order.ticket)
             if parts is None:
-                ids = self._whole(self.ids_of(order, state), names)
-                columns = {name: self._held.places(ids, name) for name in names}
+                ids = self._whole(hook.ids, hook.columns)
+                columns = {name: self._held.places(ids, name) for name in hook.columns}
                 parts = {}
                 if ids and worker != DRIVER:
                     plan = plan_of_move(self._backend, hook.roles[0], self._group, ids, columns)
                     parts = parts_of_move(plan, hook.roles[0], ids, columns)
                 self._parts[order.ticket] = parts
             part = parts.get(worker)
-            return None if part is None else replace(part, is_needed=bool(hook.ids))
+            return None if part is None else replace(part, is_needed=order.step.kind is Kind.MAIN)
 
         return bring
 
@@ -146,7 +138,7 @@ class RowMoves:
             FlowError: a process that held some has ended.
         """
         hook = order.step.work
-        if not isinstance(hook, DataTransfer) or not hook.ids:
+        if not isinstance(hook, DataTransfer) or order.step.kind is not Kind.MAIN:
             return
         there = [row_id for row_id in hook.ids if row_id in self._rows]
         lacking = [row_id for row_id in there if set(hook.columns) - set(self._held.columns(row_id))]
@@ -179,12 +171,44 @@ class RowMoves:
         for worker in self._keeping.pop(call, ()):
             self._backend.free(worker, [kept_id(call)])
 
+    def follow(self, state: CallState, result: CallResult) -> Iterator[Step]:
+        """Yield the steps that bring rows of a call to other roles, now that it has its answer.
+
+        They are calls of their own: a worker that waited for the main part in a step of the same call would be idle.
+        On one node there are none.
+        """
+        if state.function is None or len(set(self._backend.nodes().values())) < 2:
+            return
+        call = self._calls[state.function.name]
+        for one in call.post_hooks:
+            if isinstance(one, DataTransfer):
+                names = columns_of(one, tuple(call.input_keys), tuple(call.output_keys), is_before=False)
+                hook = replace(one, columns=names, ids=result.ids)
+                yield Step(Kind.POST, frozenset(one.roles[0].on), hook, 0.1)
+
+    def begun(self, transfer: int, result: CallResult) -> None:
+        """A transfer after a call was posted."""
+        self._following[transfer] = result
+
+    def followed(self, transfer: int, times: CallTimes | None) -> bool:
+        """A call has its answer: if it is a transfer after another one, its time belongs to that one.
+
+        Args:
+            transfer: number of the call.
+            times: how long it took; None: it has not begun.
+
+        Returns:
+            Whether it is one. If it failed, what was not brought is read by the function that needs it.
+        """
+        result = self._following.pop(transfer, None)
+        if result is None:
+            return False
+        for name, seconds in (times.by_name() if times is not None else {}).items():
+            result.seconds[name] = result.seconds.get(name, 0.0) + seconds
+        return True
+
     def _whole(self, ids: Iterable[int], names: Sequence[str]) -> list[int]:
         """Return the rows of groups that are whole and have all columns."""
         ids = list(ids)
-        without = {
-            row_id // self._group
-            for row_id in ids
-            if row_id not in self._rows or set(names) - set(self._held.columns(row_id))
-        }
+        without = {row_id // self._group for row_id in ids if set(names) - set(self._held.columns(row_id))}
         return [row_id for row_id in ids if row_id // self._group not in without]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import FlowError
-from .backends.backend import Back, Backend, Done, Lost
+from .backends.backend import Back, Backend, Done, Loaded, Lost
+from .datasets.reads import DatasetReads
 from .declare.calls import Interface, MFCDef
 from .declare.declaration import Declaration
 from .declare.hooks import Hook, transfers
@@ -104,6 +105,7 @@ class Runner:
         self._versions = Versions(declaration)
         self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
         self.recovery = Recovery(declaration, self.master, self.held)
+        self.datasets = DatasetReads(declaration, backend, self.master, self.held)
         self._moves = RowMoves(self._calls, plan.group, self.master.rows, self.held, backend)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
@@ -171,11 +173,14 @@ class Runner:
                 self._lose(event)
             elif isinstance(event, Back):
                 self.recovery.join(event.worker, time.monotonic())
+                self.datasets.join(event.worker)
+            elif isinstance(event, Loaded):
+                self.datasets.loaded(event)
             else:
                 self._done(event)
         answered = self._listen(automatic=automatic)
         self._late.end()
-        return answered or bool(events or self._tickets or self.master.order.away)
+        return answered or bool(events or self._tickets or self.master.order.away or self.datasets.is_open)
 
     def _listen(self, *, automatic: bool) -> bool:
         answered = False
@@ -233,7 +238,7 @@ class Runner:
         """
         work, function, taken = order.step.work, state.function, state.taken
         if isinstance(work, DataTransfer) and order.step.kind is not Kind.MOVE:
-            return self._moves.brought(worker, order, state)
+            return self._moves.brought(worker, order)
         if isinstance(work, Hook) and order.step.kind is not Kind.MOVE:
             owner = self._calls[function.name].model_name if function is not None else None
             hook = HookWork(work, owner, taken.step + 1 if taken is not None else 0)
@@ -255,6 +260,7 @@ class Runner:
                 taken.use,
                 taken.ends_step,
                 taken.age,
+                call=state.call.number,
             )
 
         return describe
@@ -411,6 +417,7 @@ class Runner:
             for one in inside:
                 self._part_ended(one, lost.worker)
             self.recovery.lose(lost, names)
+            self.datasets.lose(lost.worker)
             return
         self.recovery.give_up(lost.worker)
         self.lost = self.lost or FlowError(
@@ -431,6 +438,8 @@ class Runner:
         self.answered_s = time.monotonic()
         running = self._running.pop(answer.call, None)
         self._moves.answered(answer.call)
+        if self._moves.followed(answer.call, running.times if running is not None else None):
+            return
         state = running.state if running is not None else None
         taken = state.taken if state is not None else None
         if answer.call in self.master.repeated:
@@ -464,12 +473,15 @@ class Runner:
             self.posted[answer.call] = result
         else:
             self.results.append(result)
+        for step in self._moves.follow(state, result):
+            number = self.master.post_steps("data_transfer", (step,), time.monotonic())
+            self._moves.begun(number, result)
+            self.master.order.flush([number])
 
     # --- Steps of calls ---
 
     def _steps_of(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
-        has_nodes = len(set(self._backend.nodes().values())) > 1
-        return steps_of(self._calls[function.name], function, taken, has_nodes=has_nodes)
+        return steps_of(self._calls[function.name], function, taken)
 
     participants = staticmethod(participants)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def test_a_main_part_finds_what_was_brought() -> None:
     }
     made = sum(4 for _, one in workers.hub.sent if isinstance(one, RunMain) and one.function == 0)
     assert sum(reads) == sizes["RunMain"] == sizes["RunMove"] + made
+    assert reads.count(0) == len(moves_of(workers))
 
 
 def _count_reads(store: Any, reads: list[int]) -> None:
@@ -168,9 +170,15 @@ class Pair(df.Role):
         return {"n": rows.n_rows}
 
 
+INSIDE, FAILED = threading.Event(), threading.Event()
+
+
 def fail_on_one(role: Pair) -> None:
     if role.rank == 1:
+        assert INSIDE.wait(45.0)
         raise RuntimeError("not today")
+    INSIDE.set()  # the report of the transfer was sent before
+    assert FAILED.wait(45.0)
 
 
 def make_pair() -> df.Flow:
@@ -194,7 +202,8 @@ def test_what_was_brought_goes_when_the_main_part_is_skipped() -> None:
         flow.flush(call)
         with pytest.raises(FlowError, match=r"hook fail_on_one of pair.read failed on worker 1 .*not today"):
             call.result()
-        # Both have had their part of the rows, and neither its main part: it ends as an order that was skipped.
+        # Worker 0 has its part of the rows, and gets no main part: that was aborted while it was in the hook.
+        FAILED.set()
         while flow._runner.advance(automatic=False):
             pass
         assert sorted(worker for worker, _ in moves_of(workers)) == [0, 1]

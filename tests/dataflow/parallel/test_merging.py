@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from parts import Model, work_of
@@ -49,6 +50,8 @@ def test_reports_are_the_same_in_whatever_order_they_arrive(order: tuple[int, ..
     assert reports.numbers(role) == {"loss": 2.0}
     assert reports.digest(role) == digest_of_ranks(["aa", "bb"])
     assert (reports.version, reports.seconds) == (6, 5.5)
+    reports.add(replace(done(2), outcome=Outcome(4.0, read_s=2.0)), None)
+    assert reports.seconds == 6.0
 
 
 def test_evaluations_of_ranks_count_the_same() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .roles import Placement
 
-__all__ = ["heads_of", "rank_of", "ranks_of"]
+__all__ = ["heads_of", "peers_along", "rank_of", "ranks_of"]
 
 
 def ranks_of(role: Placement) -> tuple[tuple[int, ...], ...]:
@@ -29,3 +29,19 @@ def heads_of(role: Placement) -> tuple[int, ...]:
 def rank_of(role: Placement, worker: int) -> int:
     """Return the dp rank of a worker of a role."""
     return role.layout.coordinates(role.on.index(worker)).get("dp", 0)
+
+
+def peers_along(role: Placement, worker: int) -> dict[str, tuple[int, ...]]:
+    """Return the workers of the ranks along each dimension of several ranks, by rank, that are elsewhere as a worker is.
+
+    Args:
+        role: that the worker is of.
+        worker: its number; it is one of them.
+    """
+    own = role.layout.coordinates(role.on.index(worker))
+    found = {}
+    for dim, size in role.layout.dims:
+        if size > 1:
+            there = {one: role.layout.coordinates(number) for number, one in enumerate(role.on)}
+            found[dim] = tuple(one for one, at in there.items() if at | {dim: own[dim]} == own)
+    return found

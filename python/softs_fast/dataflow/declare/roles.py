@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ...errors import ConfigError
-from .layout import Layout
+from ..reductions.group import RankGroup
+from ..reductions.reduce import OPS, all_reduce, average_gradients, broadcast, scale_gradients
+from .layout import DIMS, Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 __all__ = ["Mesh", "Placement", "Role", "RoleFunction", "place"]
 
@@ -22,7 +27,9 @@ class Mesh:
         sizes: how many objects there are along each dimension of the layout: all 1 in a flow in one process, where
             each role is one object.
         ranks: where this object is along each dimension.
-        device_mesh: a `torch.distributed.device_mesh.DeviceMesh` of the role's workers; None if there is one object.
+        device_mesh: a `torch.distributed.device_mesh.DeviceMesh` of the role's workers; None if there is one object, or if
+            all workers are in one process.
+        groups: by which sums over ranks are made, for each dimension of several ranks.
     """
 
     name: str
@@ -30,6 +37,7 @@ class Mesh:
     sizes: Mapping[str, int]
     ranks: Mapping[str, int] = field(default_factory=dict)
     device_mesh: Any = None
+    groups: Mapping[str, RankGroup] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...]:
@@ -47,6 +55,91 @@ class Mesh:
     def get_local_rank(self, dim: str) -> int:
         """Return what `rank` does, by the name that DeviceMesh has for it."""
         return self.rank(dim)
+
+    @overload
+    def all_reduce(self, tensors: Tensor, op: str = ..., dim: str = ...) -> Tensor: ...
+
+    @overload
+    def all_reduce(self, tensors: list[Tensor], op: str = ..., dim: str = ...) -> list[Tensor]: ...
+
+    def all_reduce(
+        self, tensors: Tensor | list[Tensor], op: str = "sum", dim: str = "dp"
+    ) -> Tensor | list[Tensor]:
+        """Return the sum or mean of tensors over the ranks along a dimension, in the order of the ranks.
+
+        The bits are the same in several processes and in one (see docs/dataflow.md, "Sums over ranks").
+
+        Args:
+            tensors: one or several on the CPU; each rank calls this with the same shapes and dtypes. float16 and bfloat16
+                are summed in float32.
+            op: "sum" or "mean"; integers have no mean.
+            dim: pp, dp, cp, tp or ep.
+
+        Returns:
+            New tensors without gradients; what was given, if there is one rank.
+
+        Raises:
+            ConfigError: a tensor cannot be summed, or there is no such `op` or `dim`.
+            FlowError: another rank does something else, or has ended.
+        """
+        if op not in OPS:
+            raise ConfigError(f"all_reduce: op is {op!r}; need one of {', '.join(OPS)}")
+        group = self._group(dim)
+        if group is None:
+            return tensors
+        if isinstance(tensors, list):
+            return all_reduce(group, tensors, op)
+        return all_reduce(group, [tensors], op)[0]
+
+    def average_gradients(
+        self, owner: nn.Module | Iterable[Tensor], weight: float = 1.0, *, dim: str = "dp"
+    ) -> None:
+        """Replace gradients by their means over the ranks along a dimension, summed in the order of the ranks.
+
+        With `weight=rows.weight`, and the mean over the rows of a rank as loss, these are the gradients of the mean over
+        all rows. The bits are the same in several processes and in one (see docs/dataflow.md, "Sums over ranks").
+
+        Args:
+            owner: a module, or its parameters, on the CPU; each rank calls this with the same shapes and dtypes. A parameter
+                without a gradient counts as zero, and one that has none on any rank gets none.
+            weight: by which the gradients of this rank are multiplied; those of weight 0 count as zero.
+            dim: pp, dp, cp, tp or ep.
+
+        Raises:
+            ConfigError: a gradient cannot be averaged, or there is no such `dim`.
+            FlowError: another rank does something else, or has ended.
+        """
+        group = self._group(dim)
+        if group is None:
+            scale_gradients(owner, weight)
+        else:
+            average_gradients(group, owner, weight)
+
+    def broadcast(self, owner: nn.Module | Iterable[Tensor], dim: str = "dp") -> None:
+        """Set tensors to those of rank 0 along a dimension; nothing happens if there is one rank.
+
+        Args:
+            owner: a module, of which parameters and buffers are set, or tensors, on the CPU.
+            dim: pp, dp, cp, tp or ep.
+
+        Raises:
+            ConfigError: a tensor is not on the CPU, or there is no such `dim`.
+            FlowError: another rank does something else, or has ended.
+        """
+        group = self._group(dim)
+        if group is not None:
+            broadcast(group, owner)
+
+    def _group(self, dim: str) -> RankGroup | None:
+        if dim not in DIMS:
+            raise ConfigError(f"mesh of role {self.name!r}: dim is {dim!r}; need one of {', '.join(DIMS)}")
+        if self.size(dim) == 1:
+            return None
+        if dim not in self.groups:
+            raise ConfigError(
+                f"mesh of role {self.name!r}: the {self.size(dim)} ranks of {dim} have no process group"
+            )
+        return self.groups[dim]
 
 
 class Role:

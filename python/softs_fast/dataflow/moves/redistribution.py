@@ -125,7 +125,13 @@ class Redistributor:
         self._rates = rates or Rates()
         self._number = {node: i for i, node in enumerate(sorted(set(nodes.values())))}
 
-    def plan(self, rows: RowsToMove, targets: Sequence[Sequence[int]]) -> RedistributionPlan:
+    def plan(
+        self,
+        rows: RowsToMove,
+        targets: Sequence[Sequence[int]],
+        *,
+        slices: Sequence[Sequence[int]] | None = None,
+    ) -> RedistributionPlan:
         """Return a plan by which the workers of each dp rank get the rows of one slice.
 
         Each node gets a value at most once from other nodes; workers of the node read it there.
@@ -133,14 +139,31 @@ class Redistributor:
         Args:
             rows: of the call.
             targets: the workers of each dp rank: peers by tp, pp and cp get the same rows.
+            slices: ids of the rows of each rank, if that is decided; None: the plan cuts rows, and chooses ranks.
 
         Raises:
             ConfigError: a worker has no node or two ranks, a rank has none, there are no ranks or more than 4096, rows
-                are not whole groups, or numbers are negative or too large.
+                are not whole groups, numbers are negative or too large, or slices are not one for each rank, or do not
+                have each row once.
             FlowError: a row has no holder.
         """
         self._check(rows, targets)
-        return _Planning(self._nodes, self._number, self._rates, rows, targets).plan()
+        planning = _Planning(self._nodes, self._number, self._rates, rows, targets)
+        return planning.plan(None if slices is None else self._ranks_of(rows, targets, slices))
+
+    @staticmethod
+    def _ranks_of(
+        rows: RowsToMove, targets: Sequence[Sequence[int]], slices: Sequence[Sequence[int]]
+    ) -> Integers:
+        """Return the rank of each row."""
+        rank_of = {row_id: rank for rank, own in enumerate(slices) for row_id in own}
+        n_rows = sum(map(len, slices))
+        if len(slices) != len(targets) or n_rows != len(rows.ids) or rank_of.keys() != {*rows.ids.tolist()}:
+            raise ConfigError(
+                f"{len(slices)} slices of {n_rows} rows for {len(targets)} ranks and {len(rows.ids)} rows; need a slice "
+                "for each rank, and each row once"
+            )
+        return np.array([rank_of[row_id] for row_id in rows.ids.tolist()], np.int64)
 
     def _check(self, rows: RowsToMove, targets: Sequence[Sequence[int]]) -> None:
         members = [worker for rank in targets for worker in rank]
@@ -199,15 +222,21 @@ class _Planning:
             {self.node_of[worker]: worker for worker in sorted(rank, reverse=True)} for rank in targets
         ]
 
-    def plan(self) -> RedistributionPlan:
-        """Make the slices, name them, and choose senders."""
+    def plan(self, given: Integers | None) -> RedistributionPlan:
+        """Make the slices, name them, and choose senders.
+
+        Args:
+            given: the rank of each row, if that is decided.
+        """
         rows, n_ranks = self.rows, len(self.targets)
-        if rows.tokens is None:
+        if given is not None:
+            slice_of = given
+        elif rows.tokens is None:
             slice_of = slices_by_count(self.n_rows, rows.group, n_ranks)
         else:
             slice_of = slices_by_tokens(rows.tokens, rows.group, n_ranks)
         between, rank_of_slice = self._named(slice_of)
-        rank_of = np.array(rank_of_slice, np.int64)[slice_of]
+        rank_of = given if given is not None else np.array(rank_of_slice, np.int64)[slice_of]
         in_rank = [np.flatnonzero(rank_of == rank) for rank in range(n_ranks)]
         sent = self._sent(in_rank)
         read = self._read(in_rank)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..declare.calls import Interface, MFCDef
@@ -11,7 +11,7 @@ from ..moves.places import Place
 from ..moves.redistribution import Redistributor, RowsToMove
 from ..worker.work import MainWork, Slice
 
-__all__ = ["lengths_of", "parts_of"]
+__all__ = ["lengths_of", "parts_of", "slices_of"]
 
 
 def parts_of(work: MainWork, call: MFCDef, group: int) -> dict[int, MainWork]:
@@ -33,7 +33,8 @@ def parts_of(work: MainWork, call: MFCDef, group: int) -> dict[int, MainWork]:
     ranks, heads = ranks_of(role), heads_of(role)
     is_padded = call.uneven == "pad" and call.least == call.n_seqs
     by_count = is_padded or call.interface_type is Interface.GENERATE
-    slices = _slices(work, ranks, group, None if by_count else lengths_of(list(work.columns.values())))
+    tokens = None if by_count else lengths_of(list(work.columns.values()))
+    slices = slices_of(work.ids, work.columns, ranks, group, tokens)
     n_full = -(-(call.n_seqs // group) // len(ranks)) * group if is_padded else 0
     places = {row_id: i for i, row_id in enumerate(work.ids)}
     found = {}
@@ -67,16 +68,29 @@ def _length(place: Place) -> int:
     return sum(shape[0] if shape else 1 for _, shape in place.parts)
 
 
-def _slices(
-    work: MainWork, ranks: Sequence[Sequence[int]], group: int, tokens: Sequence[int] | None
+def slices_of(
+    ids: Sequence[int],
+    columns: Mapping[str, Sequence[Place]],
+    ranks: Sequence[Sequence[int]],
+    group: int,
+    tokens: Sequence[int] | None,
 ) -> list[list[int]]:
+    """Return the rows of each dp rank.
+
+    Args:
+        ids: of the rows.
+        columns: by name the places of values, as many as ids.
+        ranks: the workers of each.
+        group: rows that stay together.
+        tokens: of each row, by which slices are balanced; None: by count.
+    """
     if len(ranks) == 1:
-        return [list(work.ids)]
-    holders = {key: [(one.worker,) for one in column] for key, column in work.columns.items()}
+        return [list(ids)]
+    holders = {key: [(one.worker,) for one in column] for key, column in columns.items()}
     known = {worker for rank in ranks for worker in rank}
     known |= {worker for column in holders.values() for (worker,) in column}
-    # All workers are on one host: a row that a worker does not hold is copied, whichever worker has it.
+    # As if all workers were on one host: so the bits do not depend on which hosts they are on.
     plans = Redistributor(dict.fromkeys(known, 0))
-    n_bytes = {key: [one.n_bytes for one in column] for key, column in work.columns.items()}
-    plan = plans.plan(RowsToMove.of(work.ids, n_bytes, holders, tokens=tokens, group=group), ranks)
+    n_bytes = {key: [one.n_bytes for one in column] for key, column in columns.items()}
+    plan = plans.plan(RowsToMove.of(ids, n_bytes, holders, tokens=tokens, group=group), ranks)
     return [one.tolist() for one in plan.slices]

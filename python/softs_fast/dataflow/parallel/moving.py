@@ -11,7 +11,7 @@ from ..declare.roles import Placement
 from ..moves import Place, RedistributionPlan, Redistributor, RowsToMove
 from ..values import n_bytes_of
 from ..worker.work import MoveWork
-from .cutting import lengths_of
+from .cutting import lengths_of, slices_of
 
 __all__ = ["parts_of_move", "plan_of_move"]
 
@@ -21,7 +21,7 @@ def plan_of_move(
 ) -> RedistributionPlan:
     """Return the plan by which rows get to the workers of a role, from where they are now.
 
-    Rows are cut as those of a call: whole groups, by length where lengths differ. In one process all is there.
+    Rows are cut as those of a call that reads these columns, by length where lengths differ. In one process all is there.
 
     Args:
         backend: knows nodes and holders.
@@ -33,10 +33,10 @@ def plan_of_move(
     ranks = ranks_of(role) if backend.cuts_rows else (role.on[:1],)
     holders = {name: backend.holders(name, ids, places) for name, places in columns.items()}
     n_bytes = {name: [_n_bytes(place) for place in places] for name, places in columns.items()}
-    is_cut = len(ranks) > 1 and all(isinstance(one, Place) for places in columns.values() for one in places)
-    tokens = lengths_of(list(columns.values())) if is_cut else None
+    tokens = lengths_of(list(columns.values())) if len(ranks) > 1 else None
+    slices = slices_of(ids, columns, ranks, group, tokens)
     rows = RowsToMove.of(ids, n_bytes, holders, tokens=tokens, group=group)
-    return Redistributor(backend.nodes()).plan(rows, ranks)
+    return Redistributor(backend.nodes()).plan(rows, ranks, slices=slices)
 
 
 def parts_of_move(

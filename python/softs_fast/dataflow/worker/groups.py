@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from ..declare.declaration import Declaration
+from ..declare.ranks import peers_along
 from ..declare.roles import Placement
+from ..reductions.gloo import GlooRanks
 
 __all__ = ["Groups", "has_groups"]
 
@@ -47,7 +49,8 @@ class Groups:
         from torch.distributed.device_mesh import DeviceMesh
 
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        workers = declaration.workers
+        self._worker = worker
+        self._workers = workers = declaration.workers
         store = (
             dist.FileStore(meeting, len(workers))
             if isinstance(meeting, str)
@@ -81,6 +84,17 @@ class Groups:
     def group(self, role: Placement) -> Any:
         """Return the process group of all workers of a role, by their numbers; None if it has one worker."""
         return self._groups.get(role.name)
+
+    def ranks(self, role: Placement) -> dict[str, GlooRanks]:
+        """Return the ranks along each dimension of a role in which there are several; empty if it has one worker."""
+        import torch.distributed as dist
+
+        mesh, found = self.mesh(role), {}
+        for dim, peers in (peers_along(role, self._worker) if mesh is not None else {}).items():
+            group = mesh.get_group(dim)
+            order = [dist.get_group_rank(group, self._workers.index(one)) for one in peers]
+            found[dim] = GlooRanks(group, order)
+        return found
 
     def agree(self, role: Placement, is_well: bool) -> bool:
         """Return whether all workers of a role say that it is well; each of them calls this.

@@ -114,6 +114,11 @@ class Part:
         outcome.seconds = time.monotonic() - began - read_s
         return outcome, n_bytes
 
+    def free(self, ids: Sequence[int]) -> None:
+        """Drop rows, and what was brought of them or for calls that are over."""
+        self._store.free(ids)
+        self.kept.free(ids)
+
     def _read_all(self, work: MainWork, ticket: int) -> tuple[dict[str, list[Value]], float, Failure | None]:
         """Return the inputs of a function and how long they took, or why they cannot be read.
 

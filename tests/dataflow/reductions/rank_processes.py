@@ -1,0 +1,84 @@
+"""Ranks as processes with a group of gloo, and as threads: the same function is called in each."""
+
+from __future__ import annotations
+
+import functools
+import io
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from softs_fast.dataflow.lockstep.groups import LockstepRanks, Meetings
+from softs_fast.dataflow.lockstep.threads import LockstepThreads
+from softs_fast.dataflow.reductions.gloo import GlooRanks
+from softs_fast.dataflow.reductions.group import RankGroup
+
+WATCHDOG_S = 45.0
+
+#: Takes the ranks and the own rank.
+RankFunction = Callable[[RankGroup, int], Any]
+
+
+def of_processes(function: RankFunction, order: list[int]) -> list[Any]:
+    """Return what a function returns in each of several processes.
+
+    Args:
+        function: of a module that processes can import.
+        order: for each rank its rank in the process group.
+    """
+    context = multiprocessing.get_context("forkserver")
+    with tempfile.TemporaryDirectory() as folder:
+        pipes = [context.Pipe(duplex=False) for _ in order]
+        processes = [
+            context.Process(target=_serve, args=(function, f"{folder}/store", rank, order, pipes[rank][1]))
+            for rank in range(len(order))
+        ]
+        for process, (_, end) in zip(processes, pipes, strict=True):
+            process.start()
+            end.close()
+        results = []
+        for begin, _ in pipes:
+            assert begin.poll(WATCHDOG_S), "a rank has not answered"
+            results.append(torch.load(io.BytesIO(begin.recv_bytes())))
+            begin.close()
+        for process in processes:
+            process.join(WATCHDOG_S)
+            assert process.exitcode == 0
+            process.close()
+    return results
+
+
+def _serve(function: RankFunction, path: str, rank: int, order: list[int], pipe: Any) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(path, len(order)), rank=order[rank], world_size=len(order)
+    )
+    # A pipe would pass tensors in shared memory, which goes with this process.
+    found = io.BytesIO()
+    torch.save(function(GlooRanks(dist.group.WORLD, order), rank), found)
+    pipe.send_bytes(found.getvalue())
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def of_threads(function: RankFunction, n_ranks: int) -> list[Any]:
+    """Return what a function returns in each of several ranks of this process."""
+    threads = LockstepThreads(range(n_ranks))
+    try:
+        meetings, members = Meetings(threads), tuple(range(n_ranks))
+        parts = {
+            rank: functools.partial(function, LockstepRanks(meetings, rank, members, "over dp"), rank)
+            for rank in members
+        }
+        ended = threads.run(parts)
+    finally:
+        threads.close()
+    for one in ended.values():
+        if one.error is not None:
+            raise one.error
+    return [ended[rank].value for rank in members]
