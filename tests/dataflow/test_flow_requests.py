@@ -119,7 +119,8 @@ def test_requests_that_are_refused(parts: Parts) -> None:
 def test_questions_are_answered_without_the_order(parts: Parts) -> None:
     flow, gen, _ = parts
     assert flow.ask("model_config", role=gen) == {"layers": 2}
-    assert flow.ask("spec") == {"train": {"columns": ("x",), "rows_per_step": 4, "slots": 4, "age_bound": 0}}
+    numbers = {"rows_per_step": 4, "slots": 4, "age_bound": 0}
+    assert flow.ask("spec") == {"train": {"columns": ("x",), "elements": None, **numbers}}
     flow.fetch(4)
     nothing = {"steps": 0, "dropped": {}, "restarts": 0, "made_again": 0}
     assert flow.ask("stats") == {"rows": 4, "bytes": 16, **nothing}

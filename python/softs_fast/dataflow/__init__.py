@@ -5,6 +5,7 @@
 
 from .batch import Rows
 from .declare.calls import Interface, MFCDef, call
+from .declare.datasets import Dataset, dataset
 from .declare.hooks import evaluate, hook, offload, param_realloc, publish, save
 from .declare.layout import Layout
 from .declare.roles import Mesh, Placement, Role, place
@@ -16,6 +17,7 @@ from .results import CallResult, FlowStep
 
 __all__ = [
     "CallResult",
+    "Dataset",
     "Flow",
     "FlowStep",
     "Interface",
@@ -30,6 +32,7 @@ __all__ = [
     "Rows",
     "call",
     "data_transfer",
+    "dataset",
     "evaluate",
     "hook",
     "offload",

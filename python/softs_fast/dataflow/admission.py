@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from ..errors import ConfigError, FlowError
 from .declare.calls import TRAIN
+from .declare.datasets import Dataset
 from .declare.plan import FlowPlan
 from .rows.saved import NEW, SavedGroup
 from .runner import Runner
@@ -20,9 +21,9 @@ __all__ = ["Admission", "Again", "Source", "Sources"]
 
 _log = logging.getLogger(__name__)
 
-#: Rows, as dicts of columns.
-Source = Iterable[Mapping[str, Value]]
-#: A group of which the rows are made again, and its element of the source.
+#: Rows, as dicts of columns; or a dataset that workers read.
+Source = Iterable[Mapping[str, Value]] | Dataset
+#: A group of which the rows are made again, and its element of the source; of a dataset, which element it is.
 Again = tuple[SavedGroup, dict[str, Value]]
 
 #: A source that is skipped forward for longer shows its progress, seconds.
@@ -30,7 +31,7 @@ _PROGRESS_S = 5.0
 
 
 class Sources:
-    """Iterators over the elements of sources.
+    """Iterators over the elements of sources; of datasets on workers, how far they were read.
 
     Args:
         source: one, or several by partition.
@@ -39,7 +40,9 @@ class Sources:
         ConfigError: one of them does not begin with a dict of columns.
 
     Attributes:
-        iterators: by partition.
+        iterators: by partition, without datasets.
+        datasets: by partition.
+        positions: of datasets, how many elements of each shard have become rows, by partition.
         columns: of the first element, by partition.
         n_read: how many elements were read, by partition.
     """
@@ -51,7 +54,12 @@ class Sources:
         self.n_read = dict.fromkeys(sources, 0)
         # Of each source what it is, and its iterator.
         self._given: dict[str, tuple[Any, Any]] = {}
+        self.datasets = {name: one for name, one in sources.items() if isinstance(one, Dataset)}
+        self.positions = {name: [0] * len(one.heads) for name, one in self.datasets.items()}
         for name, one in sources.items():
+            if isinstance(one, Dataset):
+                self.columns[name] = one.columns
+                continue
             iterator = iter(one)
             first = next(iterator, None)
             if not isinstance(first, Mapping) or not first:
@@ -69,7 +77,9 @@ class Sources:
         return item
 
     def state(self, partition: str) -> Any:
-        """Return what `state_dict` of a source says; None if it has none, or was not read yet."""
+        """Return what `state_dict` of a source says; None if it has none, or was not read yet. Of a dataset its positions."""
+        if partition in self.positions:
+            return {"shards": list(self.positions[partition])}
         source = self._stateful(partition)
         return source.state_dict() if source is not None and self.n_read[partition] else None
 
@@ -84,6 +94,10 @@ class Sources:
         Raises:
             FlowError: it is another source than it was.
         """
+        if partition in self.positions:
+            self.positions[partition][:] = state["shards"]
+            self.n_read[partition] = n_read
+            return
         source = self._stateful(partition)
         if state is not None and source is None:
             raise FlowError(
@@ -96,6 +110,11 @@ class Sources:
         else:
             self._skip(partition, n_read)
         self.n_read[partition] = n_read
+
+    def n_elements(self, partition: str) -> int | None:
+        """Return how many elements a source of this process has; None if it is no sequence."""
+        given, _ = self._given[partition]
+        return len(given) if isinstance(given, Sequence) else None
 
     def _skip(self, partition: str, n: int) -> None:
         shown_s = time.monotonic()
@@ -134,7 +153,9 @@ class Admission:
         self._max_bytes = max_bytes
         self._largest_group = 0
         self._again: dict[str, deque[Again]] = {name: deque() for name in sources.iterators}
-        #: Called with partition and columns of each element that is read.
+        self._datasets = runner.datasets
+        self._datasets.begin(sources.positions)
+        #: Called with partition and columns of each element that is read; of a dataset with which it is.
         self.on_read: Callable[[str, dict[str, Value]], None] = lambda partition, item: None
 
     @property
@@ -145,39 +166,77 @@ class Admission:
     def issue_again(self, groups: Iterable[Again]) -> None:
         """Admit these groups before anything else is read of their sources, as soon as they have slots."""
         for one in groups:
-            self._again[one[0].partition].append(one)
+            if one[0].partition in self._datasets:
+                self._datasets.issue_again(*one)
+            else:
+                self._again[one[0].partition].append(one)
 
     @property
     def waiting(self) -> tuple[Again, ...]:
         """Groups that are to be issued again, and have not been yet."""
-        return tuple(one for waiting in self._again.values() for one in waiting)
+        own = tuple(one for waiting in self._again.values() for one in waiting)
+        return (*own, *self._datasets.waiting())
 
     def fill(self) -> bool:
         """Admit groups while there is room; returns whether there were some.
 
+        Of a dataset on workers those of a step are admitted at once, so that what functions get does not depend on when
+        each element arrives.
+
         Raises:
-            FlowError: the bytes never suffice for a step, or an element lacks a column.
+            FlowError: the bytes never suffice for a step, or an element cannot be read, or lacks a column.
         """
         master, admitted = self._runner.master, False
-        while not master.is_over(TRAIN) and master.rows.room(TRAIN) > 0 and self._has_bytes():
+        self._datasets.check()
+        per_step = self._plan.partitions[TRAIN].groups_per_step
+        if master.is_over(TRAIN) or not self.has(min(master.rows.room(TRAIN), per_step), TRAIN):
+            return False
+        while (
+            not master.is_over(TRAIN)
+            and master.rows.room(TRAIN) > 0
+            and self._has_bytes()
+            and self.has(1, TRAIN)
+        ):
             admitted |= bool(self.next_group(TRAIN))
         return admitted
 
-    def fetch(self, n_rows: int, partition: str) -> tuple[int, ...]:
-        """Admit so many rows; returns their ids, fewer at the end of the source.
+    def has(self, n_groups: int, partition: str) -> bool:
+        """Return whether the next elements of a partition are there, or its end; heads of a dataset are asked for them.
+
+        In training they also read ahead what has a slot, and one step more.
+        """
+        if partition not in self._datasets:
+            return True
+        ahead = 0
+        if partition == TRAIN:
+            room, per_step = (
+                self._runner.master.rows.room(TRAIN),
+                self._plan.partitions[TRAIN].groups_per_step,
+            )
+            ahead = max(room - n_groups, 0) + per_step
+        return self._datasets.want(partition, n_groups, ahead)
+
+    def check_fetch(self, n_rows: int, partition: str) -> None:
+        """Check that so many rows can be admitted.
 
         Raises:
             ConfigError: see `Flow.fetch`.
-            FlowError: an element lacks a column.
         """
-        if partition not in self._sources.iterators:
-            names = ", ".join(self._sources.iterators)
+        if partition not in self._sources.columns:
+            names = ", ".join(self._sources.columns)
             raise ConfigError(f"partition {partition!r} has no source; there are {names}")
         room = self._runner.master.rows.room(partition) * self._plan.group
         if n_rows < 1 or n_rows % self._plan.group or n_rows > room:
             raise ConfigError(
                 f"fetch of {n_rows} rows: need whole groups of {self._plan.group}, and {room} have a slot"
             )
+
+    def fetch(self, n_rows: int, partition: str) -> tuple[int, ...]:
+        """Admit so many rows, see `check_fetch` and `has`; returns their ids, fewer at the end of the source.
+
+        Raises:
+            FlowError: an element cannot be read, or lacks a column.
+        """
         groups = (self.next_group(partition) for _ in range(n_rows // self._plan.group))
         return tuple(row_id for group in groups for row_id in group)
 
@@ -185,8 +244,10 @@ class Admission:
         """Admit the next group of a partition; returns its ids, none at the end of the source.
 
         Raises:
-            FlowError: the element lacks a column.
+            FlowError: the element cannot be read, or lacks a column.
         """
+        if partition in self._datasets:
+            return self._next_element(partition)
         if self._again[partition]:
             group, columns = self._again[partition].popleft()
             return self._runner.admit(partition, columns, None if group.first_id == NEW else group)
@@ -201,6 +262,17 @@ class Admission:
         columns = {name: cut(name, [item[name]], 1)[0] for name in wanted}
         self.on_read(partition, columns)
         return self._runner.admit(partition, columns)
+
+    def _next_element(self, partition: str) -> tuple[int, ...]:
+        found = self._datasets.admit(partition)
+        if found is None:
+            self._runner.master.end_source(partition)
+            return ()
+        ids, item = found
+        if item is not None:
+            self._sources.n_read[partition] += 1
+            self.on_read(partition, item)
+        return ids
 
     def _has_bytes(self) -> bool:
         if self._max_bytes is None:

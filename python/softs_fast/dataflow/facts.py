@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .declare.calls import TRAIN
@@ -11,11 +12,12 @@ from .runner import Runner
 __all__ = ["spec_of", "stats_of"]
 
 
-def spec_of(plan: FlowPlan) -> dict[str, dict[str, Any]]:
-    """Return by partition the columns of the source, rows per step, slots in rows, and the bound of the age."""
+def spec_of(plan: FlowPlan, n_elements: Mapping[str, int | None]) -> dict[str, dict[str, Any]]:
+    """Return by partition columns and elements of the source, rows per step, slots in rows, and the bound of the age."""
     return {
         name: {
             "columns": plan.source[name],
+            "elements": n_elements[name],
             "rows_per_step": plan.group * partition.groups_per_step,
             "slots": plan.group * partition.slots,
             "age_bound": partition.age_bound,

@@ -20,6 +20,7 @@ from .backends.processes import ProcessBackend
 from .backends.ranks import RankBackend
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
+from .declare.datasets import check_read
 from .declare.declaration import Declaration
 from .declare.graph import graph_of
 from .declare.plan import FlowPlan
@@ -45,7 +46,7 @@ class Flow(AsyncFlow):
 
     Args:
         calls: the functions.
-        source: rows, as dicts of the columns that the source has; or by partition.
+        source: rows, as dicts of the columns that the source has, or a `dataset` that workers read; or by partition.
         group: rows that are made of each element of the source, and stay together.
         max_age: largest age, in steps, of rows that a training function gets; 0 is synchronous.
         ahead: steps of rows that may be begun before the step before them is complete; default: `max_age`.
@@ -91,10 +92,11 @@ class Flow(AsyncFlow):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
         sources = Sources(source)
         order, read = graph_of(calls, sources.columns)
+        check_read(sources.datasets, read)
         if TRAIN not in read:
             raise ConfigError(f"no function works on partition {TRAIN!r}")
         self.plan: FlowPlan = plan_of(order, read, group=group, max_age=max_age, ahead=ahead, window=window)
-        self.declaration = Declaration(tuple(calls), group, digests)
+        self.declaration = Declaration(tuple(calls), group, digests, sources.datasets)
         self._sources = sources
         self._calls = {one.name: one for one in calls}
         self._max_failed, self._max_bytes = max_failed, max_bytes
@@ -128,7 +130,7 @@ class Flow(AsyncFlow):
         """Return a flow of which each worker is a process of its own; this one is the master.
 
         The function is called here and in each worker, and returns a `Flow`. Only here its source is read, but for the
-        first element. Rows and weights stay in shared memory of the processes that have made them.
+        first element, unless workers read a dataset. Rows and weights stay in shared memory of the processes that have made them.
 
         Args:
             function: "package.module:function", importable in all processes.

@@ -28,6 +28,9 @@ class HeldRows:
         self._holders: dict[int, set[int]] = {}
         self._uses: Counter[int] = Counter()
         self._gone: set[int] = set()
+        # Rows that were made of one element of a dataset, which its head keeps once, by worker and id of the element.
+        self._elements: dict[int, tuple[int, int]] = {}
+        self._rows: dict[tuple[int, int], list[int]] = {}
 
     @staticmethod
     def holder(worker: int) -> int:
@@ -39,6 +42,24 @@ class HeldRows:
         for row_id in ids:
             self._places[row_id] = {}
             self._holders[row_id] = set()
+
+    def bind(self, ids: Sequence[int], worker: int, element: int) -> None:
+        """A worker keeps the values of an element of a dataset for these rows, until all of them have gone."""
+        self._rows[worker, element] = list(ids)
+        for row_id in ids:
+            self._elements[row_id] = (worker, element)
+
+    def element(self, row_id: int) -> tuple[int, int] | None:
+        """Return the worker and the id of the element that a row was made of; None: it is of another source."""
+        return self._elements.get(row_id)
+
+    def elements_of(self, worker: int) -> list[int]:
+        """Return the elements that a worker keeps, or has kept, for rows."""
+        return [element for head, element in self._rows if head == worker]
+
+    def rows_of(self, worker: int, element: int) -> tuple[int, ...]:
+        """Return the rows of an element that are there; none if all have gone."""
+        return tuple(self._rows.get((worker, element), ()))
 
     def write(self, column: str, ids: Sequence[int], places: Sequence[Any], worker: int) -> None:
         """A worker has made a column; the values of rows that have gone are freed there."""
@@ -103,10 +124,16 @@ class HeldRows:
             self._places.pop(row_id, None)
             for worker in self._holders.pop(row_id, ()):
                 by_worker.setdefault(worker, []).append(row_id)
+            element = self._elements.pop(row_id, None)
+            if element is not None:
+                self._rows[element].remove(row_id)
+                if not self._rows[element]:
+                    del self._rows[element]
+                    by_worker.setdefault(element[0], []).append(element[1])
         for worker, gone in by_worker.items():
             self._backend.free(worker, gone)
 
     def clear(self) -> None:
         """All rows have gone with the flow."""
-        for rows in (self._places, self._holders, self._uses, self._gone):
+        for rows in (self._places, self._holders, self._uses, self._gone, self._elements, self._rows):
             rows.clear()

@@ -73,6 +73,8 @@ class Master:
         self.hold: int | None = None
         #: Calls that functions have made, of which the answer is no error: their rows are for another call.
         self.repeated: set[int] = set()
+        #: Elements of datasets that are read again for rows of the flow: more can be ready soon.
+        self.n_awaited = 0
         self._unread: set[int] = set()
         self._n_withdrawn_at = 0
         # Functions that make inputs of a function, directly or not.
@@ -256,7 +258,7 @@ class Master:
                 self.order.cancel(call.number, "its rows have lost columns, which are made again")
 
     def _is_idle(self) -> bool:
-        return not self.order.tickets and not self.order.ready and not self.order.away
+        return not (self.order.tickets or self.order.ready or self.order.away or self.n_awaited)
 
     def _make_short_call(self, now_s: float) -> bool:
         """Make a call of fewer rows than a function wants, if no more can come; returns whether there is one.
@@ -272,7 +274,7 @@ class Master:
         return False
 
     def _is_last(self, function: FunctionPlan) -> bool:
-        if function.partition not in self._over or not self.rows.n_ready(function.name):
+        if self.n_awaited or function.partition not in self._over or not self.rows.n_ready(function.name):
             return False
         if self._n_open[function.name] and function.reuse > 1:
             return False  # its rows may return for another use

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
-from .admission import Admission
+from ..errors import ConfigError, FlowError
+from .admission import Admission, Sources
 from .backends.backend import Backend
 from .checkpoints import last_checkpoint
 from .declare.calls import TRAIN, MFCDef
@@ -51,6 +51,7 @@ class Requests(ABC):
     _n_steps: int
     _runner: Runner
     _saves: CommonSaves | None
+    _sources: Sources
 
     @abstractmethod
     def _turn(self, *, automatic: bool, timeout_s: float | None = None) -> bool:
@@ -63,8 +64,14 @@ class Requests(ABC):
 
         Raises:
             ConfigError: it is no whole number of groups, the partition has no source, or there are no slots.
+            FlowError: an element cannot be read.
         """
         self._check_open()
+        self._admission.check_fetch(n_rows, partition)
+        with self._backend.doing.flow():
+            while not self._admission.has(n_rows // self.plan.group, partition):
+                if not self._turn(automatic=False):
+                    raise FlowError(f"elements of partition {partition!r} do not arrive:\n{self.explain()}")
         return self._admission.fetch(n_rows, partition)
 
     def post(self, what: RoleFunction | Hook | str, ids: Iterable[int] = ()) -> PostedCall:
@@ -135,7 +142,8 @@ class Requests(ABC):
         """Send a non-blocking request.
 
         Args:
-            what: "spec" returns columns of the source, rows per step, and the bound of the age; "stats" rows, bytes,
+            what: "spec" returns columns of the source, how many elements it has if it is a sequence, or all shards of a
+                dataset are (None otherwise), rows per step, and the bound of the age; "stats" rows, bytes,
                 steps, drops, restarts of workers, and rows that were made again; "inside" what each worker process is
                 inside of, also while it computes; "stacks" where the Python code of each is that is inside of something,
                 the innermost frame first; "model_config" what the role's `model_config` returns.
@@ -146,7 +154,7 @@ class Requests(ABC):
         """
         match what:
             case "spec":
-                return spec_of(self.plan)
+                return spec_of(self.plan, self._n_elements())
             case "stats":
                 return stats_of(self._runner, self._n_steps)
             case "inside":
@@ -214,7 +222,20 @@ class Requests(ABC):
 
     def explain(self) -> str:
         """Return what each function waits for, since when, and which workers are inside which tickets."""
-        return explain(self._runner.master, time.monotonic())
+        now_s = time.monotonic()
+        return explain(self._runner.master, now_s) + self._runner.datasets.explain(now_s)
+
+    def _n_elements(self) -> dict[str, int | None]:
+        datasets = list(self.declaration.datasets)
+        found: dict[str, int | None] = {}
+        for name in self.plan.partitions:
+            if name not in datasets:
+                found[name] = self._sources.n_elements(name)
+            else:
+                found[name] = (
+                    self._backend.elements.n_elements(datasets.index(name)) if self._is_open else None
+                )
+        return found
 
     def _check_open(self) -> None:
         if not self._is_open:

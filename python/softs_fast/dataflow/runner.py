@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import FlowError
-from .backends.backend import Back, Backend, Done, Lost
+from .backends.backend import Back, Backend, Done, Loaded, Lost
+from .datasets.reads import DatasetReads
 from .declare.calls import Interface, MFCDef
 from .declare.declaration import Declaration
 from .declare.hooks import Hook, transfers
@@ -104,6 +105,7 @@ class Runner:
         self._versions = Versions(declaration)
         self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
         self.recovery = Recovery(declaration, self.master, self.held)
+        self.datasets = DatasetReads(declaration, backend, self.master, self.held)
         self._moves = RowMoves(self._calls, plan.group, self.master.rows, self.held, backend)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
@@ -171,11 +173,14 @@ class Runner:
                 self._lose(event)
             elif isinstance(event, Back):
                 self.recovery.join(event.worker, time.monotonic())
+                self.datasets.join(event.worker)
+            elif isinstance(event, Loaded):
+                self.datasets.loaded(event)
             else:
                 self._done(event)
         answered = self._listen(automatic=automatic)
         self._late.end()
-        return answered or bool(events or self._tickets or self.master.order.away)
+        return answered or bool(events or self._tickets or self.master.order.away or self.datasets.is_open)
 
     def _listen(self, *, automatic: bool) -> bool:
         answered = False
@@ -412,6 +417,7 @@ class Runner:
             for one in inside:
                 self._part_ended(one, lost.worker)
             self.recovery.lose(lost, names)
+            self.datasets.lose(lost.worker)
             return
         self.recovery.give_up(lost.worker)
         self.lost = self.lost or FlowError(

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import FlowError
 from ..tensors import RaggedTensor
 
-__all__ = ["Column", "Value", "cut", "digest_of", "join", "n_bytes_of"]
+__all__ = ["Column", "Value", "check_value", "cut", "digest_of", "join", "n_bytes_of"]
 
 #: One column of one row.
 Value = Tensor | list[Tensor] | bytes | str | bool | int | float
@@ -50,16 +50,30 @@ def cut(name: str, column: object, n_rows: int) -> list[Value]:
     return list(values)
 
 
-def _copied(name: str, value: object) -> Value:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
+def check_value(name: str, value: object) -> Value:
+    """Return a value that a row can have.
+
+    Args:
+        name: of its column, for errors.
+        value: any.
+
+    Raises:
+        FlowError: it is of another type.
+    """
+    if isinstance(value, (Tensor, *_SCALARS)):
+        return value
     if isinstance(value, list) and all(isinstance(one, Tensor) for one in value):
-        return [one.detach().clone() for one in value]
-    if isinstance(value, _SCALARS):
         return value
     raise FlowError(
         f"column {name!r} has a {type(value).__name__}; rows have tensors, lists of tensors, bytes, str, bool, int, float"
     )
+
+
+def _copied(name: str, value: object) -> Value:
+    checked = check_value(name, value)
+    if isinstance(checked, Tensor):
+        return checked.detach().clone()
+    return [one.detach().clone() for one in checked] if isinstance(checked, list) else checked
 
 
 def join(values: Sequence[Value]) -> Column:

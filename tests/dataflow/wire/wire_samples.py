@@ -70,5 +70,10 @@ SAMPLES: list[messages.Message] = [
     messages.Ready("boot.4026531836"),
     messages.Declared(("role actor", "function train")),
     messages.Refused("ConfigError: another flow"),
+    messages.ReadElements(3, 1, (4, 5, 1 << 40)),
+    messages.ElementsRead(
+        3, ((place(0), place(1)), (place(2), place(3, OTHER))), (24, 1 << 40), ({"length": 3}, {}), 1 << 41
+    ),
+    messages.ElementsRead(4, ((),), failure=("no such file", "OSError: no such file\nTraceback")),
     messages.Fetched(1, 7, (4, 5), ("x",), ((place(0), place(1)),)),
 ]

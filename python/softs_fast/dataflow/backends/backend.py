@@ -10,13 +10,14 @@ from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
+from ..rows.records import Tag
 from ..values import Value
 from ..watch.doing import Doing
-from ..worker.functions import Outcome
+from ..worker.functions import Failure, Outcome
 from ..worker.work import Work
 from .sightings import Sight
 
-__all__ = ["Back", "Backend", "Done", "Event", "Lost"]
+__all__ = ["Back", "Backend", "Done", "ElementReads", "Event", "Loaded", "Lost"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,55 @@ class Back:
     worker: int
 
 
-Event = Done | Lost | Back
+@dataclass(frozen=True)
+class Loaded:
+    """The head of a shard has read elements: those that it was asked for, or the first of them, up to the end or an error.
+
+    Attributes:
+        request: number of the request.
+        columns: for each column of the dataset the places of the values.
+        sizes: bytes of each element.
+        tags: of each element.
+        length: elements of the shard, if its end was met.
+        failure: why the next element cannot be read.
+    """
+
+    request: int
+    columns: Sequence[Sequence[Any]]
+    sizes: Sequence[int] = ()
+    tags: Sequence[dict[str, Tag]] = ()
+    length: int | None = None
+    failure: Failure | None = None
+
+
+Event = Done | Lost | Back | Loaded
+
+
+class ElementReads(Protocol):
+    """Has elements of datasets read.
+
+    Attributes:
+        reads_ahead: whether workers read while functions run.
+    """
+
+    reads_ahead: bool
+
+    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
+        """Have the head of a shard read elements; returns what is read already, the rest comes by `Backend.wait`.
+
+        Args:
+            worker: the head.
+            request: number that the answer has.
+            source: number of the dataset in the declaration.
+            numbers: of the elements in the shard; they grow.
+        """
+
+    def n_elements(self, source: int) -> int | None:
+        """Return how many elements all shards of a dataset have; None if one of them is no sequence.
+
+        Raises:
+            FlowError: a worker does not answer.
+        """
 
 
 class Backend(Protocol):
@@ -77,6 +126,10 @@ class Backend(Protocol):
 
     cuts_rows: bool
     doing: Doing
+
+    @property
+    def elements(self) -> ElementReads:
+        """What has elements of datasets read."""
 
     def open(self) -> list[Hook]:
         """Make the objects of all roles; returns hooks that have to run before anything else.

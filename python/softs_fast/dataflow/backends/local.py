@@ -11,19 +11,19 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..objects import Objects
-from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
 from ..watch.doing import Doing
 from ..worker.functions import Batch, Failure, Outcome, call_function
 from ..worker.work import HookWork, MainWork, Work
 from .backend import Done, Event
-from .sightings import Sight
+from .elements import LocalElements
+from .one_process import OneProcess
 
 __all__ = ["LocalBackend"]
 
 
-class LocalBackend:
+class LocalBackend(OneProcess):
     """One object for each role, all here; the place of a value is the value itself.
 
     Args:
@@ -40,14 +40,17 @@ class LocalBackend:
         self._orders: list[tuple[int, Order, Callable[[], Work | None]]] = []
         self._missing: dict[int, list[int]] = {}
         self._skipped: list[Event] = []
+        self.elements = LocalElements(declaration)
 
     def open(self) -> list[Hook]:
-        """Make the objects; nothing else has to be done."""
+        """Make the objects, and have them give all shards."""
         self._objects.setup()
+        self.elements.open(self._objects)
         return []
 
     def close(self, *, goes_on: bool = False) -> None:
         """Drop the objects."""
+        self.elements.close()
         self._objects.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Value]:
@@ -98,17 +101,6 @@ class LocalBackend:
             ),
         ]
 
-    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
-        """There are no processes, and nothing here can end a function."""
-        return {}
-
-    def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
-        """There are no worker processes."""
-        return {}
-
-    def end(self, worker: int, reason: str) -> None:
-        """There are no processes."""
-
     def nodes(self) -> dict[int, int]:
         """All is in one process, and so on one node."""
         return dict.fromkeys(self._declaration.workers or (0,), 0)
@@ -123,10 +115,6 @@ class LocalBackend:
     def object_of(self, role: Placement) -> Any:
         """Return the object of a role."""
         return self._objects[role]
-
-    def inside(self) -> dict[int, dict[str, Any]]:
-        """There are no worker processes."""
-        return {}
 
     def model_config(self, role: Placement) -> Any:
         """Return what `model_config` of a role says."""

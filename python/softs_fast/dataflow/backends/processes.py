@@ -14,7 +14,7 @@ import msgpack
 
 from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook, UserHook
+from ..declare.hooks import Hook
 from ..declare.restartable import restartable
 from ..declare.roles import Placement
 from ..master import DRIVER
@@ -26,13 +26,14 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
-from ..wire.messages import AbortStep, End, Fetched, Free, Ready, State, StepEnded
+from ..wire.messages import AbortStep, ElementsRead, End, Fetched, Free, ReadElements, Ready, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
 from ..worker.part import Part, state_id
 from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer
+from .elements import RemoteElements
 from .sends import Sends
 from .sightings import Sight, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
@@ -107,6 +108,7 @@ class ProcessBackend:
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
         self._events: list[Event] = []
+        self.elements = RemoteElements(declaration, self._tell, self._ask)
 
     def open(self) -> list[Hook]:
         """Start the workers; returns the hooks by which roles get the weights of roles of other workers.
@@ -168,6 +170,7 @@ class ProcessBackend:
         self._sent.clear()
         self._sends.close()
         self._events.clear()
+        self.elements.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows in this process."""
@@ -229,7 +232,7 @@ class ProcessBackend:
         self._receive(0.0)
         if not self._events and self._own:
             self._run(*self._own.popleft())
-        while not self._events and (self._sent or self._away):
+        while not self._events and (self._sent or self._away or self.elements):
             if self._own:  # its values have arrived
                 self._run(*self._own.popleft())
                 continue
@@ -292,15 +295,7 @@ class ProcessBackend:
         return self._sends.holders(column, ids, places)
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
-        """Check that the workers know a hook.
-
-        Raises:
-            ConfigError: it is a function that the flow has not declared, or needs objects of several workers.
-        """
-        if isinstance(hook, UserHook) and hook not in self._declaration.hooks:
-            raise ConfigError(
-                f"hook {hook.name} is a function that no call of the flow has: worker processes do not have it"
-            )
+        """Check that the workers know a hook; see `Declaration.check_hook`."""
         self._declaration.check_hook(hook, owner)
 
     def object_of(self, role: Placement) -> Any:
@@ -352,6 +347,8 @@ class ProcessBackend:
                 self._pids[event.worker] = event.pid
             elif isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
+            elif isinstance(event.message, ElementsRead):
+                self._events += self.elements.answered(event.worker, event.message)
             elif isinstance(event.message, State):
                 self._relay(event.worker, event.message)
             elif isinstance(event.message, Fetched):
@@ -411,7 +408,7 @@ class ProcessBackend:
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
-    def _tell(self, worker: int, state: State) -> None:
+    def _tell(self, worker: int, state: State | ReadElements) -> None:
         if self._link is not None and worker not in self._left:
             self._link.send(worker, state)
 
@@ -436,6 +433,7 @@ class ProcessBackend:
             return
         self._departures.leave(event.worker)
         self._sends.lose(event.worker)
+        self.elements.lose(event.worker)
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)
         why = self._why(event)  # when the process has ended

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook, UserHook
+from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..lockstep.groups import LockstepGroups, Meetings
 from ..lockstep.objects import LockstepObjects
@@ -18,7 +18,6 @@ from ..lockstep.threads import Ended, LockstepThreads
 from ..master import DRIVER
 from ..moves import DataManager
 from ..objects import Objects
-from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value
 from ..watch.doing import Doing
@@ -29,7 +28,8 @@ from ..worker.part import Part, state_id
 from ..worker.process import check_same
 from ..worker.work import MainWork, Work
 from .backend import Done, Event
-from .sightings import Sight
+from .elements import LockstepElements
+from .one_process import OneProcess
 
 __all__ = ["RankBackend"]
 
@@ -51,7 +51,7 @@ class _Worker:
     part: Part
 
 
-class RankBackend:
+class RankBackend(OneProcess):
     """Runs steps by ticket; the workers of one step in lockstep, each in a thread of its own.
 
     Args:
@@ -82,6 +82,7 @@ class RankBackend:
         self._orders: list[tuple[int, Order]] = []
         self._missing: dict[int, dict[int, Callable[[], Work | None]]] = {}
         self._skipped: list[Event] = []
+        self.elements = LockstepElements(declaration, self._in_thread)
         #: Weights that workers show in the step of now, by the worker that they are for.
         self._shown: dict[int, list[Shown]] = defaultdict(list)
 
@@ -98,7 +99,7 @@ class RankBackend:
         meetings = Meetings(self._threads)
         try:
             self._all(lambda worker: self._begin(worker, meetings))
-            self._all(lambda worker: self._workers[worker].objects.setup())
+            self._all(self._setup)
         except BaseException:
             self.close()
             raise
@@ -124,11 +125,17 @@ class RankBackend:
         objects = LockstepObjects(declaration.roles, worker, LockstepGroups(meetings, worker))
         self._workers[worker] = _Worker(declaration, store, objects, Part(declaration, objects, store))
 
+    def _setup(self, worker: int) -> None:
+        one = self._workers[worker]
+        one.objects.setup()
+        self.elements.setup(worker, one.declaration, one.store, one.objects)
+
     def close(self, *, goes_on: bool = False) -> None:
         """Drop all objects and rows, and end the threads."""
         threads, self._threads = self._threads, None
         store, self._store = self._store, None
         workers, self._workers = self._workers, {}
+        self.elements.close()
         try:
             if threads is not None and not threads.is_interrupted:
                 closing = {number: one.objects.close for number, one in workers.items()}
@@ -249,17 +256,6 @@ class RankBackend:
                 return found
             self._threads.wait(worker, "the weights of another worker")
 
-    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
-        """There are no processes, and nothing here can end a function."""
-        return {}
-
-    def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
-        """There are no worker processes."""
-        return {}
-
-    def end(self, worker: int, reason: str) -> None:
-        """There are no processes."""
-
     def nodes(self) -> dict[int, int]:
         """All is in one process, and so on one node."""
         workers = self._declaration.workers
@@ -270,36 +266,25 @@ class RankBackend:
         return [(place.worker,) for place in places]
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
-        """Check that worker processes could run a hook.
-
-        Raises:
-            ConfigError: it is a function that the flow has not declared, or needs objects of several workers.
-        """
-        if isinstance(hook, UserHook) and hook not in self._declaration.hooks:
-            raise ConfigError(
-                f"hook {hook.name} is a function that no call of the flow has: worker processes would not have it"
-            )
+        """Check that worker processes could run a hook; see `Declaration.check_hook`."""
         self._declaration.check_hook(hook, owner)
 
     def object_of(self, role: Placement) -> Any:
         """Return the object of a role; that of its first worker, if there are several."""
         return self._of(role, lambda one: one)
 
-    def inside(self) -> dict[int, dict[str, Any]]:
-        """There are no worker processes."""
-        return {}
-
     def model_config(self, role: Placement) -> Any:
         """Return what `model_config` of a role says, on its first worker."""
         return self._of(role, lambda one: one.model_config())
 
     def _of(self, role: Placement, action: Callable[[Any], Any]) -> Any:
-        assert self._threads is not None
         worker, number = role.on[0], self._declaration.roles.index(role)
         own = self._workers[worker]
-        ended = self._threads.run({worker: lambda: action(own.objects[own.declaration.roles[number]])})[
-            worker
-        ]
+        return self._in_thread(worker, lambda: action(own.objects[own.declaration.roles[number]]))
+
+    def _in_thread(self, worker: int, action: Callable[[], Any]) -> Any:
+        assert self._threads is not None
+        ended = self._threads.run({worker: action})[worker]
         if ended.error is not None:
             raise ended.error
         return ended.value

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import ConfigError
 from .calls import MFCDef
+from .datasets import Dataset
 from .hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook
 from .roles import Placement
 from .transfer import DataTransfer
@@ -22,18 +23,20 @@ class Declaration:
         calls: the functions, as they were declared.
         group: rows that stay together.
         digests: whether each call gets a digest of its inputs.
+        datasets: sources that workers read, by partition; messages name them by their numbers here.
 
     Attributes:
         roles: all roles, by the number that messages name them by.
         hooks: all hooks, likewise.
 
     Raises:
-        ConfigError: a role that follows another one would never get its weights.
+        ConfigError: a role that follows another one would never get its weights, or two roles have one name.
     """
 
     calls: tuple[MFCDef, ...]
     group: int = 1
     digests: bool = False
+    datasets: Mapping[str, Dataset] = field(default_factory=dict)
     roles: tuple[Placement, ...] = field(init=False)
     hooks: tuple[Hook, ...] = field(init=False)
 
@@ -46,11 +49,16 @@ class Declaration:
             for hook in (*one.pre_hooks, *one.post_hooks):
                 roles.update(dict.fromkeys(hook.roles))
                 hooks.append(hook)
+        roles.update(dict.fromkeys(one.role for one in self.datasets.values()))
         for role in list(roles):
             if role.follows is not None:
                 roles[role.follows] = None
         object.__setattr__(self, "roles", tuple(roles))
         object.__setattr__(self, "hooks", tuple(hooks))
+        names = [role.name for role in roles]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigError(f"several roles are named {', '.join(twice)}; give `place(..., name=)`")
         _check_publishing(self)
 
     @property
@@ -77,6 +85,7 @@ class Declaration:
                 f"rows={one.n_seqs}, at_least={one.least}, reuse={one.reuse}, uneven={one.uneven}, "
                 f"partition={one.partition}, {len(one.pre_hooks)} hooks before, {len(one.post_hooks)} after"
             )
+        said += [f"source of {name}: {one.line()}" for name, one in self.datasets.items()]
         said += [f"hook {number}: {_hook(hook)}" for number, hook in enumerate(self.hooks)]
         return said
 
@@ -100,13 +109,17 @@ class Declaration:
             for hook in (*one.pre_hooks, *one.post_hooks):
                 self.check_hook(hook, one.model_name)
 
-    @staticmethod
-    def check_hook(hook: Hook, owner: Placement | None) -> None:
+    def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that a hook can run where each worker is a process.
 
         Raises:
-            ConfigError: it needs the objects of roles that are on different workers.
+            ConfigError: it is a function that the flow has not declared, or needs the objects of roles that are on
+                different workers.
         """
+        if isinstance(hook, UserHook) and hook not in self.hooks:
+            raise ConfigError(
+                f"hook {hook.name} is a function that no call of the flow has: worker processes do not have it"
+            )
         roles = hook.roles or ((owner,) if owner is not None else ())
         if isinstance(hook, UserHook) and len({frozenset(role.on) for role in roles}) > 1:
             where = ", ".join(f"{role.name} on {list(role.on)}" for role in roles)

@@ -302,6 +302,9 @@ class CommonSaves:
         return save, again
 
     def _item(self, group: SavedGroup, row_id: int) -> dict[str, Value]:
+        element = self._runner.datasets.item_of(row_id)
+        if element is not None:
+            return element  # of a dataset on workers, which read it again
         columns = self._plan.source[group.partition]
         held = self._runner.held
         places = [held.places([row_id], column)[0] for column in columns]

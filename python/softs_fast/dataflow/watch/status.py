@@ -89,7 +89,7 @@ def report_of(runner: Runner, backend: Backend, since_s: float, now_s: float) ->
     lines = [
         f"no call of the flow has ended for {now_s - since_s:.1f} s while work remains; its own thread {what} "
         f"since {now_s - what_s:.1f} s",
-        explain(runner.master, now_s),
+        explain(runner.master, now_s) + runner.datasets.explain(now_s),
     ]
     for worker, one in backend.sights(_REPORT_S, stacks=True).items():
         lines.append(f"worker {worker}: {_worker(one)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, PeerTimeout, WireError
@@ -160,6 +161,8 @@ class ControlWorker:
         self.incarnation = self._client.incarnation
         self._assembler = Assembler()
         self._sent, self._got = KnownLayouts(), KnownLayouts()
+        # Frames of one message follow each other, and layouts are sent before they are named, whatever threads send.
+        self._lock = threading.Lock()
 
     def publish(self, what: str, value: bytes) -> None:
         """Have a question of the master answered with a value from now on."""
@@ -174,15 +177,16 @@ class ControlWorker:
         self._open().answer_stack(what, signal)
 
     def send(self, message: Message) -> None:
-        """Send a message.
+        """Send a message; any thread may call.
 
         Raises:
             PeerLost: the master has ended.
             WireError: the message is too long.
         """
-        client = self._open()
-        for frame in cut(encode(message, self._sent)):
-            client.send(frame)
+        with self._lock:
+            client = self._open()
+            for frame in cut(encode(message, self._sent)):
+                client.send(frame)
 
     def receive(self, timeout_s: float | None) -> list[Message]:
         """Return messages, as soon as there are some, or nothing when the time is over; None: without end.

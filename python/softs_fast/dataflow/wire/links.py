@@ -81,7 +81,7 @@ class WorkerLink(Protocol):
         """Answer a question with what the handler of a signal writes in this thread; see `ControlClient`."""
 
     def send(self, message: Message) -> None:
-        """Send a message.
+        """Send a message; any thread may call.
 
         Raises:
             PeerLost: the master has ended.

@@ -26,17 +26,21 @@ from .checks import (
     text,
     with_segments,
 )
+from .elements import LAYOUTS as ELEMENT_LAYOUTS
+from .elements import ElementsRead, ReadElements, check_elements
 from .layouts import KnownLayouts, checked_shown, shown_as_wire, with_layout
 
 __all__ = [
     "MAX_BYTES",
     "AbortStep",
     "Declared",
+    "ElementsRead",
     "End",
     "Fetched",
     "Free",
     "HookForm",
     "Message",
+    "ReadElements",
     "Ready",
     "Refused",
     "RunHook",
@@ -299,6 +303,8 @@ Message = (
     | Declared
     | Refused
     | Fetched
+    | ReadElements
+    | ElementsRead
 )
 
 _ID = integer(0, _BIG)
@@ -379,6 +385,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
     Declared: (20, (listing(text(1 << 14), 1 << 16), integer(0, (1 << 16) - 1))),
     Refused: (21, (_TEXT,)),
     Fetched: (22, (_ID, _ID, _IDS, listing(_NAME, 1 << 12), places)),
+    **ELEMENT_LAYOUTS,
 }
 _KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
 
@@ -455,6 +462,8 @@ def decode(data: bytes, known: KnownLayouts | None = None) -> Message:
 
 def _check_counts(made: RunMain | RunMove | StepEnded | Fetched | Any) -> None:
     """Columns have as many values as there are ids."""
+    if isinstance(made, ReadElements | ElementsRead):
+        check_elements(made)
     if isinstance(made, RunMain | RunMove | StepEnded | Fetched):
         wrong = [len(column) for column in made.columns if len(column) != len(made.ids)]
         if wrong:

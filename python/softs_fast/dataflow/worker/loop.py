@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgpack
 
 from ...errors import FlowError, PeerLost, WireError
+from ..datasets.loader import Loader
 from ..declare.declaration import Declaration
 from ..moves import DataManager, Place
 from ..objects import Objects, RoleGroups
@@ -19,10 +20,12 @@ from ..wire.links import WorkerLink
 from ..wire.messages import (
     AbortStep,
     Declared,
+    ElementsRead,
     End,
     Fetched,
     Free,
     Message,
+    ReadElements,
     Ready,
     Refused,
     RunHook,
@@ -73,14 +76,17 @@ class WorkerLoop:
     def __post_init__(self) -> None:
         self._objects = Objects(self.declaration.roles, self.worker, self.groups)
         self._part = Part(self.declaration, self._objects, self.store, self._arrived)
+        self._loader = Loader(self.declaration, self.worker, self.store, self.link.send)
 
     def setup(self) -> None:
-        """Make the objects of the roles, and publish what `model_config` says of each.
+        """Make the objects of the roles, and publish what `model_config` says of each, and how long shards are.
 
         Raises:
-            Exception: what `setup` of a role raised.
+            Exception: what `setup` of a role raised, or a method that gives a shard.
         """
         self._objects.setup()
+        for source, n_elements in self._loader.setup(self._objects).items():
+            self.link.publish(f"dataset {source}", msgpack.packb(n_elements))
         for role in self._objects.roles:
             try:
                 config = msgpack.packb({"value": self._objects[role].model_config()})
@@ -109,6 +115,7 @@ class WorkerLoop:
         except PeerLost:
             return
         finally:
+            self._loader.close()
             self._objects.close()
 
     def _run(self, order: Order) -> None:
@@ -211,13 +218,15 @@ class WorkerLoop:
                     self._states.setdefault(message.ticket, []).append(message.shown)
                     if message.near is not None:
                         self._part.near[message.shown.place] = message.near
+            case ReadElements():
+                self._loader.read(message)
             case Free():
                 self._part.free(message.ids)
             case End():
                 self._is_ending = True
             case Declared():
                 pass  # it was read when this worker joined
-            case StepEnded() | Ready() | Refused() | Fetched():
+            case StepEnded() | Ready() | Refused() | Fetched() | ElementsRead():
                 raise WireError(f"a worker has got a {type(message).__name__}, which only masters get")
 
     def _publish_inside(self, order: Order | None, *, waits: str = "") -> None:

@@ -1,0 +1,129 @@
+"""The thread of a worker that reads its shards while functions compute, and keeps the values in the worker's store."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from ...errors import FlowError, PeerLost, WireError
+from ..declare.declaration import Declaration
+from ..moves import DataManager
+from ..objects import Objects
+from ..values import n_bytes_of
+from ..wire.elements import ElementsRead, ReadElements
+from ..worker.functions import Failure
+from .elements import element_id
+from .reading import Read, ShardReader
+
+__all__ = ["Loader"]
+
+#: How long the end of a worker waits for an element that is being read, seconds.
+_END_S = 2.0
+
+
+class Loader:
+    """The shards of which one worker is the head. The thread begins with the first request.
+
+    Args:
+        declaration: of the flow.
+        worker: number of this worker.
+        store: of this process.
+        send: sends an answer to the master; the thread calls it.
+    """
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        worker: int,
+        store: DataManager,
+        send: Callable[[ElementsRead], None],
+    ) -> None:
+        self._declaration = declaration
+        self._worker = worker
+        self._store = store
+        self._send = send
+        self._readers: dict[int, ShardReader] = {}
+        self._requests: queue.SimpleQueue[ReadElements | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def setup(self, objects: Objects) -> dict[int, int | None]:
+        """Have the roles give their shards; returns how many elements each has, by the number of its dataset.
+
+        Raises:
+            Exception: what a method of a role raised.
+        """
+        for source, one in enumerate(self._declaration.datasets.values()):
+            if self._worker in one.heads:
+                method = getattr(objects[one.role], one.method)
+                self._readers[source] = ShardReader(one, method, one.heads.index(self._worker), self._worker)
+        return {source: reader.n_elements for source, reader in self._readers.items()}
+
+    def read(self, request: ReadElements) -> None:
+        """Have elements read; what is asked first is read first.
+
+        Raises:
+            WireError: this worker has no shard of that dataset.
+        """
+        if request.source not in self._readers:
+            raise WireError(f"worker {self._worker} is no head of dataset {request.source}")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="softs-flow-data", daemon=True)
+            self._thread.start()
+        self._requests.put(request)
+
+    def read_now(self, request: ReadElements) -> None:
+        """Read elements in the caller's thread; the answer is sent before this returns."""
+        self._answer(request, self._read(request))
+
+    def close(self) -> None:
+        """End the thread; idempotent. An element that is being read then is not kept."""
+        self._is_closed = True
+        self._requests.put(None)
+        if self._thread is not None:
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        with suppress(PeerLost):
+            while (request := self._requests.get()) is not None and not self._is_closed:
+                found = self._read(request)
+                if not self._is_closed:
+                    self._answer(request, found)
+
+    def _read(self, request: ReadElements) -> Read:
+        try:
+            return self._readers[request.source].read(request.numbers, lambda: self._is_closed)
+        except BaseException as error:
+            # Such as SystemExit, which would end this thread: the master has to hear of it.
+            dataset = list(self._declaration.datasets.values())[request.source]
+            found = Failure.of(error)
+            failure = Failure(found.reason, f"{dataset.name} on worker {self._worker}: {found.text}")
+            return Read([[] for _ in dataset.columns], failure=failure)
+
+    def _answer(self, request: ReadElements, found: Read) -> None:
+        ids = [element_id(request.source, number) for number in request.numbers[: len(found.tags)]]
+        dataset = list(self._declaration.datasets.values())[request.source]
+        failure, columns = found.failure, []
+        try:
+            for name, values in zip(dataset.columns, found.columns, strict=True):
+                columns.append(tuple(self._store.put(name, ids, values)))
+            sizes = tuple(
+                map(sum, zip(*([n_bytes_of(one) for one in column] for column in found.columns), strict=True))
+            )
+            said = (failure.reason, failure.text) if failure is not None else None
+            self._send(
+                ElementsRead(request.request, tuple(columns), sizes, tuple(found.tags), found.length, said)
+            )
+        except PeerLost:
+            raise
+        except Exception as error:
+            # The store is full or closed, or a value or tag is none that a store or a message has.
+            with suppress(FlowError):
+                self._store.free(ids)
+            failure = Failure.of(error)
+            text = f"{dataset.name} on worker {self._worker}, elements {list(request.numbers[:8])}: {failure.text}"
+            self._send(
+                ElementsRead(request.request, ((),) * len(dataset.columns), failure=(failure.reason, text))
+            )
