@@ -74,8 +74,7 @@ class ControlMaster:
         except PeerBusy as error:
             raise FlowError(f"worker {worker} takes no more orders: {error}") from error
         except PeerLost:
-            # It was noted, and did not arrive: the successor of the worker has to get it.
-            self._sent.pop(worker, None)
+            self._sent.pop(worker, None)  # its successor has got none of it
 
     def receive(self, timeout_s: float) -> list[LinkEvent]:
         """Return what has happened, as soon as something has, or nothing when the time is over.
