@@ -117,9 +117,9 @@ def measure_rows(folder: Path, n_steps: int) -> None:
     for save_every in (1, 10):
         times = [
             per_step(
-                row_flow_of(str(folder / f"{save_every}-{rows}"), save_every, rows=rows), n_steps, mean=True
+                row_flow_of(str(folder / f"{save_every}-{number}"), save_every, rows=rows), n_steps, mean=True
             )
-            for rows in (False, True, False, True)
+            for number, rows in enumerate((False, True, False, True))
         ]
         print(
             f"  a save at each {save_every}. step, means: without rows {times[0]:.1f}, {times[2]:.1f}, with rows "
