@@ -171,6 +171,22 @@ class Admission:
             else:
                 self._again[one[0].partition].append(one)
 
+    def admit_again(self, one: Again) -> None:
+        """Admit a group of a common save at once. Of a dataset on workers it was issued, and is the next; it is awaited.
+
+        Raises:
+            FlowError: its element cannot be read, or a worker was lost.
+        """
+        group, item = one
+        if group.partition not in self._datasets:
+            self._runner.admit(group.partition, item, group)
+            return
+        while not self.has(1, group.partition):
+            acted = self._runner.advance(automatic=False)
+            if self._runner.lost is not None or not acted:
+                raise self._runner.lost or FlowError(f"an element of {group.partition!r} does not arrive")
+        self._next_element(group.partition)
+
     @property
     def waiting(self) -> tuple[Again, ...]:
         """Groups that are to be issued again, and have not been yet."""

@@ -177,14 +177,16 @@ class RowMoves:
         They are calls of their own: a worker that waited for the main part in a step of the same call would be idle.
         On one node there are none.
         """
-        if state.function is None or len(set(self._backend.nodes().values())) < 2:
+        if state.function is None:
             return
         call = self._calls[state.function.name]
-        for one in call.post_hooks:
-            if isinstance(one, DataTransfer):
-                names = columns_of(one, tuple(call.input_keys), tuple(call.output_keys), is_before=False)
-                hook = replace(one, columns=names, ids=result.ids)
-                yield Step(Kind.POST, frozenset(one.roles[0].on), hook, 0.1)
+        hooks = [one for one in call.post_hooks if isinstance(one, DataTransfer)]
+        if not hooks or len(set(self._backend.nodes().values())) < 2:
+            return
+        for one in hooks:
+            names = columns_of(one, tuple(call.input_keys), tuple(call.output_keys), is_before=False)
+            hook = replace(one, columns=names, ids=result.ids)
+            yield Step(Kind.POST, frozenset(one.roles[0].on), hook, 0.1)
 
     def begun(self, transfer: int, result: CallResult) -> None:
         """A transfer after a call was posted."""

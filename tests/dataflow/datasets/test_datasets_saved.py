@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flow_processes import in_forks
 from flow_threads import in_threads
 from shard_flow import GROUP, make, make_other
@@ -64,6 +65,27 @@ def test_a_save_has_numbers_of_elements_and_no_value(tmp_path: Path) -> None:
     taken = found["sources"]["train"]["shards"]
     assert sum(taken) == 8 + len(found["items"])
     assert abs(taken[0] - taken[1]) <= 1
+
+
+def test_rows_that_functions_had_made_come_with_their_elements(tmp_path: Path) -> None:
+    def make_one() -> df.Flow:
+        return make("dp2", 2, max_age=1, folder=str(tmp_path / "j"), save_every=1)
+
+    with make_one() as flow:
+        list(flow.steps(2))
+    flow, _ = in_threads(make_one)
+    with flow:
+        held = flow._runner.held
+        ids = [row_id for row_id in flow._runner.master.rows._rows if "y" in held.columns(row_id)]
+        assert ids
+        values: dict[str, Any] = {name: flow.values(ids, name) for name in ("prompt", "y")}
+        assert all(torch.equal(y, 2 * x) for x, y in zip(values["prompt"], values["y"], strict=True))
+        # Elements are at their heads; what functions had made is where the save was read.
+        assert {place.worker for place in held.places(ids, "prompt")} == {0, 1}
+        (step,) = flow.steps(3)
+        assert not {
+            row_id for one in step.calls if one.function == "maker.double" for row_id in one.ids
+        } & set(ids)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("sequence", marks=pytest.mark.slow), "iterable"])

@@ -30,7 +30,12 @@ DEADLINE_S = 1.0
             1,
             r"main of gen.generate .*; its process is stopped by a signal \(state T\); call \d+ of",
         ),
-        ("hang", "far", 1, r"main of gen.generate .*; it is inside, and its process runs; call \d+ of"),
+        (
+            "hang",
+            "far",
+            1,
+            r"main of gen.generate .*; it is inside, and its process runs; it was in .*stopping_flow.py:\d+ generate; call \d+ of",
+        ),
         (
             "hook",
             "far",

@@ -12,7 +12,14 @@ from host_workers import HostWorkers
 from transfer_flow import ROWS, make_transfers
 
 import softs_fast.dataflow as df
+from softs_fast.dataflow.backends.host_meeting import HostMeeting
 from softs_fast.errors import FlowError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pipe_of_libuv() -> None:
+    """The first store of a process makes a pipe for signals, which libuv keeps as long as the process."""
+    HostMeeting("127.0.0.1").close()
 
 
 def summary_of(steps: list[df.FlowStep]) -> list[Any]:
@@ -105,3 +112,30 @@ def test_a_move_by_hand_brings_what_is_read_later_and_names_a_sender_that_dies(t
         lost = f"worker 1 is lost: process {pid}: its connection ended"
         with pytest.raises(FlowError, match=rf"{lost}|rows of worker 1 \(process {pid} at .*cannot be read"):
             move.result()
+
+
+@pytest.mark.slow  # four processes, and process groups between them
+def test_each_rank_of_a_role_on_several_hosts_gets_its_slice(tmp_path: Path) -> None:
+    with HostWorkers(tmp_path, "transfer_flow:make_transfers", {"layout": "dp2"}) as workers:
+        for worker, name in ((0, ""), (1, "far"), (2, "third"), (3, "fourth")):
+            workers.start(worker, name)
+        with workers.flow() as flow:
+            (critic,) = [role for role in flow.declaration.roles if role.name == "critic"]
+            ids = flow.fetch(4)
+            made = flow.post("maker.make", ids)
+            flow.flush(made)
+            made.result()
+            while flow._runner.master.calls:
+                flow._runner.advance(automatic=False)
+            # The hook after the call has brought seq to both hosts, by the slices of the call that reads it.
+            before = told(flow)
+            assert flow.move(ids, "seq", to=critic).plan.n_bytes == 0
+            move = flow.move(ids, "logp", to=critic)
+            assert (move.plan.n_bytes, move.plan.busiest) == (4 * len(ids), 1)
+            flow.flush(move)
+            move.result()
+            assert told(flow) == before + 4 * len(ids)
+            read = flow.post("critic.value", ids)
+            flow.flush(read)
+            assert read.result().ids == ids
+            assert told(flow) == before + 4 * len(ids)

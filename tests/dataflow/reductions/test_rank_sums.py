@@ -27,7 +27,13 @@ def tensors_of(rank: int) -> list[Tensor]:
         for shape in ((), (7,), (3, 5), (0, 2)):
             one = torch.randn(shape, generator=random) * 10.0 ** torch.randint(-3, 4, shape, generator=random)
             found.append(one.to(dtype))
-    return [*found, torch.randn(1_100_001, generator=random)]  # more than one bucket
+    # More than one bucket, and numbers of which the order of a sum counts often.
+    return [*found, torch.randn(1_100_001, generator=random)]
+
+
+def plain_of(own: list[Tensor]) -> list[Tensor]:
+    """Return tensors of the dtypes that two ranks leave to gloo."""
+    return [own[-1], own[-1].double() / 3]
 
 
 def net_of(rank: int) -> nn.Module:
@@ -56,6 +62,7 @@ def compute(group: RankGroup, rank: int) -> dict[str, list[Any]]:
     assert all(torch.equal(one, other) for one, other in zip(own, before, strict=True))
     floats = [one for one in own if one.dtype in FLOATS]
     means = all_reduce(group, floats, "mean")
+    plain = all_reduce(group, plain_of(own), "mean")
     net = net_of(rank)
     if weight_of(rank) == 0:
         for one in net.parameters():
@@ -68,6 +75,7 @@ def compute(group: RankGroup, rank: int) -> dict[str, list[Any]]:
     return {
         "sums": sums,
         "means": means,
+        "plain": plain,
         "gradients": [one.grad for one in net.parameters()],
         "first": own,
         "empty": all_reduce(group, [], "sum"),
@@ -89,6 +97,10 @@ def expected(n_ranks: int) -> dict[str, list[Any]]:
     return {
         "sums": [sum_in_order(several) for several in zip(*all_tensors, strict=True)],
         "means": [sum_in_order(several, n_ranks) for several in zip(*all_floats, strict=True)],
+        "plain": [
+            sum_in_order(several, n_ranks)
+            for several in zip(*(plain_of(own) for own in all_tensors), strict=True)
+        ],
         "gradients": gradients,
         "first": all_tensors[0],
         "empty": [],

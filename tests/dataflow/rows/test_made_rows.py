@@ -140,9 +140,15 @@ def test_what_is_not_needed_any_more_is_not_made_again() -> None:
 
 def test_a_version_is_that_of_the_save_and_a_row_that_would_be_too_old_is_known() -> None:
     table = RowTable(plan(1))
-    ids = table.admit("train", HERE)
-    make(table, "generate", ids, version=0)
-    assert restored(table, ahead=1).version(ids[0]) == 0
+    groups = [table.admit("train", HERE) for _ in range(PER_STEP + 1)]
+    for ids in groups:
+        for function in ("generate", "score", "value", "look"):
+            make(table, function, ids, version=0)
+    for function in ("actor", "critic"):
+        table.done(function, table.take(function))
+    # One step is complete, and the group of the next one is of the weights before it.
+    assert restored(table, ahead=1).counts["train"].complete == 1
+    assert restored(table, ahead=1).version(groups[-1][0]) == 0
     for n_before in range(8):
         # A group with two before it is trained with in the second step.
         for ahead, most in ((0, 2), (1, 4)):

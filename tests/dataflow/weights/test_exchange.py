@@ -146,6 +146,37 @@ def test_a_target_goes_on_when_all_that_it_needs_is_shown(stores: list[DataManag
         assert torch.equal(mine.by_name["w"], FULL["w"][4:])
 
 
+def test_what_is_known_of_an_order_is_not_taken_for_another_one(stores: list[DataManager]) -> None:
+    """Three workers show all, or parts: a target waits for no more than it needs, whatever it has planned before."""
+    parts = Sharding((3,), (0,), (0, 1, 2))
+    source, target = role("a", parts), role("b", TARGET)
+    forms = held_by(TARGET, FULL)[3].forms
+    chance = random.Random(2)
+    for number in range(60):
+        full = {"w": FULL["w"] + number}
+        theirs, complete = (
+            held_by(parts, full),
+            held_by(Sharding((3,), (None,), (0, 1, 2)), full, is_known=False),
+        )
+        mine = Held(forms, [torch.zeros(4, 4)])
+        has_all = [chance.random() < 0.2 for _ in range(3)]
+        shown = [
+            show(stores[worker], 5, 0, (complete if has_all[worker] else theirs)[worker])
+            for worker in range(3)
+        ]
+        order = chance.sample(range(3), 3)
+        seen: set[int] = set()
+        n_needed = 0
+        while not {1, 2} <= seen:  # they have rows 4 to 7
+            worker = order[n_needed]
+            seen |= {1, 2} if has_all[worker] else {worker}
+            n_needed += 1
+        known = Await([shown[worker] for worker in order])
+        take(stores[3].mapped, source, target, worker=3, theirs=None, mine=mine, eta=None, await_shown=known)
+        assert known.n == n_needed
+        assert torch.equal(mine.tensors[0], full["w"][4:])
+
+
 def test_nothing_changes_before_all_is_there(stores: list[DataManager]) -> None:
     three = Sharding((3,), (0,), (0, 1, 2))
     theirs = held_by(three, FULL)

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from wire_samples import shown
 
 from softs_fast.dataflow.control import ControlClient, new_token
 from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
 from softs_fast.dataflow.wire.frames import cut
 from softs_fast.dataflow.wire.links import Joined, Left, LinkEvent, Received
-from softs_fast.dataflow.wire.messages import End, StepEnded, encode
+from softs_fast.dataflow.wire.messages import End, State, StepEnded, encode
 from softs_fast.errors import FlowError, PeerLost, WireError
 
 WATCHDOG_S = 45.0
@@ -115,3 +116,19 @@ def test_descriptors_go_with_close(token: str) -> None:
         link.receive(0.0)
     with pytest.raises(FlowError, match="does not answer"):
         link.ask(0, "inside", 1.0)
+
+
+def test_layouts_that_a_worker_did_not_get_are_sent_to_its_successor(
+    master: ControlMaster, token: str
+) -> None:
+    state = State(1, 9, shown(0))
+    first = ControlWorker(master.endpoint, token, 3)
+    take(master, 1)
+    first.close()
+    assert isinstance(take(master, 1)[0], Left)
+    master.send(3, state)  # as one does that has not handled the departure yet
+    second = ControlWorker(master.endpoint, token, 3)
+    take(master, 1)
+    master.send(3, state)
+    assert second.receive(WATCHDOG_S) == [state]
+    second.close()

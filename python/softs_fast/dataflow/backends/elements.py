@@ -77,7 +77,6 @@ class LockstepElements:
         self._in_thread = in_thread
         self._loaders: dict[int, Loader] = {}
         self._lengths: dict[int, dict[int, int | None]] = {}
-        self._answers: list[ElementsRead] = []
 
     def setup(self, worker: int, declaration: Declaration, store: DataManager, objects: Objects) -> None:
         """Have the roles of a worker give their shards, in the thread of this worker.
@@ -91,22 +90,18 @@ class LockstepElements:
         Raises:
             Exception: what a method of a role raised.
         """
-        self._loaders[worker] = Loader(declaration, worker, store, self._answers.append)
+        self._loaders[worker] = Loader(declaration, worker, store, lambda message: None)
         self._lengths[worker] = self._loaders[worker].setup(objects)
 
     def close(self) -> None:
         """Drop the shards."""
         self._loaders.clear()
         self._lengths.clear()
-        self._answers.clear()
 
     def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
         """Read elements at once, up to the end of the shard or an error."""
         wanted = ReadElements(request, source, tuple(numbers))
-        self._in_thread(worker, lambda: self._loaders[worker].read_now(wanted))
-        found = [_loaded(one) for one in self._answers]
-        self._answers.clear()
-        return found
+        return [_loaded(self._in_thread(worker, lambda: self._loaders[worker].answer(wanted)))]
 
     def n_elements(self, source: int) -> int | None:
         """Return how many elements all shards of a dataset have; None if one of them is no sequence."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ...errors import FlowError
 from ..wire.control import ControlMaster
@@ -58,7 +59,8 @@ class HostLink:
         """As `MasterLink.send`."""
         seat = self._seats.seat(worker)
         if seat is not None:
-            self._link.send(seat, message)
+            with _named(worker, seat):
+                self._link.send(seat, message)
 
     def receive(self, timeout_s: float) -> list[LinkEvent]:
         """As `MasterLink.receive`."""
@@ -79,7 +81,8 @@ class HostLink:
         seat = self._seats.seat(worker)
         if seat is None:
             raise FlowError(f"worker {worker} does not answer {what!r}: it has left")
-        return self._link.ask(seat, what, timeout_s)
+        with _named(worker, seat):
+            return self._link.ask(seat, what, timeout_s)
 
     def give_up(self, worker: int, reason: str) -> None:
         """Take nothing more of the process of a worker, and tell it so: it begins anew, or ends, when it reads that."""
@@ -122,3 +125,12 @@ class HostLink:
     def _greet(self, one: Seated) -> list[LinkEvent]:
         self._link.send(one.seat, self.greeting)
         return [Joined(one.worker, one.pid, one.host)]
+
+
+@contextmanager
+def _named(worker: int, seat: int) -> Iterator[None]:
+    """Have errors name a worker by its own number."""
+    try:
+        yield
+    except FlowError as error:
+        raise FlowError(str(error).replace(f"worker {seat}", f"worker {worker}")) from error

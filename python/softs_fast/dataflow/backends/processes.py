@@ -237,6 +237,8 @@ class ProcessBackend:
                 self._run(*self._own.popleft())
                 continue
             self._check_away()
+            if self._events:
+                break
             left_s = _SLICE_S if self._away else _LONG_SLICE_S
             if end_s is not None:
                 left_s = min(left_s, end_s - time.monotonic())

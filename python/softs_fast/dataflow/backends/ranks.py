@@ -152,6 +152,7 @@ class RankBackend(OneProcess):
             self._orders.clear()
             self._missing.clear()
             self._skipped.clear()
+            self.elements.close()
             self._shown.clear()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:

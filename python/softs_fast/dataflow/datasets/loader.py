@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ...errors import FlowError, PeerLost, WireError
+from ..declare.datasets import Dataset
 from ..declare.declaration import Declaration
 from ..moves import DataManager
 from ..objects import Objects
@@ -74,10 +75,6 @@ class Loader:
             self._thread.start()
         self._requests.put(request)
 
-    def read_now(self, request: ReadElements) -> None:
-        """Read elements in the caller's thread; the answer is sent before this returns."""
-        self._answer(request, self._read(request))
-
     def close(self) -> None:
         """End the thread; idempotent. An element that is being read then is not kept."""
         self._is_closed = True
@@ -85,45 +82,53 @@ class Loader:
         if self._thread is not None:
             self._thread.join(_END_S)
 
+    def answer(self, request: ReadElements) -> ElementsRead:
+        """Read elements, and keep them; returns what is said of them, also if they cannot be read or kept."""
+        dataset = list(self._declaration.datasets.values())[request.source]
+        found = self._read(dataset, request)
+        ids = [element_id(request.source, number) for number in request.numbers[: len(found.tags)]]
+        try:
+            columns = tuple(
+                tuple(self._store.put(name, ids, values))
+                for name, values in zip(dataset.columns, found.columns, strict=True)
+            )
+        except Exception as error:
+            return self._failed(request, error)  # the store is full or closed
+        sizes = [[n_bytes_of(value) for value in values] for values in found.columns]
+        failure = (found.failure.reason, found.failure.text) if found.failure is not None else None
+        return ElementsRead(
+            request.request,
+            columns,
+            tuple(map(sum, zip(*sizes, strict=True))),
+            tuple(found.tags),
+            found.length,
+            failure,
+        )
+
     def _run(self) -> None:
         with suppress(PeerLost):
             while (request := self._requests.get()) is not None and not self._is_closed:
-                found = self._read(request)
-                if not self._is_closed:
-                    self._answer(request, found)
+                message = self.answer(request)
+                if self._is_closed:
+                    return
+                try:
+                    self._send(message)
+                except WireError as error:
+                    self._send(self._failed(request, error))
 
-    def _read(self, request: ReadElements) -> Read:
+    def _read(self, dataset: Dataset, request: ReadElements) -> Read:
         try:
             return self._readers[request.source].read(request.numbers, lambda: self._is_closed)
         except BaseException as error:
             # Such as SystemExit, which would end this thread: the master has to hear of it.
-            dataset = list(self._declaration.datasets.values())[request.source]
             found = Failure.of(error)
             failure = Failure(found.reason, f"{dataset.name} on worker {self._worker}: {found.text}")
             return Read([[] for _ in dataset.columns], failure=failure)
 
-    def _answer(self, request: ReadElements, found: Read) -> None:
-        ids = [element_id(request.source, number) for number in request.numbers[: len(found.tags)]]
-        dataset = list(self._declaration.datasets.values())[request.source]
-        failure, columns = found.failure, []
-        try:
-            for name, values in zip(dataset.columns, found.columns, strict=True):
-                columns.append(tuple(self._store.put(name, ids, values)))
-            sizes = tuple(
-                map(sum, zip(*([n_bytes_of(one) for one in column] for column in found.columns), strict=True))
-            )
-            said = (failure.reason, failure.text) if failure is not None else None
-            self._send(
-                ElementsRead(request.request, tuple(columns), sizes, tuple(found.tags), found.length, said)
-            )
-        except PeerLost:
-            raise
-        except Exception as error:
-            # The store is full or closed, or a value or tag is none that a store or a message has.
-            with suppress(FlowError):
-                self._store.free(ids)
-            failure = Failure.of(error)
-            text = f"{dataset.name} on worker {self._worker}, elements {list(request.numbers[:8])}: {failure.text}"
-            self._send(
-                ElementsRead(request.request, ((),) * len(dataset.columns), failure=(failure.reason, text))
-            )
+    def _failed(self, request: ReadElements, error: Exception) -> ElementsRead:
+        """Keep nothing of a request, and return why."""
+        with suppress(FlowError):
+            self._store.free([element_id(request.source, number) for number in request.numbers])
+        dataset, found = list(self._declaration.datasets.values())[request.source], Failure.of(error)
+        text = f"{dataset.name} on worker {self._worker}, elements {list(request.numbers[:8])}: {found.text}"
+        return ElementsRead(request.request, ((),) * len(dataset.columns), failure=(found.reason, text))

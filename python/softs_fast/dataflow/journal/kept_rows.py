@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...errors import FlowError, WireError
@@ -36,6 +36,7 @@ def issue_kept(
     *,
     n_used: int,
     max_bytes: int | None,
+    admit: Callable[[Again], object],
 ) -> list[Again]:
     """Admit groups of a save for which there are slots, with what functions had made of them; returns the other ones.
 
@@ -50,6 +51,7 @@ def issue_kept(
         plan: of the flow.
         n_used: groups that were admitted before these, and not dropped.
         max_bytes: see `Flow`.
+        admit: makes the rows of a group again; called in the order of the groups.
 
     Raises:
         OSError: the file cannot be read.
@@ -71,8 +73,8 @@ def issue_kept(
         if is_recent(plan, file.bound, made.version, n_used + number):
             wanted.append(made)
     found = _load(file, wanted, backend)
-    for group, item in first:
-        runner.admit(group.partition, item, group)
+    for one in first:
+        admit(one)
     _restore(found, wanted, runner, backend)
     is_first = {group.first_id for group, _ in first}
     return [one for one in again if one[0].first_id == NEW or one[0].first_id not in is_first]

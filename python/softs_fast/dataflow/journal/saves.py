@@ -239,7 +239,13 @@ class CommonSaves:
             return self._again
         runner, n_used = self._runner, save.rows.partitions[TRAIN].used
         plan, max_bytes = self._plan, self._admission.max_bytes
-        return issue_kept(path, self._again, runner, self._backend, plan, n_used=n_used, max_bytes=max_bytes)
+        admit, has_heads = self._admission.admit_again, TRAIN in runner.datasets
+        if has_heads:
+            self._admission.issue_again(one for one in self._again if one[0].partition == TRAIN)
+        left = issue_kept(
+            *(path, self._again, runner, self._backend, plan), n_used=n_used, max_bytes=max_bytes, admit=admit
+        )
+        return [one for one in left if not (has_heads and one[0].partition == TRAIN)]
 
     def is_kept(self, role: object) -> bool:
         """Return whether a save has the weights of a role."""

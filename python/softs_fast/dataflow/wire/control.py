@@ -74,7 +74,7 @@ class ControlMaster:
         except PeerBusy as error:
             raise FlowError(f"worker {worker} takes no more orders: {error}") from error
         except PeerLost:
-            return
+            self._sent.pop(worker, None)  # its successor has got none of it
 
     def receive(self, timeout_s: float) -> list[LinkEvent]:
         """Return what has happened, as soon as something has, or nothing when the time is over.

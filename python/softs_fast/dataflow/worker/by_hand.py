@@ -21,6 +21,7 @@ from .groups import Groups
 from .interfaces import interface_of
 from .loop import WorkerLoop
 from .process import check_same
+from .stack import answers_stack
 from .watched_link import WatchedLink
 
 __all__ = ["MasterLost", "run_worker"]
@@ -102,7 +103,11 @@ def run_worker(
             master=there.host,
             stall_s=stall_s,
         )
-        with DataManager(worker, links=links) as store, contextlib.ExitStack() as stack:
+        with (
+            answers_stack(link),
+            DataManager(worker, links=links) as store,
+            contextlib.ExitStack() as stack,
+        ):
             try:
                 if worker not in declaration.workers:
                     numbers = ", ".join(map(str, declaration.workers))
