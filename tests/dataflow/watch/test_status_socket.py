@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +169,11 @@ def test_a_flow_that_is_idle_wakes_nothing() -> None:
             if (path / "comm").read_text().startswith("softs-flow-watc")
             or path.name == str(_native_id("softs-flow-watch"))
         ]
-        before = _switches(task)
-        threading.Event().wait(0.5)
-        assert _switches(task) == before
+        give_up, before = time.monotonic() + 45, ""
+        # On a machine that is busy it goes to sleep late after its answer.
+        while before != (before := _switches(task)):
+            assert time.monotonic() < give_up, before
+            threading.Event().wait(0.5)
 
 
 def _native_id(name: str) -> int | None:
