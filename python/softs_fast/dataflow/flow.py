@@ -136,10 +136,10 @@ class Flow(AsyncFlow):
             function: "package.module:function", importable in all processes.
             arguments: what it is given in each.
             workers: None; or 1: all workers are threads of this process, of which one runs at a time, and the bits are
-                those of processes. See docs/dataflow.md, "Ranks in one process".
+                those of processes. See docs/dataflow_workers.md, "Ranks in one process".
             start_timeout_s: how long the workers may take until their roles are made.
             max_restarts: failures in a row after which a worker is not started again, if nothing of its roles is lost
-                with its process; the pauses between double from 0.5 s on. See docs/dataflow.md, "Recovery".
+                with its process; the pauses between double from 0.5 s on. See docs/dataflow_failures.md, "Recovery".
 
         Raises:
             ConfigError: `max_restarts` is below 0, there is no such function, it returns no flow, or a hook needs objects

@@ -67,7 +67,7 @@ class Mesh:
     ) -> Tensor | list[Tensor]:
         """Return the sum or mean of tensors over the ranks along a dimension, in the order of the ranks.
 
-        The bits are the same in several processes and in one (see docs/dataflow.md, "Sums over ranks").
+        The bits are the same in several processes and in one (see docs/dataflow_workers.md, "Sums over ranks").
 
         Args:
             tensors: one or several on the CPU; each rank calls this with the same shapes and dtypes. float16 and bfloat16
@@ -97,7 +97,7 @@ class Mesh:
         """Replace gradients by their means over the ranks along a dimension, summed in the order of the ranks.
 
         With `weight=rows.weight`, and the mean over the rows of a rank as loss, these are the gradients of the mean over
-        all rows. The bits are the same in several processes and in one (see docs/dataflow.md, "Sums over ranks").
+        all rows. The bits are the same in several processes and in one (see docs/dataflow_workers.md, "Sums over ranks").
 
         Args:
             owner: a module, or its parameters, on the CPU; each rank calls this with the same shapes and dtypes. A parameter

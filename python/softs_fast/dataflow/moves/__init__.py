@@ -1,4 +1,4 @@
-"""Where values of rows are kept between processes, and how they travel ([docs/dataflow.md])."""
+"""Where values of rows are kept between processes, and how they travel ([docs/dataflow_design.md])."""
 
 from .columns import Places
 from .copies import Copies

@@ -116,7 +116,7 @@ class Redistributor:
         >>> plan.of(2).receives[0].source, plan.of(2).receives[0].ids.tolist(), plan.n_bytes
         (1, [6], 8)
 
-    Source: own, see docs/dataflow.md; a move between meshes as multicasts, Zhuang et al., "On Optimizing the
+    Source: own, see docs/dataflow_design.md; a move between meshes as multicasts, Zhuang et al., "On Optimizing the
     Communication of Model Parallelism", MLSys 2023 (arXiv 2211.05322).
     """
 

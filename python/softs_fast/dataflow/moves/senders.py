@@ -41,7 +41,7 @@ def shares_of(sets: Sequence[HolderSet], demands: Sequence[int]) -> Shares:
         sets: of holders, all different and not empty.
         demands: bytes to be sent of each.
 
-    Source: own, see docs/dataflow.md; Newton's method on ratios, Dinkelbach, "On Nonlinear Fractional Programming",
+    Source: own, see docs/dataflow_design.md; Newton's method on ratios, Dinkelbach, "On Nonlinear Fractional Programming",
     Management Science 13, 1967.
     """
     used = [i for i, demand in enumerate(demands) if demand]

@@ -20,7 +20,7 @@ def in_order(epoch: Sequence[Call], busy_s: Iterable[tuple[int, float]] = ()) ->
         epoch: calls that begin together.
         busy_s: workers, and for how long the steps that have tickets keep each of them.
 
-    Source: list scheduling, Graham, SIAM J. Appl. Math. 1969; the order among ties is own, see docs/dataflow.md.
+    Source: list scheduling, Graham, SIAM J. Appl. Math. 1969; the order among ties is own, see docs/dataflow_design.md.
     """
     free_s = dict(busy_s)
     early = [[step for step in call.steps if step.kind <= Kind.PRE] for call in epoch]

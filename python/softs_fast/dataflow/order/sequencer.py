@@ -49,7 +49,7 @@ class Sequencer:
     It cannot hang: let s be the lowest ticket that has not ended. All its participants have ended what is before s, or
     were not in it, so each is at s or gets there without waiting for another one; s ends, or is aborted when one of them
     dies. By induction every ticket ends. A worker that joins again is a new one to the order: it has no part in tickets
-    that were given before. docs/dataflow.md has the assumptions.
+    that were given before. docs/dataflow_design.md has the assumptions.
 
     Args:
         workers: numbers of all workers.

@@ -30,7 +30,7 @@ def all_reduce(group: RankGroup, tensors: Sequence[Tensor], op: str) -> list[Ten
         ConfigError: a tensor cannot be summed.
         FlowError: another rank does something else, or has ended.
 
-    Source: own, see docs/dataflow.md, "Sums over ranks".
+    Source: own, see docs/dataflow_workers.md, "Sums over ranks".
     """
     check_summable("all_reduce", tensors, is_divided=op == "mean")
     what = f"all_reduce ({op}) of {_said(tensors)}"
@@ -53,7 +53,7 @@ def average_gradients(group: RankGroup, owner: nn.Module | Iterable[Tensor], wei
         ConfigError: a gradient cannot be averaged.
         FlowError: another rank does something else, or has ended.
 
-    Source: own, see docs/dataflow.md, "Sums over ranks".
+    Source: own, see docs/dataflow_workers.md, "Sums over ranks".
     """
     parameters = _parameters(owner)
     own = [one.grad for one in parameters]

@@ -106,7 +106,7 @@ def is_recent(plan: FlowPlan, saved: Bound, version: int, n_before: int) -> bool
         version: of the weights that made it.
         n_before: at least the groups that were admitted before it, and not dropped.
 
-    Source: own, see docs/dataflow.md, "Journal and resume".
+    Source: own, see docs/dataflow_failures.md, "Journal and resume".
     """
     bound = bound_of(plan)
     if bound.age >= saved.age and bound.window <= saved.window:

@@ -107,7 +107,7 @@ def plan_reads(
     Raises:
         FlowError: no worker holds a part of what a target wants; the text names tensor and part.
 
-    Source: own, see docs/dataflow.md; a move between meshes as multicasts, Zhuang et al., "On Optimizing the
+    Source: own, see docs/dataflow_design.md; a move between meshes as multicasts, Zhuang et al., "On Optimizing the
     Communication of Model Parallelism", MLSys 2023 (arXiv 2211.05322).
     """
     by_name = _holders(held)
