@@ -61,7 +61,9 @@ class Master:
     ) -> None:
         self.plan = plan
         self.rows = RowTable(plan)
-        self.order = Sequencer({*workers, DRIVER}, depth=depth)
+        # Otherwise nothing can run while training does.
+        is_ahead = any(one.slots > one.groups_per_step for one in plan.partitions.values())
+        self.order = Sequencer({*workers, DRIVER}, depth=depth, has_late_hooks=is_ahead)
         self._steps_of = steps_of
         self._depth = depth
         self._numbers = count(1)

@@ -32,7 +32,7 @@ PHASES: dict[str, tuple[Any, str, str, int]] = {
     "before the folder has its name": (Path, "rename", r"/\.save-2-\w+", 1),
     "before the record": (JournalFolder, "_append", "", 3),
     "before the record is synced": (os, "fsync", "/journal", 3),
-    "before the old save goes": (shutil, "rmtree", r"/save-0-\w+", 1),
+    "before the old save goes": (shutil, "rmtree", r"/\.save-0-\w+-removed", 1),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import count
 
@@ -80,10 +80,21 @@ class World:
             orders = [output[1] for output in outputs if not isinstance(output, Answer)]
             epoch = {order.ticket: order for order in orders if isinstance(order, Order)}
             self.tickets |= epoch
+            self.check_late(epoch.values())
             self.epochs.append([epoch[ticket] for ticket in sorted(epoch)])
             return outputs
 
         self.master.order.advance = noting  # type: ignore[method-assign]
+
+    def check_late(self, epoch: Iterable[Order]) -> None:
+        """A worker that only takes part in a hook after a call gets its ticket when the main part has ended."""
+        if not any(one.slots > one.groups_per_step for one in self.plan.partitions.values()):
+            return
+        mains = {one.call: one.step.workers for one in self.tickets.values() if one.step.kind is Kind.MAIN}
+        running = {one.call.number for one in self.master.order.tickets if one.step.kind is Kind.MAIN}
+        for order in epoch:
+            if order.step.kind is Kind.POST and not order.step.workers <= mains[order.call]:
+                assert order.call not in running
 
     # --- What happens ---
 

@@ -157,6 +157,68 @@ def test_a_step_that_fails_aborts_the_rest_of_its_call() -> None:
     assert answers(order.advance(0.0)) == []
 
 
+def train_and_publish(number: int, *own: Step) -> Call:
+    steps = (Step(Kind.MAIN, frozenset({0})), *own, Step(Kind.POST, frozenset({0, 1}), "publish"))
+    return Call(number, "train", (*steps, Step(Kind.POST, frozenset({0}), "save")))
+
+
+def test_a_worker_gets_a_hook_of_others_when_their_main_part_has_ended() -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    order.offer(train_and_publish(1, Step(Kind.POST, frozenset({0}), "evaluate")))
+    assert tickets(order.advance(0.0)) == [(1, 1), (2, 1)]  # the hook of the same worker at once
+    order.offer(call(2, 1))
+    assert tickets(order.advance(0.0)) == [(3, 2)]  # before the weights come
+    order.report(0, 1, 1)
+    assert not order.advance(0.0)
+    order.report(0, 1, 2)
+    order.offer(call(3, 0))
+    assert order.has_run(1)
+    # Hooks that are due come before what begins now, in their own order.
+    assert tickets(order.advance(0.0)) == [(4, 1), (5, 1), (6, 3)]
+    for worker, ticket in ((0, 4), (1, 4), (0, 5)):
+        order.report(worker, 1, ticket)
+    assert answers(order.advance(0.0)) == [Answer(1, "train")]
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+def test_a_death_before_a_hook_has_its_ticket_fails_the_call(is_due: bool) -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    order.offer(train_and_publish(1))
+    order.advance(0.0)
+    if is_due:
+        order.report(0, 1, 1)
+    order.lose(1, "worker 1 died")
+    outputs = order.advance(0.0)
+    assert answers(outputs) == [Answer(1, "train", "worker 1 died")]
+    assert aborts(outputs) == ([] if is_due else [(0, 1)])
+    order.report(0, 1, 1)
+    order.offer(call(2, 0))
+    order.offer(call(3, 0))
+    assert tickets(order.advance(0.0)) == [(2, 2), (3, 3)]  # nothing counts the call of before
+
+
+def test_hooks_of_a_main_part_that_failed_get_no_tickets() -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    order.offer(train_and_publish(1))
+    order.advance(0.0)
+    order.report(0, 1, 1, "it failed")
+    assert order.advance(0.0) == [Answer(1, "train", "it failed")]
+    assert not order.tickets
+    assert order.advance(0.0) == []
+
+
+def test_a_call_of_hooks_alone_has_its_tickets_at_once() -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    order.offer(Call(1, "publish", (Step(Kind.POST, frozenset({0, 1})),)))
+    assert tickets(order.advance(0.0)) == [(1, 1)]
+
+
+def test_hooks_come_with_their_main_part_where_nothing_overlaps() -> None:
+    order = Sequencer([0, 1])
+    order.offer(train_and_publish(1))
+    assert tickets(order.advance(0.0)) == [(1, 1), (2, 1), (3, 1)]
+
+
 def test_reports_to_another_master_are_dropped() -> None:
     order = Sequencer([0], incarnation=3)
     order.offer(call(1, 0))

@@ -25,12 +25,13 @@ def parts(outputs: list[Output]) -> list[tuple[int, int]]:
 
 
 def test_a_call_goes_on_without_a_worker_that_only_takes_part_in_its_hooks() -> None:
-    order = Sequencer([0, 1])
+    order = Sequencer([0, 1], has_late_hooks=True)
     order.offer(train_and_publish(1))
     order.advance(0.0)
     order.lose(1, "worker 1 died", returns=True)
     assert order.advance(0.0) == []
     order.report(0, 1, 1)
+    assert parts(order.advance(0.0)) == [(0, 2)]
     order.report(0, 1, 2)
     assert order.advance(0.0) == [Answer(1, "train")]
     order.offer(train_and_publish(2))
@@ -62,11 +63,24 @@ def test_calls_wait_for_a_worker_that_joins_again_and_younger_ones_do_not() -> N
 
 
 def test_a_worker_that_is_not_restored_yet_takes_part_in_hooks() -> None:
-    order = Sequencer([0, 1])
+    order = Sequencer([0, 1], has_late_hooks=True)
     order.lose(1, "worker 1 died", returns=True)
     order.join(1)
     order.offer(train_and_publish(1))
-    assert parts(order.advance(0.0)) == [(0, 1), (0, 2), (1, 2)]
+    assert parts(order.advance(0.0)) == [(0, 1)]
+    order.report(0, 1, 1)
+    assert parts(order.advance(0.0)) == [(0, 2), (1, 2)]
+
+
+def test_a_call_goes_on_without_a_worker_that_is_lost_before_its_hooks_have_tickets() -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    publish = Step(Kind.POST, frozenset({1}))
+    order.offer(Call(1, "train", (Step(Kind.MAIN, frozenset({0})), publish)))
+    order.advance(0.0)
+    order.lose(1, "worker 1 died", returns=True)
+    order.report(0, 1, 1)
+    assert order.advance(0.0) == [Answer(1, "train")]
+    assert order.advance(0.0) == []
 
 
 def test_what_the_process_before_says_of_its_tickets_is_dropped() -> None:
@@ -84,14 +98,15 @@ def test_what_the_process_before_says_of_its_tickets_is_dropped() -> None:
 
 
 def test_a_late_failure_of_the_process_before_does_not_fail_a_call_that_goes_on() -> None:
-    order = Sequencer([0, 1])
+    order = Sequencer([0, 1], has_late_hooks=True)
     order.offer(train_and_publish(1))
     order.advance(0.0)
+    order.report(0, 1, 1)
+    assert parts(order.advance(0.0)) == [(0, 2), (1, 2)]
     order.lose(1, "worker 1 died", returns=True)
     order.join(1)
     order.report(1, 1, 2, "its connection has ended")
-    for ticket in (1, 2):
-        order.report(0, 1, ticket)
+    order.report(0, 1, 2)
     assert order.advance(0.0) == [Answer(1, "train")]
 
 

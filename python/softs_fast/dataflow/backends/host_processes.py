@@ -87,6 +87,7 @@ class HostProcesses:
         self._listen = options.listen
         self._token = read_token(options.token_file)
         self._nodes: dict[int, str] = {}
+        self._hosts: dict[int, str] = {}
         self._link: HostLink | None = None
         self._meeting: HostMeeting | None = None
         self._returns = Returns(options.rejoin_s, options.max_restarts)
@@ -200,12 +201,13 @@ class HostProcesses:
         worker = event.worker
         match event:
             case Received(message=Refused(reason=reason)):
-                raise FlowError(
-                    f"worker {worker} of host {link.seats.held[worker].host} cannot begin: {reason}"
-                )
+                # It may have left by now.
+                raise FlowError(f"worker {worker} of host {self._hosts[worker]} cannot begin: {reason}")
             case Left(reason=reason):
                 raise FlowError(f"worker {worker} has left before all had begun: {reason}")
-            case Joined() | Received():
+            case Joined(host=host):
+                self._hosts[worker] = host
+            case Received():
                 pass
 
 

@@ -139,9 +139,12 @@ class JournalFolder:
 
     def _remove(self, path: Path) -> None:
         """Remove a save that does not count any more, beside what goes on: a file system takes long for large files."""
+        removed = path.with_name(f".{path.name}-removed")  # what has the name of a save is whole
+        with contextlib.suppress(OSError):
+            path.rename(removed)
         self._removal = threading.Thread(
             target=shutil.rmtree,
-            args=(path,),
+            args=(removed,),
             kwargs={"ignore_errors": True},
             name="softs-flow-journal",
             daemon=True,

@@ -36,10 +36,18 @@ class Ticket:
 
 @dataclass
 class _Progress:
-    """A call with tickets."""
+    """A call with tickets.
+
+    Attributes:
+        call: with all of its steps.
+        open: its tickets that have not ended.
+        later: steps that get tickets when these have ended.
+        is_answered: whether it has failed.
+    """
 
     call: Call
     open: set[int] = field(default_factory=set)
+    later: tuple[Step, ...] = ()
     is_answered: bool = False
 
 
@@ -56,6 +64,10 @@ class Sequencer:
         depth: unfinished mains that a worker may have; with 2 none is idle for a round trip.
         capacity: bytes that moves may bring to each worker at a time; workers without an entry have no limit.
         incarnation: of this master; larger than that of the one before it.
+        has_late_hooks: whether post-hooks in which other workers take part get tickets when the main part has ended, and
+            not with it. A worker that takes part in a hook alone, such as a generator that gets weights, would enter it,
+            and wait there until the main part has ended, in place of calls that it could run. Where no calls overlap,
+            tickets at once save a message, and their order does not depend on time.
     """
 
     def __init__(
@@ -65,6 +77,7 @@ class Sequencer:
         depth: int = 2,
         capacity: Mapping[int, int] | None = None,
         incarnation: int = 1,
+        has_late_hooks: bool = False,
     ) -> None:
         self.incarnation = incarnation
         self._alive = set(workers)
@@ -72,12 +85,15 @@ class Sequencer:
         self._away: set[int] = set()
         self._restoring: set[int] = set()
         self._depth = depth
+        self._has_late_hooks = has_late_hooks
         self._capacity = dict(capacity or {})
         self._next = 1
         self._ready: dict[int, Call] = {}
         self._parked: dict[int, Call] = {}
         self._tickets: dict[int, Ticket] = {}
         self._running: dict[int, _Progress] = {}
+        # Calls of which all tickets have ended, and of which steps are left.
+        self._due: list[int] = []
         self._mains = dict.fromkeys(self._alive, 0)
         self._reserved = dict.fromkeys(self._alive, 0)
         self._outputs: list[Output] = []
@@ -148,6 +164,9 @@ class Sequencer:
             if not returns or worker in one.call.mains:
                 self._fail(one.call, reason)
             self._end_if_complete(one)
+        for progress in self._running.values():
+            if not returns and any(worker in step.workers for step in progress.later):
+                self._fail(progress.call, reason)
         for waiting in (self._ready, self._parked):
             for call in [call for call in waiting.values() if worker in call.workers]:
                 if not returns or worker in call.mains:
@@ -182,17 +201,15 @@ class Sequencer:
         known = self._alive | self._away
         for call in [call for call in self._ready.values() if not call.workers <= known]:
             self.cancel(call.number, f"workers {sorted(call.workers - known)} are lost")
+        for call, step in self._late_steps():
+            self._give(call, step, now_s)
         epoch = self._epoch()
         busy_s = dict.fromkeys(self._alive, 0.0)
         for one in self._tickets.values():
             for worker in one.missing:
                 busy_s[worker] += one.step.expected_s
         for call, step in in_order(epoch, busy_s.items()):
-            number, self._next = self._next, self._next + 1
-            self._tickets[number] = Ticket(number, call, step, set(step.workers), now_s)
-            self._running[call.number].open.add(number)
-            order = Order(self.incarnation, number, call.number, step)
-            self._outputs += [(worker, order) for worker in sorted(step.workers)]
+            self._give(call, step, now_s)
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -248,9 +265,11 @@ class Sequencer:
             if not call.mains <= (self._alive if call.restores else restored):
                 continue  # it waits for a worker that joins again
             if not call.workers & kept and self._fits(call):
-                epoch.append(self._present(call))
+                present = self._present(call)
+                now, later = _parted(present) if self._has_late_hooks else (present.steps, ())
+                epoch.append(replace(present, steps=now))
                 del self._ready[call.number]
-                self._running[call.number] = _Progress(call)
+                self._running[call.number] = _Progress(present, later=later)
                 for worker in call.mains:
                     self._mains[worker] += 1
                 for worker, n_bytes in call.n_bytes.items():
@@ -263,10 +282,32 @@ class Sequencer:
 
     def _present(self, call: Call) -> Call:
         """Return a call without the parts that workers would have in its hooks which will join again."""
-        if call.workers <= self._alive:
-            return call
-        present = [replace(step, workers=step.workers & self._alive) for step in call.steps]
-        return replace(call, steps=tuple(step for step in present if step.workers))
+        return call if call.workers <= self._alive else replace(call, steps=self._living(call.steps))
+
+    def _living(self, steps: Iterable[Step]) -> tuple[Step, ...]:
+        present = [replace(step, workers=step.workers & self._alive) for step in steps]
+        return tuple(step for step in present if step.workers)
+
+    def _late_steps(self) -> list[tuple[Call, Step]]:
+        """Return the steps of calls of which all others have ended; calls without any are at their end."""
+        found = []
+        due, self._due = self._due, []
+        for number in due:
+            progress = self._running[number]
+            later = () if progress.is_answered else self._living(progress.later)
+            progress.later = ()
+            found += [(progress.call, step) for step in later]
+            if not later:
+                self._end(progress)
+        return found
+
+    def _give(self, call: Call, step: Step, now_s: float) -> None:
+        """Give a ticket to a step."""
+        number, self._next = self._next, self._next + 1
+        self._tickets[number] = Ticket(number, call, step, set(step.workers), now_s)
+        self._running[call.number].open.add(number)
+        order = Order(self.incarnation, number, call.number, step)
+        self._outputs += [(worker, order) for worker in sorted(step.workers)]
 
     def _fits(self, call: Call) -> bool:
         if any(self._mains[worker] >= self._depth for worker in call.mains):
@@ -303,10 +344,26 @@ class Sequencer:
         progress.open.discard(one.number)
         if progress.open:
             return
-        del self._running[one.call.number]
-        for worker in one.call.mains:
+        if progress.later and not progress.is_answered:
+            self._due.append(one.call.number)
+        else:
+            self._end(progress)
+
+    def _end(self, progress: _Progress) -> None:
+        call = progress.call
+        del self._running[call.number]
+        for worker in call.mains:
             self._mains[worker] -= 1
-        for worker, n_bytes in one.call.n_bytes.items():
+        for worker, n_bytes in call.n_bytes.items():
             self._reserved[worker] -= n_bytes
         if not progress.is_answered:
-            self._outputs.append(Answer(one.call.number, one.call.name))
+            self._outputs.append(Answer(call.number, call.name))
+
+
+def _parted(call: Call) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+    """Return the steps of a call that get tickets when it begins, and those that get them when these have ended."""
+    mains = call.mains
+    for place, step in enumerate(call.steps):
+        if mains and step.kind is Kind.POST and not step.workers <= mains:
+            return call.steps[:place], call.steps[place:]
+    return call.steps, ()

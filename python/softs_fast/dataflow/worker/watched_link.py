@@ -36,12 +36,14 @@ class WatchedLink:
         self._refusal = ""
         self._has_ended = False
         self._is_closed = threading.Event()
+        self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._receive_all, name="softs-flow-link", daemon=True)
         self._thread.start()
 
     @property
     def lost(self) -> str:
-        """Why there is no master any more; empty while there is one."""
+        """Why there is no master any more, as soon as the thread knows; to be asked when it has ended, or the flow has."""
+        self._is_over.wait(self._grace_s)
         return self._why
 
     @property
@@ -125,6 +127,7 @@ class WatchedLink:
                     self._messages.put(message)
         except Exception as error:  # a message that cannot be read ends the link, too
             self._why = str(error)
+            self._is_over.set()
             self._messages.put(None)
         if not self._is_closed.wait(self._grace_s):
             self._stuck()
