@@ -9,14 +9,11 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from ..errors import ConfigError, FlowError
 from .requests import Requests
 from .results import FlowStep
-
-if TYPE_CHECKING:
-    from .flow import Flow
 
 __all__ = ["AsyncFlow", "StepStopped"]
 
@@ -104,7 +101,7 @@ class AsyncFlow(Requests):
     _late: FlowStep | None = None
 
     @abstractmethod
-    def initialize(self) -> Flow:
+    def initialize(self) -> Self:
         """Make the objects of all roles."""
 
     @abstractmethod
@@ -115,7 +112,7 @@ class AsyncFlow(Requests):
     def _next_step(self) -> FlowStep | None:
         """Run until a step is complete; returns None at the end of the source."""
 
-    async def __aenter__(self) -> Flow:
+    async def __aenter__(self) -> Self:
         if self._thread is not None or self._is_open:
             raise ConfigError("the flow is open; it is entered once at a time")
         self._thread = FlowThread()

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from ..errors import ConfigError, FlowError
 from ..fleet.factory import NamedFactory
 from .admission import Admission, Source, Sources
-from .aio import AsyncFlow
 from .backends.backend import Backend
 from .backends.fleet_processes import FleetProcesses, declaration_of
 from .backends.host_processes import HostOptions, HostProcesses
@@ -31,7 +31,7 @@ from .master import TooOld
 from .posted import PostedCall
 from .results import CallResult, FlowStep
 from .runner import Runner
-from .starts import begin, go_back, may_go_back
+from .starts import StartedFlow
 from .watch.options import OnStall, WatchOptions
 from .watch.watch import Watch
 from .worker.process import Argument, arguments_of
@@ -39,7 +39,7 @@ from .worker.process import Argument, arguments_of
 __all__ = ["Flow", "PostedCall"]
 
 
-class Flow(AsyncFlow):
+class Flow(StartedFlow):
     """Functions of models on rows; all in this process, or see `in_processes`. Edges follow from columns.
 
     `with` makes the objects of all roles (`setup`); `steps` runs. The same seeds give the same bits.
@@ -227,7 +227,7 @@ class Flow(AsyncFlow):
 
     # --- Life ---
 
-    def initialize(self) -> Flow:
+    def initialize(self) -> Self:
         """Make the objects of all roles; `with` calls it.
 
         Raises:
@@ -239,7 +239,7 @@ class Flow(AsyncFlow):
                 if self._saves is not None:
                     self._use(self._backend)  # without what was there before a reset
                     self._saves.open()
-                begin(self)
+                self._begin()
             except BaseException:
                 self.reset()
                 raise
@@ -259,7 +259,7 @@ class Flow(AsyncFlow):
         if self._saves is not None:
             self._saves.close()
 
-    def __enter__(self) -> Flow:
+    def __enter__(self) -> Self:
         return self.initialize()
 
     def __exit__(
@@ -350,8 +350,8 @@ class Flow(AsyncFlow):
                 acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
         except (TooOld, ValueError) as error:
             raise FlowError(str(error)) from error
-        if runner.lost is not None and may_go_back(self):
-            go_back(self, runner.lost)
+        if runner.lost is not None and self._may_go_back():
+            self._go_back(runner.lost)
             return True
         self._error = runner.lost
         if self._error is None and watch is not None:

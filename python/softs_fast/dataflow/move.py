@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from .declare.roles import Placement
@@ -13,10 +12,7 @@ from .master import DRIVER
 from .moves import RedistributionPlan
 from .order.steps import Kind, Step
 from .parallel.moving import plan_of_move
-from .posted import PostedCall
-
-if TYPE_CHECKING:
-    from .requests import Requests
+from .posted import OpenFlow, PostedCall
 
 __all__ = ["PostedMove", "post_move"]
 
@@ -30,7 +26,7 @@ class PostedMove(PostedCall):
         plan: how the rows get there, from where they were when the move was posted.
     """
 
-    def __init__(self, flow: Requests, number: int, plan: RedistributionPlan) -> None:
+    def __init__(self, flow: OpenFlow, number: int, plan: RedistributionPlan) -> None:
         super().__init__(flow, number, "data_transfer")
         self.plan = plan
 
@@ -39,7 +35,7 @@ class PostedMove(PostedCall):
         return self.plan.explain()
 
 
-def post_move(flow: Requests, ids: Iterable[int], columns: str, to: Placement) -> PostedMove:
+def post_move(flow: OpenFlow, ids: Iterable[int], columns: str, to: Placement) -> PostedMove:
     """Plan a move, and park it until a flush names it.
 
     Args:

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..errors import FlowError
+from .backends.backend import Backend
+from .declare.declaration import Declaration
+from .declare.plan import FlowPlan
 from .results import CallResult
+from .runner import Runner
 
-if TYPE_CHECKING:
-    from .requests import Requests
+__all__ = ["OpenFlow", "PostedCall"]
 
-__all__ = ["PostedCall"]
+
+class OpenFlow(Protocol):
+    """What calls by hand need of their flow."""
+
+    plan: FlowPlan
+    declaration: Declaration
+    _backend: Backend
+    _runner: Runner
+
+    def explain(self) -> str:
+        """Return what each function waits for."""
+
+    def _turn(self, *, automatic: bool, timeout_s: float | None = None) -> bool:
+        """Do one thing; returns False if there is nothing to do."""
 
 
 class PostedCall:
@@ -22,7 +38,7 @@ class PostedCall:
         name: of its function or hook.
     """
 
-    def __init__(self, flow: Requests, number: int, name: str) -> None:
+    def __init__(self, flow: OpenFlow, number: int, name: str) -> None:
         self._flow = flow
         self._runner = flow._runner
         self._done: CallResult | None = None

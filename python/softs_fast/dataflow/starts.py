@@ -2,85 +2,93 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import abstractmethod
 
 from ..errors import FlowError
+from .aio import AsyncFlow
+from .backends.backend import Backend
 from .declare.hooks import Hook, Load
 from .journal.saves import CommonSaves
 from .posted import PostedCall
+from .watch.options import WatchOptions
 from .watch.watch import Watch
 
-if TYPE_CHECKING:
-    from .flow import Flow
-
-__all__ = ["begin", "go_back", "may_go_back"]
+__all__ = ["StartedFlow"]
 
 
-def begin(flow: Flow) -> None:
-    """Make the objects of all roles, and have them and the master go on from the last common save, if there is one.
+class StartedFlow(AsyncFlow):
+    """What a flow has for its starts; `Flow` adds the rest."""
 
-    Raises:
-        FlowError: a worker process could not begin, or the save cannot be loaded.
-    """
-    flow._is_beginning = True
-    try:
-        first = flow._backend.open()
-        flow._is_open = True
-        if flow._watch is None:
-            flow._watch = Watch(flow._name, flow._options, flow._runner, flow._backend)
-        _do(flow, *first)
-        if flow._saves is not None:
-            _load(flow, flow._saves)
-    finally:
-        flow._is_beginning = False
+    _error: FlowError | None
+    _is_beginning: bool
+    _name: str
+    _options: WatchOptions
+    _watch: Watch | None
 
+    @abstractmethod
+    def _use(self, backend: Backend) -> None:
+        """Have a new master over a backend, and no rows."""
 
-def may_go_back(flow: Flow) -> bool:
-    """Return whether all workers may be started again."""
-    return flow._saves is not None and flow._saves.may_go_back and not flow._is_beginning
+    def _begin(self) -> None:
+        """Make the objects of all roles, and have them and the master go on from the last common save, if there is one.
 
-
-def go_back(flow: Flow, lost: FlowError) -> None:
-    """Start all workers again, and go on from the last common save.
-
-    Args:
-        flow: that has lost a worker.
-        lost: names it.
-
-    Raises:
-        FlowError: workers were lost again and again.
-    """
-    assert flow._saves is not None
-    while True:
-        flow._saves.count_restart(lost, flow._n_steps)
-        flow._saves.stop_rows()
-        flow._runner.held.clear()
-        flow._backend.close(goes_on=True)
-        flow._saves.drop_begun()
-        flow._use(flow._backend)
-        flow._error = None
+        Raises:
+            FlowError: a worker process could not begin, or the save cannot be loaded.
+        """
+        self._is_beginning = True
         try:
-            begin(flow)
-            return
-        except FlowError as error:
-            flow._error = lost = error
-            if not may_go_back(flow):
-                raise
+            first = self._backend.open()
+            self._is_open = True
+            if self._watch is None:
+                self._watch = Watch(self._name, self._options, self._runner, self._backend)
+            self._do(*first)
+            if self._saves is not None:
+                self._load_save(self._saves)
+        finally:
+            self._is_beginning = False
 
+    def _may_go_back(self) -> bool:
+        """Return whether all workers may be started again."""
+        return self._saves is not None and self._saves.may_go_back and not self._is_beginning
 
-def _load(flow: Flow, saves: CommonSaves) -> None:
-    steps = saves.load_steps()
-    if steps:
-        number = flow._runner.post_steps("load of a common save", steps)
-        PostedCall(flow, number, "load of a common save").result()
-        _do(flow, *(Load((role,), folder=folder) for role, folder in flow._loaded.items()))
-        _do(flow, *saves.publish_hooks())
-    saves.restore()
-    flow._n_steps = saves.last.step if saves.last is not None else 0
+    def _go_back(self, lost: FlowError) -> None:
+        """Start all workers again, and go on from the last common save.
 
+        Args:
+            lost: names the worker that was lost.
 
-def _do(flow: Flow, *hooks: Hook) -> None:
-    calls = [flow.post(one) for one in hooks]
-    flow.flush(*calls)
-    for call in calls:
-        call.result()
+        Raises:
+            FlowError: workers were lost again and again.
+        """
+        assert self._saves is not None
+        while True:
+            self._saves.count_restart(lost, self._n_steps)
+            self._saves.stop_rows()
+            self._runner.held.clear()
+            self._backend.close(goes_on=True)
+            self._saves.drop_begun()
+            self._use(self._backend)
+            self._error = None
+            try:
+                self._begin()
+                return
+            except FlowError as error:
+                self._error = lost = error
+                if not self._may_go_back():
+                    raise
+
+    def _load_save(self, saves: CommonSaves) -> None:
+        steps = saves.load_steps()
+        if steps:
+            number = self._runner.post_steps("load of a common save", steps)
+            PostedCall(self, number, "load of a common save").result()
+            self._do(*(Load((role,), folder=folder) for role, folder in self._loaded.items()))
+            self._do(*saves.publish_hooks())
+        saves.restore()
+        self._n_steps = saves.last.step if saves.last is not None else 0
+
+    def _do(self, *hooks: Hook) -> None:
+        calls = [self.post(one) for one in hooks]
+        self.flush(*calls)
+        for call in calls:
+            call.result()

@@ -147,9 +147,8 @@ def declaration_of(function: str, arguments: dict[str, Argument]) -> Declaration
         ConfigError: there is no such function.
         TypeError: it returns no flow.
     """
-    from ..flow import Flow
-
     flow = NamedFactory(function).load()(**arguments)
-    if not isinstance(flow, Flow):
+    declaration = getattr(flow, "declaration", None)
+    if not isinstance(declaration, Declaration):
         raise TypeError(f"{function} returned a {type(flow).__name__}; need a Flow")
-    return flow.declaration
+    return declaration
