@@ -5,6 +5,8 @@
 mod flow;
 #[path = "../tests/fuzz/harness.rs"]
 mod harness;
+#[path = "../tests/fuzz/rng.rs"]
+mod rng;
 #[path = "../tests/fuzz/rows.rs"]
 mod rows;
 

@@ -4,6 +4,8 @@
 mod flow;
 #[path = "fuzz/harness.rs"]
 mod harness;
+#[path = "fuzz/rng.rs"]
+mod rng;
 #[path = "fuzz/rows.rs"]
 mod rows;
 

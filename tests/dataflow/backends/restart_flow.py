@@ -121,3 +121,9 @@ def make_restarting(marks: str = "", place: str = "", max_age: int = 0, layout: 
 def losses(flow: df.Flow, n_steps: int) -> list[tuple[int, int, float]]:
     """Run a flow that is open; return number, rows and loss of each step."""
     return [(step.number, step.n_rows, step["actor.train"]["loss"]) for step in flow.steps(n_steps)]
+
+
+def trained(marks: Path) -> list[list[int]]:
+    """Return the rows of each training call."""
+    lines = marks.with_suffix(".trained").read_text().splitlines()
+    return [[int(word) for word in line.split()] for line in lines]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from flow_processes import in_forks, stop
 from parallel_processes import in_meeting
-from restart_flow import ROWS, losses, make_restarting
+from restart_flow import ROWS, losses, make_restarting, trained
 
 from softs_fast.errors import FlowError
 
@@ -21,12 +21,6 @@ SHORT_S = 45.0
 def undisturbed() -> list[tuple[int, int, float]]:
     with make_restarting() as flow:
         return losses(flow, 4)
-
-
-def trained(marks: Path) -> list[list[int]]:
-    """Return the rows of each training call."""
-    lines = marks.with_suffix(".trained").read_text().splitlines()
-    return [[int(word) for word in line.split()] for line in lines]
 
 
 def in_order(n_steps: int) -> list[list[int]]:

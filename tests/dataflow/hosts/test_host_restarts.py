@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from host_workers import WATCHDOG_S, HostWorkers
-from restart_flow import ROWS, losses, make_restarting
+from restart_flow import ROWS, losses, make_restarting, trained
 
 from softs_fast.errors import FlowError
 
@@ -22,12 +22,6 @@ from softs_fast.errors import FlowError
 def undisturbed() -> list[tuple[int, int, float]]:
     with make_restarting() as flow:
         return losses(flow, 4)
-
-
-def trained(marks: Path) -> list[list[int]]:
-    """Return the rows of each training call."""
-    lines = marks.with_suffix(".trained").read_text().splitlines()
-    return [[int(word) for word in line.split()] for line in lines]
 
 
 def started(folder: Path, names: tuple[str, str, str] = ("", "far", "far"), **arguments: Any) -> HostWorkers:

@@ -9,7 +9,7 @@ use softs_proto::flow::{
     Master, Outbox, ToMaster, ToWorker, Worker,
 };
 
-use crate::harness::Rng;
+use crate::rng::Rng;
 
 /// Runs the cases of these seeds.
 ///

@@ -5,7 +5,7 @@ use softs_proto::flow::rows::{
 };
 use softs_proto::flow::{FrameReader, HEADER_BYTES, Outbox, Token};
 
-use crate::harness::Rng;
+use crate::rng::Rng;
 
 const SEGMENT: [u8; 16] = [7; 16];
 const TOKEN: &str = "0123456789abcdefghijklmn";
