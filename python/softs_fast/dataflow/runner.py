@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from ..errors import FlowError
 from .backends.backend import Back, Backend, Done, Loaded, Lost
@@ -24,7 +23,7 @@ from .results import CallResult
 from .row_moves import RowMoves, participants, steps_of
 from .rows.saved import SavedGroup, admit_again
 from .rows.table import Taken
-from .times import CallTimes
+from .running import Running, SentTicket, failure_of
 from .values import Value, n_bytes_of
 from .versions import Versions
 from .watch.late_steps import LateSteps
@@ -33,39 +32,6 @@ from .worker.functions import Failure, Outcome
 from .worker.work import HookWork, MainWork, Work
 
 __all__ = ["Runner"]
-
-
-@dataclass
-class _Running:
-    """What is known of a call between its steps."""
-
-    state: CallState
-    numbers: dict[str, float] = field(default_factory=dict)
-    times: CallTimes = field(default_factory=CallTimes)
-    digest: str = ""
-    error: FlowError | None = None
-    cause: BaseException | None = None
-
-
-@dataclass
-class _Ticket:
-    """A step that was sent.
-
-    Attributes:
-        order: of the step.
-        missing: workers that have not reported its end.
-        ids: rows that it reads.
-        parts: what each worker was sent, of a function on several workers.
-        reports: what workers have done.
-        n_disturbed: see `RowTable`; when it was sent.
-    """
-
-    order: Order
-    missing: set[int]
-    ids: tuple[int, ...] = ()
-    parts: dict[int, MainWork] | None = None
-    reports: Reports = field(default_factory=Reports)
-    n_disturbed: int = 0
 
 
 class Runner:
@@ -100,8 +66,8 @@ class Runner:
         self._plan = plan
         self._backend = backend
         self._calls = {one.name: one for one in declaration.calls}
-        self._tickets: dict[int, _Ticket] = {}
-        self._running: dict[int, _Running] = {}
+        self._tickets: dict[int, SentTicket] = {}
+        self._running: dict[int, Running] = {}
         self._versions = Versions(declaration)
         self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
         self.recovery = Recovery(declaration, self.master, self.held)
@@ -198,10 +164,12 @@ class Runner:
     def _send(self, worker: int, order: Order) -> None:
         state = self.master.state(order.call)
         if order.call not in self._running and state is not None:
-            self._running[order.call] = _Running(state)
+            self._running[order.call] = Running(state)
         if order.ticket not in self._tickets:
             ids = self._moves.ids_of(order, state)
-            self._tickets[order.ticket] = _Ticket(order, set(), ids, n_disturbed=self.master.rows.n_disturbed)
+            self._tickets[order.ticket] = SentTicket(
+                order, set(), ids, n_disturbed=self.master.rows.n_disturbed
+            )
             self.held.keep(ids)
         self._tickets[order.ticket].missing.add(worker)
         describe = self._work_of(self._running[order.call].state, order, worker)
@@ -214,7 +182,7 @@ class Runner:
         self._backend.send(worker, order, describe)
 
     def _cut(
-        self, ticket: _Ticket, function: str, worker: int, describe: Callable[[], Work | None]
+        self, ticket: SentTicket, function: str, worker: int, describe: Callable[[], Work | None]
     ) -> Callable[[], Work | None]:
         """Return what says what one of several workers has to do."""
 
@@ -288,7 +256,7 @@ class Runner:
                 self.master.unread(ticket.order.call)
             if running is not None and running.error is None:
                 where = f" on worker {done.worker}" if len(ticket.order.step.workers) > 1 else ""
-                running.error = _failure(running.state, work, outcome.failure, where)
+                running.error = failure_of(running.state, work, outcome.failure, where)
                 running.cause = outcome.failure.cause
             for one in ticket.reports.clear():
                 self._drop_made(one.worker, one.outcome)
@@ -322,7 +290,7 @@ class Runner:
                 return self._versions.of(owner, done.worker)
         return None
 
-    def _use(self, running: _Running, ticket: _Ticket) -> None:
+    def _use(self, running: Running, ticket: SentTicket) -> None:
         """Take what all parts of a step have brought."""
         state, work, reports = running.state, ticket.order.step.work, ticket.reports
         call = self._calls[state.function.name] if state.function is not None else None
@@ -335,7 +303,7 @@ class Runner:
             self._use_main(call, state, state.taken, running, reports)
 
     def _use_main(
-        self, call: MFCDef, state: CallState, taken: Taken, running: _Running, reports: Reports
+        self, call: MFCDef, state: CallState, taken: Taken, running: Running, reports: Reports
     ) -> None:
         made, rows = reports.made(call.model_name), self.master.rows
         if not made:
@@ -389,7 +357,7 @@ class Runner:
                     self.n_failed += n
                     self.last_failure = reason
 
-    def _part_ended(self, ticket: _Ticket, worker: int) -> None:
+    def _part_ended(self, ticket: SentTicket, worker: int) -> None:
         ticket.missing.discard(worker)
         if not ticket.missing:
             del self._tickets[ticket.order.ticket]
@@ -397,7 +365,7 @@ class Runner:
             self._moves.ended(ticket.order.ticket)
             self.held.release(ticket.ids)
 
-    def _may_run_again(self, ticket: _Ticket, state: CallState) -> bool:
+    def _may_run_again(self, ticket: SentTicket, state: CallState) -> bool:
         """Return whether a call that could not read its rows may run again.
 
         No worker of its role has entered the function. Rows have been lost since it was sent, so the next one reads
@@ -484,10 +452,3 @@ class Runner:
         return steps_of(self._calls[function.name], function, taken)
 
     participants = staticmethod(participants)
-
-
-def _failure(state: CallState, work: object, failure: Failure, where: str) -> FlowError:
-    what = f"hook {work.name} of {state.call.name}" if isinstance(work, Hook) else state.call.name
-    ids = state.taken.ids if state.taken is not None else ()
-    some = f" on {len(ids)} rows {list(ids[:8])}{' ...' if len(ids) > 8 else ''}" if ids else ""
-    return FlowError(f"{what} failed{where}{some}: {failure.text}")

@@ -53,13 +53,20 @@ class Sends:
         return self._copies.n_bytes if self._copies is not None else 0
 
     def order(self, worker: int, order: Order, work: _WorkOf) -> None:
-        """Send an order to a worker, at once or when its values are on its node."""
+        """Send an order to a worker, at once or when its values are on its node.
+
+        Those of one step come one after the other, by number. The first waits for the last, as the senders of their values
+        are chosen together.
+        """
         waiting = self._orders.setdefault(worker, deque())
         waiting.append((order, work))
-        if len(waiting) > 1:
+        workers = order.step.workers
+        if len(waiting) > 1 or len(workers) > 1:
             # Orders come by ticket, and so do claims, also of what waits behind another one.
             self._claim(worker, order, work)
-        self._let_go(worker)
+        if worker == max(workers):
+            for one in sorted(workers):
+                self._let_go(one)
 
     def state(self, worker: int, state: State) -> None:
         """Tell a worker where weights are; one of each other node gets them from there, the rest of it from that one."""

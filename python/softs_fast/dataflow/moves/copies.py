@@ -20,7 +20,7 @@ class _Copy:
         worker: of the node, that has it or gets it.
         ticket: of the step in which it gets it.
         place: where it is there; None while it is on its way.
-        asked: the place from which the worker reads it; None until it was told.
+        asked: the place from which the worker is to read it; None until that was chosen.
     """
 
     source: Place
@@ -49,7 +49,7 @@ class Copies:
         self._rows: dict[int, dict[tuple[int, str], _Copy]] = {}
         #: What is on its way, by the worker and the ticket of its step.
         self._coming: dict[tuple[int, int], set[tuple[int, int, str]]] = {}
-        #: Bytes that workers were told to get from other nodes, in all.
+        #: Bytes that were planned to go from one node to another, in all.
         self.n_bytes = 0
 
     def claim(
@@ -75,6 +75,9 @@ class Copies:
     ) -> dict[str, list[Place]] | None:
         """Claim, and return the places that a worker reads in a step; those of other nodes are its to keep and to report.
 
+        The senders of all that the workers of a step have claimed so far are chosen together, so that the busiest of them
+        sends as little as can be.
+
         Args:
             worker: as in `claim`, like the rest.
 
@@ -84,7 +87,7 @@ class Copies:
         self.claim(worker, ticket, ids, columns)
         node = self._nodes[worker]
         chosen = {column: list(places) for column, places in columns.items()}
-        missing: dict[str, list[int]] = {}
+        is_planned = False
         for column, places in chosen.items():
             for i, (row_id, made) in enumerate(zip(ids, places, strict=True)):
                 copy = self._copy(row_id, node, column, made)
@@ -92,11 +95,10 @@ class Copies:
                     continue  # its own node has made it
                 if copy.place is None and (copy.worker, copy.ticket) != (worker, ticket):
                     return None
-                if copy.place is None and copy.asked is None:
-                    missing.setdefault(column, []).append(i)
-                else:
-                    places[i] = copy.place or copy.asked or made
-        self._ask(worker, ids, chosen, missing)
+                if copy.place is None and copy.asked is None and not is_planned:
+                    self._plan(ticket)
+                    is_planned = True
+                places[i] = copy.place or copy.asked or made
         return chosen
 
     def arrived(
@@ -105,8 +107,8 @@ class Copies:
         """A worker has got values of a column, and keeps them."""
         node, coming = self._nodes[worker], self._coming.get((worker, ticket), set())
         for row_id, place in zip(ids, places, strict=True):
-            copy = self._rows.get(row_id, {}).get((node, column))
-            if copy is not None and (copy.worker, copy.ticket) == (worker, ticket):
+            copy = self._claimed(worker, ticket, row_id, node, column)
+            if copy is not None:
                 copy.place = place
                 coming.discard((row_id, node, column))
 
@@ -114,7 +116,8 @@ class Copies:
         """A worker's part in a step has ended; returns whether something has not arrived, and so does not come."""
         lacking = self._coming.pop((worker, ticket), set())
         for row_id, node, column in lacking:
-            self._rows.get(row_id, {}).pop((node, column), None)
+            if self._claimed(worker, ticket, row_id, node, column) is not None:
+                del self._rows[row_id][node, column]
         return bool(lacking)
 
     def lose(self, worker: int) -> None:
@@ -124,6 +127,9 @@ class Copies:
         for row_id, copies in list(self._rows.items()):
             for key in [key for key, copy in copies.items() if copy.worker == worker]:
                 del copies[key]
+            for copy in copies.values():
+                if copy.asked is not None and copy.asked.worker == worker:
+                    copy.asked = None
             if not copies:
                 del self._rows[row_id]
 
@@ -155,32 +161,35 @@ class Copies:
             return None
         return copy
 
-    def _ask(
-        self,
-        worker: int,
-        ids: Sequence[int],
-        chosen: dict[str, list[Place]],
-        missing: Mapping[str, Sequence[int]],
-    ) -> None:
-        """Choose from which holders a worker gets values: the busiest of them sends as little as can be."""
-        node = self._nodes[worker]
-        for column, rows in missing.items():
-            places = chosen[column]
-            held = {ids[i]: (i, self._holders(ids[i], column, places[i])) for i in rows}
-            plan = self._plans.plan(
-                RowsToMove.of(
-                    list(held),
-                    {column: [places[i].n_bytes for i in rows]},
-                    {column: [list(holders) for _, holders in held.values()]},
-                ),
-                [[worker]],
-            )
+    def _claimed(self, worker: int, ticket: int, row_id: int, node: int, column: str) -> _Copy | None:
+        """Return what a worker gets, or has got, in a step; None: the row has gone, or the value was made again."""
+        copy = self._rows.get(row_id, {}).get((node, column))
+        return copy if copy is not None and (copy.worker, copy.ticket) == (worker, ticket) else None
+
+    def _plan(self, ticket: int) -> None:
+        """Choose from which holders the workers of a step get what they have claimed."""
+        claims = [
+            (step[0], row_id, column, copy)
+            for step, keys in sorted(self._coming.items())
+            if step[1] == ticket
+            for row_id, node, column in sorted(keys)
+            if (copy := self._claimed(*step, row_id, node, column)) is not None and copy.asked is None
+        ]
+        held = [self._holders(row_id, column, copy.source) for _, row_id, column, copy in claims]
+        by_worker: dict[int, list[int]] = {}
+        for i, (worker, *_) in enumerate(claims):
+            by_worker.setdefault(worker, []).append(i)
+        rows = RowsToMove.of(
+            range(len(claims)),
+            {"": [copy.source.n_bytes for *_, copy in claims]},
+            {"": [list(one) for one in held]},
+        )
+        plan = self._plans.plan(rows, [[worker] for worker in by_worker], slices=list(by_worker.values()))
+        for worker in by_worker:
             for transfer in plan.of(worker).receives:
-                for row_id in transfer.ids.tolist():
-                    i, holders = held[row_id]
-                    places[i] = holders[transfer.source]
-                    self._rows[row_id][node, column].asked = places[i]
-            self.n_bytes += plan.n_bytes
+                for i in transfer.ids.tolist():
+                    claims[i][3].asked = held[i][transfer.source]
+        self.n_bytes += plan.n_bytes
 
     def _holders(self, row_id: int, column: str, made: Place) -> dict[int, Place]:
         """Return the workers that have a value, with its places."""

@@ -1,0 +1,57 @@
+"""What is known of calls and steps that have not ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..errors import FlowError
+from .declare.hooks import Hook
+from .master import CallState
+from .order.steps import Order
+from .parallel.merging import Reports
+from .times import CallTimes
+from .worker.functions import Failure
+from .worker.work import MainWork
+
+__all__ = ["Running", "SentTicket", "failure_of"]
+
+
+@dataclass
+class Running:
+    """What is known of a call between its steps."""
+
+    state: CallState
+    numbers: dict[str, float] = field(default_factory=dict)
+    times: CallTimes = field(default_factory=CallTimes)
+    digest: str = ""
+    error: FlowError | None = None
+    cause: BaseException | None = None
+
+
+@dataclass
+class SentTicket:
+    """A step that was sent.
+
+    Attributes:
+        order: of the step.
+        missing: workers that have not reported its end.
+        ids: rows that it reads.
+        parts: what each worker was sent, of a function on several workers.
+        reports: what workers have done.
+        n_disturbed: see `RowTable`; when it was sent.
+    """
+
+    order: Order
+    missing: set[int]
+    ids: tuple[int, ...] = ()
+    parts: dict[int, MainWork] | None = None
+    reports: Reports = field(default_factory=Reports)
+    n_disturbed: int = 0
+
+
+def failure_of(state: CallState, work: object, failure: Failure, where: str) -> FlowError:
+    """Return the error of a call of which a step has failed."""
+    what = f"hook {work.name} of {state.call.name}" if isinstance(work, Hook) else state.call.name
+    ids = state.taken.ids if state.taken is not None else ()
+    some = f" on {len(ids)} rows {list(ids[:8])}{' ...' if len(ids) > 8 else ''}" if ids else ""
+    return FlowError(f"{what} failed{where}{some}: {failure.text}")
