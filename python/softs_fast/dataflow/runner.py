@@ -10,7 +10,7 @@ from .backends.backend import Back, Backend, Done, Loaded, Lost
 from .datasets.reads import DatasetReads
 from .declare.calls import Interface, MFCDef
 from .declare.declaration import Declaration
-from .declare.hooks import Hook, transfers
+from .declare.hooks import Hook, LoadRows, transfers
 from .declare.plan import FlowPlan, FunctionPlan
 from .declare.transfer import DataTransfer
 from .held import HeldRows
@@ -75,6 +75,7 @@ class Runner:
         self._moves = RowMoves(self._calls, plan.group, self.master.rows, self.held, backend)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
+        self._loaded: list[Done] = []
 
     # --- Common saves ---
 
@@ -95,6 +96,11 @@ class Runner:
         self.master.order.flush([number])
         self._listen(automatic=False)
         return number
+
+    def take_loaded(self) -> list[Done]:
+        """Return what workers have read of files of rows."""
+        loaded, self._loaded = self._loaded, []
+        return loaded
 
     # --- Rows ---
 
@@ -297,6 +303,8 @@ class Runner:
         role = call.model_name if call is not None else None
         if isinstance(work, Hook):
             self._moves.check(ticket.order)
+            if isinstance(work, LoadRows):
+                self._loaded += reports.done
             running.numbers |= reports.numbers(work.roles[0] if work.roles else role)
         elif call is not None and state.taken is not None:
             reports.check(ticket.parts)

@@ -14,7 +14,7 @@ import msgpack
 
 from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook
+from ..declare.hooks import Hook, LoadRows
 from ..declare.restartable import restartable
 from ..declare.roles import Placement
 from ..master import DRIVER
@@ -287,6 +287,10 @@ class ProcessBackend:
             self._processes.kill(worker, reason)
             self._leave(Left(worker, reason), is_known=True)
 
+    def beside(self) -> frozenset[int]:
+        """Return the workers of this host."""
+        return frozenset(self._here - self._left)
+
     def nodes(self) -> dict[int, int]:
         """Return the node of each worker, and of this process."""
         workers = (*self._declaration.workers, self._sends.driver)
@@ -377,9 +381,11 @@ class ProcessBackend:
         if sent is None or worker not in sent.open:
             return
         work = sent.order.step.work
-        names = (
-            self._functions[str(work)].output_keys if message.columns and not isinstance(work, Hook) else ()
-        )
+        names: tuple[str, ...] = ()
+        if isinstance(work, LoadRows) and message.columns:
+            names = (work.column,)
+        elif message.columns and not isinstance(work, Hook):
+            names = self._functions[str(work)].output_keys
         failure = Failure(*message.failure) if message.failure is not None else None
         if failure is None and len(message.columns) != len(names):
             text = f"{len(message.columns)} columns arrived; need {', '.join(names)}"

@@ -257,6 +257,10 @@ class RankBackend(OneProcess):
                 return found
             self._threads.wait(worker, "the weights of another worker")
 
+    def beside(self) -> frozenset[int]:
+        """All workers are here."""
+        return frozenset(self._declaration.workers)
+
     def nodes(self) -> dict[int, int]:
         """All is in one process, and so on one node."""
         workers = self._declaration.workers

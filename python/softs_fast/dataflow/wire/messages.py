@@ -71,13 +71,17 @@ class HookForm:
         kind: name of its class.
         roles: numbers of its roles.
         eta: of a mix of weights.
-        folder: of a checkpoint.
+        folder: of a checkpoint, or the path of a file of rows.
+        column: see `LoadRows`, like the next two.
     """
 
     kind: str
     roles: tuple[int, ...]
     eta: float = 1.0
     folder: str = ""
+    column: str = ""
+    pieces: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -315,14 +319,17 @@ _TAGS = table(_NAME, tag, 1 << 10)
 
 
 def _form(name: str, value: Any) -> HookForm:
-    if type(value) is not list or len(value) != 4:
+    if type(value) is not list or len(value) != 7:
         raise WireError(f"{name} is {repr(value)[:60]}; need the form of a hook")
-    kind, roles, eta, folder = value
+    kind, roles, eta, folder, column, pieces, groups = value
     return HookForm(
         text(32)(name, kind),
         listing(integer(0, _MOST_ROWS), 64)(name, roles),
         number(name, eta),
         text(1 << 12)(name, folder),
+        _NAME(name, column),
+        _IDS(name, pieces),
+        _IDS(name, groups),
     )
 
 
@@ -410,7 +417,7 @@ def encode(message: Message, known: KnownLayouts | None = None) -> bytes:
         elif isinstance(value, Place):
             value = with_segments(((value,),))
         elif isinstance(value, HookForm):
-            value = [value.kind, value.roles, value.eta, value.folder]
+            value = list(vars(value).values())
         elif isinstance(value, SliceForm):
             value = [value.n_real, value.n_rows, value.n_all, value.n_ranks, value.is_head]
         values.append(value)

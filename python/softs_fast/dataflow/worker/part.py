@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
-from ..declare.hooks import ParamRealloc, transfers
+from ..declare.hooks import LoadRows, ParamRealloc, transfers
 from ..declare.roles import Placement
 from ..moves import DataManager, Place
 from ..objects import Objects
@@ -20,6 +20,7 @@ from ..weights.exchange import is_local, show, take
 from ..weights.shown import Shown
 from .functions import Batch, Failure, Outcome, call_function
 from .kept import KeptInputs
+from .saved_rows import load_rows
 from .work import HookWork, MainWork, MoveWork, Work
 
 __all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "state_id", "weights_column"]
@@ -105,6 +106,9 @@ class Part:
                 }
             elif isinstance(work, MoveWork):
                 self._move(work, ticket)
+            elif isinstance(work.hook, LoadRows):
+                outcome = load_rows(work.hook, self._store.put)
+                n_bytes = sum(place.n_bytes for place in outcome.columns[work.hook.column])
             else:
                 outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
