@@ -108,7 +108,7 @@ class ProcessBackend:
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
         self._events: list[Event] = []
-        self.elements = RemoteElements(declaration, self._tell, self._ask)
+        self.elements = RemoteElements(declaration, self._request, self._ask)
 
     def open(self) -> list[Hook]:
         """Start the workers; returns the hooks by which roles get the weights of roles of other workers.
@@ -197,6 +197,9 @@ class ProcessBackend:
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Send an order."""
+        if self._has_left(worker):
+            self._sends.skip(worker, order)
+            return
         sent = self._sent.setdefault(order.ticket, _Sent(order, n_gone=self._departures.n_gone))
         sent.open.add(worker)
         sent.all.add(worker)
@@ -416,9 +419,25 @@ class ProcessBackend:
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
-    def _tell(self, worker: int, state: State | ReadElements) -> None:
+    def _has_left(self, worker: int) -> bool:
+        """Return whether `wait` has yet to return that a worker has left; another process may have its number by now.
+
+        What the flow has for that worker meanwhile has no answer: it ends when it gets to know.
+        """
+        return worker in self._left or any(
+            isinstance(one, Lost) and one.worker == worker for one in self._events
+        )
+
+    def _tell(self, worker: int, state: State) -> None:
         if self._link is not None and worker not in self._left:
             self._link.send(worker, state)
+
+    def _request(self, worker: int, message: ReadElements) -> bool:
+        """Have a worker read elements; returns False if it has left."""
+        if self._link is None or self._has_left(worker):
+            return False
+        self._link.send(worker, message)
+        return True
 
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
