@@ -6,7 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from ...errors import FlowError, PeerLost, SegmentError
@@ -195,10 +195,22 @@ class Part:
 
     @contextmanager
     def _mapped(self, ticket: int, place: Place) -> Iterator[int]:
-        column, near = weights_column(place), self.near.get(place, place)
-        (place,) = self._brought(ticket, column, [state_id(ticket)], [near])
+        near = self.near.get(place, place)
+        with ExitStack() as stack:
+            try:
+                address = stack.enter_context(self._mapped_at(ticket, weights_column(place), near))
+            except Unreadable:
+                if near == place:
+                    raise
+                # The worker that has a copy may have ended since this one was told; the source shows them until the end.
+                address = stack.enter_context(self._mapped_at(ticket, weights_column(place), place))
+            yield address
+
+    @contextmanager
+    def _mapped_at(self, ticket: int, column: str, place: Place) -> Iterator[int]:
+        (here,) = self._brought(ticket, column, [state_id(ticket)], [place])
         try:
-            with self._store.mapped(place) as address:
+            with self._store.mapped(here) as address:
                 yield address
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error
