@@ -131,7 +131,9 @@ class WorkerLoop:
                 lambda shown: self.link.send(State(order.incarnation, order.ticket, shown)),
             )
         finally:
-            self._drop_states(order.ticket)
+            # Also those of steps before it that were skipped: what was shown for them may have come after that.
+            for ticket in [one for one in self._states if one <= order.ticket]:
+                self._drop_states(ticket)
             self._last_ticket = order.ticket
             self._aborted = None
             self._executor.leave()
