@@ -92,7 +92,8 @@ def slices_of(
     holders = {key: [(one.worker,) for one in column] for key, column in columns.items()}
     known = {worker for rank in ranks for worker in rank}
     known |= {worker for column in holders.values() for (worker,) in column}
-    # As if all workers were on one host: so the bits do not depend on which hosts they are on.
+    # As if all workers were on one host: so the bits do not depend on which hosts they are on. Between hosts, more than
+    # the least bytes may move for it.
     plans = Redistributor(dict.fromkeys(known, 0))
     n_bytes = {key: [one.n_bytes for one in column] for key, column in columns.items()}
     plan = plans.plan(RowsToMove.of(ids, n_bytes, holders, tokens=tokens, group=group), ranks)
