@@ -148,10 +148,11 @@ def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
     elif call.uneven == "pad" and call.least == call.n_seqs:
         n_padded = max(call.n_seqs, n_rows)
     places = [i % n_rows for i in range(n_padded)]
+    names = [call.input_key_remap.get(key, key) for key in call.input_keys]
     return Rows(
         {
-            call.input_key_remap.get(key, key): [batch.columns[key][i] for i in places]
-            for key in call.input_keys
+            name: [batch.columns[key][i] for i in places]
+            for name, key in zip(names, call.input_keys, strict=True)
         },
         [batch.ids[i] for i in places],
         group=group,
@@ -162,6 +163,7 @@ def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
         age=batch.age,
         tags=[batch.tags[i] for i in places],
         weight=1.0 if part is None else part.n_real * part.n_ranks / part.n_all,
+        longest=None if part is None else dict(zip(names, part.longest, strict=True)),
     )
 
 
