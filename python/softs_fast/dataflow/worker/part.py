@@ -13,6 +13,7 @@ from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
 from ..declare.hooks import ParamRealloc, transfers
 from ..declare.roles import Placement
+from ..devices import device_work
 from ..moves import DataManager, Place
 from ..objects import Objects
 from ..values import Value, n_bytes_of
@@ -106,7 +107,8 @@ class Part:
             elif isinstance(work, MoveWork):
                 self._move(work, ticket)
             else:
-                outcome.numbers = self._hook(work, ticket, await_state, show_to)
+                with device_work():
+                    outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
             unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
             outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
