@@ -13,6 +13,7 @@ from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
 from ..declare.hooks import LoadRows, ParamRealloc, transfers
 from ..declare.roles import Placement
+from ..devices import device_work
 from ..ids import state_id
 from ..moves import DataManager, Place
 from ..objects import Objects
@@ -106,7 +107,8 @@ class Part:
                 outcome = load_rows(work.hook, self._store.put)
                 n_bytes = sum(place.n_bytes for place in outcome.columns[work.hook.column])
             else:
-                outcome.numbers = self._hook(work, ticket, await_state, show_to)
+                with device_work():
+                    outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
             unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
             outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
