@@ -17,6 +17,7 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, LoadRows
 from ..declare.restartable import restartable
 from ..declare.roles import Placement
+from ..ids import state_id
 from ..master import DRIVER
 from ..moves import DataManager
 from ..objects import Objects
@@ -29,7 +30,7 @@ from ..wire.links import Joined, Left, MasterLink
 from ..wire.messages import AbortStep, ElementsRead, End, Fetched, Free, ReadElements, Ready, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
-from ..worker.part import Part, state_id
+from ..worker.part import Part
 from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer

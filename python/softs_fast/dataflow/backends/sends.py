@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..ids import state_id
 from ..master import DRIVER
 from ..moves import Copies, Place
 from ..order.steps import Order
 from ..wire.messages import State
-from ..worker.part import state_id, weights_column
+from ..worker.part import weights_column
 from ..worker.work import MainWork, MoveWork, Work
 
 __all__ = ["Sends"]

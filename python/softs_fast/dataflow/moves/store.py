@@ -174,10 +174,7 @@ class DataManager:
         wanted = list(ids)
         with self._lock:
             own = self._opened()
-            gone = [
-                rows.pop(row_id) for rows in self._columns.values() for row_id in wanted if row_id in rows
-            ]
-            self._release(own, gone)
+            self._remove(own, list(self._columns), wanted)
 
     @property
     def node(self) -> str:
@@ -357,8 +354,17 @@ class DataManager:
 
     def _drop(self, column: str, ids: list[int]) -> None:
         with self._lock:
+            self._remove(self._opened(), [column], ids)
+
+    def _remove(self, own: OwnSegment, columns: list[str], ids: list[int]) -> None:
+        """Drop values that are there. A column without rows goes, as copies of weights have new names again and again."""
+        gone = []
+        for column in columns:
             rows = self._columns.get(column, {})
-            self._release(self._opened(), [rows.pop(row_id) for row_id in ids])
+            gone += [rows.pop(row_id) for row_id in ids if row_id in rows]
+            if not rows:
+                self._columns.pop(column, None)
+        self._release(own, gone)
 
     def _register(
         self, own: OwnSegment, column: str, ids: Sequence[int], offsets: list[int], n_bytes: list[int]

@@ -13,6 +13,8 @@ from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
 from ..declare.hooks import LoadRows, ParamRealloc, transfers
 from ..declare.roles import Placement
+from ..devices import device_work
+from ..ids import state_id
 from ..moves import DataManager, Place
 from ..objects import Objects
 from ..values import Value, n_bytes_of
@@ -23,7 +25,7 @@ from .kept import KeptInputs
 from .saved_rows import load_rows
 from .work import HookWork, MainWork, MoveWork, Work
 
-__all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "state_id", "weights_column"]
+__all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "weights_column"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +44,6 @@ class Arrived(Protocol):
     """Takes the ticket, a column, ids of rows, and places of their values in the store of this process."""
 
     def __call__(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place], /) -> None: ...
-
-
-def state_id(ticket: int) -> int:
-    """Return the id by which weights of a hook are kept; no row has it."""
-    return (1 << 62) + ticket
 
 
 def weights_column(place: Place) -> str:
@@ -110,7 +107,8 @@ class Part:
                 outcome = load_rows(work.hook, self._store.put)
                 n_bytes = sum(place.n_bytes for place in outcome.columns[work.hook.column])
             else:
-                outcome.numbers = self._hook(work, ticket, await_state, show_to)
+                with device_work():
+                    outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
             unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
             outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
