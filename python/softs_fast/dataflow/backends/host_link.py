@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ...errors import FlowError
+from ..control import Published
 from ..wire.control import ControlMaster
 from ..wire.links import Joined, Left, LinkEvent, Received
 from ..wire.messages import Declared, Message, Refused
@@ -78,11 +79,19 @@ class HostLink:
         Raises:
             FlowError: see there.
         """
+        return self.ask_with_age(worker, what, timeout_s).value
+
+    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
+        """As `MasterLink.ask_with_age`.
+
+        Raises:
+            FlowError: see there.
+        """
         seat = self._seats.seat(worker)
         if seat is None:
             raise FlowError(f"worker {worker} does not answer {what!r}: it has left")
         with _named(worker, seat):
-            return self._link.ask(seat, what, timeout_s)
+            return self._link.ask_with_age(seat, what, timeout_s)
 
     def give_up(self, worker: int, reason: str) -> None:
         """Take nothing more of the process of a worker, and tell it so: it begins anew, or ends, when it reads that."""

@@ -36,7 +36,7 @@ from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
 from .sends import Sends
-from .sightings import Sight, look_at, sights_of
+from .sightings import Sight, inside_of, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
 
 __all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
@@ -338,10 +338,8 @@ class ProcessBackend:
         """
         found = {}
         for worker in sorted(set(self._pids) - self._left):
-            one = msgpack.unpackb(self._ask(worker, "inside"))
-            one["pid"] = self._pids[worker]
-            one["seconds"] = max(time.monotonic() - one.pop("since_s"), 0.0)
-            found[worker] = one
+            assert self._link is not None
+            found[worker] = inside_of(self._link, worker, _ASK_S) | {"pid": self._pids[worker]}
         return found
 
     def _ask(self, worker: int, what: str) -> bytes:
