@@ -279,6 +279,10 @@ class ProcessBackend:
         sent = self._sent.get(ticket)
         return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
 
+    def held_back(self) -> frozenset[int]:
+        """Return tickets of which an order waits for values."""
+        return self._sends.held_back()
+
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """Return what each worker process is inside of; any thread may ask."""
         link, left = self._link, set(self._left)
