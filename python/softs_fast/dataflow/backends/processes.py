@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 import time
@@ -158,7 +159,8 @@ class ProcessBackend:
         try:
             if link is not None and not (goes_on and self._nodes is not None):
                 for worker in set(self._pids) - self._left | self._away:
-                    link.send(worker, End())
+                    with contextlib.suppress(FlowError):  # one that reads nothing is killed
+                        link.send(worker, End())
             self._processes.close()
         finally:
             if link is not None:
