@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 #: How long processes of `multiprocessing` may take to end after SIGTERM, seconds.
 _END_S = 1.0
+#: How long what was logged and printed may take to be written, seconds.
+_FLUSH_S = 1.0
 #: Signals that arrive while the new program begins; it takes them when it has its handlers.
 _KEPT = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -49,17 +52,24 @@ class Program:
             child.terminate()
             child.join(_END_S)
             child.kill()
-        for handler in logging.getLogger().handlers:
-            handler.flush()
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        # The thread that does not return may hold the lock of a handler or a file, so this one may not wait for it.
+        flushing = threading.Thread(target=_flush, name="softs-flow-flush", daemon=True)
+        flushing.start()
+        flushing.join(_FLUSH_S)
         for number in _descriptors() - self._given:
             with contextlib.suppress(OSError):
                 os.set_inheritable(number, False)
         signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT)
         os.chdir(self._folder)
         os.execve(sys.executable, self._arguments, {**self._environment, **environment})
+
+
+def _flush() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def _descriptors() -> set[int]:
