@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -96,10 +96,7 @@ class Part:
                     return Outcome(failure=failure, unread=True), 0
                 outcome = self._main(work, inputs)
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
-                outcome.columns = {
-                    column: list(self._store.put(column, outcome.ids, values))
-                    for column, values in outcome.columns.items()
-                }
+                outcome.columns = self._put(outcome)
             elif isinstance(work, MoveWork):
                 self._move(work, ticket)
             elif isinstance(work.hook, LoadRows):
@@ -118,6 +115,11 @@ class Part:
         """Drop rows, and what was brought of them or for calls that are over."""
         self._store.free(ids)
         self.kept.free(ids)
+
+    def drop(self, ids: Sequence[int], columns: Iterable[str]) -> None:
+        """Drop what a call has put, and nothing else of its rows."""
+        for column in columns:
+            self._store.drop(column, ids)
 
     def _read_all(self, work: MainWork, ticket: int) -> tuple[dict[str, list[Value]], float, Failure | None]:
         """Return the inputs of a function and how long they took, or why they cannot be read.
@@ -152,6 +154,17 @@ class Part:
         declared = self._declaration
         call = self._functions[work.function]
         return call_function(call, self._objects, batch, group=declared.group, digests=declared.digests)
+
+    def _put(self, outcome: Outcome) -> dict[str, list[Place]]:
+        """Keep the columns that a function has made, all of them or none; returns their places."""
+        places: dict[str, list[Place]] = {}
+        try:
+            for column, values in outcome.columns.items():
+                places[column] = list(self._store.put(column, outcome.ids, values))
+        except BaseException:
+            self.drop(outcome.ids, places)
+            raise
+        return places
 
     def _hook(
         self, work: HookWork, ticket: int, await_state: AwaitState, show_to: Callable[[Shown], None]
