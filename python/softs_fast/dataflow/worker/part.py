@@ -125,17 +125,27 @@ class Part:
         """Return the inputs of a function and how long they took, or why they cannot be read.
 
         Then no worker of its role enters it. The time is that of the reading alone, not that of waiting for the others.
+
+        Raises:
+            Exception: what the reading has raised beside `Unreadable`, such as that memory is short.
         """
-        inputs, unread, began = {}, None, time.monotonic()
+        inputs: dict[str, list[Value]] = {}
+        error: Exception | None = None
+        began = time.monotonic()
         try:
             inputs = self._inputs(work, ticket)
-        except Unreadable as error:
-            unread = Failure.of(error)
+        except Exception as caught:
+            error = caught  # the others wait for what this worker says, whatever it is
         read_s = time.monotonic() - began
-        if not self._objects.agree(self._functions[work.function].model_name, unread is None):
+        is_well = self._objects.agree(self._functions[work.function].model_name, error is None)
+        if isinstance(error, Unreadable):
+            return {}, read_s, Failure.of(error)
+        if error is not None:
+            raise error
+        if not is_well:
             text = "another worker of the role could not read its rows"
-            unread = unread or Failure(text, f"{Unreadable.__name__}: {text}")
-        return inputs, read_s, unread
+            return {}, read_s, Failure(text, f"{Unreadable.__name__}: {text}")
+        return inputs, read_s, None
 
     def _inputs(self, work: MainWork, ticket: int) -> dict[str, list[Value]]:
         here = {
