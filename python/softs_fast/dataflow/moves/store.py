@@ -325,7 +325,7 @@ class DataManager:
             self._opened()
         self.fetched_bytes += int(places.n_bytes.sum())
         found = empty_values(places)
-        if len(found.pieces) == 1 and len(found.copies) == len(places):
+        if len(found.pieces) == 1 and all(kind == "tensor" for kind, _ in places.forms):
             # All values are tensors of one dtype: they are received where they stay.
             memory = found.pieces[0].view(torch.uint8).numpy()
             at = np.array([address for address, _, _ in found.copies], np.int64) - memory.ctypes.data
