@@ -30,7 +30,7 @@ class Rows(Mapping[str, Column]):
         ends_step: whether the function has done its part of the step with these rows. With `at_least`, gradients are
             added up until then.
         age: steps since the oldest weights that made one of the rows; 0 where the age does not count.
-        tags: of each row; what is written there stays with the row.
+        tags: of each row; what is written there stays with the row, unless it is padding.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Rows(Mapping[str, Column]):
         return list(self._values[name])
 
     def drop(self, rows: Iterable[int], reason: str = "filtered") -> None:
-        """Drop the groups of rows when the function has returned; the source refills their slots.
+        """Drop the groups of rows when the function has returned; the source refills their slots. Padding is skipped.
 
         Args:
             rows: places in the batch, from 0.
@@ -93,6 +93,8 @@ class Rows(Mapping[str, Column]):
 
     def fail(self, rows: Iterable[int], reason: str) -> None:
         """Rows could not be made: their groups never become data, and count against `max_failed` of the flow.
+
+        Padding is skipped.
 
         Args:
             rows: places in the batch, from 0.
@@ -105,4 +107,4 @@ class Rows(Mapping[str, Column]):
         wrong = [place for place in places if not 0 <= place < len(self.ids)]
         if wrong:
             raise FlowError(f"places {wrong} are not in a batch of {len(self.ids)} rows")
-        return [self.ids[place] for place in places]
+        return [self.ids[place] for place in places if not self.is_padding[place]]

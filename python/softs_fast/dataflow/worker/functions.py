@@ -160,7 +160,11 @@ def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
         use=batch.use,
         ends_step=batch.ends_step,
         age=batch.age,
-        tags=[batch.tags[i] for i in places],
+        # What is written to those of padding is no data.
+        tags=[
+            batch.tags[i] if place < len(batch.own_ids) else dict(batch.tags[i])
+            for place, i in enumerate(places)
+        ],
         weight=1.0 if part is None else part.n_real * part.n_ranks / part.n_all,
     )
 
