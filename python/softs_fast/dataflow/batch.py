@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..errors import FlowError
 from .rows.records import Tag
+from .rows.tags import checked_reason
 from .values import Column, Value, join
 
 __all__ = ["Rows"]
@@ -30,7 +31,8 @@ class Rows(Mapping[str, Column]):
         ends_step: whether the function has done its part of the step with these rows. With `at_least`, gradients are
             added up until then.
         age: steps since the oldest weights that made one of the rows; 0 where the age does not count.
-        tags: of each row; what is written there stays with the row, unless it is padding.
+        tags: of each row: numbers, truth values and short texts by name. What is written there stays with the row,
+            unless it is padding.
     """
 
     def __init__(
@@ -88,8 +90,11 @@ class Rows(Mapping[str, Column]):
         Args:
             rows: places in the batch, from 0.
             reason: a word for the counts of the flow.
+
+        Raises:
+            FlowError: a place is out of range, or the reason is no text.
         """
-        self.dropped |= dict.fromkeys(self._ids_of(rows), reason)
+        self.dropped |= dict.fromkeys(self._ids_of(rows), checked_reason(reason))
 
     def fail(self, rows: Iterable[int], reason: str) -> None:
         """Rows could not be made: their groups never become data, and count against `max_failed` of the flow.
@@ -99,8 +104,11 @@ class Rows(Mapping[str, Column]):
         Args:
             rows: places in the batch, from 0.
             reason: what went wrong.
+
+        Raises:
+            FlowError: as `drop`.
         """
-        self.failed |= dict.fromkeys(self._ids_of(rows), reason)
+        self.failed |= dict.fromkeys(self._ids_of(rows), checked_reason(reason))
 
     def _ids_of(self, rows: Iterable[int]) -> list[int]:
         places = list(rows)

@@ -12,6 +12,7 @@ from ..batch import Rows
 from ..declare.calls import MFCDef
 from ..objects import Objects, numbers_of
 from ..rows.records import Tag
+from ..rows.tags import checked_tags
 from ..values import Value, cut, digest_of
 from .work import Slice
 
@@ -115,7 +116,7 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
         digests: whether a digest of ids and inputs is taken.
 
     Raises:
-        FlowError: it returned something that is no output.
+        FlowError: it returned something that is no output, or a tag is none; see `checked_tags`.
         Exception: what the function raised.
     """
     own_ids, rows = batch.own_ids, _rows(call, batch, group)
@@ -136,7 +137,9 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
         return Outcome()
     _outputs(call, rows, n_rows, result, outcome)
     outcome.dropped, outcome.failed = rows.dropped, rows.failed
-    outcome.tags = {row_id: tags for row_id, tags in zip(own_ids, batch.tags, strict=True) if tags}
+    outcome.tags = {
+        row_id: checked_tags(row_id, tags) for row_id, tags in zip(own_ids, batch.tags, strict=True) if tags
+    }
     return outcome
 
 
