@@ -183,7 +183,7 @@ class WorkerLoop:
 
     def _failed(self, order: Order, failure: Failure, outcome: Outcome) -> None:
         self._executor.fail(order.call)
-        self.store.free(outcome.ids)
+        self._part.drop(outcome.ids, outcome.columns)
         self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
 
     def _drop_states(self, ticket: int) -> None:
