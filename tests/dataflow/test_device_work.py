@@ -63,7 +63,7 @@ class Late(df.Role):
 
     def setup(self, mesh: df.Mesh) -> None:
         self.net = nn.Linear(1, 1, bias=False)
-        nn.init.zeros_(self.net.weight)
+        self.device.submit(self.begin)
 
     def generate(self, rows: df.Rows) -> dict[str, Any]:
         values = torch.zeros(rows.n_rows)
@@ -86,6 +86,10 @@ class Late(df.Role):
     def fail(self, rows: df.Rows) -> None:
         self.device.submit(self.device_fails)
         raise KeyError("the function")
+
+    def begin(self) -> None:
+        self.device.log.append("begun")
+        nn.init.zeros_(self.net.weight)
 
     def add(self) -> None:
         self.device.log.append("added")

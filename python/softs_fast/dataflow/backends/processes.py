@@ -28,11 +28,22 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
-from ..wire.messages import AbortStep, ElementsRead, End, Fetched, Free, ReadElements, Ready, State, StepEnded
+from ..wire.messages import (
+    AbortStep,
+    ElementsRead,
+    End,
+    Fetched,
+    Free,
+    Message,
+    ReadElements,
+    Ready,
+    State,
+    StepEnded,
+)
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
 from ..worker.part import Part
-from ..worker.work import MainWork, MoveWork, Work
+from ..worker.work import HookWork, MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
@@ -109,6 +120,8 @@ class ProcessBackend:
         self._restartable = restartable(declaration)
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
+        #: The hook that was sent last: its ticket, what it is, and its message.
+        self._hook: tuple[int, Work, Message] | None = None
         self._events: list[Event] = []
         self.elements = RemoteElements(declaration, self._request, self._ask)
 
@@ -216,7 +229,15 @@ class ProcessBackend:
         elif made is None:
             self._end(worker, order.incarnation, order.ticket, Outcome(), 0)
         elif worker not in self._left:
-            self._link.send(worker, message_of(self._declaration, order, made))
+            self._link.send(worker, self._message(order, made))
+
+    def _message(self, order: Order, work: Work) -> Message:
+        """Return the message of an order; all workers of a hook get one."""
+        if not isinstance(work, HookWork):
+            return message_of(self._declaration, order, work)
+        if self._hook is None or self._hook[:2] != (order.ticket, work):
+            self._hook = (order.ticket, work, message_of(self._declaration, order, work))
+        return self._hook[2]
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Have a worker skip a step."""

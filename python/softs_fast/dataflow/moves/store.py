@@ -176,6 +176,20 @@ class DataManager:
             own = self._opened()
             self._remove(own, list(self._columns), wanted)
 
+    def drop(self, column: str, ids: Sequence[int]) -> None:
+        """Drop one column of rows, such as what a call has put that failed after that; see `free`.
+
+        Args:
+            column: its name.
+            ids: of rows; those of which nothing is here are skipped.
+
+        Raises:
+            FlowError: the store is closed.
+            ForkedError: called in a fork of the process that made the store.
+        """
+        with self._lock:
+            self._remove(self._opened(), [column], ids)
+
     @property
     def node(self) -> str:
         """What this process has in common with those that can open its segment."""
@@ -267,9 +281,7 @@ class DataManager:
                 for i, place in zip(mine, here, strict=True):
                     found[i] = place
         except BaseException:
-            self._drop(
-                column, [row_id for row_id, place in zip(ids, found, strict=True) if place is not None]
-            )
+            self.drop(column, [row_id for row_id, place in zip(ids, found, strict=True) if place is not None])
             raise
         return [place for place in found if place is not None]
 
@@ -313,7 +325,7 @@ class DataManager:
             self._opened()
         self.fetched_bytes += int(places.n_bytes.sum())
         found = empty_values(places)
-        if len(found.pieces) == 1 and len(found.copies) == len(places):
+        if len(found.pieces) == 1 and all(kind == "tensor" for kind, _ in places.forms):
             # All values are tensors of one dtype: they are received where they stay.
             memory = found.pieces[0].view(torch.uint8).numpy()
             at = np.array([address for address, _, _ in found.copies], np.int64) - memory.ctypes.data
@@ -352,11 +364,7 @@ class DataManager:
             self.fetched_bytes += int(places.n_bytes.sum())
         return here
 
-    def _drop(self, column: str, ids: list[int]) -> None:
-        with self._lock:
-            self._remove(self._opened(), [column], ids)
-
-    def _remove(self, own: OwnSegment, columns: list[str], ids: list[int]) -> None:
+    def _remove(self, own: OwnSegment, columns: list[str], ids: Sequence[int]) -> None:
         """Drop values that are there. A column without rows goes, as copies of weights have new names again and again."""
         gone = []
         for column in columns:
