@@ -88,7 +88,7 @@ def test_a_program_begins_anew(tmp_path: Path) -> None:
 
 STUCK = """
     import logging, os, sys, threading
-    from softs_fast.dataflow.worker.anew import Program
+    from softs_fast.dataflow.worker.anew import Program, say
 
     begun = "BEGUN" in os.environ
     program = Program(is_anew=begun)
@@ -106,6 +106,7 @@ STUCK = """
 
     threading.Thread(target=hold, daemon=True).start()
     held.wait()
+    say(lambda: logging.warning("this is not said"))
     program.begin_anew({"BEGUN": "1"})
 """
 
