@@ -7,7 +7,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -47,6 +46,7 @@ from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
 from .sends import Sends
+from .sent import Sent
 from .sightings import Sight, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
 
@@ -60,27 +60,6 @@ _JOIN_S = 60.0
 _SLICE_S = 0.5
 #: One wait otherwise. Messages and signals end it, so it need not be short.
 _LONG_SLICE_S = 60.0
-
-
-@dataclass
-class _Sent:
-    """A ticket that was sent.
-
-    Attributes:
-        order: of the step.
-        open: workers that have not reported.
-        all: workers that got it.
-        shown_by: workers that keep weights for others.
-        works: what each worker was told.
-        n_gone: how many workers had left by then.
-    """
-
-    order: Order
-    open: set[int] = field(default_factory=set)
-    all: set[int] = field(default_factory=set)
-    shown_by: set[int] = field(default_factory=set)
-    works: dict[int, Work | None] = field(default_factory=dict)
-    n_gone: int = 0
 
 
 class ProcessBackend:
@@ -118,7 +97,7 @@ class ProcessBackend:
         self._here: set[int] = set()
         self._restartable = restartable(declaration)
         self._own: deque[tuple[Order, Work | None]] = deque()
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, Sent] = {}
         #: The hook that was sent last: its ticket, what it is, and its message.
         self._hook: tuple[int, Work, Message] | None = None
         self._events: list[Event] = []
@@ -214,7 +193,7 @@ class ProcessBackend:
         if self._has_left(worker):
             self._sends.skip(worker, order)
             return
-        sent = self._sent.setdefault(order.ticket, _Sent(order, n_gone=self._departures.n_gone))
+        sent = self._sent.setdefault(order.ticket, Sent(order, n_gone=self._departures.n_gone))
         sent.open.add(worker)
         sent.all.add(worker)
         self._sends.order(worker, order, work)
