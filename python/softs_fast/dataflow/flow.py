@@ -231,14 +231,18 @@ class Flow(StartedFlow):
     def initialize(self) -> Self:
         """Make the objects of all roles; `with` calls it.
 
+        A flow that was open before begins anew: from its last common save or, without a journal, with new objects and
+        step 1. Sources go on behind what was read of them; rows that were not used up then are dropped without a journal.
+
         Raises:
-            ConfigError: the journal is in use, or of another flow.
+            ConfigError: the journal is in use, of another flow, or without what this object has saved there.
             FlowError: a worker process could not begin, or the last common save cannot be loaded.
         """
         if not self._is_open:
             try:
+                self._error, self._n_steps = None, 0
+                self._use(self._backend)  # without what was there before a reset
                 if self._saves is not None:
-                    self._use(self._backend)  # without what was there before a reset
                     self._saves.open()
                 self._begin()
             except BaseException:

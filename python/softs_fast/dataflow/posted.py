@@ -74,7 +74,7 @@ class PostedCall:
         while True:
             if runner is not flow._runner:
                 raise FlowError(
-                    f"call {self.number} of {self.name} has no answer: the flow has gone back to a common save"
+                    f"call {self.number} of {self.name} has no answer: the flow has gone back to a common save, or was opened again"
                 )
             if self.number in runner.errors:
                 error, cause = runner.errors[self.number]

@@ -50,7 +50,10 @@ class LocalBackend(OneProcess):
         return []
 
     def close(self, *, goes_on: bool = False) -> None:
-        """Drop the objects."""
+        """Drop the objects, and orders that have not run."""
+        self._orders.clear()
+        self._missing.clear()
+        self._skipped.clear()
         self.elements.close()
         self._objects.close()
 
