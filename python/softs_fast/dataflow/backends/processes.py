@@ -50,7 +50,7 @@ from .sent import Sent
 from .sightings import Sight, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
 
-__all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
+__all__ = ["Nodes", "ProcessBackend", "WaitInterrupted", "WorkerProcesses"]
 
 #: How long a worker may take to answer what its native thread answers, seconds.
 _ASK_S = 10.0
@@ -60,6 +60,10 @@ _JOIN_S = 60.0
 _SLICE_S = 0.5
 #: One wait otherwise. Messages and signals end it, so it need not be short.
 _LONG_SLICE_S = 60.0
+
+
+class WaitInterrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a wait for messages, and none is lost: the flow may go on."""
 
 
 class ProcessBackend:
@@ -350,7 +354,11 @@ class ProcessBackend:
 
     def _receive(self, timeout_s: float) -> None:
         assert self._link is not None
-        for event in self._link.receive(timeout_s):
+        try:
+            events = self._link.receive(timeout_s)
+        except KeyboardInterrupt:
+            raise WaitInterrupted from None
+        for event in events:
             if isinstance(event, Left):
                 self._leave(event)
             elif isinstance(event, Joined):
