@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 import time
@@ -47,7 +48,7 @@ from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
 from .sends import Sends
 from .sent import Sent
-from .sightings import Sight, look_at, sights_of
+from .sightings import Sight, inside_of, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
 
 __all__ = ["Nodes", "ProcessBackend", "WaitInterrupted", "WorkerProcesses"]
@@ -154,7 +155,8 @@ class ProcessBackend:
         try:
             if link is not None and not (goes_on and self._nodes is not None):
                 for worker in set(self._pids) - self._left | self._away:
-                    link.send(worker, End())
+                    with contextlib.suppress(FlowError):  # one that reads nothing is killed
+                        link.send(worker, End())
             self._processes.close()
         finally:
             if link is not None:
@@ -283,6 +285,10 @@ class ProcessBackend:
         sent = self._sent.get(ticket)
         return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
 
+    def held_back(self) -> frozenset[int]:
+        """Return tickets of which an order waits for values."""
+        return self._sends.held_back()
+
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """Return what each worker process is inside of; any thread may ask."""
         link, left = self._link, set(self._left)
@@ -342,10 +348,8 @@ class ProcessBackend:
         """
         found = {}
         for worker in sorted(set(self._pids) - self._left):
-            one = msgpack.unpackb(self._ask(worker, "inside"))
-            one["pid"] = self._pids[worker]
-            one["seconds"] = max(time.monotonic() - one.pop("since_s"), 0.0)
-            found[worker] = one
+            assert self._link is not None
+            found[worker] = inside_of(self._link, worker, _ASK_S) | {"pid": self._pids[worker]}
         return found
 
     def _ask(self, worker: int, what: str) -> bytes:
