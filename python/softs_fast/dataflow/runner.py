@@ -428,7 +428,8 @@ class Runner:
         taken = state.taken if state is not None else None
         if answer.call in self.master.repeated:
             self.master.repeated.discard(answer.call)
-            return  # its rows are for another call
+            if answer.reason is not None:
+                return  # its rows are for another call
         if self.recovery.is_own(answer) and self.recovery.ended(answer):
             return
         if answer.reason is not None:

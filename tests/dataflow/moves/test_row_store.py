@@ -52,6 +52,8 @@ def test_values_that_are_no_tensors_are_exact() -> None:
     numbers: list[Value] = [0, 1, -1, 127, 128, -128, -129, 2**63, -(2**64), 10**40]
     check([*numbers, 0.0, -0.0, 1e-320, math.nan, -math.inf, True, False])
     check(["", "text", "\u00e4\u4e2d\U0001f600", "\ud800", b"", b"\0\xff" * 99])
+    check([None, torch.ones(3), None, "None", b"", 0, None])
+    check([None, None])
     check([[], [torch.ones(3)], [torch.ones(2, dtype=torch.bfloat16), torch.tensor(3), torch.empty(0, 2)]])
 
 

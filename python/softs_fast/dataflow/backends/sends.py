@@ -65,6 +65,11 @@ class Sends:
         if len(waiting) > 1 or len(workers) > 1:
             # Orders come by ticket, and so do claims, also of what waits behind another one.
             self._claim(worker, order, work)
+        self.skip(worker, order)
+
+    def skip(self, worker: int, order: Order) -> None:
+        """A worker that has left gets no order; if it is the last one of the step, the others get theirs."""
+        workers = order.step.workers
         if worker == max(workers):
             for one in sorted(workers):
                 self._let_go(one)

@@ -6,13 +6,14 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
 from ..declare.hooks import LoadRows, ParamRealloc, transfers
 from ..declare.roles import Placement
+from ..devices import device_work
 from ..ids import state_id
 from ..moves import DataManager, Place
 from ..objects import Objects
@@ -103,7 +104,8 @@ class Part:
                 outcome = load_rows(work.hook, self._store.put)
                 n_bytes = sum(place.n_bytes for place in outcome.columns[work.hook.column])
             else:
-                outcome.numbers = self._hook(work, ticket, await_state, show_to)
+                with device_work():
+                    outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
             unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
             outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
@@ -214,10 +216,22 @@ class Part:
 
     @contextmanager
     def _mapped(self, ticket: int, place: Place) -> Iterator[int]:
-        column, near = weights_column(place), self.near.get(place, place)
-        (place,) = self._brought(ticket, column, [state_id(ticket)], [near])
+        near = self.near.get(place, place)
+        with ExitStack() as stack:
+            try:
+                address = stack.enter_context(self._mapped_at(ticket, weights_column(place), near))
+            except Unreadable:
+                if near == place:
+                    raise
+                # The worker that has a copy may have ended since this one was told; the source shows them until the end.
+                address = stack.enter_context(self._mapped_at(ticket, weights_column(place), place))
+            yield address
+
+    @contextmanager
+    def _mapped_at(self, ticket: int, column: str, place: Place) -> Iterator[int]:
+        (here,) = self._brought(ticket, column, [state_id(ticket)], [place])
         try:
-            with self._store.mapped(place) as address:
+            with self._store.mapped(here) as address:
                 yield address
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error
