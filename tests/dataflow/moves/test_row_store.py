@@ -78,6 +78,18 @@ def test_what_a_reader_gets_is_its_own() -> None:
         assert value.tolist() == [5.0] * 4
 
 
+def test_columns_without_rows_go() -> None:
+    with DataManager(0, max_bytes=1 << 16) as store:
+        store.put("x", [1, 2], [b"of x"] * 2)
+        for i in range(100):  # as copies of weights are named
+            store.put(f"weights 0 {64 * i}", [1], [b"weights"])
+        store.free([1])
+        assert list(store._columns) == ["x"]
+        store.free([2])
+        assert store._columns == {}
+        assert store.n_bytes == 0
+
+
 def test_rows_that_were_freed_are_not_read() -> None:
     with DataManager(7, max_bytes=1 << 16) as store:
         freed = store.put("x", [1, 2], [torch.zeros(20), "text"])

@@ -122,6 +122,9 @@ class ControlMaster:
         if isinstance(event, ControlJoined):
             self._assemblers[event.worker], self._got[event.worker] = Assembler(), KnownLayouts()
             return Joined(event.worker, event.pid, event.host)
+        # Each process of a worker may have a number of its own: nothing is kept of those that have left.
+        self._assemblers.pop(event.worker, None)
+        self._got.pop(event.worker, None)
         return Left(event.worker, event.reason)
 
     def ask(self, worker: int, what: str, timeout_s: float) -> bytes:

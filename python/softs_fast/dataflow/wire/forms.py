@@ -11,6 +11,7 @@ from .checks import boolean, integer, listing, number, text
 __all__ = ["HookForm", "SliceForm", "checked_form", "checked_slice"]
 
 _MOST_ROWS = 1 << 20
+_NUMBERS = listing(integer(0, (1 << 63) - 1), _MOST_ROWS)
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,17 @@ class HookForm:
         kind: name of its class.
         roles: numbers of its roles.
         eta: of a mix of weights.
-        folder: of a checkpoint.
+        folder: of a checkpoint, or the path of a file of rows.
+        column: see `LoadRows`, like the next two.
     """
 
     kind: str
     roles: tuple[int, ...]
     eta: float = 1.0
     folder: str = ""
+    column: str = ""
+    pieces: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,17 @@ class SliceForm:
 
 def checked_form(name: str, value: Any) -> HookForm:
     """Return the form of a hook, of a list of its fields."""
-    if type(value) is not list or len(value) != 4:
+    if type(value) is not list or len(value) != 7:
         raise WireError(f"{name} is {repr(value)[:60]}; need the form of a hook")
-    kind, roles, eta, folder = value
+    kind, roles, eta, folder, column, pieces, groups = value
     return HookForm(
         text(32)(name, kind),
         listing(integer(0, _MOST_ROWS), 64)(name, roles),
         number(name, eta),
         text(1 << 12)(name, folder),
+        text(1 << 10)(name, column),
+        _NUMBERS(name, pieces),
+        _NUMBERS(name, groups),
     )
 
 
