@@ -33,16 +33,15 @@ from ..wire.messages import (
     End,
     Fetched,
     Free,
-    Message,
     ReadElements,
     Ready,
     State,
     StepEnded,
 )
 from ..worker.functions import Failure, Outcome
-from ..worker.orders import message_of
+from ..worker.orders import Messages
 from ..worker.part import Part
-from ..worker.work import HookWork, MainWork, MoveWork, Work
+from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
@@ -103,8 +102,7 @@ class ProcessBackend:
         self._restartable = restartable(declaration)
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, Sent] = {}
-        #: The hook that was sent last: its ticket, what it is, and its message.
-        self._hook: tuple[int, Work, Message] | None = None
+        self._messages = Messages(declaration)
         self._events: list[Event] = []
         self.elements = RemoteElements(declaration, self._request, self._ask)
 
@@ -212,15 +210,7 @@ class ProcessBackend:
         elif made is None:
             self._end(worker, order.incarnation, order.ticket, Outcome(), 0)
         elif worker not in self._left:
-            self._link.send(worker, self._message(order, made))
-
-    def _message(self, order: Order, work: Work) -> Message:
-        """Return the message of an order; all workers of a hook get one."""
-        if not isinstance(work, HookWork):
-            return message_of(self._declaration, order, work)
-        if self._hook is None or self._hook[:2] != (order.ticket, work):
-            self._hook = (order.ticket, work, message_of(self._declaration, order, work))
-        return self._hook[2]
+            self._link.send(worker, self._messages.of(order, made))
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Have a worker skip a step."""
