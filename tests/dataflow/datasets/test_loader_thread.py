@@ -14,10 +14,10 @@ from flow_threads import in_threads
 from shard_flow import GROUP, Model, make, summary
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.datasets.elements import element_id
 from softs_fast.dataflow.datasets.loader import Loader
 from softs_fast.dataflow.datasets.reads import DatasetReads
 from softs_fast.dataflow.declare.declaration import Declaration
+from softs_fast.dataflow.ids import element_id
 from softs_fast.dataflow.moves import DataManager
 from softs_fast.dataflow.wire.messages import ElementsRead, ReadElements
 from softs_fast.errors import FlowError, PeerLost, WireError

@@ -11,12 +11,12 @@ from contextlib import suppress
 from ...errors import FlowError, PeerLost, WireError
 from ..declare.datasets import Dataset
 from ..declare.declaration import Declaration
+from ..ids import element_id
 from ..moves import DataManager
 from ..objects import Objects
 from ..values import n_bytes_of
 from ..wire.elements import ElementsRead, ReadElements
 from ..worker.functions import Failure
-from .elements import element_id
 from .reading import Read, ShardReader
 
 __all__ = ["Loader"]

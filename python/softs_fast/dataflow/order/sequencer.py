@@ -212,12 +212,13 @@ class Sequencer:
         for call, step in self._late_steps():
             self._give(call, step, now_s)
         epoch = self._epoch()
-        busy_s = dict.fromkeys(self._alive, 0.0)
-        for one in self._tickets.values():
-            for worker in one.missing:
-                busy_s[worker] += one.step.expected_s
-        for call, step in in_order(epoch, busy_s.items()):
-            self._give(call, step, now_s)
+        if epoch:
+            busy_s = dict.fromkeys(self._alive, 0.0)
+            for one in self._tickets.values():
+                for worker in one.missing:
+                    busy_s[worker] += one.step.expected_s
+            for call, step in in_order(epoch, busy_s.items()):
+                self._give(call, step, now_s)
         outputs, self._outputs = self._outputs, []
         return outputs
 
