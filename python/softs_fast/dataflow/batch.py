@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..errors import FlowError
 from .rows.records import Tag
-from .values import Column, Value, join
+from .rows.tags import checked_reason
+from .values import Column, Value, join, length_of
 
 __all__ = ["Rows"]
 
@@ -15,7 +16,8 @@ class Rows(Mapping[str, Column]):
     """Columns of a batch by the names that the function has for them.
 
     `rows["seq"]` is a tensor [rows, ...] if all rows have one shape, a `RaggedTensor` if their first dimension differs,
-    and otherwise a list. The memory is the function's own; what it changes there is not seen by others.
+    and otherwise a list, such as where some rows have None. The memory is the function's own; what it changes there is not
+    seen by others.
 
     Attributes:
         ids: of the rows; those of one group are neighbours.
@@ -30,7 +32,8 @@ class Rows(Mapping[str, Column]):
         ends_step: whether the function has done its part of the step with these rows. With `at_least`, gradients are
             added up until then.
         age: steps since the oldest weights that made one of the rows; 0 where the age does not count.
-        tags: of each row; what is written there stays with the row.
+        tags: of each row: numbers, truth values and short texts by name. What is written there stays with the row,
+            unless it is padding.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Rows(Mapping[str, Column]):
         age: int,
         tags: Sequence[dict[str, Tag]],
         weight: float = 1.0,
+        longest: Mapping[str, int] | None = None,
     ) -> None:
         self._values = columns
         self._joined: dict[str, Column] = {}
@@ -58,6 +62,8 @@ class Rows(Mapping[str, Column]):
         self.age = age
         self.tags = tags
         self.weight = weight
+        # Of all ranks; None: all rows of the call are here.
+        self._longest = longest
         #: Ids of rows that were dropped, and failed ones, with their reasons.
         self.dropped: dict[int, str] = {}
         self.failed: dict[int, str] = {}
@@ -82,27 +88,51 @@ class Rows(Mapping[str, Column]):
         """Return the value of each row, whatever their shapes."""
         return list(self._values[name])
 
+    def longest(self, name: str | None = None) -> int:
+        """Return the length of the longest value of a column in the whole call, the same on all ranks of the role.
+
+        So ranks that pad to it have equal shapes in their collectives. A tensor is as long as its first dimension, 1 without
+        dimensions; a list as its tensors together; bytes as they are, text as in UTF-8; numbers and None are 0 long.
+
+        Args:
+            name: of the column; None: of all columns that the function reads.
+
+        Raises:
+            KeyError: the function does not read such a column.
+        """
+        if self._longest is None:
+            self._longest = {key: max(map(length_of, values)) for key, values in self._values.items()}
+        return max(self._longest.values(), default=0) if name is None else self._longest[name]
+
     def drop(self, rows: Iterable[int], reason: str = "filtered") -> None:
-        """Drop the groups of rows when the function has returned; the source refills their slots.
+        """Drop the groups of rows when the function has returned; the source refills their slots. Padding is skipped.
 
         Args:
             rows: places in the batch, from 0.
             reason: a word for the counts of the flow.
+
+        Raises:
+            FlowError: a place is out of range, or the reason is no text.
         """
-        self.dropped |= dict.fromkeys(self._ids_of(rows), reason)
+        self.dropped |= dict.fromkeys(self._ids_of(rows), checked_reason(reason))
 
     def fail(self, rows: Iterable[int], reason: str) -> None:
         """Rows could not be made: their groups never become data, and count against `max_failed` of the flow.
 
+        Padding is skipped.
+
         Args:
             rows: places in the batch, from 0.
             reason: what went wrong.
+
+        Raises:
+            FlowError: as `drop`.
         """
-        self.failed |= dict.fromkeys(self._ids_of(rows), reason)
+        self.failed |= dict.fromkeys(self._ids_of(rows), checked_reason(reason))
 
     def _ids_of(self, rows: Iterable[int]) -> list[int]:
         places = list(rows)
         wrong = [place for place in places if not 0 <= place < len(self.ids)]
         if wrong:
             raise FlowError(f"places {wrong} are not in a batch of {len(self.ids)} rows")
-        return [self.ids[place] for place in places]
+        return [self.ids[place] for place in places if not self.is_padding[place]]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..errors import FlowError
 from .backends.backend import Back, Backend, Done, Loaded, Lost
 from .datasets.reads import DatasetReads
 from .declare.calls import Interface, MFCDef
 from .declare.declaration import Declaration
-from .declare.hooks import Hook, transfers
+from .declare.hooks import Hook, LoadRows, transfers
 from .declare.plan import FlowPlan, FunctionPlan
 from .declare.transfer import DataTransfer
 from .held import HeldRows
@@ -75,6 +76,7 @@ class Runner:
         self._moves = RowMoves(self._calls, plan.group, self.master.rows, self.held, backend)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
+        self._loaded: list[Done] = []
 
     # --- Common saves ---
 
@@ -95,6 +97,11 @@ class Runner:
         self.master.order.flush([number])
         self._listen(automatic=False)
         return number
+
+    def take_loaded(self) -> list[Done]:
+        """Return what workers have read of files of rows."""
+        loaded, self._loaded = self._loaded, []
+        return loaded
 
     # --- Rows ---
 
@@ -214,16 +221,23 @@ class Runner:
         assert function is not None
         assert taken is not None
         call, rows = self._calls[function.name], self.master.rows
+        # Places of the first time, by column and row. An order that waits for other values may lose them meanwhile, with
+        # the worker that had them: then the worker that gets it cannot read them, and the call runs again.
+        known: dict[str, dict[int, Any]] = {}
 
         def describe() -> MainWork | None:
             ids = tuple(row_id for row_id in taken.ids if row_id in rows)
             if not ids:
                 return None  # another function has dropped them all
+            if not known:
+                places = {key: self.held.places(ids, key) for key in call.input_keys}
+                known.update((key, dict(zip(ids, some, strict=True))) for key, some in places.items())
             return MainWork(
                 call.name,
                 ids,
-                {key: self.held.places(ids, key) for key in call.input_keys},
-                [rows.tags(row_id) for row_id in ids],
+                {key: [known[key][row_id] for row_id in ids] for key in call.input_keys},
+                # What a call that fails has written there does not stay.
+                [dict(rows.tags(row_id)) for row_id in ids],
                 taken.step,
                 taken.use,
                 taken.ends_step,
@@ -297,6 +311,8 @@ class Runner:
         role = call.model_name if call is not None else None
         if isinstance(work, Hook):
             self._moves.check(ticket.order)
+            if isinstance(work, LoadRows):
+                self._loaded += reports.done
             running.numbers |= reports.numbers(work.roles[0] if work.roles else role)
         elif call is not None and state.taken is not None:
             reports.check(ticket.parts)
@@ -412,7 +428,8 @@ class Runner:
         taken = state.taken if state is not None else None
         if answer.call in self.master.repeated:
             self.master.repeated.discard(answer.call)
-            return  # its rows are for another call
+            if answer.reason is not None:
+                return  # its rows are for another call
         if self.recovery.is_own(answer) and self.recovery.ended(answer):
             return
         if answer.reason is not None:

@@ -21,8 +21,10 @@ from kept_flow import ROWS, Log, make_flow
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.held import HeldRows
-from softs_fast.dataflow.journal.row_file import RowFile, RowFileWriter
 from softs_fast.dataflow.journal.row_writer import RowWriter
+from softs_fast.dataflow.master import DRIVER
+from softs_fast.dataflow.row_files.row_file import RowFile
+from softs_fast.dataflow.row_files.writer import RowFileWriter
 from softs_fast.errors import FlowError
 
 # Workers are threads here, and what a thread does to filters of warnings another one may undo.
@@ -122,6 +124,40 @@ def test_a_program_that_is_started_again_goes_on_with_what_is_there(tmp_path: Pa
         assert set(later(saved_ids(folder), n_steps)) == set(range(n_steps * ROWS, (n_steps + 2) * ROWS))
     check(folder, kept)
     assert set(Log(f"{folder}.log").counts("generate").values()) == {1}
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes", "ranks"])
+def test_workers_of_this_host_read_what_is_kept_and_the_master_only_without_any(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "j"
+    run(functools.partial(make_flow, str(folder), max_age=2), 2)
+    kept = saved_ids(folder)
+    arguments = {"folder": str(folder), "max_age": 2, "waits": False}
+    if kind == "threads":
+        flow, _ = in_threads(functools.partial(make_flow, **arguments))  # type: ignore[arg-type]
+    elif kind == "processes":
+        flow, _ = in_forks("kept_flow", "make_flow", **arguments)
+    else:
+        flow = df.Flow.in_processes("kept_flow:make_flow", arguments, workers=1)
+    with flow:
+        held = flow._runner.held
+        where = {
+            column: {held._places[row_id][column][1] for row_id in kept}
+            for column in ("seq", "text", "parts", "reward")
+        }
+        # The generator has made three of them, and a function without a role the last. Threads count as workers elsewhere.
+        reader, other = (DRIVER, DRIVER) if kind == "threads" else (1, 0)
+        assert where == {"seq": {reader}, "text": {reader}, "parts": {reader}, "reward": {other}}
+        assert {held._places[row_id]["x"][1] for row_id in kept} == {DRIVER}
+        for row_id in kept:
+            (values,) = zip(
+                *(flow._backend.values(held.places([row_id], name)) for name in ("text", "parts")),
+                strict=True,
+            )
+            assert bytes(values[1][1].tolist()).decode() == values[0]
+        assert [step.number for step in flow.steps(N)] == [3, 4, 5]
+    check(folder, kept)
 
 
 def test_rows_that_would_be_too_old_with_other_options_are_made_again(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from softs_fast.dataflow.held import HeldRows
-from softs_fast.dataflow.journal.row_file import RowFile
 from softs_fast.dataflow.journal.row_writer import RowWriter
+from softs_fast.dataflow.row_files.row_file import RowFile
 from softs_fast.dataflow.rows.made import Bound, MadeGroup
 from softs_fast.errors import PeerLost
 
@@ -59,7 +59,7 @@ def written(path: Path) -> dict[int, Any]:
     file = RowFile(path)
     return {
         row_id: value
-        for one in file.columns(list(file.groups.values()))
+        for one in file.columns(list(file.groups.values()), range(len(file.pieces)))
         for row_id, value in zip(one.ids, one.values, strict=True)
     }
 

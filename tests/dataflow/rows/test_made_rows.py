@@ -59,8 +59,8 @@ def restored(
         admit_again(again, group, HERE)
         if group.first_id in made:
             one = made[group.first_id]
-            columns = {name: 8 for name in one.columns if (name, group.first_id) not in lost}
-            restore_made(again, one, columns, HERE)
+            columns = {name: (8, HERE) for name in one.columns if (name, group.first_id) not in lost}
+            restore_made(again, one, columns)
     return again
 
 
@@ -253,7 +253,7 @@ def go_on(saved: Saved, made: FlowPlan, values: Values, *, is_damaged: bool) -> 
         for row_id in ids:
             for column in columns:
                 values.of[row_id, column] = saved.values[row_id, column]
-        restore_made(table, one, dict.fromkeys(columns, 8), HERE)
+        restore_made(table, one, dict.fromkeys(columns, (8, HERE)))
         if len(columns) == len(one.columns):
             # None of it is made again.
             values.n_made.update({(name, row_id): 10**6 for name in one.done for row_id in ids})
@@ -323,7 +323,22 @@ def test_a_training_function_with_outputs_keeps_them_or_gets_the_rows_again() ->
         restore_rows(again, saved)
         for group, first_id in found:
             admit_again(again, group, HERE)
-            columns = {name: 8 for name in made[first_id].columns if name != lost}
-            restore_made(again, made[first_id], columns, HERE)
+            columns = {name: (8, HERE) for name in made[first_id].columns if name != lost}
+            restore_made(again, made[first_id], columns)
         strict = {name: n for name, n in ready(again).items() if name in ("actor", "critic") and n}
         assert strict == expected
+
+
+def test_columns_that_several_workers_have_go_with_each_of_them() -> None:
+    table = RowTable(plan(3))
+    ids = table.admit("train", HERE)
+    for function in ("generate", "score", "value"):
+        make(table, function, ids)
+    (saved, groups), (made,) = saved_rows(table), made_groups(table)
+    again = RowTable(plan(3))
+    restore_rows(again, saved)
+    admit_again(again, groups[0][0], HERE)
+    restore_made(again, made, {name: (8, 5 + number) for number, name in enumerate(made.columns)})
+    before = ready(again)
+    again.lose(5 + made.columns.index("value"))
+    assert {name for name, n in ready(again).items() if n > before[name]} == {"value"}

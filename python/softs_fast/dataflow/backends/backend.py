@@ -168,6 +168,9 @@ class Backend(Protocol):
     def end(self, worker: int, reason: str) -> None:
         """End the process of a worker at once; it is lost for this reason."""
 
+    def beside(self) -> frozenset[int]:
+        """Return the workers that are on the host of the master."""
+
     def nodes(self) -> dict[int, int]:
         """Return the node of each worker that can hold values, by its number."""
 

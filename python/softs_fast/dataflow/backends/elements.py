@@ -113,7 +113,7 @@ class RemoteElements:
 
     Args:
         declaration: of the flow.
-        tell: sends a worker a message, unless it has left.
+        tell: sends a worker a message; returns False if it has left.
         ask: returns what a worker has published.
     """
 
@@ -122,7 +122,7 @@ class RemoteElements:
     def __init__(
         self,
         declaration: Declaration,
-        tell: Callable[[int, ReadElements], None],
+        tell: Callable[[int, ReadElements], bool],
         ask: Callable[[int, str], bytes],
     ) -> None:
         self._datasets = tuple(declaration.datasets.values())
@@ -135,9 +135,9 @@ class RemoteElements:
         return bool(self._open)
 
     def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
-        """Send a request to the head of a shard."""
-        self._open.setdefault(worker, set()).add(request)
-        self._tell(worker, ReadElements(request, source, tuple(numbers)))
+        """Send a request to the head of a shard, unless it has left."""
+        if self._tell(worker, ReadElements(request, source, tuple(numbers))):
+            self._open.setdefault(worker, set()).add(request)
         return []
 
     def n_elements(self, source: int) -> int | None:

@@ -8,13 +8,15 @@ from heapq import heappop, heappush
 from typing import Any
 
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook
+from ..declare.hooks import Hook, LoadRows
 from ..declare.roles import Placement
+from ..devices import device_work
 from ..objects import Objects
 from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
 from ..watch.doing import Doing
 from ..worker.functions import Batch, Failure, Outcome, call_function
+from ..worker.saved_rows import load_rows
 from ..worker.work import HookWork, MainWork, Work
 from .backend import Done, Event
 from .elements import LocalElements
@@ -101,6 +103,10 @@ class LocalBackend(OneProcess):
             ),
         ]
 
+    def beside(self) -> frozenset[int]:
+        """All workers are here."""
+        return frozenset(self._declaration.workers)
+
     def nodes(self) -> dict[int, int]:
         """All is in one process, and so on one node."""
         return dict.fromkeys(self._declaration.workers or (0,), 0)
@@ -137,8 +143,11 @@ class LocalBackend(OneProcess):
                     digests=declared.digests,
                 )
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
+            elif isinstance(work, HookWork) and isinstance(work.hook, LoadRows):
+                outcome = load_rows(work.hook, self.put)
             elif isinstance(work, HookWork):  # rows need not be moved: they are here
-                outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
+                with device_work():
+                    outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
         except Exception as error:
             outcome = Outcome(failure=Failure.of(error))
         outcome.began_s, outcome.seconds = began, time.monotonic() - began

@@ -14,9 +14,10 @@ import msgpack
 
 from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook
+from ..declare.hooks import Hook, LoadRows
 from ..declare.restartable import restartable
 from ..declare.roles import Placement
+from ..ids import state_id
 from ..master import DRIVER
 from ..moves import DataManager
 from ..objects import Objects
@@ -26,11 +27,22 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..wire.links import Joined, Left, MasterLink
-from ..wire.messages import AbortStep, ElementsRead, End, Fetched, Free, ReadElements, Ready, State, StepEnded
+from ..wire.messages import (
+    AbortStep,
+    ElementsRead,
+    End,
+    Fetched,
+    Free,
+    Message,
+    ReadElements,
+    Ready,
+    State,
+    StepEnded,
+)
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
-from ..worker.part import Part, state_id
-from ..worker.work import MainWork, MoveWork, Work
+from ..worker.part import Part
+from ..worker.work import HookWork, MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
@@ -107,8 +119,10 @@ class ProcessBackend:
         self._restartable = restartable(declaration)
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
+        #: The hook that was sent last: its ticket, what it is, and its message.
+        self._hook: tuple[int, Work, Message] | None = None
         self._events: list[Event] = []
-        self.elements = RemoteElements(declaration, self._tell, self._ask)
+        self.elements = RemoteElements(declaration, self._request, self._ask)
 
     def open(self) -> list[Hook]:
         """Start the workers; returns the hooks by which roles get the weights of roles of other workers.
@@ -197,6 +211,9 @@ class ProcessBackend:
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Send an order."""
+        if self._has_left(worker):
+            self._sends.skip(worker, order)
+            return
         sent = self._sent.setdefault(order.ticket, _Sent(order, n_gone=self._departures.n_gone))
         sent.open.add(worker)
         sent.all.add(worker)
@@ -210,7 +227,15 @@ class ProcessBackend:
         elif made is None:
             self._end(worker, order.incarnation, order.ticket, Outcome(), 0)
         elif worker not in self._left:
-            self._link.send(worker, message_of(self._declaration, order, made))
+            self._link.send(worker, self._message(order, made))
+
+    def _message(self, order: Order, work: Work) -> Message:
+        """Return the message of an order; all workers of a hook get one."""
+        if not isinstance(work, HookWork):
+            return message_of(self._declaration, order, work)
+        if self._hook is None or self._hook[:2] != (order.ticket, work):
+            self._hook = (order.ticket, work, message_of(self._declaration, order, work))
+        return self._hook[2]
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Have a worker skip a step."""
@@ -286,6 +311,10 @@ class ProcessBackend:
         if worker not in self._left:
             self._processes.kill(worker, reason)
             self._leave(Left(worker, reason), is_known=True)
+
+    def beside(self) -> frozenset[int]:
+        """Return the workers of this host."""
+        return frozenset(self._here - self._left)
 
     def nodes(self) -> dict[int, int]:
         """Return the node of each worker, and of this process."""
@@ -377,9 +406,11 @@ class ProcessBackend:
         if sent is None or worker not in sent.open:
             return
         work = sent.order.step.work
-        names = (
-            self._functions[str(work)].output_keys if message.columns and not isinstance(work, Hook) else ()
-        )
+        names: tuple[str, ...] = ()
+        if isinstance(work, LoadRows) and message.columns:
+            names = (work.column,)
+        elif message.columns and not isinstance(work, Hook):
+            names = self._functions[str(work)].output_keys
         failure = Failure(*message.failure) if message.failure is not None else None
         if failure is None and len(message.columns) != len(names):
             text = f"{len(message.columns)} columns arrived; need {', '.join(names)}"
@@ -410,9 +441,25 @@ class ProcessBackend:
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
-    def _tell(self, worker: int, state: State | ReadElements) -> None:
+    def _has_left(self, worker: int) -> bool:
+        """Return whether `wait` has yet to return that a worker has left; another process may have its number by now.
+
+        What the flow has for that worker meanwhile has no answer: it ends when it gets to know.
+        """
+        return worker in self._left or any(
+            isinstance(one, Lost) and one.worker == worker for one in self._events
+        )
+
+    def _tell(self, worker: int, state: State) -> None:
         if self._link is not None and worker not in self._left:
             self._link.send(worker, state)
+
+    def _request(self, worker: int, message: ReadElements) -> bool:
+        """Have a worker read elements; returns False if it has left."""
+        if self._link is None or self._has_left(worker):
+            return False
+        self._link.send(worker, message)
+        return True
 
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))

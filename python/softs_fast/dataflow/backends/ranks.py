@@ -12,6 +12,7 @@ from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
+from ..ids import state_id
 from ..lockstep.groups import LockstepGroups, Meetings
 from ..lockstep.objects import LockstepObjects
 from ..lockstep.threads import Ended, LockstepThreads
@@ -24,7 +25,7 @@ from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of, work_of
-from ..worker.part import Part, state_id
+from ..worker.part import Part
 from ..worker.process import check_same
 from ..worker.work import MainWork, Work
 from .backend import Done, Event
@@ -256,6 +257,10 @@ class RankBackend(OneProcess):
             if len(found) > known:
                 return found
             self._threads.wait(worker, "the weights of another worker")
+
+    def beside(self) -> frozenset[int]:
+        """All workers are here."""
+        return frozenset(self._declaration.workers)
 
     def nodes(self) -> dict[int, int]:
         """All is in one process, and so on one node."""

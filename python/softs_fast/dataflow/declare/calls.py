@@ -36,8 +36,8 @@ class MFCDef:
         name: of the function in the flow.
         model_name: the role; None for a function without one, which runs in the process of the flow.
         interface_type: what kind of function it is, or its word, such as "train_step", as files have it. The rows of a
-            `generate` get the version of the weights that made them; the rows of a `train_step` are taken oldest first, and
-            their age is checked.
+            `generate` get the version of the weights that made them; the rows of a `train_step` are taken oldest first,
+            and their age is checked.
         interface_impl: the method of the role, or the function.
         input_keys: columns that it reads.
         output_keys: columns that it writes.

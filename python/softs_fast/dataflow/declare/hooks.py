@@ -13,6 +13,7 @@ __all__ = [
     "Evaluate",
     "Hook",
     "Load",
+    "LoadRows",
     "LoadState",
     "Offload",
     "ParamRealloc",
@@ -99,6 +100,28 @@ class LoadState(Hook):
     def name(self) -> str:
         """What it is called in timings and in `explain`."""
         return "load_state"
+
+
+@dataclass(frozen=True)
+class LoadRows(Hook):
+    """Has one worker read values of a column from a file of a journal, and keep them.
+
+    Attributes:
+        path: of the file.
+        column: of which they are.
+        pieces: of the file, by number.
+        groups: that are wanted of them, by the first id.
+    """
+
+    path: Path = Path()
+    column: str = ""
+    pieces: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called in timings and in `explain`."""
+        return "load_rows"
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ...errors import FlowError, WireError
+from ...errors import WireError
 from ..admission import Again
-from ..backends.backend import Backend
+from ..backends.backend import Done
 from ..declare.calls import TRAIN
+from ..declare.declaration import Declaration
+from ..declare.hooks import LoadRows
 from ..declare.plan import FlowPlan
-from ..held import HeldRows
+from ..declare.ranks import heads_of
 from ..master import DRIVER
+from ..moves import Place
+from ..order.steps import Kind, Step
+from ..row_files.row_file import RowFile
 from ..rows.made import MadeGroup, is_recent, restore_made
 from ..rows.saved import NEW
 from ..runner import Runner
 from ..values import n_bytes_of
-from .row_file import Column, RowFile
+from ..worker.saved_rows import REFUSED
 
-__all__ = ["FILE", "issue_kept"]
+__all__ = ["FILE", "KeptRows"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,65 +32,116 @@ _log = logging.getLogger(__name__)
 FILE = "rows"
 
 
-def issue_kept(
-    path: Path,
-    again: Sequence[Again],
-    runner: Runner,
-    backend: Backend,
-    plan: FlowPlan,
-    *,
-    n_used: int,
-    max_bytes: int | None,
-    admit: Callable[[Again], object],
-) -> list[Again]:
-    """Admit groups of a save for which there are slots, with what functions had made of them; returns the other ones.
+class KeptRows:
+    """What functions had made of groups of a save for which there are slots.
 
-    What was made goes to the store of this process, so it does not matter which workers there are. What cannot be read is
-    made again, with a warning.
+    A column is read by workers of this host: by heads of the role that makes it, if some are among them. If there are none
+    it is read by the master. What cannot be read is made again, with a warning.
 
     Args:
         path: of the file with what was made.
         again: groups of the save, in their order.
-        runner: has restored the save, and no rows.
-        backend: keeps the values.
         plan: of the flow.
+        room: groups of the training partition that may be admitted.
         n_used: groups that were admitted before these, and not dropped.
         max_bytes: see `Flow`.
-        admit: makes the rows of a group again; called in the order of the groups.
-
-    Raises:
-        OSError: the file cannot be read.
     """
-    try:
-        file = RowFile(path)
-    except (WireError, OSError) as error:
-        _log.warning(
-            "%s: %s; the rows that had been made when the flow was saved are made again", path, error
+
+    def __init__(
+        self,
+        path: Path,
+        again: Sequence[Again],
+        plan: FlowPlan,
+        room: int,
+        n_used: int,
+        max_bytes: int | None,
+    ) -> None:
+        self._path = path
+        self._again = again
+        self._file: RowFile | None = None
+        self._first: list[Again] = []
+        self._wanted: list[MadeGroup] = []
+        self._n_values = 0
+        try:
+            file = RowFile(path)
+        except (WireError, OSError) as error:
+            _log.warning(
+                "%s: %s; the rows that had been made when the flow was saved are made again", path, error
+            )
+            return
+        self._file = file
+        self._first = _first(again, room, file, max_bytes)
+        order = [group.first_id for group, _ in again if group.partition == TRAIN]
+        for number, first_id in enumerate(order[: len(self._first)]):
+            made = file.groups.get(first_id)
+            if made is not None and is_recent(plan, file.bound, made.version, n_used + number):
+                self._wanted.append(made)
+
+    def steps(self, declaration: Declaration, beside: Iterable[int]) -> tuple[Step, ...]:
+        """Return the steps in which workers read what is wanted.
+
+        Args:
+            declaration: of the flow.
+            beside: workers of this host.
+        """
+        pieces = self._file.pieces if self._file is not None else ()
+        readers = _readers(declaration, frozenset(beside))
+        n_rows = {one.first_id: one.n_rows for one in self._wanted}
+        parts: dict[tuple[int, str], tuple[list[int], list[int]]] = {}
+        n_pieces: dict[str, int] = {}
+        for number, (column, groups) in enumerate(pieces):
+            own = [one for one in groups if one in n_rows]
+            workers = readers.get(column)
+            if own and workers:
+                turn = n_pieces[column] = n_pieces.get(column, -1) + 1
+                part = parts.setdefault((workers[turn % len(workers)], column), ([], []))
+                part[0].append(number)
+                part[1].extend(own)
+                self._n_values += sum(n_rows[one] for one in own)
+        return tuple(
+            Step(
+                Kind.MAIN,
+                frozenset({worker}),
+                LoadRows((), 1, self._path, column, tuple(some), tuple(own)),
+                0.1,
+            )
+            for (worker, column), (some, own) in parts.items()
         )
-        return list(again)
-    first = _first(again, runner, file, max_bytes)
-    order = [group.first_id for group, _ in again if group.partition == TRAIN]
-    wanted = []
-    for number, first_id in enumerate(order):
-        made = file.groups.get(first_id)
-        if number >= len(first) or made is None:
-            continue
-        if is_recent(plan, file.bound, made.version, n_used + number):
-            wanted.append(made)
-    found = _load(file, wanted, backend)
-    for one in first:
-        admit(one)
-    _restore(found, wanted, runner, backend)
-    is_first = {group.first_id for group, _ in first}
-    return [one for one in again if one[0].first_id == NEW or one[0].first_id not in is_first]
+
+    def admit(self, loaded: Sequence[Done], runner: Runner, admit: Callable[[Again], object]) -> list[Again]:
+        """Admit the groups, with what workers have read; returns the other groups of the save.
+
+        Args:
+            loaded: what the steps have brought.
+            runner: has restored the save, and no rows.
+            admit: makes the rows of a group again; called in the order of the groups.
+        """
+        for one in self._first:
+            admit(one)
+        if self._wanted:
+            self._warn(loaded)
+            _restore(loaded, self._wanted, runner)
+        is_first = {group.first_id for group, _ in self._first}
+        return [one for one in self._again if one[0].first_id == NEW or one[0].first_id not in is_first]
+
+    def _warn(self, loaded: Sequence[Done]) -> None:
+        n_refused = int(sum(done.outcome.numbers.get(REFUSED, 0.0) for done in loaded))
+        n_damaged = self._n_values - n_refused - sum(len(done.outcome.ids) for done in loaded)
+        if n_damaged:
+            _log.warning(
+                "%s: %d values were changed, or cut short, since they were saved; what is needed of them is made again",
+                *(self._path, n_damaged),
+            )
+        if n_refused:
+            _log.warning("%s: %d values have no room, and are made again", self._path, n_refused)
 
 
-def _first(again: Sequence[Again], runner: Runner, file: RowFile, max_bytes: int | None) -> list[Again]:
+def _first(again: Sequence[Again], room: int, file: RowFile, max_bytes: int | None) -> list[Again]:
     """Return the groups that are admitted now: the oldest, as far as there are slots and bytes."""
     own = [one for one in again if one[0].partition == TRAIN]
     first: list[Again] = []
     n_bytes = 0
-    for group, item in own[: runner.master.rows.room(TRAIN)]:
+    for group, item in own[:room]:
         made = file.groups.get(group.first_id)
         n_bytes += made.n_bytes if made is not None else 0
         if group.first_id == NEW or (max_bytes is not None and n_bytes > max_bytes):
@@ -94,43 +150,30 @@ def _first(again: Sequence[Again], runner: Runner, file: RowFile, max_bytes: int
     return first
 
 
-def _load(
-    file: RowFile, wanted: Sequence[MadeGroup], backend: Backend
-) -> list[tuple[Column, Sequence[object]]]:
-    """Put what was made into the store of this process; returns columns with the places of their values."""
-    found: list[tuple[Column, Sequence[object]]] = []
-    n_refused, why = 0, ""
-    for column in file.columns(wanted):
-        try:
-            found.append((column, backend.put(column.name, column.ids, column.values)))
-        except FlowError as error:
-            n_refused, why = n_refused + len(column.ids), str(error)
-    if file.n_damaged:
-        _log.warning(
-            "%s: %d values were changed, or cut short, since they were saved; what is needed of them is made again",
-            *(file.path, file.n_damaged),
-        )
-    if n_refused:
-        _log.warning("%s: %d values have no room, and are made again: %s", file.path, n_refused, why)
+def _readers(declaration: Declaration, beside: frozenset[int]) -> dict[str, list[int]]:
+    """Return which workers read a column: heads of the role that makes it, if some are here, or else all that are here."""
+    found: dict[str, list[int]] = {}
+    for call in declaration.calls:
+        heads = heads_of(call.model_name) if call.model_name is not None else ()
+        workers = sorted(beside.intersection(heads) or beside) or [DRIVER]
+        found |= dict.fromkeys(call.output_keys, workers)
     return found
 
 
-def _restore(
-    found: Sequence[tuple[Column, Sequence[object]]],
-    wanted: Sequence[MadeGroup],
-    runner: Runner,
-    backend: Backend,
-) -> None:
+def _restore(loaded: Sequence[Done], wanted: Sequence[MadeGroup], runner: Runner) -> None:
     rows, held = runner.master.rows, runner.held
-    sizes: dict[int, dict[str, int]] = {one.first_id: {} for one in wanted}
+    sizes: dict[int, dict[str, tuple[int, int]]] = {one.first_id: {} for one in wanted}
     of_row = {row_id: one for one in wanted for row_id in one.ids}
-    for column, places in found:
-        held.write(column.name, column.ids, places, DRIVER)
-        for row_id, value in zip(column.ids, column.values, strict=True):
-            own = sizes[of_row[row_id].first_id]
-            own[column.name] = max(own.get(column.name, 0), n_bytes_of(value))
+    for done in loaded:
+        holder = held.holder(done.worker)
+        for column, places in done.outcome.columns.items():
+            held.write(column, done.outcome.ids, places, done.worker)
+            for row_id, place in zip(done.outcome.ids, places, strict=True):
+                own = sizes[of_row[row_id].first_id]
+                n_bytes = place.n_bytes if isinstance(place, Place) else n_bytes_of(place)
+                own[column] = max(own.get(column, (0, 0))[0], n_bytes), holder
     for one in wanted:
-        restore_made(rows, one, sizes[one.first_id], HeldRows.here)
+        restore_made(rows, one, sizes[one.first_id])
     _log.info(
         "%d rows have what functions had made of them when the flow was saved",
         sum(one.n_rows for one in wanted if sizes[one.first_id]),

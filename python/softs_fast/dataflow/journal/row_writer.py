@@ -11,9 +11,10 @@ from typing import Any
 from ...errors import FlowError, PeerLost, SegmentError, WireError
 from ..backends.backend import Backend
 from ..held import HeldRows
+from ..row_files.row_file import TAGS
+from ..row_files.writer import RowFileWriter
 from ..rows.made import Bound, MadeGroup
 from ..rows.records import Tag
-from .row_file import TAGS, RowFileWriter
 
 __all__ = ["RowWriter"]
 

@@ -24,7 +24,7 @@ from ..values import Value
 from . import files
 from .folder import JournalFolder, kept_text
 from .kept_rows import FILE as ROWS_FILE
-from .kept_rows import issue_kept
+from .kept_rows import KeptRows
 from .options import Journal, check_steps
 from .random_state import process_state, restore_process
 from .records import CommonSave
@@ -100,6 +100,7 @@ class CommonSaves:
         self._random: dict[str, Any] = {}
         self._n_made = 0
         self._is_new = True
+        self._kept: KeptRows | None = None
 
     def attach(self, runner: Runner, admission: Admission, backend: Backend) -> None:
         """Use these from now on."""
@@ -197,54 +198,58 @@ class CommonSaves:
     # --- A flow goes on ---
 
     def load_steps(self) -> tuple[Step, ...]:
-        """Return the steps in which workers load the last save; empty if there is none."""
-        if self._folder is None or self.last is None:
-            return ()
-        hooks = load_hooks(self._declaration, self._path / self.last.name)
-        return _steps(Kind.MAIN, hooks)
-
-    def publish_hooks(self) -> Sequence[Hook]:
-        """Return the hooks that bring loaded weights to roles of which a save has none."""
-        return publishing(self._declaration)
-
-    def restore(self) -> None:
-        """Have the master go on from the last save, after all roles have loaded it.
+        """Return the steps in which workers load the last save; empty if there is none.
 
         Raises:
             FlowError: a source is another one than it was.
         """
         save = self.last
-        if save is None:
-            self._admission.issue_again(self._since)
-            self._runner.master.hold = self._next
-            return
+        if self._folder is None or save is None:
+            return ()
+        path = self._path / save.name
         if self._is_new:
-            found = files.read(self._path / save.name / _FILE)
+            found = files.read(path / _FILE)
             self._again = tuple(zip(save.groups, found["items"], strict=True))
             self._random = found["random"]
             self._n_made = found.get("made", 0)
             for name, n_read in save.n_read.items():
                 self._sources.restore(name, n_read, found["sources"].get(name))
         self._is_new = False
+        steps = _steps(Kind.MAIN, load_hooks(self._declaration, path))
+        self._kept = None
+        if self._n_made or (path / ROWS_FILE).exists():
+            n_used, room = save.rows.partitions[TRAIN].used, self._runner.master.rows.room(TRAIN)
+            max_bytes = self._admission.max_bytes
+            self._kept = KeptRows(path / ROWS_FILE, self._again, self._plan, room, n_used, max_bytes)
+            steps += self._kept.steps(self._declaration, self._backend.beside())
+        return steps
+
+    def publish_hooks(self) -> Sequence[Hook]:
+        """Return the hooks that bring loaded weights to roles of which a save has none."""
+        return publishing(self._declaration)
+
+    def restore(self) -> None:
+        """Have the master go on from the last save, after all workers have loaded it."""
+        save = self.last
+        if save is None:
+            self._admission.issue_again(self._since)
+            self._runner.master.hold = self._next
+            return
         restore_rows(self._runner.master.rows, save.rows)
         self._runner.restore(save.versions, save.through, save.n_failed)
-        self._admission.issue_again((*self._issue_kept(save), *self._since))
+        self._admission.issue_again((*self._admit_kept(), *self._since))
         self._set_next(save.step)
         restore_process(self._random)
 
-    def _issue_kept(self, save: CommonSave) -> Sequence[Again]:
-        """Issue groups again of which the save has what functions had made; returns the others."""
-        path = self._path / save.name / ROWS_FILE
-        if not self._n_made and not path.exists():
+    def _admit_kept(self) -> Sequence[Again]:
+        """Admit groups of which the save has what functions had made; returns the others."""
+        kept, self._kept = self._kept, None
+        if kept is None:
             return self._again
-        runner, n_used = self._runner, save.rows.partitions[TRAIN].used
-        plan, max_bytes = self._plan, self._admission.max_bytes
-        admit, has_heads = self._admission.admit_again, TRAIN in runner.datasets
+        has_heads = TRAIN in self._runner.datasets
         if has_heads:
             self._admission.issue_again(one for one in self._again if one[0].partition == TRAIN)
-        left = issue_kept(
-            *(path, self._again, runner, self._backend, plan), n_used=n_used, max_bytes=max_bytes, admit=admit
-        )
+        left = kept.admit(self._runner.take_loaded(), self._runner, self._admission.admit_again)
         return [one for one in left if not (has_heads and one[0].partition == TRAIN)]
 
     def is_kept(self, role: object) -> bool:

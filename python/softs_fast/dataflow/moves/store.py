@@ -174,10 +174,21 @@ class DataManager:
         wanted = list(ids)
         with self._lock:
             own = self._opened()
-            gone = [
-                rows.pop(row_id) for rows in self._columns.values() for row_id in wanted if row_id in rows
-            ]
-            self._release(own, gone)
+            self._remove(own, list(self._columns), wanted)
+
+    def drop(self, column: str, ids: Sequence[int]) -> None:
+        """Drop one column of rows, such as what a call has put that failed after that; see `free`.
+
+        Args:
+            column: its name.
+            ids: of rows; those of which nothing is here are skipped.
+
+        Raises:
+            FlowError: the store is closed.
+            ForkedError: called in a fork of the process that made the store.
+        """
+        with self._lock:
+            self._remove(self._opened(), [column], ids)
 
     @property
     def node(self) -> str:
@@ -270,9 +281,7 @@ class DataManager:
                 for i, place in zip(mine, here, strict=True):
                     found[i] = place
         except BaseException:
-            self._drop(
-                column, [row_id for row_id, place in zip(ids, found, strict=True) if place is not None]
-            )
+            self.drop(column, [row_id for row_id, place in zip(ids, found, strict=True) if place is not None])
             raise
         return [place for place in found if place is not None]
 
@@ -316,7 +325,7 @@ class DataManager:
             self._opened()
         self.fetched_bytes += int(places.n_bytes.sum())
         found = empty_values(places)
-        if len(found.pieces) == 1 and len(found.copies) == len(places):
+        if len(found.pieces) == 1 and all(kind == "tensor" for kind, _ in places.forms):
             # All values are tensors of one dtype: they are received where they stay.
             memory = found.pieces[0].view(torch.uint8).numpy()
             at = np.array([address for address, _, _ in found.copies], np.int64) - memory.ctypes.data
@@ -355,10 +364,15 @@ class DataManager:
             self.fetched_bytes += int(places.n_bytes.sum())
         return here
 
-    def _drop(self, column: str, ids: list[int]) -> None:
-        with self._lock:
+    def _remove(self, own: OwnSegment, columns: list[str], ids: Sequence[int]) -> None:
+        """Drop values that are there. A column without rows goes, as copies of weights have new names again and again."""
+        gone = []
+        for column in columns:
             rows = self._columns.get(column, {})
-            self._release(self._opened(), [rows.pop(row_id) for row_id in ids])
+            gone += [rows.pop(row_id) for row_id in ids if row_id in rows]
+            if not rows:
+                self._columns.pop(column, None)
+        self._release(own, gone)
 
     def _register(
         self, own: OwnSegment, column: str, ids: Sequence[int], offsets: list[int], n_bytes: list[int]

@@ -39,6 +39,11 @@ class Reports:
         return done
 
     @property
+    def done(self) -> list[Done]:
+        """What was reported."""
+        return list(self._done)
+
+    @property
     def seconds(self) -> float:
         """How long the slowest part took, with the reading of its rows."""
         return max((one.outcome.read_s + one.outcome.seconds for one in self._done), default=0.0)

@@ -117,7 +117,7 @@ def is_recent(plan: FlowPlan, saved: Bound, version: int, n_before: int) -> bool
     return last_step - version <= bound.age
 
 
-def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, int], holder: int) -> None:
+def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, tuple[int, int]]) -> None:
     """Give a group that was admitted again what functions had made of it.
 
     Functions that had made what is missing run again if it is needed, and so do those that had used it; training functions
@@ -126,8 +126,7 @@ def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, int], h
     Args:
         table: has the group, with the columns of the source.
         made: of the group.
-        columns: that are there, with the bytes of each row.
-        holder: the worker that has them.
+        columns: that are there, with the bytes of each row, and the worker that has them.
     """
     group = table._rows[made.first_id].group
     own = {queue.plan.name: queue for queue in table._own[group.partition]}
@@ -144,8 +143,9 @@ def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, int], h
         row.tags = dict(tags)
     for queue, names in _by_maker(own.values(), columns):
         if group.done & queue.bit:
-            n_bytes = sum(columns[name] for name in names)
-            table.wrote(made.ids, names, holder, n_bytes=n_bytes)
+            for holder in dict.fromkeys(columns[name][1] for name in names):
+                held = [name for name in names if columns[name][1] == holder]
+                table.wrote(made.ids, held, holder, n_bytes=sum(columns[name][0] for name in held))
     table._make_again(group)
 
 

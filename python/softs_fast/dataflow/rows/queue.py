@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 
 from ..declare.plan import FunctionPlan
@@ -41,29 +41,53 @@ class ReadyQueue:
         # Groups that the function has begun before, and their number. They do not wait for a whole pass, and count in none.
         self._again: list[int] = []
         self._n_again = 0
-        # Numbers of calls, counted from 1, and those of calls that were given back.
+        # Numbers of calls, counted from 1, those of calls that were given back, and of calls that were never begun.
         self._n_calls = 0
         self._numbers: list[int] = []
+        self._unused: list[int] = []
         # Of a strict function: groups that were chosen within the window, in that order; the values mean nothing.
         self._chosen: dict[int, None] = {}
         self._anchor = 0
 
     def push(self, group: Group) -> None:
         """Add a group, all rows of which have the inputs."""
+        self._add(group)
+        if group.index < self._anchor:
+            self._return_to(group)
+        self.choose()
+
+    def put_back(self, groups: Sequence[Group]) -> None:
+        """Add groups of a call that was not made, if they may be taken: all at once, so that none overtakes another one."""
+        for group in groups:
+            self._remove(group)
+            self._return_to(group)
+        for group in groups:
+            if self.may_take(group):
+                self._add(group)
+        self.choose()
+
+    def may_take(self, group: Group) -> bool:
+        """Return whether a function has yet to use a group, and all rows of it have the inputs."""
+        is_ready = group.n_ready[self.number] == len(group.rows)
+        return is_ready and not (group.taken | group.done) & self.bit
+
+    def discard(self, group: Group) -> None:
+        """Remove a group that is dropped, is taken by its ids, or lacks an input again."""
+        self._remove(group)
+        self._return_to(group)
+        self.choose()
+
+    def _add(self, group: Group) -> None:
         if not group.staged & self.bit:
             group.staged |= self.bit
             if group.again & self.bit:
                 self._n_again += 1
                 heappush(self._again, group.index)
-                return
-            self._n_staged += 1
-            heappush(self._heap, group.index)
-            if group.index < self._anchor:
-                self._return_to(group)
-            self.choose()
+            else:
+                self._n_staged += 1
+                heappush(self._heap, group.index)
 
-    def discard(self, group: Group) -> None:
-        """Remove a group that is dropped, is taken by its ids, lacks an input again, or was given back."""
+    def _remove(self, group: Group) -> None:
         if group.staged & self.bit:
             group.staged &= ~self.bit
             if group.again & self.bit:
@@ -71,8 +95,6 @@ class ReadyQueue:
             else:
                 self._n_staged -= 1
             self._chosen.pop(group.index, None)
-        self._return_to(group)
-        self.choose()
 
     @property
     def n_ready(self) -> int:
@@ -106,6 +128,9 @@ class ReadyQueue:
                 group.staged &= ~self.bit
                 group.taken |= self.bit
                 taken.append(group)
+                if self.plan.reuse > 1:
+                    # It is not passed before its last use, and was while it was chosen.
+                    self._anchor = min(self._anchor, index)
         if is_again:
             self._n_again -= n
             return taken
@@ -125,13 +150,21 @@ class ReadyQueue:
             return heappop(self._numbers), True
         if is_again:
             return -1, False
+        if self._unused:
+            return heappop(self._unused), False
         self._n_calls += 1
         return self._n_calls, False
 
-    def give_back(self, number: int, n_counted: int) -> None:
-        """A call was not made: its number, and its part of a pass, are for another one."""
+    def give_back(self, number: int, n_counted: int, *, was_begun: bool = True) -> None:
+        """A call was not made: its number, and its part of a pass, are for another one.
+
+        Args:
+            number: of the call.
+            n_counted: groups by which it has advanced the pass.
+            was_begun: whether parts of it may have run, so that the other one is its repetition.
+        """
         if number > 0:
-            heappush(self._numbers, number)
+            heappush(self._numbers if was_begun else self._unused, number)
         self.n_taken -= n_counted
 
     def choose(self) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 from ...errors import FlowError
 from ..batch import Rows
 from ..declare.calls import MFCDef
+from ..devices import device_work, wait_for_devices
 from ..objects import Objects, numbers_of
 from ..rows.records import Tag
+from ..rows.tags import checked_tags
 from ..values import Value, cut, digest_of
 from .work import Slice
 
@@ -107,6 +109,8 @@ class Outcome:
 def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, digests: bool) -> Outcome:
     """Call a function on rows; returns what it did: nothing if another worker of the role reports it.
 
+    What it has submitted to devices is done then, in whatever stream: its outputs can be read, its weights be shown.
+
     Args:
         call: the function.
         objects: of the roles of this process.
@@ -115,7 +119,7 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
         digests: whether a digest of ids and inputs is taken.
 
     Raises:
-        FlowError: it returned something that is no output.
+        FlowError: it returned something that is no output, or a tag is none; see `checked_tags`.
         Exception: what the function raised.
     """
     own_ids, rows = batch.own_ids, _rows(call, batch, group)
@@ -127,16 +131,18 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
             for i, row_id in enumerate(own_ids)
             for key in call.input_keys
         )
+    function: Any = call.interface_impl
     if call.model_name is not None:
-        result = getattr(objects[call.model_name], str(call.interface_impl))(rows)
-    else:
-        assert callable(call.interface_impl)
-        result = call.interface_impl(rows)
+        function = getattr(objects[call.model_name], str(call.interface_impl))
+    with device_work():
+        result = function(rows)
     if not reports:
         return Outcome()
     _outputs(call, rows, n_rows, result, outcome)
     outcome.dropped, outcome.failed = rows.dropped, rows.failed
-    outcome.tags = {row_id: tags for row_id, tags in zip(own_ids, batch.tags, strict=True) if tags}
+    outcome.tags = {
+        row_id: checked_tags(row_id, tags) for row_id, tags in zip(own_ids, batch.tags, strict=True) if tags
+    }
     return outcome
 
 
@@ -148,10 +154,11 @@ def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
     elif call.uneven == "pad" and call.least == call.n_seqs:
         n_padded = max(call.n_seqs, n_rows)
     places = [i % n_rows for i in range(n_padded)]
+    names = [call.input_key_remap.get(key, key) for key in call.input_keys]
     return Rows(
         {
-            call.input_key_remap.get(key, key): [batch.columns[key][i] for i in places]
-            for key in call.input_keys
+            name: [batch.columns[key][i] for i in places]
+            for name, key in zip(names, call.input_keys, strict=True)
         },
         [batch.ids[i] for i in places],
         group=group,
@@ -160,8 +167,13 @@ def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
         use=batch.use,
         ends_step=batch.ends_step,
         age=batch.age,
-        tags=[batch.tags[i] for i in places],
+        # What is written to those of padding is no data.
+        tags=[
+            batch.tags[i] if place < len(batch.own_ids) else dict(batch.tags[i])
+            for place, i in enumerate(places)
+        ],
         weight=1.0 if part is None else part.n_real * part.n_ranks / part.n_all,
+        longest=None if part is None else dict(zip(names, part.longest, strict=True)),
     )
 
 
@@ -175,6 +187,7 @@ def _outputs(call: MFCDef, rows: Rows, n_rows: int, result: Any, outcome: Outcom
     for column in call.output_keys:
         # What is behind the rows is padding.
         outcome.columns[column] = cut(column, named[inside[column]], rows.n_rows)[:n_rows]
+    wait_for_devices()  # for the copies; a later function may use another stream
     others = {
         key: value
         for key, value in named.items()

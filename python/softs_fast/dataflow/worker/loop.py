@@ -37,7 +37,7 @@ from ..wire.messages import (
 from .functions import Failure, Outcome
 from .orders import work_of
 from .part import Part
-from .work import name_of
+from .work import Work, name_of
 
 __all__ = ["WorkerLoop"]
 
@@ -69,6 +69,8 @@ class WorkerLoop:
     _last_ticket: int = field(default=0, init=False)
     _is_ending: bool = field(default=False, init=False)
     _shown: Order | None = field(default=None, init=False)
+    #: The step of now, and what is to be done.
+    _work: tuple[Order, Work] | None = field(default=None, init=False)
     _since_s: float = field(default_factory=time.monotonic, init=False)
     #: Of the master that has ordered the step of now.
     _incarnation: int = field(default=0, init=False)
@@ -119,11 +121,15 @@ class WorkerLoop:
             self._objects.close()
 
     def _run(self, order: Order) -> None:
+        if self._executor.is_void(order):
+            self._last_ticket = order.ticket
+            self._executor.leave()
+            self._skip(order.incarnation, order.ticket, "an earlier step of the same call has failed here")
+            return
         self._publish_inside(order)
         self._incarnation = order.incarnation
         try:
-            assert isinstance(order.step.work, RunMain | RunHook | RunMove)
-            work = work_of(self.declaration, order.step.work)
+            work = self._work_of(order)
             outcome, n_bytes = self._part.run(
                 work,
                 order.ticket,
@@ -131,12 +137,17 @@ class WorkerLoop:
                 lambda shown: self.link.send(State(order.incarnation, order.ticket, shown)),
             )
         finally:
-            self._drop_states(order.ticket)
+            # Also those of steps before it that were skipped: what was shown for them may have come after that.
+            for ticket in [one for one in self._states if one <= order.ticket]:
+                self._drop_states(ticket)
             self._last_ticket = order.ticket
             self._aborted = None
             self._executor.leave()
+            self._work = None
         self._publish_inside(None)
         failure = outcome.failure
+        if failure is not None:
+            self._executor.fail(order.call)
         message = StepEnded(
             order.incarnation,
             order.ticket,
@@ -159,8 +170,20 @@ class WorkerLoop:
         except WireError as error:
             self._failed(order, Failure.of(error), outcome)
 
+    def _skip(self, incarnation: int, ticket: int, reason: str) -> None:
+        """Say that a step has ended that has not run."""
+        self._drop_states(ticket)
+        self.link.send(StepEnded(incarnation, ticket, failure=(reason, reason)))
+
+    def _work_of(self, order: Order) -> Work:
+        if self._work is None or self._work[0] is not order:
+            assert isinstance(order.step.work, RunMain | RunHook | RunMove)
+            self._work = (order, work_of(self.declaration, order.step.work))
+        return self._work[1]
+
     def _failed(self, order: Order, failure: Failure, outcome: Outcome) -> None:
-        self.store.free(outcome.ids)
+        self._executor.fail(order.call)
+        self._part.drop(outcome.ids, outcome.columns)
         self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
 
     def _drop_states(self, ticket: int) -> None:
@@ -206,12 +229,7 @@ class WorkerLoop:
                     # A function goes on, and the master drops what it makes; only a hook that waits returns.
                     self._aborted = message.reason
                 elif found == "skipped":
-                    self._drop_states(message.ticket)
-                    self.link.send(
-                        StepEnded(
-                            message.incarnation, message.ticket, failure=(message.reason, message.reason)
-                        )
-                    )
+                    self._skip(message.incarnation, message.ticket, message.reason)
             case State():
                 # A step may end without what is shown last.
                 if message.ticket > self._last_ticket:
@@ -234,7 +252,6 @@ class WorkerLoop:
         if order is not self._shown:
             self._shown, self._since_s = order, time.monotonic()
         inside: dict[str, object] = {"since_s": self._since_s} | ({"waits": waits} if waits else {})
-        if order is not None and isinstance(order.step.work, RunMain | RunHook | RunMove):
-            work = work_of(self.declaration, order.step.work)
-            inside |= {"ticket": order.ticket, "name": name_of(work)}
+        if order is not None:
+            inside |= {"ticket": order.ticket, "name": name_of(self._work_of(order))}
         self.link.publish("inside", msgpack.packb(inside))

@@ -10,6 +10,7 @@ from ..declare.hooks import (
     Evaluate,
     Hook,
     Load,
+    LoadRows,
     LoadState,
     Offload,
     ParamRealloc,
@@ -24,7 +25,8 @@ from .work import HookWork, MainWork, MoveWork, Slice, Work
 __all__ = ["form_of", "message_of", "work_of"]
 
 _KINDS: dict[str, type[Hook]] = {
-    one.__name__: one for one in (Evaluate, Load, LoadState, Offload, ParamRealloc, Publish, Save, SaveState)
+    one.__name__: one
+    for one in (Evaluate, Load, LoadRows, LoadState, Offload, ParamRealloc, Publish, Save, SaveState)
 }
 
 
@@ -102,6 +104,15 @@ def form_of(declaration: Declaration, hook: Hook) -> HookForm | None:
     """Return the form of a hook that the flow has not declared; None for functions of the user's, which have none."""
     if type(hook).__name__ not in _KINDS:
         return None
+    if isinstance(hook, LoadRows):
+        return HookForm(
+            LoadRows.__name__,
+            (),
+            folder=str(hook.path),
+            column=hook.column,
+            pieces=hook.pieces,
+            groups=hook.groups,
+        )
     roles = tuple(declaration.roles.index(role) for role in hook.roles)
     eta = hook.eta if isinstance(hook, ParamRealloc) else 1.0
     folder = str(hook.folder) if isinstance(hook, Save | Load | SaveState | LoadState) else ""
@@ -122,6 +133,8 @@ def _hook_of(declaration: Declaration, form: HookForm) -> Hook:
     kind = _KINDS.get(form.kind)
     if kind is None:
         raise WireError(f"there is no hook {form.kind!r}; there are {', '.join(_KINDS)}")
+    if kind is LoadRows:
+        return LoadRows(path=Path(form.folder), column=form.column, pieces=form.pieces, groups=form.groups)
     needed = 2 if kind is ParamRealloc else 1
     if len(form.roles) < needed:
         raise WireError(f"hook {form.kind} has {len(form.roles)} roles; it needs {needed}")

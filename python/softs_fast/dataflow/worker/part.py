@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
-from ..declare.hooks import ParamRealloc, transfers
+from ..declare.hooks import LoadRows, ParamRealloc, transfers
 from ..declare.roles import Placement
+from ..devices import device_work
+from ..ids import state_id
 from ..moves import DataManager, Place
 from ..objects import Objects
 from ..values import Value, n_bytes_of
@@ -20,9 +22,10 @@ from ..weights.exchange import is_local, show, take
 from ..weights.shown import Shown
 from .functions import Batch, Failure, Outcome, call_function
 from .kept import KeptInputs
+from .saved_rows import load_rows
 from .work import HookWork, MainWork, MoveWork, Work
 
-__all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "state_id", "weights_column"]
+__all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "weights_column"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +44,6 @@ class Arrived(Protocol):
     """Takes the ticket, a column, ids of rows, and places of their values in the store of this process."""
 
     def __call__(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place], /) -> None: ...
-
-
-def state_id(ticket: int) -> int:
-    """Return the id by which weights of a hook are kept; no row has it."""
-    return (1 << 62) + ticket
 
 
 def weights_column(place: Place) -> str:
@@ -99,14 +97,15 @@ class Part:
                     return Outcome(failure=failure, unread=True), 0
                 outcome = self._main(work, inputs)
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
-                outcome.columns = {
-                    column: list(self._store.put(column, outcome.ids, values))
-                    for column, values in outcome.columns.items()
-                }
+                outcome.columns = self._put(outcome)
             elif isinstance(work, MoveWork):
                 self._move(work, ticket)
+            elif isinstance(work.hook, LoadRows):
+                outcome = load_rows(work.hook, self._store.put)
+                n_bytes = sum(place.n_bytes for place in outcome.columns[work.hook.column])
             else:
-                outcome.numbers = self._hook(work, ticket, await_state, show_to)
+                with device_work():
+                    outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
             unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
             outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
@@ -119,21 +118,36 @@ class Part:
         self._store.free(ids)
         self.kept.free(ids)
 
+    def drop(self, ids: Sequence[int], columns: Iterable[str]) -> None:
+        """Drop what a call has put, and nothing else of its rows."""
+        for column in columns:
+            self._store.drop(column, ids)
+
     def _read_all(self, work: MainWork, ticket: int) -> tuple[dict[str, list[Value]], float, Failure | None]:
         """Return the inputs of a function and how long they took, or why they cannot be read.
 
         Then no worker of its role enters it. The time is that of the reading alone, not that of waiting for the others.
+
+        Raises:
+            Exception: what the reading has raised beside `Unreadable`, such as that memory is short.
         """
-        inputs, unread, began = {}, None, time.monotonic()
+        inputs: dict[str, list[Value]] = {}
+        error: Exception | None = None
+        began = time.monotonic()
         try:
             inputs = self._inputs(work, ticket)
-        except Unreadable as error:
-            unread = Failure.of(error)
+        except Exception as caught:
+            error = caught  # the others wait for what this worker says, whatever it is
         read_s = time.monotonic() - began
-        if not self._objects.agree(self._functions[work.function].model_name, unread is None):
+        is_well = self._objects.agree(self._functions[work.function].model_name, error is None)
+        if isinstance(error, Unreadable):
+            return {}, read_s, Failure.of(error)
+        if error is not None:
+            raise error
+        if not is_well:
             text = "another worker of the role could not read its rows"
-            unread = unread or Failure(text, f"{Unreadable.__name__}: {text}")
-        return inputs, read_s, unread
+            return {}, read_s, Failure(text, f"{Unreadable.__name__}: {text}")
+        return inputs, read_s, None
 
     def _inputs(self, work: MainWork, ticket: int) -> dict[str, list[Value]]:
         here = {
@@ -152,6 +166,17 @@ class Part:
         declared = self._declaration
         call = self._functions[work.function]
         return call_function(call, self._objects, batch, group=declared.group, digests=declared.digests)
+
+    def _put(self, outcome: Outcome) -> dict[str, list[Place]]:
+        """Keep the columns that a function has made, all of them or none; returns their places."""
+        places: dict[str, list[Place]] = {}
+        try:
+            for column, values in outcome.columns.items():
+                places[column] = list(self._store.put(column, outcome.ids, values))
+        except BaseException:
+            self.drop(outcome.ids, places)
+            raise
+        return places
 
     def _hook(
         self, work: HookWork, ticket: int, await_state: AwaitState, show_to: Callable[[Shown], None]
@@ -191,10 +216,22 @@ class Part:
 
     @contextmanager
     def _mapped(self, ticket: int, place: Place) -> Iterator[int]:
-        column, near = weights_column(place), self.near.get(place, place)
-        (place,) = self._brought(ticket, column, [state_id(ticket)], [near])
+        near = self.near.get(place, place)
+        with ExitStack() as stack:
+            try:
+                address = stack.enter_context(self._mapped_at(ticket, weights_column(place), near))
+            except Unreadable:
+                if near == place:
+                    raise
+                # The worker that has a copy may have ended since this one was told; the source shows them until the end.
+                address = stack.enter_context(self._mapped_at(ticket, weights_column(place), place))
+            yield address
+
+    @contextmanager
+    def _mapped_at(self, ticket: int, column: str, place: Place) -> Iterator[int]:
+        (here,) = self._brought(ticket, column, [state_id(ticket)], [place])
         try:
-            with self._store.mapped(place) as address:
+            with self._store.mapped(here) as address:
                 yield address
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error

@@ -7,9 +7,8 @@ checksum is left out, and all if that is the index. Nothing in it is run.
 from __future__ import annotations
 
 import os
-import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,16 @@ import msgpack
 import numpy as np
 
 from ...errors import FlowError, WireError
-from ..moves.packed import Packed, pack, unpack
+from ..moves.packed import Packed, unpack
 from ..moves.places import Form, form_of_wire
 from ..rows.made import Bound, MadeGroup
 from ..values import Value
 from ..wire.checks import Check, integer, listing, table, tag, text
+from .layout import END, MAGIC, MOST_INDEX, TAIL, Integers, ends_of, tail_checksum
 
-__all__ = ["TAGS", "Column", "RowFile", "RowFileWriter"]
+__all__ = ["TAGS", "Column", "RowFile"]
 
-_MAGIC = b"softs-fast dataflow rows 1\n"
-_END = b"rows end"
-#: Where the index begins, its bytes, its checksum, and that of these.
-_TAIL = struct.Struct("<QQII8s")
-#: Bytes of the index.
-_MOST_INDEX = 1 << 28
 _MOST_GROUPS = 1 << 22
-
-_Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -68,92 +60,9 @@ class _Piece:
     start: int
     groups: tuple[int, ...]
     forms: tuple[Form, ...]
-    form_of: _Integers
-    n_bytes: _Integers
+    form_of: Integers
+    n_bytes: Integers
     checksums: tuple[int, ...]
-
-
-class RowFileWriter:
-    """Writes a new file, of which only this user may read.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._is_open = True
-        self._pieces: list[list[Any]] = []
-        self._end = 0
-        self._write(_MAGIC)
-
-    def add(self, column: str, groups: Sequence[MadeGroup], values: Sequence[Value]) -> None:
-        """Write values of a column.
-
-        Args:
-            column: its name.
-            groups: of which they are.
-            values: of all rows of these groups, in their order.
-
-        Raises:
-            OSError: it cannot be written.
-            FlowError: a value is of another type than rows have.
-        """
-        packed = pack(column, values)
-        ends = _ends(packed.n_bytes, [one.n_rows for one in groups])
-        data = packed.data.data
-        piece = [
-            column,
-            self._end,
-            [one.first_id for one in groups],
-            [[kind, [[dtype, list(shape)] for dtype, shape in parts]] for kind, parts in packed.forms],
-            packed.form_of.astype("<i8").tobytes(),
-            packed.n_bytes.astype("<i8").tobytes(),
-            [zlib.crc32(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)],
-        ]
-        self._write(data)
-        self._pieces.append(piece)
-
-    def end(self, groups: Sequence[MadeGroup], bound: Bound) -> None:
-        """Write the index, and sync the file.
-
-        Args:
-            groups: all that values were added of.
-            bound: of their age.
-
-        Raises:
-            OSError: it cannot be written.
-            FlowError: there are too many rows.
-        """
-        known = [
-            [one.first_id, one.n_rows, one.n_bytes, one.version, one.done, one.columns, one.tags, one.uses]
-            for one in groups
-        ]
-        index: bytes = msgpack.packb(
-            [bound.age, bound.window, known, self._pieces], unicode_errors="surrogatepass"
-        )
-        if len(index) > _MOST_INDEX:
-            raise FlowError(f"the index of saved rows has {len(index)} bytes; at most {_MOST_INDEX}")
-        start = self._end
-        self._write(index)
-        checksum = zlib.crc32(index)
-        self._write(_TAIL.pack(start, len(index), checksum, _of_tail(start, len(index), checksum), _END))
-        os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        """Close the file; idempotent."""
-        if self._is_open:
-            self._is_open = False
-            os.close(self._descriptor)
-
-    def _write(self, data: bytes | memoryview) -> None:
-        view = memoryview(data)
-        while view:
-            n = os.write(self._descriptor, view)
-            view, self._end = view[n:], self._end + n
 
 
 class RowFile:
@@ -165,7 +74,7 @@ class RowFile:
     Attributes:
         groups: what was made, by the first id.
         bound: of their age.
-        n_damaged: values of which the bytes have changed, or cannot be read; so far.
+        pieces: of each its column, and the first ids of its groups.
 
     Raises:
         WireError: it is no such file, or its index is damaged.
@@ -174,25 +83,26 @@ class RowFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.n_damaged = 0
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             self.bound, groups, pieces = _index(_read_index(file.fileno(), size), size)
         self.groups = {one.first_id: one for one in groups}
+        self.pieces = tuple((one.column, one.groups) for one in pieces)
         self._pieces = pieces
 
-    def columns(self, wanted: Sequence[MadeGroup]) -> Iterator[Column]:
-        """Yield columns of groups, in pieces; what is damaged is left out, and counted.
+    def columns(self, wanted: Sequence[MadeGroup], pieces: Iterable[int]) -> Iterator[Column]:
+        """Yield columns of groups, in pieces; what is damaged is left out.
 
         Args:
             wanted: groups of this file.
+            pieces: numbers of the pieces that are read.
 
         Raises:
             OSError: the file cannot be read.
         """
         sizes = {one.first_id: one.n_rows for one in wanted}
         with self.path.open("rb") as file:
-            for piece in self._pieces:
+            for piece in [self._pieces[number] for number in pieces if number < len(self._pieces)]:
                 n_rows = [self.groups[one].n_rows for one in piece.groups]
                 if any(first_id in sizes for first_id in piece.groups):
                     yield from self._piece(file.fileno(), piece, n_rows, sizes)
@@ -202,15 +112,13 @@ class RowFile:
     ) -> Iterator[Column]:
         data = np.zeros(int(piece.n_bytes.sum()), np.uint8)
         _read(descriptor, data.data, piece.start)
-        ends, rows = _ends(piece.n_bytes, n_rows), np.cumsum([0, *n_rows])
+        ends, rows = ends_of(piece.n_bytes, n_rows), np.cumsum([0, *n_rows])
         kept: list[int] = []
         for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
             if piece.groups[number] not in wanted:
                 continue
             if zlib.crc32(data.data[start:end]) == piece.checksums[number]:
                 kept.append(number)
-            else:
-                self.n_damaged += n_rows[number]
         if not kept:
             return
         which = np.concatenate([np.arange(rows[one], rows[one + 1]) for one in kept])
@@ -223,21 +131,8 @@ class RowFile:
         try:
             values = unpack(Packed(piece.forms, piece.form_of[which], n_bytes, data))
         except (WireError, FlowError, RuntimeError):
-            # Such as a dtype that this version of torch lacks.
-            self.n_damaged += len(ids)
-            return
+            return  # such as a dtype that this version of torch lacks
         yield Column(piece.column, ids, values)
-
-
-def _ends(n_bytes: _Integers, n_rows: Sequence[int]) -> list[int]:
-    """Return where the bytes of each group end."""
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_bytes)])
-    found: list[int] = ends[np.cumsum(n_rows)].tolist()
-    return found
-
-
-def _of_tail(start: int, n_bytes: int, checksum: int) -> int:
-    return zlib.crc32(struct.pack("<QQI", start, n_bytes, checksum), 1)
 
 
 def _read(descriptor: int, out: memoryview, start: int) -> None:
@@ -250,15 +145,15 @@ def _read(descriptor: int, out: memoryview, start: int) -> None:
 
 
 def _read_index(descriptor: int, size: int) -> bytes:
-    head, tail = bytearray(len(_MAGIC)), bytearray(_TAIL.size)
+    head, tail = bytearray(len(MAGIC)), bytearray(TAIL.size)
     _read(descriptor, memoryview(head), 0)
-    if head != _MAGIC:
-        raise WireError(f"it does not begin with {_MAGIC.decode().strip()!r}")
-    if size >= len(_MAGIC) + _TAIL.size:
-        _read(descriptor, memoryview(tail), size - _TAIL.size)
-    start, n_bytes, checksum, of_tail, end = _TAIL.unpack(tail)
-    is_tail = end == _END and of_tail == _of_tail(start, n_bytes, checksum)
-    if not is_tail or n_bytes > _MOST_INDEX or start + n_bytes + _TAIL.size != size:
+    if head != MAGIC:
+        raise WireError(f"it does not begin with {MAGIC.decode().strip()!r}")
+    if size >= len(MAGIC) + TAIL.size:
+        _read(descriptor, memoryview(tail), size - TAIL.size)
+    start, n_bytes, checksum, of_tail, end = TAIL.unpack(tail)
+    is_tail = end == END and of_tail == tail_checksum(start, n_bytes, checksum)
+    if not is_tail or n_bytes > MOST_INDEX or start + n_bytes + TAIL.size != size:
         raise WireError(f"its {size} bytes do not end with an index; it is cut short, or was changed")
     index = bytearray(n_bytes)
     _read(descriptor, memoryview(index), start)

@@ -1,0 +1,102 @@
+"""Writes a file of rows."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from ...errors import FlowError
+from ..moves.packed import pack
+from ..rows.made import Bound, MadeGroup
+from ..values import Value
+from .layout import END, MAGIC, MOST_INDEX, TAIL, ends_of, tail_checksum
+
+__all__ = ["RowFileWriter"]
+
+
+class RowFileWriter:
+    """Writes a new file, of which only this user may read.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._is_open = True
+        self._pieces: list[list[Any]] = []
+        self._end = 0
+        self._write(MAGIC)
+
+    def add(self, column: str, groups: Sequence[MadeGroup], values: Sequence[Value]) -> None:
+        """Write values of a column.
+
+        Args:
+            column: its name.
+            groups: of which they are.
+            values: of all rows of these groups, in their order.
+
+        Raises:
+            OSError: it cannot be written.
+            FlowError: a value is of another type than rows have.
+        """
+        packed = pack(column, values)
+        ends = ends_of(packed.n_bytes, [one.n_rows for one in groups])
+        data = packed.data.data
+        piece = [
+            column,
+            self._end,
+            [one.first_id for one in groups],
+            [[kind, [[dtype, list(shape)] for dtype, shape in parts]] for kind, parts in packed.forms],
+            packed.form_of.astype("<i8").tobytes(),
+            packed.n_bytes.astype("<i8").tobytes(),
+            [zlib.crc32(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)],
+        ]
+        self._write(data)
+        self._pieces.append(piece)
+
+    def end(self, groups: Sequence[MadeGroup], bound: Bound) -> None:
+        """Write the index, and sync the file.
+
+        Args:
+            groups: all that values were added of.
+            bound: of their age.
+
+        Raises:
+            OSError: it cannot be written.
+            FlowError: there are too many rows.
+        """
+        known = [
+            [one.first_id, one.n_rows, one.n_bytes, one.version, one.done, one.columns, one.tags, one.uses]
+            for one in groups
+        ]
+        index: bytes = msgpack.packb(
+            [bound.age, bound.window, known, self._pieces], unicode_errors="surrogatepass"
+        )
+        if len(index) > MOST_INDEX:
+            raise FlowError(f"the index of saved rows has {len(index)} bytes; at most {MOST_INDEX}")
+        start = self._end
+        self._write(index)
+        checksum = zlib.crc32(index)
+        self._write(TAIL.pack(start, len(index), checksum, tail_checksum(start, len(index), checksum), END))
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file; idempotent."""
+        if self._is_open:
+            self._is_open = False
+            os.close(self._descriptor)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        while view:
+            n = os.write(self._descriptor, view)
+            view, self._end = view[n:], self._end + n
