@@ -15,6 +15,7 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..worker.functions import Failure, Outcome
 from ..worker.work import Work
+from .notes import StoreNotes
 from .sightings import Sight
 
 __all__ = ["Back", "Backend", "Done", "ElementReads", "Event", "Loaded", "Lost"]
@@ -122,10 +123,12 @@ class Backend(Protocol):
     Attributes:
         cuts_rows: whether each worker of a role has an object of its own, and so a part of the rows.
         doing: what that thread does.
+        notes: what stores have got and dropped.
     """
 
     cuts_rows: bool
     doing: Doing
+    notes: StoreNotes
 
     @property
     def elements(self) -> ElementReads:

@@ -18,7 +18,7 @@ from ..declare.hooks import Hook, LoadRows
 from ..declare.restartable import restartable
 from ..declare.roles import Placement
 from ..master import DRIVER
-from ..moves import DataManager
+from ..moves import DataManager, Place
 from ..objects import Objects
 from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
@@ -29,11 +29,12 @@ from ..wire.links import Joined, Left, MasterLink
 from ..wire.messages import AbortStep, ElementsRead, End, Fetched, Free, ReadElements, Ready, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
-from ..worker.part import Part, state_id
+from ..worker.part import Part, state_id, weights_column
 from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
+from .notes import StoreNotes
 from .sends import Sends
 from .sightings import Sight, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
@@ -90,6 +91,7 @@ class ProcessBackend:
     ) -> None:
         declaration.check_processes()
         self.doing = Doing()
+        self.notes = StoreNotes()
         self._nodes = nodes
         # This process comes after all workers: by this number places name it.
         self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1)
@@ -117,8 +119,9 @@ class ProcessBackend:
             FlowError: a worker failed before it had made its objects.
         """
         links = self._nodes.links() if self._nodes is not None else None
-        self._store = DataManager(self._sends.driver, links=links)
-        arrived = functools.partial(self._sends.arrived, DRIVER)
+        limit = self._declaration.store_bytes
+        self._store = DataManager(self._sends.driver, max_bytes=limit, links=links)
+        arrived = functools.partial(self._arrived, DRIVER)
         self._part = Part(self._declaration, Objects((), DRIVER), self._store, arrived)
         try:
             self._link = self._processes.start()
@@ -171,11 +174,14 @@ class ProcessBackend:
         self._sends.close()
         self._events.clear()
         self.elements.close()
+        self.notes.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows in this process."""
         assert self._store is not None
-        return self._store.put(column, ids, values)
+        places = self._store.put(column, ids, values)
+        self.notes.put(DRIVER, column, ids, places)
+        return places
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Copy values from the processes that hold them."""
@@ -189,6 +195,7 @@ class ProcessBackend:
             self._free(holder, some)
 
     def _free(self, worker: int, ids: list[int]) -> None:
+        self.notes.free(worker, ids)
         if worker == DRIVER:
             if self._store is not None:
                 self._store.free(ids)
@@ -354,7 +361,7 @@ class ProcessBackend:
             elif isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
             elif isinstance(event.message, ElementsRead):
-                self._events += self.elements.answered(event.worker, event.message)
+                self._events += self.elements.answered(event.worker, event.message, self.notes)
             elif isinstance(event.message, State):
                 self._relay(event.worker, event.message)
             elif isinstance(event.message, Fetched):
@@ -374,7 +381,13 @@ class ProcessBackend:
         sent = self._sent.get(message.ticket)
         if sent is not None and worker in sent.open:
             for column, places in zip(message.names, message.columns, strict=True):
-                self._sends.arrived(worker, message.ticket, column, message.ids, places)
+                self._arrived(worker, message.ticket, column, message.ids, places)
+
+    def _arrived(
+        self, worker: int, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]
+    ) -> None:
+        self.notes.put(worker, column, ids, places)
+        self._sends.arrived(worker, ticket, column, ids, places)
 
     def _take(self, worker: int, message: StepEnded) -> None:
         sent = self._sent.get(message.ticket)
@@ -405,6 +418,7 @@ class ProcessBackend:
             read_s=message.read_s,
             unread=message.unread,
         )
+        self.notes.made(worker, outcome)
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
     def _relay(self, worker: int, message: State) -> None:
@@ -413,6 +427,9 @@ class ProcessBackend:
         if sent is None or worker not in sent.open:
             return
         sent.shown_by.add(worker)
+        self.notes.put(
+            worker, weights_column(message.shown.place), [state_id(message.ticket)], [message.shown.place]
+        )
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
@@ -441,6 +458,7 @@ class ProcessBackend:
             return
         self._departures.leave(event.worker)
         self._sends.lose(event.worker)
+        self.notes.lose(event.worker)
         self.elements.lose(event.worker)
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)
@@ -461,6 +479,7 @@ class ProcessBackend:
         if work is not None:
             with self.doing.what(f"runs {order.step.work}, a function without a role,"):
                 outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
+            self.notes.made(DRIVER, outcome)
         self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
 
 

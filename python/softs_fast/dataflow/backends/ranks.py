@@ -24,11 +24,12 @@ from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of, work_of
-from ..worker.part import Part, state_id
+from ..worker.part import Part, state_id, weights_column
 from ..worker.process import check_same
 from ..worker.work import MainWork, Work
 from .backend import Done, Event
 from .elements import LockstepElements
+from .notes import StoreNotes
 from .one_process import OneProcess
 
 __all__ = ["RankBackend"]
@@ -74,6 +75,7 @@ class RankBackend(OneProcess):
                     "torch, which one process does not have; leave out workers=1, or give it a layout of dp alone"
                 )
         self.doing = Doing()
+        self.notes = StoreNotes()
         self._declaration = declaration
         self._build = build
         self._threads: LockstepThreads | None = None
@@ -82,7 +84,7 @@ class RankBackend(OneProcess):
         self._orders: list[tuple[int, Order]] = []
         self._missing: dict[int, dict[int, Callable[[], Work | None]]] = {}
         self._skipped: list[Event] = []
-        self.elements = LockstepElements(declaration, self._in_thread)
+        self.elements = LockstepElements(declaration, self._in_thread, self.notes)
         #: Weights that workers show in the step of now, by the worker that they are for.
         self._shown: dict[int, list[Shown]] = defaultdict(list)
 
@@ -93,7 +95,7 @@ class RankBackend(OneProcess):
             FlowError: a role could not be made.
         """
         numbers = self._declaration.workers
-        self._store = DataManager(max(numbers) + 1)
+        self._store = DataManager(max(numbers) + 1, max_bytes=self._declaration.store_bytes)
         self._part = Part(self._declaration, Objects((), DRIVER), self._store)
         self._threads = LockstepThreads(numbers)
         meetings = Meetings(self._threads)
@@ -121,7 +123,7 @@ class RankBackend(OneProcess):
     def _begin(self, worker: int, meetings: Meetings) -> None:
         declaration = self._build()
         check_same(worker, self._declaration.lines(), declaration.lines())
-        store = DataManager(worker)
+        store = DataManager(worker, max_bytes=self._declaration.store_bytes)
         objects = LockstepObjects(declaration.roles, worker, LockstepGroups(meetings, worker))
         self._workers[worker] = _Worker(declaration, store, objects, Part(declaration, objects, store))
 
@@ -154,11 +156,14 @@ class RankBackend(OneProcess):
             self._skipped.clear()
             self.elements.close()
             self._shown.clear()
+            self.notes.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows."""
         assert self._store is not None
-        return self._store.put(column, ids, values)
+        places = self._store.put(column, ids, values)
+        self.notes.put(DRIVER, column, ids, places)
+        return places
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Copy values from the stores that hold them."""
@@ -168,6 +173,7 @@ class RankBackend(OneProcess):
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Drop rows of a worker."""
         ids = list(ids)
+        self.notes.free(worker, ids)
         if worker in self._workers:
             self._workers[worker].store.free(ids)
             self._workers[worker].part.kept.free(ids)
@@ -220,7 +226,7 @@ class RankBackend(OneProcess):
         finally:
             self._shown.clear()
             for worker in works:
-                self._workers[worker].store.free([state_id(order.ticket)])
+                self.free(worker, [state_id(order.ticket)])
         for ended in found.values():
             if ended.error is not None:
                 raise ended.error  # such as SystemExit of a function
@@ -235,15 +241,18 @@ class RankBackend(OneProcess):
     def _run(self, part: Part, work: Work | None, ticket: int, worker: int) -> tuple[Outcome, int]:
         if work is None:
             return Outcome(), 0
-        return part.run(
+        outcome, n_bytes = part.run(
             work,
             ticket,
             lambda role, known: self._await_state(worker, role, known),
-            lambda shown: self._show(worker, shown),
+            lambda shown: self._show(worker, ticket, shown),
         )
+        self.notes.made(worker, outcome)
+        return outcome, n_bytes
 
-    def _show(self, worker: int, shown: Shown) -> None:
+    def _show(self, worker: int, ticket: int, shown: Shown) -> None:
         assert self._threads is not None
+        self.notes.put(worker, weights_column(shown.place), [state_id(ticket)], [shown.place])
         for other in self._workers:
             if other != worker:
                 self._shown[other].append(shown)

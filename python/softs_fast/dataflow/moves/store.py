@@ -19,10 +19,11 @@ from ...errors import ConfigError, FlowError, ForkedError, SegmentError
 from ..values import Value
 from .columns import Places
 from .encoding import empty_values, encode
+from .extents import extent_bytes
 from .hosts import HostLinks
 from .memory import copy_memory
 from .packed import fill, write_values
-from .places import ALIGNMENT, MAX_BYTES, SEAL_BYTES, Place, SegmentAddress, seal_offset
+from .places import ALIGNMENT, MAX_BYTES, Place, SegmentAddress, seal_offset
 from .segments import HEADER_BYTES, OwnSegment, RemoteSegment, bytes_free
 from .space import Space
 
@@ -179,6 +180,17 @@ class DataManager:
             ]
             self._release(own, gone)
 
+    def drop(self, column: str, ids: Sequence[int]) -> None:
+        """Drop one column of rows that have it. Their places are invalid from then on.
+
+        Raises:
+            FlowError: the store is closed.
+            ForkedError: called in a fork of the process that made the store.
+        """
+        with self._lock:
+            rows = self._columns.get(column, {})
+            self._release(self._opened(), [rows.pop(row_id) for row_id in ids])
+
     @property
     def node(self) -> str:
         """What this process has in common with those that can open its segment."""
@@ -270,9 +282,7 @@ class DataManager:
                 for i, place in zip(mine, here, strict=True):
                     found[i] = place
         except BaseException:
-            self._drop(
-                column, [row_id for row_id, place in zip(ids, found, strict=True) if place is not None]
-            )
+            self.drop(column, [row_id for row_id, place in zip(ids, found, strict=True) if place is not None])
             raise
         return [place for place in found if place is not None]
 
@@ -355,11 +365,6 @@ class DataManager:
             self.fetched_bytes += int(places.n_bytes.sum())
         return here
 
-    def _drop(self, column: str, ids: list[int]) -> None:
-        with self._lock:
-            rows = self._columns.get(column, {})
-            self._release(self._opened(), [rows.pop(row_id) for row_id in ids])
-
     def _register(
         self, own: OwnSegment, column: str, ids: Sequence[int], offsets: list[int], n_bytes: list[int]
     ) -> None:
@@ -383,7 +388,8 @@ class DataManager:
         )
         if total > self.free_bytes:
             raise FlowError(
-                f"{what}, {self.free_bytes} of {self.max_bytes} are free; free rows, or raise max_bytes"
+                f"{what}, {self.free_bytes} of {self.max_bytes} are free; free rows, or raise max_bytes, "
+                "which is store_bytes of a flow"
             )
         taken = self._space.take(sizes.tolist())
         if taken is None:
@@ -431,7 +437,7 @@ class DataManager:
 
 def _sizes(n_bytes: _Integers) -> _Integers:
     """Return how many bytes values take."""
-    found: _Integers = -(-(seal_offset(0, n_bytes) + SEAL_BYTES) // ALIGNMENT) * ALIGNMENT
+    found: _Integers = extent_bytes(n_bytes)
     return found
 
 

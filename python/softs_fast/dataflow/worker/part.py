@@ -100,10 +100,7 @@ class Part:
                     return Outcome(failure=failure, unread=True), 0
                 outcome = self._main(work, inputs)
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
-                outcome.columns = {
-                    column: list(self._store.put(column, outcome.ids, values))
-                    for column, values in outcome.columns.items()
-                }
+                self._keep(outcome)
             elif isinstance(work, MoveWork):
                 self._move(work, ticket)
             elif isinstance(work.hook, LoadRows):
@@ -117,6 +114,22 @@ class Part:
         outcome.began_s, outcome.read_s = began, read_s
         outcome.seconds = time.monotonic() - began - read_s
         return outcome, n_bytes
+
+    def _keep(self, outcome: Outcome) -> None:
+        """Put the columns that a function has made into the store of this process: all, or nothing.
+
+        Raises:
+            FlowError: there is no room.
+        """
+        kept: dict[str, list[Place]] = {}
+        try:
+            for column, values in outcome.columns.items():
+                kept[column] = list(self._store.put(column, outcome.ids, values))
+        except BaseException:
+            for column in kept:
+                self._store.drop(column, outcome.ids)
+            raise
+        outcome.columns = dict(kept)
 
     def free(self, ids: Sequence[int]) -> None:
         """Drop rows, and what was brought of them or for calls that are over."""
