@@ -11,13 +11,13 @@ from softs_fast.dataflow.backends.backend import Backend
 from softs_fast.dataflow.declare.capacity import plan_of
 from softs_fast.dataflow.declare.graph import graph_of
 from softs_fast.dataflow.held import HeldRows
+from softs_fast.dataflow.ids import kept_id
 from softs_fast.dataflow.master import CallState, Master
 from softs_fast.dataflow.order.steps import Kind, Order, Step
 from softs_fast.dataflow.results import CallResult
 from softs_fast.dataflow.row_moves import RowMoves, steps_of
 from softs_fast.dataflow.rows.records import Taken
 from softs_fast.dataflow.times import CallTimes
-from softs_fast.dataflow.worker.kept import kept_id
 
 
 class Model(df.Role):

@@ -204,10 +204,11 @@ class AsyncFlow(Requests):
         return step
 
     def _end_saves(self) -> None:
-        """Wait for a common save that was begun."""
+        """Wait for a common save that was begun; not for one of a step that is complete and was not yielded yet."""
         while self._saves is not None and self._saves.is_open:
             self._check_stop()
-            self._turn(automatic=False)
+            if not self._turn(automatic=False, timeout_s=self._slice_s):
+                return
 
     def _check_stop(self) -> None:
         if self._thread is not None and self._thread.is_stopping.is_set():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..errors import FlowError
 from .rows.records import Tag
-from .values import Column, Value, join
+from .values import Column, Value, join, length_of
 
 __all__ = ["Rows"]
 
@@ -15,7 +15,8 @@ class Rows(Mapping[str, Column]):
     """Columns of a batch by the names that the function has for them.
 
     `rows["seq"]` is a tensor [rows, ...] if all rows have one shape, a `RaggedTensor` if their first dimension differs,
-    and otherwise a list. The memory is the function's own; what it changes there is not seen by others.
+    and otherwise a list, such as where some rows have None. The memory is the function's own; what it changes there is not
+    seen by others.
 
     Attributes:
         ids: of the rows; those of one group are neighbours.
@@ -46,6 +47,7 @@ class Rows(Mapping[str, Column]):
         age: int,
         tags: Sequence[dict[str, Tag]],
         weight: float = 1.0,
+        longest: Mapping[str, int] | None = None,
     ) -> None:
         self._values = columns
         self._joined: dict[str, Column] = {}
@@ -58,6 +60,8 @@ class Rows(Mapping[str, Column]):
         self.age = age
         self.tags = tags
         self.weight = weight
+        # Of all ranks; None: all rows of the call are here.
+        self._longest = longest
         #: Ids of rows that were dropped, and failed ones, with their reasons.
         self.dropped: dict[int, str] = {}
         self.failed: dict[int, str] = {}
@@ -81,6 +85,22 @@ class Rows(Mapping[str, Column]):
     def values_of(self, name: str) -> list[Value]:
         """Return the value of each row, whatever their shapes."""
         return list(self._values[name])
+
+    def longest(self, name: str | None = None) -> int:
+        """Return the length of the longest value of a column in the whole call, the same on all ranks of the role.
+
+        So ranks that pad to it have equal shapes in their collectives. A tensor is as long as its first dimension, 1 without
+        dimensions; a list as its tensors together; bytes as they are, text as in UTF-8; numbers and None are 0 long.
+
+        Args:
+            name: of the column; None: of all columns that the function reads.
+
+        Raises:
+            KeyError: the function does not read such a column.
+        """
+        if self._longest is None:
+            self._longest = {key: max(map(length_of, values)) for key, values in self._values.items()}
+        return max(self._longest.values(), default=0) if name is None else self._longest[name]
 
     def drop(self, rows: Iterable[int], reason: str = "filtered") -> None:
         """Drop the groups of rows when the function has returned; the source refills their slots.

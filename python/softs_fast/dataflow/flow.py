@@ -359,7 +359,9 @@ class Flow(StartedFlow):
             with doing.what("waits for workers"):
                 acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
         except (TooOld, ValueError) as error:
-            raise FlowError(str(error)) from error
+            # Rows that were taken are in no call: the flow would go on without them.
+            self._error = FlowError(str(error))
+            raise self._error from error
         if runner.lost is not None and self._may_go_back():
             self._go_back(runner.lost)
             return True

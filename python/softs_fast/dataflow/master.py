@@ -123,6 +123,17 @@ class Master:
         self.order.park(call)
         return call.number
 
+    def cancel(self, call: int) -> bool:
+        """Take back a call that a caller has posted; its rows are as before. Returns False if it has tickets, or its answer."""
+        state = self._open.get(call)
+        if state is None or not state.is_posted or self.order.withdraw(call) is None:
+            return False
+        del self._open[call]
+        if state.function is not None and state.taken is not None:
+            self._n_open[state.function.name] -= 1
+            self.rows.give_back(state.function.name, state.taken, was_begun=False)
+        return True
+
     def wrote(
         self,
         call: int,

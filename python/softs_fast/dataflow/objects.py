@@ -26,6 +26,7 @@ from .declare.hooks import (
 )
 from .declare.ranks import heads_of
 from .declare.roles import Mesh, Placement, Role
+from .devices import wait_for_devices
 from .journal.role_state import load_state, save_state
 from .reductions.group import RankGroup
 from .weights.forms import Held, HeldForms
@@ -79,6 +80,7 @@ class Objects:
             followed = role.follows
             if followed is not None and followed in self and self._are_whole(role, followed):
                 self.copy(self.state(followed), role, followed)
+        wait_for_devices()  # the weights may be shown next
 
     def agree(self, role: Placement | None, is_well: bool) -> bool:
         """Return whether it is well on all workers of a role, before they enter a function together.

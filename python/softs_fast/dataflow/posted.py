@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
-from ..errors import FlowError
+from ..errors import ConfigError, FlowError
 from .backends.backend import Backend
 from .declare.declaration import Declaration
 from .declare.plan import FlowPlan
 from .results import CallResult
 from .runner import Runner
 
-__all__ = ["OpenFlow", "PostedCall"]
+__all__ = ["OpenFlow", "PostedCall", "commit_posted"]
 
 
 class OpenFlow(Protocol):
@@ -42,6 +43,8 @@ class PostedCall:
         self._flow = flow
         self._runner = flow._runner
         self._done: CallResult | None = None
+        self._is_cancelled = False
+        self._was_flushed = False
         self.number = number
         self.name = name
 
@@ -52,13 +55,30 @@ class PostedCall:
             timeout_s: how long to wait for worker processes; None: as long as it takes.
 
         Raises:
-            FlowError: it failed, no flush has named it, or the flow has gone back to a common save.
+            FlowError: it failed, was cancelled, no flush has named it, or the flow has gone back to a common save.
             TimeoutError: it has no answer yet; it goes on, and may be asked again.
         """
+        if self._is_cancelled:
+            raise FlowError(f"call {self.number} of {self.name} was cancelled before it had tickets")
         if self._done is None:
             with self._flow._backend.doing.flow():
                 self._done = self._result(timeout_s)
         return self._done
+
+    def cancel(self) -> bool:
+        """Take this call back, if it has no tickets yet: `result` raises then, and other calls may have its rows.
+
+        Returns:
+            Whether it is cancelled. False: it has begun or may begin at any time, is over, or the flow has gone back to a
+            common save.
+        """
+        if self._is_cancelled:
+            return True
+        runner = self._runner
+        if runner is self._flow._runner and runner.master.cancel(self.number):
+            self._is_cancelled = True
+            del runner.posted[self.number]
+        return self._is_cancelled
 
     def _result(self, timeout_s: float | None) -> CallResult:
         runner, flow = self._runner, self._flow
@@ -90,3 +110,30 @@ class PostedCall:
                 raise FlowError(
                     f"call {self.number} of {self.name} has no result; has a flush named it?\n{flow.explain()}"
                 )
+
+
+def commit_posted(runner: Runner, calls: Sequence[PostedCall]) -> None:
+    """Give posted calls their places in the order; nothing happens to those that have them.
+
+    Args:
+        runner: of the flow.
+        calls: that were posted there.
+
+    Raises:
+        ConfigError: one of them was cancelled, has failed already, or is of another flow, or of this one before it has gone
+            back. Nothing is changed then.
+    """
+    for call in calls:
+        if call._is_cancelled:
+            raise ConfigError(f"call {call.number} of {call.name} was cancelled; post it again")
+        if call._runner is not runner:
+            raise ConfigError(
+                f"call {call.number} of {call.name} is of another flow, or of this one before it has gone back to a common "
+                "save; post it again"
+            )
+    try:
+        runner.master.order.flush(call.number for call in calls if not call._was_flushed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    for call in calls:
+        call._was_flushed = True

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from .backends.backend import Lost
 from .declare.declaration import Declaration
@@ -18,6 +19,21 @@ from .order.steps import Answer, Kind, Step
 __all__ = ["Recovery"]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Posted:
+    """A hook that restores a worker, and has no answer yet.
+
+    Attributes:
+        worker: that it restores.
+        workers: that take part.
+        lost: those of them that were lost meanwhile.
+    """
+
+    worker: int
+    workers: frozenset[int]
+    lost: set[int] = field(default_factory=set)
 
 
 class Recovery:
@@ -38,9 +54,9 @@ class Recovery:
         self._master = master
         self._held = held
         self._loads: dict[Placement, Load] = {}
-        # By worker, hooks that have to run before it is restored; and by call, the worker that one runs for.
+        # By worker, hooks that have to run before it is restored; and by call, those that run.
         self._left: dict[int, deque[Hook]] = {}
-        self._calls: dict[int, int] = {}
+        self._calls: dict[int, _Posted] = {}
 
     def noted(self, hooks: Iterable[Hook]) -> None:
         """Hooks of the caller's have ended well: what they have loaded is loaded again after a restart."""
@@ -57,6 +73,8 @@ class Recovery:
         """
         rows, before = self._master.rows, self._master.rows.n_made_again
         self._left.pop(lost.worker, None)
+        for one in self._calls.values():
+            one.lost |= one.workers & {lost.worker}
         self._held.lose(lost.worker)
         self._master.lose(lost.worker, self._held.holder(lost.worker), reason_of(lost))
         logger.warning(
@@ -86,22 +104,23 @@ class Recovery:
 
     def ended(self, answer: Answer) -> bool:
         """A hook that restores a worker has its answer; returns False if it is an error of the flow."""
-        worker = self._calls.pop(answer.call)
-        hooks = self._left.get(worker)
+        one = self._calls.pop(answer.call)
+        hooks = self._left.get(one.worker)
         if hooks is None:
             return True  # the worker has been lost again
-        if answer.reason is None:
+        # If the worker has been lost, and is there again, that was an answer of the process before. If its source has,
+        # the source is waited for.
+        if one.worker not in one.lost and answer.reason is None:
             hooks.popleft()
-        elif not self._master.order.away - {worker}:
+        elif not one.lost:
             return False
-        # Otherwise its source may have been lost, and is waited for.
         self._go_on(time.monotonic())
         return True
 
     def _go_on(self, now_s: float) -> None:
         order = self._master.order
         for worker, hooks in list(self._left.items()):
-            if worker in self._calls.values():
+            if any(one.worker == worker for one in self._calls.values()):
                 continue
             if not hooks:
                 del self._left[worker]
@@ -115,7 +134,7 @@ class Recovery:
             if workers - {worker} <= order.alive:
                 step = Step(Kind.MAIN, workers, hook, 0.1)
                 call = self._master.post_steps(hook.name, (step,), now_s, restores=True)
-                self._calls[call] = worker
+                self._calls[call] = _Posted(worker, workers)
                 order.flush([call])
 
 

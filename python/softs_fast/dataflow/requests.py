@@ -23,7 +23,7 @@ from .facts import spec_of, stats_of
 from .journal.saves import CommonSaves
 from .move import PostedMove, post_move
 from .order.steps import Kind, Step
-from .posted import PostedCall
+from .posted import PostedCall, commit_posted
 from .runner import Runner
 from .values import Value
 
@@ -127,16 +127,13 @@ class Requests(ABC):
         return post_move(self, ids, columns, to)
 
     def flush(self, *calls: PostedCall) -> None:
-        """Commit posted calls: they get their places in the order.
+        """Commit posted calls: they get their places in the order. Those that were flushed before keep theirs.
 
         Raises:
-            ConfigError: one of them does not wait for a flush.
+            ConfigError: one of them was cancelled, or is no call of this flow; nothing is flushed then.
         """
         self._check_open()
-        try:
-            self._runner.master.order.flush(call.number for call in calls)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        commit_posted(self._runner, calls)
 
     def ask(self, what: str, *, role: Placement | None = None) -> Any:
         """Send a non-blocking request.

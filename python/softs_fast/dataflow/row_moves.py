@@ -13,13 +13,13 @@ from .declare.plan import FunctionPlan
 from .declare.roles import Placement
 from .declare.transfer import DataTransfer, columns_of
 from .held import HeldRows
+from .ids import kept_id
 from .master import DRIVER, CallState
 from .order.steps import Kind, Order, Step
 from .parallel.moving import parts_of_move, plan_of_move
 from .results import CallResult
 from .rows.table import RowTable, Taken
 from .times import CallTimes
-from .worker.kept import kept_id
 from .worker.work import MainWork, MoveWork, Work
 
 __all__ = ["RowMoves", "participants", "steps_of"]

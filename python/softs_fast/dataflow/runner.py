@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..errors import FlowError
 from .backends.backend import Back, Backend, Done, Loaded, Lost
@@ -233,15 +234,21 @@ class Runner:
         assert function is not None
         assert taken is not None
         call, rows = self._calls[function.name], self.master.rows
+        # Places of the first time, by column and row. An order that waits for other values may lose them meanwhile, with
+        # the worker that had them: then the worker that gets it cannot read them, and the call runs again.
+        known: dict[str, dict[int, Any]] = {}
 
         def describe() -> MainWork | None:
             ids = tuple(row_id for row_id in taken.ids if row_id in rows)
             if not ids:
                 return None  # another function has dropped them all
+            if not known:
+                places = {key: self.held.places(ids, key) for key in call.input_keys}
+                known.update((key, dict(zip(ids, some, strict=True))) for key, some in places.items())
             return MainWork(
                 call.name,
                 ids,
-                {key: self.held.places(ids, key) for key in call.input_keys},
+                {key: [known[key][row_id] for row_id in ids] for key in call.input_keys},
                 [rows.tags(row_id) for row_id in ids],
                 taken.step,
                 taken.use,
@@ -435,7 +442,8 @@ class Runner:
         taken = state.taken if state is not None else None
         if answer.call in self.master.repeated:
             self.master.repeated.discard(answer.call)
-            return  # its rows are for another call
+            if answer.reason is not None:
+                return  # its rows are for another call
         if self.recovery.is_own(answer) and self.recovery.ended(answer):
             return
         if answer.reason is not None:

@@ -41,6 +41,7 @@ class StartedFlow(AsyncFlow):
             self._is_open = True
             if self._watch is None:
                 self._watch = Watch(self._name, self._options, self._runner, self._backend)
+            self._watch.begun()
             self._do(*first)
             if self._saves is not None:
                 self._load_save(self._saves)

@@ -12,10 +12,10 @@ from torch import Tensor
 from ..errors import FlowError
 from ..tensors import RaggedTensor
 
-__all__ = ["Column", "Value", "check_value", "cut", "digest_of", "join", "n_bytes_of"]
+__all__ = ["Column", "Value", "check_value", "cut", "digest_of", "join", "length_of", "n_bytes_of"]
 
-#: One column of one row.
-Value = Tensor | list[Tensor] | bytes | str | bool | int | float
+#: One column of one row; None: the row has nothing there.
+Value = Tensor | list[Tensor] | bytes | str | bool | int | float | None
 #: One column of a batch: stacked [rows, ...], end to end where lengths differ, or a list.
 Column = Tensor | RaggedTensor | list[Any]
 
@@ -60,12 +60,12 @@ def check_value(name: str, value: object) -> Value:
     Raises:
         FlowError: it is of another type.
     """
-    if isinstance(value, (Tensor, *_SCALARS)):
+    if value is None or isinstance(value, (Tensor, *_SCALARS)):
         return value
     if isinstance(value, list) and all(isinstance(one, Tensor) for one in value):
         return value
     raise FlowError(
-        f"column {name!r} has a {type(value).__name__}; rows have tensors, lists of tensors, bytes, str, bool, int, float"
+        f"column {name!r} has a {type(value).__name__}; rows have tensors, lists of tensors, bytes, str, bool, int, float, None"
     )
 
 
@@ -80,7 +80,7 @@ def join(values: Sequence[Value]) -> Column:
     """Return a column of a batch.
 
     Tensors of one shape are stacked; if they differ in their first dimension only, they go end to end; all else is a
-    list.
+    list, also if a single row has None.
     """
     tensors = [value for value in values if isinstance(value, Tensor)]
     if len(tensors) < len(values) or not tensors:
@@ -94,14 +94,29 @@ def join(values: Sequence[Value]) -> Column:
 
 
 def n_bytes_of(value: Value) -> int:
-    """Return how many bytes of data a value has; 8 for a number."""
+    """Return how many bytes of data a value has; 8 for a number, 0 for None."""
+    if value is None:
+        return 0
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, list):
         return sum(n_bytes_of(one) for one in value)
     if isinstance(value, str):
-        return len(value.encode())
+        return len(value.encode("utf-8", "surrogatepass"))
     return len(value) if isinstance(value, bytes) else 8
+
+
+def length_of(value: Value) -> int:
+    """Return how long a value is: the first dimension of a tensor, 1 without dimensions; of a list the sum of its tensors;
+    the bytes of bytes and of text in UTF-8; 0 of numbers and None.
+    """
+    if isinstance(value, Tensor):
+        return value.shape[0] if value.ndim else 1
+    if isinstance(value, list):
+        return sum(map(length_of, value))
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "surrogatepass"))
+    return len(value) if isinstance(value, bytes) else 0
 
 
 def digest_of(values: Iterable[tuple[str, Value]]) -> str:

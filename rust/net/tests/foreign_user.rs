@@ -1,6 +1,5 @@
-//! Another user connects at neither end of an ipc endpoint, whatever the file modes are, and to no broker on loopback.
-//! Needs root, to run as another
-//! user.
+//! Another user connects at neither end of an ipc endpoint, whatever the file modes are, and on loopback to no broker and
+//! to no master of a flow without a token. Needs root, to run as another user.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
@@ -13,7 +12,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use harness::{Peer, Scratch, WATCHDOG, eventually};
-use softs_net::{BrokerHandle, Connection, NetError, wait};
+use softs_net::client::Waited;
+use softs_net::flow::{ClientOptions, FlowClient, FlowServer, ServerOptions, Signals, Taken, Watch};
+use softs_net::{BrokerHandle, Connection, Endpoint, KeepAlive, NetError, wait};
+use softs_proto::flow::{Admission, Event, Introduction, Limits};
 
 /// The user id of a user without rights.
 const OTHER_USER: u32 = 65_534;
@@ -68,6 +70,33 @@ fn a_broker_turns_other_users_away_on_loopback_unless_other_machines_are_welcome
 }
 
 #[test]
+fn the_master_of_a_flow_turns_other_users_away() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    open_to_all(&scratch.0);
+    let unnamed = format!("ipc://@softs-foreign-flow-{}", std::process::id());
+    for endpoint in [scratch.endpoint("flow"), unnamed.parse().unwrap(), "tcp://127.0.0.1:0".parse().unwrap()]
+    {
+        let master = master(endpoint);
+        if scratch.path("flow").exists() {
+            open_to_all(&scratch.path("flow"));
+        }
+        let mut child = as_other_user(&scratch, "child_joins_no_flow", master.endpoint());
+        assert!(child.wait().unwrap().success());
+        let Taken { events, log, ended } = taken(&master);
+        assert_eq!((events, ended), (Vec::new(), None), "{}", master.endpoint());
+        let text = &log.first().unwrap().text;
+        assert!(text.contains(master.endpoint()) && text.contains("user 65534"), "{text}");
+
+        let _worker = join(master.endpoint()).unwrap();
+        let events = taken(&master).events;
+        assert!(matches!(events[..], [Event::Joined { worker: 3, .. }]), "{events:?}");
+    }
+}
+
+#[test]
 fn a_peer_does_not_trust_another_users_broker() {
     if !is_root() {
         return;
@@ -108,6 +137,14 @@ fn child_connects() {
     assert!(matches!(error, NetError::Lost { .. }), "{error}");
 }
 
+/// Not a test of its own: a worker of another user, whose connection ends before the master has said anything.
+#[test]
+fn child_joins_no_flow() {
+    let Ok(endpoint) = std::env::var("SOFTS_TEST_ENDPOINT") else { return };
+    let error = join(&endpoint).unwrap_err();
+    assert!(matches!(error, NetError::NotJoined { .. }), "{error}");
+}
+
 /// Not a test of its own: connects as another user, and is served.
 #[test]
 fn child_is_served() {
@@ -146,6 +183,47 @@ fn as_other_user(scratch: &Scratch, test: &str, endpoint: &str) -> Child {
             child => return child.unwrap(),
         }
     }
+}
+
+/// The master of a flow that has no token.
+fn master(endpoint: Endpoint) -> FlowServer {
+    let admission = Admission { incarnation: 1, oldest: 0, token: None };
+    let keep_alive = KeepAlive::within(WATCHDOG);
+    FlowServer::start(ServerOptions { endpoint, admission, limits: Limits::default(), keep_alive }).unwrap()
+}
+
+/// Worker 3 of a flow.
+fn join(endpoint: &str) -> Result<FlowClient, NetError> {
+    let introduction = Introduction { worker: 3, pid: std::process::id(), host: "here".to_owned() };
+    let endpoint = endpoint.parse().unwrap();
+    let limits = Limits::default();
+    let options = ClientOptions { endpoint, introduction, incarnation: 0, token: None, limits };
+    match FlowClient::join(options, &mut || false)? {
+        Waited::Ready(worker) => Ok(worker),
+        other => panic!("nothing ends the wait of a worker: {other:?}"),
+    }
+}
+
+fn taken(master: &FlowServer) -> Taken {
+    match master.receive(Some(WATCHDOG), &mut NoSignals) {
+        Waited::Ready(taken) => taken,
+        other => panic!("nothing has come: {other:?}"),
+    }
+}
+
+/// No signal comes.
+struct NoSignals;
+
+impl Signals for NoSignals {
+    fn interrupted(&mut self) -> bool {
+        false
+    }
+
+    fn watch(&mut self) -> Watch {
+        Watch::Elsewhere
+    }
+
+    fn unwatch(&mut self) {}
 }
 
 fn open_to_all(path: &Path) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from softs_fast.dataflow.wire.messages import ElementsRead, Message, ReadElement
 from softs_fast.errors import ConfigError, FlowError
 
 WATCHDOG_S = 45.0
+#: Numbers of requests that no master has made.
+STRAY = count(1 << 40)
 
 
 def source_of(n_shards: int, n_items: int = 24) -> list[dict[str, Any]]:
@@ -146,7 +149,7 @@ def wait_until(workers: ThreadWorkers, worker: int, test: Any) -> None:
     loop = workers.workers[worker]._loop
     assert loop is not None
     answered = when(workers.hub, lambda one, message: one == worker, lambda: None)
-    workers.hub.send(worker, ReadElements(1 << 40, 0, (0,)))
+    workers.hub.send(worker, ReadElements(next(STRAY), 0, (0,)))
     assert answered.wait(WATCHDOG_S)
     assert test(loop.store)
 

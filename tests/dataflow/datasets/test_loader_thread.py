@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,10 +14,10 @@ from flow_threads import in_threads
 from shard_flow import GROUP, Model, make, summary
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.datasets.elements import element_id
 from softs_fast.dataflow.datasets.loader import Loader
 from softs_fast.dataflow.datasets.reads import DatasetReads
 from softs_fast.dataflow.declare.declaration import Declaration
+from softs_fast.dataflow.ids import element_id
 from softs_fast.dataflow.moves import DataManager
 from softs_fast.dataflow.wire.messages import ElementsRead, ReadElements
 from softs_fast.errors import FlowError, PeerLost, WireError
@@ -34,12 +35,13 @@ class Head:
         dataset = df.dataset(placed.shard, "x, text")
         self.store = DataManager(3, max_bytes=max_bytes)
         self.sent: queue.Queue[ElementsRead] = queue.Queue()
+        self.requests = count(7)
         self.loader = Loader(Declaration((), datasets={"train": dataset}), 3, self.store, self.sent.put)
         objects: Any = {placed: role()}
         self.lengths = self.loader.setup(objects)
 
     def ask(self, *numbers: int) -> ElementsRead:
-        self.loader.read(ReadElements(7, 0, numbers))
+        self.loader.read(ReadElements(next(self.requests), 0, numbers))
         return self.sent.get(timeout=WATCHDOG_S)
 
     def __enter__(self) -> Head:
@@ -66,6 +68,17 @@ def test_values_are_kept_by_the_ids_of_elements() -> None:
         assert head.store.n_bytes == n_bytes // 2
         end = head.ask(4, 5)
         assert (len(end.sizes), end.length) == (1, 5)
+
+
+def test_a_request_that_arrives_twice_is_answered_once() -> None:
+    """Reading again would write the values anew, and free those of which the master has the places."""
+    with Head(lambda: list(map(element, range(5)))) as head:
+        head.loader.read(ReadElements(1, 0, (1,)))
+        head.loader.read(ReadElements(1, 0, (1,)))
+        head.loader.read(ReadElements(2, 0, (2,)))
+        first, second = (head.sent.get(timeout=WATCHDOG_S) for _ in range(2))
+        assert (first.request, second.request) == (1, 2)
+        assert [one.tolist() for one in head.store.get(first.columns[0])] == [[1.0] * 4]
 
 
 def test_a_thread_begins_with_the_first_request_and_ends_with_the_worker() -> None:

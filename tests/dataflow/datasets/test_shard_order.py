@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 import pytest
 
-from softs_fast.dataflow.datasets.elements import Arrived, element_id, number_of, source_of
+from softs_fast.dataflow.datasets.elements import Arrived
 from softs_fast.dataflow.datasets.order import ShardOrder
 from softs_fast.dataflow.rows.saved import SavedGroup
 from softs_fast.errors import FlowError
@@ -133,10 +133,3 @@ def test_a_shard_that_is_shorter_than_it_was_is_an_error() -> None:
     order.ended(0, 2, "shard 0 of 1")
     with pytest.raises(FlowError, match="ends after 2 elements, and 4 of it were read before"):
         order.take()
-
-
-def test_ids_of_elements_are_those_of_nothing_else() -> None:
-    ids = {element_id(source, number) for source in (0, 1, 4095) for number in (0, 5, (1 << 48) - 1)}
-    assert len(ids) == 9
-    assert all(1 << 61 <= one < 1 << 62 for one in ids)
-    assert (source_of(element_id(7, 9)), number_of(element_id(7, 9))) == (7, 9)

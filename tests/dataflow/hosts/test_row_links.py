@@ -18,7 +18,7 @@ from softs_fast.errors import FlowError
 
 def rows_of_every_kind() -> list[Value]:
     ragged = [torch.randint(0, 9999, (length, 3)) for length in (0, 1, 5, 1000, 20_000)]
-    return [*tensors_of_every_dtype(), *ragged, "text \ud800", "", b"", bytes(range(256)), True, False, 0, -(1 << 90), -0.0, math.nan,
+    return [*tensors_of_every_dtype(), *ragged, "text \ud800", "", b"", None, bytes(range(256)), True, False, 0, -(1 << 90), -0.0, math.nan,
             [ragged[2], torch.ones(2, dtype=torch.bool)], []]  # fmt: skip
 
 
@@ -43,6 +43,16 @@ def test_every_kind_of_value_is_exact_on_another_host() -> None:
         )
         other.free(range(21))
         assert other.n_bytes == 0
+
+
+def test_rows_without_a_single_byte_are_there_too() -> None:
+    with store_on("near", 0) as holder, store_on("far", 1) as other:
+        places = holder.put("x", range(3), [None] * 3)
+        assert other.get(Places.from_wire(places.as_wire())) == [None] * 3
+        assert other.get(other.fetch("x", range(3), places)) == [None] * 3
+        holder.free([1])
+        with pytest.raises(FlowError, match="value 1 of 3 of worker 0 is gone"):
+            other.get(places)
 
 
 def test_values_of_two_hosts_are_fetched_together() -> None:

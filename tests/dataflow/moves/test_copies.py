@@ -66,7 +66,7 @@ def test_copies_go_with_their_rows_and_a_value_that_is_made_again_is_another_one
     assert chosen(copies, 3, 2, place(0, 5), place(0, 2)) == [0, 2]
     copies.arrived(3, 2, "x", [0], [place(3, 7)])
     copies.ended(3, 2)
-    assert copies.free([0, 1, 2]) == {3: [0], 2: [1]}
+    assert copies.free([0, 1, 2]) == {2: [0, 1], 3: [0]}, "worker 2 keeps the first value of row 0"
     assert copies.free([0, 1, 2]) == {}
     copies.arrived(3, 2, "x", [0], [place(3, 7)])  # late
     assert chosen(copies, 3, 4, place(0, 5)) == [0]
@@ -120,3 +120,28 @@ def test_a_step_that_ends_leaves_a_claim_of_a_later_one_alone() -> None:
     copies.arrived(3, 2, "x", [0], [place(3, 7)])
     copies.ended(3, 2)
     assert chosen(copies, 2, 3, place(0, 5)) == [3]
+
+
+def test_a_copy_of_a_value_that_is_made_again_goes_with_the_row() -> None:
+    copies = Copies(NODES)
+    assert copies.choose(2, 1, [5], {"x": [place(0, 1)]}) == {"x": [place(0, 1)]}
+    copies.arrived(2, 1, "x", [5], [place(2, 8)])
+    copies.ended(2, 1)
+    # Its maker has died, and the value was made again: another worker of the node gets it.
+    copies.lose(0)
+    assert copies.choose(3, 2, [5], {"x": [place(0, 5)]}) == {"x": [place(0, 5)]}
+    copies.arrived(3, 2, "x", [5], [place(3, 7)])
+    copies.ended(3, 2)
+    assert copies.free([5]) == {2: [5], 3: [5]}
+    assert copies.free([5]) == {}
+
+
+def test_what_arrives_without_a_claim_goes_with_the_row_and_with_its_worker() -> None:
+    copies = Copies(NODES)
+    for worker, ticket, serial in ((2, 1, 1), (3, 2, 5)):
+        assert copies.choose(worker, ticket, [5], {"x": [place(0, serial)]}) is not None
+    copies.arrived(2, 1, "x", [5], [place(2, 8)])  # its claim is that of the other one now
+    copies.ended(2, 1)
+    copies.arrived(3, 2, "x", [5], [place(3, 7)])
+    copies.lose(3)
+    assert copies.free([5]) == {2: [5]}

@@ -16,11 +16,13 @@ from softs_fast.errors import FlowError, WireError
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_values_are_the_same_again() -> None:
-    values: list[Value] = [*tensors_of_every_dtype(), "text \udcff", b"", 1 << 70, -0.0, True]
+    values: list[Value] = [*tensors_of_every_dtype(), "text \udcff", b"", 1 << 70, -0.0, True, None]
     values.append([torch.zeros(3, dtype=torch.bfloat16), torch.empty(0), torch.ones(5, 2).t()])
     packed = pack("a", values)
     assert same(unpack(packed), values)  # type: ignore[arg-type]
     assert unpack(pack("a", [])) == []
+    assert unpack(pack("a", [None, torch.ones(2), None]))[::2] == [None, None]
+    assert not pack("a", [None] * 3).data.size
 
 
 def test_the_same_values_are_the_same_bytes() -> None:
@@ -38,6 +40,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (replace(packed, form_of=packed.form_of[:2]), "3 packed values have 2 forms"),
         (replace(packed, form_of=packed.form_of[[2, 1, 0]]), "a packed tensor has 1 bytes; need 16"),
         (replace(packed, n_bytes=packed.n_bytes - 20), "or less than 0 bytes"),
+        (replace(packed, forms=(*packed.forms[:2], ("none", ()))), "a packed none has 1 bytes; need 0"),
     ):
         with pytest.raises(WireError, match=text):
             unpack(wrong)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softs_fast.dataflow.moves import Place, Places, SegmentAddress
+from softs_fast.dataflow.moves.places import KINDS, form_bytes
 from softs_fast.errors import WireError
 
 ADDRESS = SegmentAddress(7, 12345, 4026531836, 9, bytes(range(16)), 1 << 20)
@@ -23,7 +24,7 @@ PLACES = [
     Place(1, ADDRESS, 0, 0, 5, "tensors", ()),
     *(
         Place(1, ADDRESS, 0, n, 5, kind, ())
-        for kind, n in [("bytes", 9), ("str", 0), ("int", 3), ("float", 8), ("bool", 1)]
+        for kind, n in [("bytes", 9), ("str", 0), ("int", 3), ("float", 8), ("bool", 1), ("none", 0)]
     ),
 ]
 
@@ -83,6 +84,20 @@ WRONG: list[tuple[tuple[int, ...], object, str]] = [
 ]
 
 
+def test_none_has_no_bytes() -> None:
+    none = PLACES[-1].as_wire()
+    assert none[5] == "none"
+    for at, value, why in [(3, 1, "a none has 1 bytes; need 0"), (6, [["int8", [0]]], "a none has 1 dtypes")]:
+        wrong = list(none)
+        wrong[at] = value
+        with pytest.raises(WireError, match=why):
+            Place.from_wire(wrong)
+    column = Places.of([PLACES[-1]]).as_wire()
+    column[3] = int64(1)
+    with pytest.raises(WireError, match=r"row 0 has 1 bytes at 0 .* as .'none'"):
+        Places.from_wire(column)
+
+
 def test_each_field_is_checked() -> None:
     for at, value, why in WRONG:
         with pytest.raises(WireError, match=why):
@@ -102,12 +117,17 @@ ANYTHING = st.recursive(
 )
 
 
-@given(st.integers(0, 6), ANYTHING)
-def test_any_other_field_is_refused_or_keeps_its_place_in_the_segment(at: int, value: object) -> None:
+@given(st.sampled_from(PLACES), st.integers(0, 6), ANYTHING | st.sampled_from(KINDS))
+def test_any_other_field_is_refused_or_keeps_its_place_in_the_segment(
+    one: Place, at: int, value: object
+) -> None:
+    wire = one.as_wire()
+    wire[at] = value
     try:
-        place = Place.from_wire(changed((at,), value))
+        place = Place.from_wire(wire)
     except WireError:
         return
+    assert form_bytes((place.kind, place.parts)) in (None, place.n_bytes)
     assert 0 <= place.offset <= place.segment.n_bytes - place.n_bytes - 8
 
 

@@ -52,6 +52,8 @@ def test_values_that_are_no_tensors_are_exact() -> None:
     numbers: list[Value] = [0, 1, -1, 127, 128, -128, -129, 2**63, -(2**64), 10**40]
     check([*numbers, 0.0, -0.0, 1e-320, math.nan, -math.inf, True, False])
     check(["", "text", "\u00e4\u4e2d\U0001f600", "\ud800", b"", b"\0\xff" * 99])
+    check([None, torch.ones(3), None, "None", b"", 0, None])
+    check([None, None])
     check([[], [torch.ones(3)], [torch.ones(2, dtype=torch.bfloat16), torch.tensor(3), torch.empty(0, 2)]])
 
 
@@ -74,6 +76,18 @@ def test_what_a_reader_gets_is_its_own() -> None:
         store.free([1])
         store.put("x", [2], [torch.full((4,), 9.0)])
         assert value.tolist() == [5.0] * 4
+
+
+def test_columns_without_rows_go() -> None:
+    with DataManager(0, max_bytes=1 << 16) as store:
+        store.put("x", [1, 2], [b"of x"] * 2)
+        for i in range(100):  # as copies of weights are named
+            store.put(f"weights 0 {64 * i}", [1], [b"weights"])
+        store.free([1])
+        assert list(store._columns) == ["x"]
+        store.free([2])
+        assert store._columns == {}
+        assert store.n_bytes == 0
 
 
 def test_rows_that_were_freed_are_not_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ def check_rules(chance: np.random.Generator, call: df.MFCDef) -> None:
         assert [worker for worker in rank if parts[worker].part.is_head] == [head]  # type: ignore[union-attr]
         assert mine.part.n_all == len(work.ids)
         assert mine.part.n_real in (0, len(mine.ids))
+        # That of all ranks; of the numbers there is none.
+        assert mine.part.longest == (max(one.parts[0][1][0] for one in work.columns["x"]), 0)
         assert mine.part.n_rows == len(mine.ids) >= group
         data += mine.ids[: mine.part.n_real]
         places = [at[row_id] for row_id in mine.ids]
@@ -112,5 +115,6 @@ def test_padded_calls_have_one_number_of_rows_on_all_ranks() -> None:
 def test_lengths_are_those_of_the_longest_value() -> None:
     assert lengths_of([[place(3, 0), place(3, 0)]]) is None
     assert lengths_of([[place(3, 0), place(4, 0)], [place(9, 0), place(2, 0)]]) == [9, 4]
-    text = work_of([1], [1], [0]).columns["i"][0]
-    assert lengths_of([[text, place(2, 0)]]) == [0, 2]
+    for kind in ("int", "none"):
+        other = replace(work_of([1], [1], [0]).columns["i"][0], kind=kind)
+        assert lengths_of([[other, place(2, 0)]]) == [0, 2]

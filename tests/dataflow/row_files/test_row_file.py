@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import random
 import stat
@@ -23,7 +24,7 @@ from softs_fast.dataflow.values import Value
 from softs_fast.errors import WireError
 
 OTHERS: list[Value] = [
-    *(b"", b"\0\xff", "", "text \udcff \u20ac", True, False, 0, -1, 1 << 100, 0.1, float("nan"), -0.0),
+    *(b"", b"\0\xff", "", "text \udcff \u20ac", True, False, None, 0, -1, 1 << 100, 0.1, float("nan"), -0.0),
     *([], [torch.tensor([1, 2])], [torch.zeros(3, dtype=torch.bfloat16), torch.empty(0), torch.ones(5, 2)]),
 ]
 GROUP = 2
@@ -72,6 +73,25 @@ def test_values_of_every_type_are_the_same(tmp_path: Path) -> None:
     assert {row_id for _, row_id in values_of(file, some)} == {row_id for one in some for row_id in one.ids}
 
 
+#: A file of four groups of a column, written before rows could have None.
+OLDER = (
+    "c-kw@Pb(?bO-n2;QAkNFNleShFIOnaFE3Uw<YHui046BS%m4@W|4ULUN*I4bcn|Cu9HuZcO_{;K#KACeNp50x>coYKlNuTqmM}KV;9}xn#1Ir="
+    ";$XrMlw;yxMi-noePN>X6b3F4xfzp|m89ks=NC<!v@|oX#LQ$O^Q7evk>ZJymIGa$SYm86k#W+}q{@=i;t7)$7nc-Gn6xA*KR*Y^0cx2rX(?FM1"
+    "cXT|lE5N{W)qG$z&wY`-z-p?6-u)~X?7@m#6bd0B_j?#jOIYIY09~-&&*rTiFJB-ohw?)p>-}t?o_b{R5A*xtIs#h-Mglv8XQZhc_{!`zjQM"
+)
+
+
+def test_a_file_of_an_older_version_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(zlib.decompress(base64.b85decode(OLDER)))
+    file = RowFile(path)
+    groups = [MadeGroup(10 * i, 2, 8, i, ("make",), ("a",), ({}, {"t": 1}), {}) for i in range(4)]
+    assert (list(file.groups.values()), file.bound) == (groups, Bound(3, 2))
+    expected: list[Value] = [torch.tensor([1, 2, 3]), [torch.tensor([0.5])], b"\xff", "text", True, -5, 0.5]
+    expected.append(torch.tensor(2, dtype=torch.bfloat16))
+    assert all(map(same, values_of(file, groups).values(), expected))
+
+
 def test_only_this_user_may_read_it_and_no_file_is_replaced(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -87,7 +107,7 @@ def some_file(path: Path) -> tuple[list[MadeGroup], dict[tuple[str, int], Value]
     groups = groups_of(3, "a", "b")
     columns: dict[str, list[Value]] = {
         "a": [torch.arange(3 + i) for i in range(6)],
-        "b": ["x" * i for i in range(6)],
+        "b": ["x" * i or None for i in range(6)],
     }
     written(path, groups, columns)
     return groups, values_of(RowFile(path), groups)

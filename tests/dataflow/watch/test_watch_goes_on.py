@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
+import resource
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from flow_processes import in_forks
+from flow_processes import ForkedWorkers, in_forks
 
 from softs_fast.dataflow.watch.thread import WatchThread
 from softs_fast.monitoring.flow_status import flows
@@ -62,3 +65,53 @@ def test_a_report_that_cannot_be_made_says_so_and_the_next_one_comes(
     first, second = [one.getMessage() for one in caplog.records][:2]
     assert "more could not be read: RuntimeError('dictionary changed size" in first
     assert second == "whole"
+
+
+def test_a_start_that_takes_longer_than_a_stall_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the start alone nothing is said, and a report of the time before does not end the flow."""
+    flow, _ = in_forks("journal_flow", "make_flow", folder=str(tmp_path / "j"), dies=f"train 4 {tmp_path}")
+    flow._options = dataclasses.replace(flow._options, watchdog_s=WATCHDOG_S, on_stall="abort")
+    real, n_starts = ForkedWorkers.start, 0
+
+    def start(self: ForkedWorkers) -> Any:
+        nonlocal n_starts
+        n_starts += 1
+        if n_starts > 1:
+            flow._backend.doing.inside_s = flow._runner.answered_s = time.monotonic() - 1000
+            for _ in range(2):  # the second answer comes after what is to be said
+                flows(timeout_s=WATCHDOG_S)
+            assert flow._watch is not None
+            flow._watch._thread.last = (time.monotonic() - 1000, "of the time before")
+        return real(self)
+
+    monkeypatch.setattr(ForkedWorkers, "start", start)
+    with flow:
+        assert next(reversed(list(flow.steps(N)))).number == N
+    assert n_starts == 2
+    assert not [one for one in caplog.records if "no call of the flow has ended" in one.getMessage()]
+
+
+def test_a_process_with_many_descriptors_has_reports_and_a_status() -> None:
+    said, before = threading.Event(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    began_s = time.monotonic()
+
+    def report(since_s: float, now_s: float) -> str:
+        said.set()
+        return "quiet"
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2048), before[1]))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        thread = WatchThread(dict, lambda: began_s, report, 0.01)
+        try:
+            assert said.wait(WATCHDOG_S)
+            (view,) = flows(timeout_s=WATCHDOG_S)
+            assert "no status of this version" in view.error  # it was answered
+        finally:
+            thread.close()
+    finally:
+        for one in opened:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -18,6 +18,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
+from softs_fast.dataflow.ids import state_id
 from softs_fast.dataflow.moves import DataManager
 from softs_fast.dataflow.objects import Objects
 from softs_fast.dataflow.weights.shown import Shown
@@ -110,7 +111,7 @@ def worker_of(rank: int, declaration: Declaration, store: DataManager, folder: s
         outcome, _ = part.run(HookWork(hook, owner, 1), ticket, await_state, show_to)
         assert outcome.failure is None, outcome.failure.text
         dist.barrier()
-        store.free([(1 << 62) + ticket])
+        store.free([state_id(ticket)])
 
     return objects, run
 

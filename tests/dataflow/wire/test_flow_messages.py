@@ -128,12 +128,16 @@ def test_regions_that_cannot_be_are_refused(changes: dict[str, Any], complaint: 
 @pytest.mark.parametrize(
     ("part", "complaint"),
     [
-        ((1, 2, 6, 2, True), "a RunMain has 2 ids, of which 1 are data in 2 rows"),
-        ((2, 1, 6, 2, True), "a RunMain has 2 ids, of which 2 are data in 1 rows"),
-        ((7, 2, 6, 2, True), "part is 7; need an integer from 0 to 6"),
-        ((2, 1 << 40, 6, 2, True), "part is 1099511627776; need an integer from 1 to 1048576"),
-        ((0, 2, 0, 2, True), "part is 0; need an integer from 1"),
-        ((2, 2, 6, 2, 1), "part is 1; need True or False"),
+        ((1, 2, 6, 2, True, (3, 0)), "a RunMain has 2 ids, of which 1 are data in 2 rows"),
+        ((2, 1, 6, 2, True, (3, 0)), "a RunMain has 2 ids, of which 2 are data in 1 rows"),
+        ((7, 2, 6, 2, True, (3, 0)), "part is 7; need an integer from 0 to 6"),
+        ((2, 1 << 40, 6, 2, True, (3, 0)), "part is 1099511627776; need an integer from 1 to 1048576"),
+        ((0, 2, 0, 2, True, (3, 0)), "part is 0; need an integer from 1"),
+        ((2, 2, 6, 2, 1, (3, 0)), "part is 1; need True or False"),
+        ((2, 2, 6, 2, True, (3, -1)), "part is -1; need an integer from 0"),
+        ((2, 2, 6, 2, True, (3, True)), "part is True; need an integer from 0"),
+        ((2, 2, 6, 2, True, 3), "part is 3; need a list of at most 4096"),
+        ((2, 2, 6, 2, True, (3,)), "a RunMain has 2 columns and the longest values of 1"),
     ],
 )
 def test_a_slice_has_the_rows_of_its_message(part: Any, complaint: str) -> None:

@@ -25,6 +25,9 @@ def shown(role: int) -> Shown:
     return Shown(role, ShownLayout(regions), Place(2, SEGMENT, 128, 72, 99, "bytes", ()))
 
 
+#: Of a row that has None.
+NONE = Place(2, OTHER, 64, 0, 7, "none", ())
+
 SAMPLES: list[messages.Message] = [
     messages.RunMain(
         1,
@@ -40,7 +43,8 @@ SAMPLES: list[messages.Message] = [
         1,
     ),
     messages.RunMain(
-        *(1, 7, 3, 2, (4,), ((place(0),),), ({},), 3, 0, True, 1), messages.SliceForm(0, 2, 6, 4, True)
+        *(1, 7, 3, 2, (4,), ((place(0),),), ({},), 3, 0, True, 1),
+        messages.SliceForm(0, 2, 6, 4, True, (700,)),
     ),
     messages.RunHook(1, 8, 3, 4, None, 0, 2),
     messages.RunHook(1, 9, 4, -1, messages.HookForm("Save", (1,), 1.0, "/some/folder"), -1, 0),
@@ -66,7 +70,7 @@ SAMPLES: list[messages.Message] = [
         12.5,
         0.125,
     ),
-    messages.RunMove(1, 6, 3, (4, 5), ("x",), ((place(0), place(3, OTHER)),), True, False),
+    messages.RunMove(1, 6, 3, (4, 5), ("x",), ((place(0), NONE),), True, False),
     messages.Ready("boot.4026531836"),
     messages.Declared(("role actor", "function train")),
     messages.Refused("ConfigError: another flow"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from softs_fast.dataflow.ids import kept_id, state_id
 from softs_fast.dataflow.moves import Place, SegmentAddress
-from softs_fast.dataflow.worker.kept import KeptInputs, kept_id
-from softs_fast.dataflow.worker.part import state_id
+from softs_fast.dataflow.worker.kept import KeptInputs
 
 SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(16), 1 << 20)
 

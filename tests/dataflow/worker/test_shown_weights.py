@@ -12,12 +12,12 @@ from torch import nn
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
+from softs_fast.dataflow.ids import state_id
 from softs_fast.dataflow.moves import DataManager
 from softs_fast.dataflow.weights.exchange import show
 from softs_fast.dataflow.weights.held import held_tensors
 from softs_fast.dataflow.wire.messages import Message, RunHook, State, StepEnded
 from softs_fast.dataflow.worker.loop import WorkerLoop
-from softs_fast.dataflow.worker.part import state_id
 
 
 class Model(df.Role):

@@ -12,11 +12,11 @@ import torch
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
+from softs_fast.dataflow.ids import element_id, kept_id, state_id
 from softs_fast.dataflow.moves import DataManager, Place
 from softs_fast.dataflow.objects import Objects
 from softs_fast.dataflow.worker import part as parts
 from softs_fast.dataflow.worker.functions import Outcome
-from softs_fast.dataflow.worker.kept import kept_id
 from softs_fast.dataflow.worker.part import Part
 from softs_fast.dataflow.worker.work import MainWork, MoveWork, Work
 
@@ -100,6 +100,12 @@ def test_what_was_brought_goes_with_rows_or_with_the_call(part: Part, holder: Da
         assert len(part.kept) == 1
         part.free(ids)
         assert len(part.kept) == 0
+
+
+def test_an_element_of_a_dataset_stays_when_a_call_of_its_number_is_over(part: Part) -> None:
+    places = part._store.put("x", [element_id(0, 7)], [torch.tensor(5.0)])
+    part.free([kept_id(7), state_id(7)])
+    assert part._store.get(places) == [5.0]
 
 
 def test_the_reading_has_a_time_of_its_own(

@@ -156,13 +156,39 @@ def test_a_step_that_waits_is_skipped_and_its_end_is_said(store: DataManager) ->
         AbortStep(1, 9, "unknown"),
     ):
         loop._take(message)
-    with pytest.raises(ValueError, match="ticket 2 arrived after ticket 2"):
-        loop._take(main(2, places))
     loop.run()
     assert [(one.ticket, one.failure) for one in link.sent] == [
         (2, ("worker 3 is lost", "worker 3 is lost")),
         (1, None),
     ]
+
+
+def test_orders_and_aborts_that_arrive_twice_count_once(store: DataManager) -> None:
+    places = store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)])
+    link = Script()
+    loop = WorkerLoop(0, declaration, link, store)
+    loop.setup()
+    for message in (main(1, places), main(2, places), main(1, places), *[AbortStep(1, 2, "lost")] * 2):
+        loop._take(message)
+    link.messages = [main(1, places), main(2, places), AbortStep(1, 1, "late")]
+    loop.run()
+    assert [(one.ticket, one.failure) for one in link.sent] == [(2, ("lost", "lost")), (1, None)]
+    assert link.sent[1].ids == (7, 8)
+
+
+def test_steps_of_a_call_that_has_failed_do_not_run_though_the_abort_is_late(store: DataManager) -> None:
+    places = store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)])
+    store.free([7, 8])
+    link = Script(main(1, places), replace(hook(2), call=1), hook(3), AbortStep(1, 3, "it may wait"))
+    loop = WorkerLoop(0, declaration, link, store)
+    loop.setup()
+    loop.run()
+    first, second, third = link.sent
+    assert first.unread
+    why = "an earlier step of the same call has failed here"
+    assert (second.ticket, second.failure, second.began_s) == (2, (why, why), 0.0)
+    assert third.failure is not None
+    assert third.failure[0] == "it may wait", "a step of another call was entered"
 
 
 def shown(store: DataManager, tensors: dict[str, torch.Tensor]) -> Shown:

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgpack
 
-from ..datasets.elements import element_id
 from ..datasets.loader import Loader
 from ..datasets.reading import ShardReader
 from ..declare.datasets import Dataset
 from ..declare.declaration import Declaration
+from ..ids import element_id
 from ..moves import DataManager
 from ..objects import Objects
 from ..values import cut, n_bytes_of
@@ -130,7 +130,7 @@ class RemoteElements:
 
     Args:
         declaration: of the flow.
-        tell: sends a worker a message, unless it has left.
+        tell: sends a worker a message; returns False if it has left.
         ask: returns what a worker has published.
     """
 
@@ -139,7 +139,7 @@ class RemoteElements:
     def __init__(
         self,
         declaration: Declaration,
-        tell: Callable[[int, ReadElements], None],
+        tell: Callable[[int, ReadElements], bool],
         ask: Callable[[int, str], bytes],
     ) -> None:
         self._datasets = tuple(declaration.datasets.values())
@@ -153,9 +153,9 @@ class RemoteElements:
         return bool(self._open)
 
     def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
-        """Send a request to the head of a shard."""
-        self._open.setdefault(worker, {})[request] = source, numbers
-        self._tell(worker, ReadElements(request, source, tuple(numbers)))
+        """Send a request to the head of a shard, unless it has left."""
+        if self._tell(worker, ReadElements(request, source, tuple(numbers))):
+            self._open.setdefault(worker, {})[request] = source, numbers
         return []
 
     def n_elements(self, source: int) -> int | None:

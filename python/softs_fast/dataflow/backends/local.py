@@ -10,6 +10,7 @@ from typing import Any
 from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, LoadRows
 from ..declare.roles import Placement
+from ..devices import device_work
 from ..master import DRIVER
 from ..objects import Objects
 from ..order.steps import Abort, Order
@@ -154,7 +155,8 @@ class LocalBackend(OneProcess):
                 outcome = load_rows(work.hook, lambda column, ids, values: values)
                 self.notes.made(worker, outcome)
             elif isinstance(work, HookWork):  # rows need not be moved: they are here
-                outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
+                with device_work():
+                    outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
         except Exception as error:
             outcome = Outcome(failure=Failure.of(error))
         outcome.began_s, outcome.seconds = began, time.monotonic() - began

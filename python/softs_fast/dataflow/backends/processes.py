@@ -17,6 +17,7 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, LoadRows
 from ..declare.restartable import restartable
 from ..declare.roles import Placement
+from ..ids import state_id
 from ..master import DRIVER
 from ..moves import DataManager, Place
 from ..objects import Objects
@@ -29,7 +30,7 @@ from ..wire.links import Joined, Left, MasterLink
 from ..wire.messages import AbortStep, ElementsRead, End, Fetched, Free, ReadElements, Ready, State, StepEnded
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
-from ..worker.part import Part, state_id, weights_column
+from ..worker.part import Part
 from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer
@@ -110,7 +111,7 @@ class ProcessBackend:
         self._own: deque[tuple[Order, Work | None]] = deque()
         self._sent: dict[int, _Sent] = {}
         self._events: list[Event] = []
-        self.elements = RemoteElements(declaration, self._tell, self._ask)
+        self.elements = RemoteElements(declaration, self._request, self._ask)
 
     def open(self) -> list[Hook]:
         """Start the workers; returns the hooks by which roles get the weights of roles of other workers.
@@ -119,10 +120,10 @@ class ProcessBackend:
             FlowError: a worker failed before it had made its objects.
         """
         links = self._nodes.links() if self._nodes is not None else None
-        limit = self._declaration.store_bytes
-        self._store = DataManager(self._sends.driver, max_bytes=limit, links=links)
-        arrived = functools.partial(self._arrived, DRIVER)
-        self._part = Part(self._declaration, Objects((), DRIVER), self._store, arrived)
+        self._store = DataManager(self._sends.driver, max_bytes=self._declaration.store_bytes, links=links)
+        self._part = Part(
+            self._declaration, Objects((), DRIVER), self._store, functools.partial(self._arrived, DRIVER)
+        )
         try:
             self._link = self._processes.start()
             self._join(self._link)
@@ -179,9 +180,7 @@ class ProcessBackend:
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows in this process."""
         assert self._store is not None
-        places = self._store.put(column, ids, values)
-        self.notes.put(DRIVER, column, ids, places)
-        return places
+        return self.notes.put(DRIVER, column, ids, self._store.put(column, ids, values))
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Copy values from the processes that hold them."""
@@ -204,6 +203,9 @@ class ProcessBackend:
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Send an order."""
+        if self._has_left(worker):
+            self._sends.skip(worker, order)
+            return
         sent = self._sent.setdefault(order.ticket, _Sent(order, n_gone=self._departures.n_gone))
         sent.open.add(worker)
         sent.all.add(worker)
@@ -418,7 +420,6 @@ class ProcessBackend:
             read_s=message.read_s,
             unread=message.unread,
         )
-        self.notes.made(worker, outcome)
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 
     def _relay(self, worker: int, message: State) -> None:
@@ -427,18 +428,33 @@ class ProcessBackend:
         if sent is None or worker not in sent.open:
             return
         sent.shown_by.add(worker)
-        self.notes.put(
-            worker, weights_column(message.shown.place), [state_id(message.ticket)], [message.shown.place]
-        )
+        self.notes.shown(worker, message.ticket, message.shown.place)
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
-    def _tell(self, worker: int, state: State | ReadElements) -> None:
+    def _has_left(self, worker: int) -> bool:
+        """Return whether `wait` has yet to return that a worker has left; another process may have its number by now.
+
+        What the flow has for that worker meanwhile has no answer: it ends when it gets to know.
+        """
+        return worker in self._left or any(
+            isinstance(one, Lost) and one.worker == worker for one in self._events
+        )
+
+    def _tell(self, worker: int, state: State) -> None:
         if self._link is not None and worker not in self._left:
             self._link.send(worker, state)
 
+    def _request(self, worker: int, message: ReadElements) -> bool:
+        """Have a worker read elements; returns False if it has left."""
+        if self._link is None or self._has_left(worker):
+            return False
+        self._link.send(worker, message)
+        return True
+
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
+        self.notes.made(worker, outcome)
         work = self._sent[ticket].works.get(worker)
         if outcome.unread and isinstance(work, MainWork | MoveWork):
             self._departures.note_ending(work, self._sent[ticket].n_gone, list(self._pids))
@@ -479,7 +495,6 @@ class ProcessBackend:
         if work is not None:
             with self.doing.what(f"runs {order.step.work}, a function without a role,"):
                 outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
-            self.notes.made(DRIVER, outcome)
         self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
 
 

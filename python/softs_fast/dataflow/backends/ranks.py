@@ -12,6 +12,7 @@ from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
+from ..ids import state_id
 from ..lockstep.groups import LockstepGroups, Meetings
 from ..lockstep.objects import LockstepObjects
 from ..lockstep.threads import Ended, LockstepThreads
@@ -24,7 +25,7 @@ from ..watch.doing import Doing
 from ..weights.shown import Shown
 from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of, work_of
-from ..worker.part import Part, state_id, weights_column
+from ..worker.part import Part
 from ..worker.process import check_same
 from ..worker.work import MainWork, Work
 from .backend import Done, Event
@@ -161,9 +162,7 @@ class RankBackend(OneProcess):
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows."""
         assert self._store is not None
-        places = self._store.put(column, ids, values)
-        self.notes.put(DRIVER, column, ids, places)
-        return places
+        return self.notes.put(DRIVER, column, ids, self._store.put(column, ids, values))
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Copy values from the stores that hold them."""
@@ -252,7 +251,7 @@ class RankBackend(OneProcess):
 
     def _show(self, worker: int, ticket: int, shown: Shown) -> None:
         assert self._threads is not None
-        self.notes.put(worker, weights_column(shown.place), [state_id(ticket)], [shown.place])
+        self.notes.shown(worker, ticket, shown.place)
         for other in self._workers:
             if other != worker:
                 self._shown[other].append(shown)

@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..ids import state_id
 from ..master import DRIVER
 from ..moves import Copies, Place
 from ..order.steps import Order
 from ..wire.messages import State
-from ..worker.part import state_id, weights_column
+from ..worker.part import weights_column
 from ..worker.work import MainWork, MoveWork, Work
 
 __all__ = ["Sends"]
@@ -64,6 +65,11 @@ class Sends:
         if len(waiting) > 1 or len(workers) > 1:
             # Orders come by ticket, and so do claims, also of what waits behind another one.
             self._claim(worker, order, work)
+        self.skip(worker, order)
+
+    def skip(self, worker: int, order: Order) -> None:
+        """A worker that has left gets no order; if it is the last one of the step, the others get theirs."""
+        workers = order.step.workers
         if worker == max(workers):
             for one in sorted(workers):
                 self._let_go(one)

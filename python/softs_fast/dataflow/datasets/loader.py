@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
 from ...errors import FlowError, PeerLost, WireError
 from ..declare.datasets import Dataset
 from ..declare.declaration import Declaration
+from ..ids import element_id
 from ..moves import DataManager
 from ..objects import Objects
 from ..values import n_bytes_of
 from ..wire.elements import ElementsRead, ReadElements
 from ..worker.functions import Failure
-from .elements import element_id
 from .reading import Read, ShardReader
 
 __all__ = ["Loader"]
 
 #: How long the end of a worker waits for an element that is being read, seconds.
 _END_S = 2.0
+#: Requests that are remembered; a head has a few that it has not answered.
+_MOST_KNOWN = 1024
 
 
 class Loader:
@@ -47,6 +50,8 @@ class Loader:
         self._send = send
         self._readers: dict[int, ShardReader] = {}
         self._requests: queue.SimpleQueue[ReadElements | None] = queue.SimpleQueue()
+        #: Numbers of the last requests.
+        self._known: deque[int] = deque(maxlen=_MOST_KNOWN)
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -63,13 +68,16 @@ class Loader:
         return {source: reader.n_elements for source, reader in self._readers.items()}
 
     def read(self, request: ReadElements) -> None:
-        """Have elements read; what is asked first is read first.
+        """Have elements read; what is asked first is read first. A request that was here before, by its number, is dropped.
 
         Raises:
             WireError: this worker has no shard of that dataset.
         """
         if request.source not in self._readers:
             raise WireError(f"worker {self._worker} is no head of dataset {request.source}")
+        if request.request in self._known:
+            return  # what was read for it would be replaced, and the master has its places
+        self._known.append(request.request)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="softs-flow-data", daemon=True)
             self._thread.start()

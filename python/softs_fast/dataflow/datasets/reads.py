@@ -12,10 +12,11 @@ from ..backends.backend import Backend, Loaded
 from ..declare.datasets import Dataset
 from ..declare.declaration import Declaration
 from ..held import HeldRows
+from ..ids import element_id, number_of, source_of
 from ..master import Master
 from ..rows.saved import NEW, SavedGroup, admit_again
 from ..values import Value
-from .elements import Arrived, element_id, number_of, source_of
+from .elements import Arrived
 from .order import Planned, ShardOrder
 
 __all__ = ["DatasetReads"]

@@ -35,8 +35,9 @@ class MFCDef:
     Attributes:
         name: of the function in the flow.
         model_name: the role; None for a function without one, which runs in the process of the flow.
-        interface_type: what kind of function it is. The rows of a `generate` get the version of the weights that made
-            them; the rows of a `train_step` are taken oldest first, and their age is checked.
+        interface_type: what kind of function it is, or its word, such as "train_step", as files have it. The rows of a
+            `generate` get the version of the weights that made them; the rows of a `train_step` are taken oldest first,
+            and their age is checked.
         interface_impl: the method of the role, or the function.
         input_keys: columns that it reads.
         output_keys: columns that it writes.
@@ -75,6 +76,12 @@ class MFCDef:
     deadline_s: float | None = None
 
     def __post_init__(self) -> None:
+        kinds = [one.value for one in Interface]
+        if not isinstance(self.interface_type, Interface):
+            if self.interface_type not in kinds:
+                words = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+                raise ConfigError(f"{self.name}: interface_type is {self.interface_type!r}; need {words}")
+            object.__setattr__(self, "interface_type", Interface(self.interface_type))
         if not self.input_keys:
             raise ConfigError(f"{self.name} reads no column")
         least = self.n_seqs if self.at_least is None else self.at_least

@@ -35,8 +35,8 @@ FILE = "rows"
 class KeptRows:
     """What functions had made of groups of a save for which there are slots.
 
-    The workers of this host read it, those whose roles have made it if they are among them; without any it is the master.
-    What cannot be read is made again, with a warning.
+    A column is read by workers of this host: by heads of the role that makes it, if some are among them. If there are none
+    it is read by the master. What cannot be read is made again, with a warning.
 
     Args:
         path: of the file with what was made.

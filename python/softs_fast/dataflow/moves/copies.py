@@ -47,6 +47,8 @@ class Copies:
         self._plans = Redistributor(self._nodes)
         #: By row, then by node and column.
         self._rows: dict[int, dict[tuple[int, str], _Copy]] = {}
+        #: By row the workers that keep copies of its values, also of those that were made again since then.
+        self._keeping: dict[int, set[int]] = {}
         #: What is on its way, by the worker and the ticket of its step.
         self._coming: dict[tuple[int, int], set[tuple[int, int, str]]] = {}
         #: Bytes that were planned to go from one node to another, in all.
@@ -107,6 +109,7 @@ class Copies:
         """A worker has got values of a column, and keeps them."""
         node, coming = self._nodes[worker], self._coming.get((worker, ticket), set())
         for row_id, place in zip(ids, places, strict=True):
+            self._keeping.setdefault(row_id, set()).add(worker)
             copy = self._claimed(worker, ticket, row_id, node, column)
             if copy is not None:
                 copy.place = place
@@ -132,6 +135,8 @@ class Copies:
                     copy.asked = None
             if not copies:
                 del self._rows[row_id]
+        for row_id in [row_id for row_id, workers in self._keeping.items() if worker in workers]:
+            self._keeping[row_id].discard(worker)
 
     def join(self, worker: int, node: str) -> None:
         """A worker that had ended is there again, on any node, and keeps nothing."""
@@ -142,7 +147,8 @@ class Copies:
         """Rows have gone; returns which workers have copies of which of them."""
         by_worker: dict[int, list[int]] = {}
         for row_id in ids:
-            for worker in {copy.worker for copy in self._rows.pop(row_id, {}).values()}:
+            self._rows.pop(row_id, None)
+            for worker in self._keeping.pop(row_id, ()):
                 by_worker.setdefault(worker, []).append(row_id)
         return by_worker
 

@@ -164,6 +164,8 @@ def decode(kind: str, data: bytes) -> Value:
     try:
         if kind == "bytes":
             return data
+        if kind == "none":
+            return None
         if kind == "str":
             return data.decode("utf-8", "surrogatepass")
         if kind == "int":
@@ -216,6 +218,8 @@ def _plain(column: str, value: object) -> Tensor:
 
 
 def _as_bytes(column: str, value: object) -> tuple[str, bytes]:
+    if value is None:
+        return "none", b""
     if isinstance(value, bytes):
         return "bytes", value
     if isinstance(value, str):
@@ -227,5 +231,5 @@ def _as_bytes(column: str, value: object) -> tuple[str, bytes]:
     if isinstance(value, float):
         return "float", struct.pack("<d", value)
     raise FlowError(
-        f"column {column!r} has a {type(value).__name__}; rows have tensors, lists of tensors, bytes, str, bool, int, float"
+        f"column {column!r} has a {type(value).__name__}; rows have tensors, lists of tensors, bytes, str, bool, int, float, None"
     )

@@ -38,13 +38,13 @@ ITEM_BYTES = {
     **dict.fromkeys(("int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"), 1),
     **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
 }
-#: What a value is; "tensors" is a list of them.
-KINDS = ("tensor", "tensors", "bytes", "str", "bool", "int", "float")
+#: What a value is; "tensors" is a list of them, "none" is None and has no bytes.
+KINDS = ("tensor", "tensors", "bytes", "str", "bool", "int", "float", "none")
 
 _MOST_DIMS = 64
 _MOST_TENSORS = 1 << 16
 _MOST_TEXT = 300
-_FIXED_BYTES = {"bool": 1, "float": 8}
+_FIXED_BYTES = {"bool": 1, "float": 8, "none": 0}
 
 #: Dtype and shape of a tensor.
 Part = tuple[str, tuple[int, ...]]

@@ -175,10 +175,7 @@ class DataManager:
         wanted = list(ids)
         with self._lock:
             own = self._opened()
-            gone = [
-                rows.pop(row_id) for rows in self._columns.values() for row_id in wanted if row_id in rows
-            ]
-            self._release(own, gone)
+            self._remove(own, list(self._columns), wanted)
 
     def drop(self, column: str, ids: Sequence[int]) -> None:
         """Drop one column of rows that have it. Their places are invalid from then on.
@@ -188,8 +185,7 @@ class DataManager:
             ForkedError: called in a fork of the process that made the store.
         """
         with self._lock:
-            rows = self._columns.get(column, {})
-            self._release(self._opened(), [rows.pop(row_id) for row_id in ids])
+            self._remove(self._opened(), [column], list(ids))
 
     @property
     def node(self) -> str:
@@ -364,6 +360,16 @@ class DataManager:
             self._register(own, column, ids, offsets.tolist(), places.n_bytes.tolist())
             self.fetched_bytes += int(places.n_bytes.sum())
         return here
+
+    def _remove(self, own: OwnSegment, columns: list[str], ids: list[int]) -> None:
+        """Drop values that are there. A column without rows goes, as copies of weights have new names again and again."""
+        gone = []
+        for column in columns:
+            rows = self._columns.get(column, {})
+            gone += [rows.pop(row_id) for row_id in ids if row_id in rows]
+            if not rows:
+                self._columns.pop(column, None)
+        self._release(own, gone)
 
     def _register(
         self, own: OwnSegment, column: str, ids: Sequence[int], offsets: list[int], n_bytes: list[int]

@@ -9,15 +9,25 @@ from .steps import Abort, Order
 
 __all__ = ["Executor"]
 
+#: Tickets, and calls that have failed, which are remembered. A worker has a few steps that have not ended, so what is
+#: older than the last of these belongs to none of them.
+_MOST_KNOWN = 1024
+
 
 class Executor:
-    """Which step a worker runs next. It begins one when the one before has ended, and never out of order."""
+    """Which step a worker runs next. It begins one when the one before has ended, and never out of order.
+
+    Each message is known by what it is about: an order by incarnation and ticket. So one that arrives twice counts once.
+    """
 
     def __init__(self) -> None:
         self._incarnation = 0
-        self._last = 0
+        #: The last tickets that have arrived; they grow.
+        self._known: deque[int] = deque(maxlen=_MOST_KNOWN)
         self._queue: deque[Order] = deque()
         self._inside: Order | None = None
+        #: The last calls of which a step has failed here.
+        self._failed: deque[int] = deque(maxlen=_MOST_KNOWN)
 
     @property
     def inside(self) -> Order | None:
@@ -30,21 +40,24 @@ class Executor:
         return len(self._queue)
 
     def receive(self, order: Order) -> bool:
-        """Take an order; returns False for one of an older master, which is dropped.
+        """Take an order; returns False for one of an older master, or that was here before: it is dropped.
 
         A newer master has an order of its own: what waits of the older one is dropped.
 
         Raises:
-            ValueError: the ticket does not follow those before it, so the connection has lost or mixed messages.
+            ValueError: the ticket is new and does not follow those before it: the connection has lost or mixed messages.
         """
         if order.incarnation < self._incarnation:
             return False
         if order.incarnation > self._incarnation:
-            self._incarnation, self._last = order.incarnation, 0
-            self._queue.clear()
-        if order.ticket <= self._last:
-            raise ValueError(f"ticket {order.ticket} arrived after ticket {self._last}")
-        self._last = order.ticket
+            self._incarnation = order.incarnation
+            for known in (self._known, self._failed, self._queue):
+                known.clear()
+        if self._known and order.ticket <= self._known[-1]:
+            if order.ticket in self._known or order.ticket < self._known[0]:
+                return False
+            raise ValueError(f"ticket {order.ticket} arrived after ticket {self._known[-1]}")
+        self._known.append(order.ticket)
         self._queue.append(order)
         return True
 
@@ -66,12 +79,23 @@ class Executor:
         order, self._inside = self._inside, None
         return order
 
+    def fail(self, call: int) -> None:
+        """A step of a call has failed here. So the call has, and the master aborts the others of its steps."""
+        self._failed.append(call)
+
+    def is_void(self, order: Order) -> bool:
+        """Return whether a step of the same call has failed here, so that this one must not run.
+
+        The abort may come too late: this one may be entered before.
+        """
+        return order.call in self._failed
+
     def abort(self, abort: Abort) -> Literal["inside", "skipped", "gone"]:
         """Take an abort.
 
         Returns:
             "inside": the step is running, and the caller has it return; "skipped": it will not run, and the caller
-            reports that; "gone": it has ended, or is of another master.
+            reports that; "gone": it has ended, was skipped before, or is of another master.
         """
         if abort.incarnation != self._incarnation:
             return "gone"

@@ -111,19 +111,24 @@ class Sequencer:
         self._parked[call.number] = call
 
     def flush(self, numbers: Iterable[int]) -> None:
-        """Calls that are parked are ready now, before all others.
+        """Calls that are parked are ready now, before all others; those that are ready or have tickets are left as they are.
 
         Raises:
-            ValueError: one of them is not parked.
+            ValueError: one of them is neither; nothing is changed then.
         """
-        numbers = list(numbers)
-        unknown = [number for number in numbers if number not in self._parked]
+        numbers = list(dict.fromkeys(numbers))
+        unknown = [
+            one
+            for one in numbers
+            if not any(one in known for known in (self._parked, self._ready, self._running))
+        ]
         if unknown:
             raise ValueError(
                 f"flush names calls {unknown}, which are not parked; parked are {sorted(self._parked)}"
             )
         for number in numbers:
-            self._ready[number] = self._parked.pop(number)
+            if number in self._parked:
+                self._ready[number] = self._parked.pop(number)
 
     # --- Events ---
 
@@ -189,12 +194,15 @@ class Sequencer:
 
     def cancel(self, number: int, reason: str) -> bool:
         """Answer a call that has no tickets yet; returns False if it has, or is unknown."""
-        for waiting in (self._ready, self._parked):
-            if number in waiting:
-                call = waiting.pop(number)
-                self._outputs.append(Answer(call.number, call.name, reason))
-                return True
-        return False
+        call = self.withdraw(number)
+        if call is None:
+            return False
+        self._outputs.append(Answer(call.number, call.name, reason))
+        return True
+
+    def withdraw(self, number: int) -> Call | None:
+        """Take back a call that has no tickets yet, and return it: the caller answers it. None if it has, or is unknown."""
+        return self._ready.pop(number, None) or self._parked.pop(number, None)
 
     def advance(self, now_s: float) -> list[Output]:
         """Give tickets to what fits; returns all that is to be said since the last time, in this order."""

@@ -37,6 +37,7 @@ def parts_of(work: MainWork, call: MFCDef, group: int) -> dict[int, MainWork]:
     slices = slices_of(work.ids, work.columns, ranks, group, tokens)
     n_full = -(-(call.n_seqs // group) // len(ranks)) * group if is_padded else 0
     places = {row_id: i for i, row_id in enumerate(work.ids)}
+    longest = tuple(max(map(_length, column)) for column in work.columns.values())
     found = {}
     for rank, own in zip(ranks, slices, strict=True):
         n_real = len(own)
@@ -48,7 +49,8 @@ def parts_of(work: MainWork, call: MFCDef, group: int) -> dict[int, MainWork]:
             tags=[work.tags[i] for i in rows],
         )
         for worker in rank:
-            part = Slice(n_real, max(n_full, len(rows)), len(work.ids), len(ranks), worker in heads)
+            n_rows, is_head = max(n_full, len(rows)), worker in heads
+            part = Slice(n_real, n_rows, len(work.ids), len(ranks), is_head, longest)
             found[worker] = replace(one, part=part)
     return found
 
@@ -56,13 +58,14 @@ def parts_of(work: MainWork, call: MFCDef, group: int) -> dict[int, MainWork]:
 def lengths_of(columns: Sequence[Sequence[Place]]) -> list[int] | None:
     """Return the length of each row: the largest of its values; None if all are equal.
 
-    A tensor is as long as its first dimension, a list as its tensors together, bytes and text are as long as they are.
+    See `length_of`; numbers and None have no length.
     """
     lengths = [max(map(_length, values)) for values in zip(*columns, strict=True)]
     return lengths if len(set(lengths)) > 1 else None
 
 
 def _length(place: Place) -> int:
+    """Return what `length_of` says of the value, by what is known of it."""
     if place.kind in ("bytes", "str"):
         return place.n_bytes
     return sum(shape[0] if shape else 1 for _, shape in place.parts)
@@ -89,7 +92,8 @@ def slices_of(
     holders = {key: [(one.worker,) for one in column] for key, column in columns.items()}
     known = {worker for rank in ranks for worker in rank}
     known |= {worker for column in holders.values() for (worker,) in column}
-    # As if all workers were on one host: so the bits do not depend on which hosts they are on.
+    # As if all workers were on one host: so the bits do not depend on which hosts they are on. Between hosts, more than
+    # the least bytes may move for it.
     plans = Redistributor(dict.fromkeys(known, 0))
     n_bytes = {key: [one.n_bytes for one in column] for key, column in columns.items()}
     plan = plans.plan(RowsToMove.of(ids, n_bytes, holders, tokens=tokens, group=group), ranks)

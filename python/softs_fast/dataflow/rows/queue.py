@@ -41,9 +41,10 @@ class ReadyQueue:
         # Groups that the function has begun before, and their number. They do not wait for a whole pass, and count in none.
         self._again: list[int] = []
         self._n_again = 0
-        # Numbers of calls, counted from 1, and those of calls that were given back.
+        # Numbers of calls, counted from 1, those of calls that were given back, and of calls that were never begun.
         self._n_calls = 0
         self._numbers: list[int] = []
+        self._unused: list[int] = []
         # Of a strict function: groups that were chosen within the window, in that order; the values mean nothing.
         self._chosen: dict[int, None] = {}
         self._anchor = 0
@@ -145,13 +146,21 @@ class ReadyQueue:
             return heappop(self._numbers), True
         if is_again:
             return -1, False
+        if self._unused:
+            return heappop(self._unused), False
         self._n_calls += 1
         return self._n_calls, False
 
-    def give_back(self, number: int, n_counted: int) -> None:
-        """A call was not made: its number, and its part of a pass, are for another one."""
+    def give_back(self, number: int, n_counted: int, *, was_begun: bool = True) -> None:
+        """A call was not made: its number, and its part of a pass, are for another one.
+
+        Args:
+            number: of the call.
+            n_counted: groups by which it has advanced the pass.
+            was_begun: whether parts of it may have run, so that the other one is its repetition.
+        """
         if number > 0:
-            heappush(self._numbers, number)
+            heappush(self._numbers if was_begun else self._unused, number)
         self.n_taken -= n_counted
 
     def choose(self) -> None:

@@ -337,10 +337,10 @@ class RowTable:
         group.done |= queue.bit
         self._n_through[queue.number] += 1
 
-    def give_back(self, function: str, taken: Taken) -> None:
-        """A call was not made: its rows are as before, but that they do not wait for a whole pass."""
+    def give_back(self, function: str, taken: Taken, *, was_begun: bool = True) -> None:
+        """A call was not made (`was_begun`: in part): its rows are as before, but that they do not wait for a whole pass."""
         queue = self._by_name[function]
-        queue.give_back(taken.number, taken.n_counted if queue.plan.is_strict else 0)
+        queue.give_back(taken.number, taken.n_counted if queue.plan.is_strict else 0, was_begun=was_begun)
         own = [group for group in taken.groups if group.index in self._groups[group.partition]]
         # Training functions take groups in an order that does not depend on what was given back.
         are_last = min((group.places[queue.number] for group in own), default=0) + len(own)

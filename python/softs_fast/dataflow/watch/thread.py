@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import os
-import select
+import selectors
 import socket
 import threading
 import time
@@ -47,8 +47,8 @@ class WatchThread:
     ) -> None:
         self._status, self._quiet_since, self._report = status, quiet_since, report
         self._watchdog = Watchdog(after_s) if after_s is not None else None
-        #: The last report.
-        self.text = ""
+        #: The last report, and since when it was quiet then.
+        self.last = (0.0, "")
         self._path: Path | None = None
         self._listener = self._listen()
         self._wake, self._awaken = os.pipe()
@@ -96,20 +96,24 @@ class WatchThread:
         return listener
 
     def _run(self) -> None:
-        sources: list[Any] = [self._wake] + ([self._listener] if self._listener is not None else [])
+        # Not `select`: that refuses descriptors from 1,024 on.
+        sources = selectors.PollSelector()
+        for source in (self._wake, self._listener):
+            if source is not None:
+                sources.register(source, selectors.EVENT_READ)
         while True:
             wait_s = None
             if self._watchdog is not None:
                 wait_s = self._watchdog.wait_s(self._quiet_since(), time.monotonic())
-            ready, _, _ = select.select(sources, [], [], wait_s)
+            ready = [key.fileobj for key, _ in sources.select(wait_s)]
             if self._wake in ready:
                 return
             if self._listener in ready:
                 self._answer()
             since_s, now_s = self._quiet_since(), time.monotonic()
             if self._watchdog is not None and self._watchdog.is_due(since_s, now_s) and since_s is not None:
-                self.text = self._explained(since_s, now_s)
-                logger.warning("%s", self.text)
+                self.last = since_s, self._explained(since_s, now_s)
+                logger.warning("%s", self.last[1])
 
     def _explained(self, since_s: float, now_s: float) -> str:
         try:

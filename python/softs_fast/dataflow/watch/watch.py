@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -36,21 +37,28 @@ class Watch:
     def __init__(self, name: str, options: WatchOptions, runner: Runner, backend: Backend) -> None:
         self._aborts = options.on_stall == "abort"
         self._runner, pid, opened_s = runner, os.getpid(), time.monotonic()
+        # When all workers had begun; after it has gone back, infinite until they have again.
+        self._begun_s = opened_s
         if options.trace is not None:
             runner.trace = Trace(Path(options.trace), runner.master.plan.group)
         self._thread = WatchThread(
             lambda: status_of(name, pid, opened_s, self._runner, backend, time.monotonic()),
-            lambda: quiet_since(self._runner, backend),
+            lambda: self._quiet_since(backend),
             lambda since_s, now_s: report_of(self._runner, backend, since_s, now_s),
             options.watchdog_s,
         )
 
     def follow(self, runner: Runner) -> None:
-        """Watch another runner from now on: the flow has gone back to a common save."""
+        """Watch another runner from now on: the flow goes back to a common save. It is not quiet before `begun`."""
+        self._begun_s = math.inf
         trace, self._runner.trace = self._runner.trace, None
         if trace is not None:
             trace.drop_all()
         runner.trace, self._runner = trace, runner
+
+    def begun(self) -> None:
+        """All workers have begun again."""
+        self._begun_s = time.monotonic()
 
     def limit(self, timeout_s: float | None) -> float | None:
         """Return how long the flow may wait before it asks for an error."""
@@ -60,7 +68,9 @@ class Watch:
 
     def error(self) -> FlowError | None:
         """Return why the flow is to be ended; None if it is not."""
-        return FlowError(self._thread.text) if self._aborts and self._thread.text else None
+        since_s, text = self._thread.last
+        # A report of the time before the flow has gone back says nothing of it now.
+        return FlowError(text) if self._aborts and text and since_s >= self._begun_s else None
 
     def close(self) -> None:
         """End it."""
@@ -68,3 +78,9 @@ class Watch:
         trace, self._runner.trace = self._runner.trace, None
         if trace is not None:
             trace.close()
+
+    def _quiet_since(self, backend: Backend) -> float | None:
+        since_s = quiet_since(self._runner, backend)
+        if since_s is None or math.isinf(self._begun_s):
+            return None
+        return max(since_s, self._begun_s)

@@ -93,6 +93,7 @@ class SliceForm:
     n_all: int
     n_ranks: int
     is_head: bool
+    longest: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -334,12 +335,19 @@ def _form(name: str, value: Any) -> HookForm:
 
 
 def _slice(name: str, value: Any) -> SliceForm:
-    if type(value) is not list or len(value) != 5:
+    if type(value) is not list or len(value) != 6:
         raise WireError(f"{name} is {repr(value)[:60]}; need the slice of a call")
-    n_real, n_rows, n_all, n_ranks, is_head = value
+    n_real, n_rows, n_all, n_ranks, is_head, longest = value
     for one in (n_rows, n_all, n_ranks):
         integer(1, _MOST_ROWS)(name, one)
-    return SliceForm(integer(0, n_all)(name, n_real), n_rows, n_all, n_ranks, boolean(name, is_head))
+    return SliceForm(
+        integer(0, n_all)(name, n_real),
+        n_rows,
+        n_all,
+        n_ranks,
+        boolean(name, is_head),
+        listing(_ID, 1 << 12)(name, longest),
+    )
 
 
 def _place(name: str, value: Any) -> Place:
@@ -419,7 +427,7 @@ def encode(message: Message, known: KnownLayouts | None = None) -> bytes:
         elif isinstance(value, HookForm):
             value = list(vars(value).values())
         elif isinstance(value, SliceForm):
-            value = [value.n_real, value.n_rows, value.n_all, value.n_ranks, value.is_head]
+            value = [getattr(value, one.name) for one in fields(value)]
         values.append(value)
     try:
         data: bytes = msgpack.packb(values, unicode_errors="surrogatepass")
@@ -486,6 +494,10 @@ def _check_counts(made: RunMain | RunMove | StepEnded | Fetched | Any) -> None:
         if part.n_real not in (0, len(made.ids)) or part.n_rows < len(made.ids):
             raise WireError(
                 f"a RunMain has {len(made.ids)} ids, of which {part.n_real} are data in {part.n_rows} rows"
+            )
+        if len(part.longest) != len(made.columns):
+            raise WireError(
+                f"a RunMain has {len(made.columns)} columns and the longest values of {len(part.longest)}"
             )
     if isinstance(made, RunMain) and len(made.tags) != len(made.ids):
         raise WireError(f"a RunMain has {len(made.ids)} ids and tags of {len(made.tags)}")

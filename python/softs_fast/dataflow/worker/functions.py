@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import FlowError
 from ..batch import Rows
 from ..declare.calls import MFCDef
+from ..devices import device_work, wait_for_devices
 from ..objects import Objects, numbers_of
 from ..rows.records import Tag
 from ..values import Value, cut, digest_of
@@ -107,6 +108,8 @@ class Outcome:
 def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, digests: bool) -> Outcome:
     """Call a function on rows; returns what it did: nothing if another worker of the role reports it.
 
+    What it has submitted to devices is done then, in whatever stream: its outputs can be read, its weights be shown.
+
     Args:
         call: the function.
         objects: of the roles of this process.
@@ -127,11 +130,11 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
             for i, row_id in enumerate(own_ids)
             for key in call.input_keys
         )
+    function: Any = call.interface_impl
     if call.model_name is not None:
-        result = getattr(objects[call.model_name], str(call.interface_impl))(rows)
-    else:
-        assert callable(call.interface_impl)
-        result = call.interface_impl(rows)
+        function = getattr(objects[call.model_name], str(call.interface_impl))
+    with device_work():
+        result = function(rows)
     if not reports:
         return Outcome()
     _outputs(call, rows, n_rows, result, outcome)
@@ -148,10 +151,11 @@ def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
     elif call.uneven == "pad" and call.least == call.n_seqs:
         n_padded = max(call.n_seqs, n_rows)
     places = [i % n_rows for i in range(n_padded)]
+    names = [call.input_key_remap.get(key, key) for key in call.input_keys]
     return Rows(
         {
-            call.input_key_remap.get(key, key): [batch.columns[key][i] for i in places]
-            for key in call.input_keys
+            name: [batch.columns[key][i] for i in places]
+            for name, key in zip(names, call.input_keys, strict=True)
         },
         [batch.ids[i] for i in places],
         group=group,
@@ -162,6 +166,7 @@ def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
         age=batch.age,
         tags=[batch.tags[i] for i in places],
         weight=1.0 if part is None else part.n_real * part.n_ranks / part.n_all,
+        longest=None if part is None else dict(zip(names, part.longest, strict=True)),
     )
 
 
@@ -175,6 +180,7 @@ def _outputs(call: MFCDef, rows: Rows, n_rows: int, result: Any, outcome: Outcom
     for column in call.output_keys:
         # What is behind the rows is padding.
         outcome.columns[column] = cut(column, named[inside[column]], rows.n_rows)[:n_rows]
+    wait_for_devices()  # for the copies; a later function may use another stream
     others = {
         key: value
         for key, value in named.items()

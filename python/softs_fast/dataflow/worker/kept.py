@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ..ids import kept_id
 from ..moves import Place
 from ..values import Value
 
-__all__ = ["KeptInputs", "kept_id"]
-
-
-def kept_id(call: int) -> int:
-    """Return the id by which what is kept for a call is freed; no row has it, and no weights of a hook."""
-    return (1 << 61) + call
+__all__ = ["KeptInputs"]
 
 
 class KeptInputs:

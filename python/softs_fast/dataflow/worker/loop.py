@@ -119,6 +119,11 @@ class WorkerLoop:
             self._objects.close()
 
     def _run(self, order: Order) -> None:
+        if self._executor.is_void(order):
+            self._last_ticket = order.ticket
+            self._executor.leave()
+            self._skip(order.incarnation, order.ticket, "an earlier step of the same call has failed here")
+            return
         self._publish_inside(order)
         self._incarnation = order.incarnation
         try:
@@ -131,12 +136,16 @@ class WorkerLoop:
                 lambda shown: self.link.send(State(order.incarnation, order.ticket, shown)),
             )
         finally:
-            self._drop_states(order.ticket)
+            # Also those of steps before it that were skipped: what was shown for them may have come after that.
+            for ticket in [one for one in self._states if one <= order.ticket]:
+                self._drop_states(ticket)
             self._last_ticket = order.ticket
             self._aborted = None
             self._executor.leave()
         self._publish_inside(None)
         failure = outcome.failure
+        if failure is not None:
+            self._executor.fail(order.call)
         message = StepEnded(
             order.incarnation,
             order.ticket,
@@ -159,7 +168,13 @@ class WorkerLoop:
         except WireError as error:
             self._failed(order, Failure.of(error), outcome)
 
+    def _skip(self, incarnation: int, ticket: int, reason: str) -> None:
+        """Say that a step has ended that has not run."""
+        self._drop_states(ticket)
+        self.link.send(StepEnded(incarnation, ticket, failure=(reason, reason)))
+
     def _failed(self, order: Order, failure: Failure, outcome: Outcome) -> None:
+        self._executor.fail(order.call)
         self.store.free(outcome.ids)
         self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
 
@@ -206,12 +221,7 @@ class WorkerLoop:
                     # A function goes on, and the master drops what it makes; only a hook that waits returns.
                     self._aborted = message.reason
                 elif found == "skipped":
-                    self._drop_states(message.ticket)
-                    self.link.send(
-                        StepEnded(
-                            message.incarnation, message.ticket, failure=(message.reason, message.reason)
-                        )
-                    )
+                    self._skip(message.incarnation, message.ticket, message.reason)
             case State():
                 # A step may end without what is shown last.
                 if message.ticket > self._last_ticket:

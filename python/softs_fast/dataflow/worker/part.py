@@ -6,13 +6,15 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from ...errors import FlowError, PeerLost, SegmentError
 from ..declare.declaration import Declaration
 from ..declare.hooks import LoadRows, ParamRealloc, transfers
 from ..declare.roles import Placement
+from ..devices import device_work
+from ..ids import state_id
 from ..moves import DataManager, Place
 from ..objects import Objects
 from ..values import Value, n_bytes_of
@@ -23,7 +25,7 @@ from .kept import KeptInputs
 from .saved_rows import load_rows
 from .work import HookWork, MainWork, MoveWork, Work
 
-__all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "state_id", "weights_column"]
+__all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "weights_column"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +44,6 @@ class Arrived(Protocol):
     """Takes the ticket, a column, ids of rows, and places of their values in the store of this process."""
 
     def __call__(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place], /) -> None: ...
-
-
-def state_id(ticket: int) -> int:
-    """Return the id by which weights of a hook are kept; no row has it."""
-    return (1 << 62) + ticket
 
 
 def weights_column(place: Place) -> str:
@@ -107,7 +104,8 @@ class Part:
                 outcome = load_rows(work.hook, self._store.put)
                 n_bytes = sum(place.n_bytes for place in outcome.columns[work.hook.column])
             else:
-                outcome.numbers = self._hook(work, ticket, await_state, show_to)
+                with device_work():
+                    outcome.numbers = self._hook(work, ticket, await_state, show_to)
         except Exception as error:
             unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
             outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
@@ -208,10 +206,22 @@ class Part:
 
     @contextmanager
     def _mapped(self, ticket: int, place: Place) -> Iterator[int]:
-        column, near = weights_column(place), self.near.get(place, place)
-        (place,) = self._brought(ticket, column, [state_id(ticket)], [near])
+        near = self.near.get(place, place)
+        with ExitStack() as stack:
+            try:
+                address = stack.enter_context(self._mapped_at(ticket, weights_column(place), near))
+            except Unreadable:
+                if near == place:
+                    raise
+                # The worker that has a copy may have ended since this one was told; the source shows them until the end.
+                address = stack.enter_context(self._mapped_at(ticket, weights_column(place), place))
+            yield address
+
+    @contextmanager
+    def _mapped_at(self, ticket: int, column: str, place: Place) -> Iterator[int]:
+        (here,) = self._brought(ticket, column, [state_id(ticket)], [place])
         try:
-            with self._store.mapped(place) as address:
+            with self._store.mapped(here) as address:
                 yield address
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error

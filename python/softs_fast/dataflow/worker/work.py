@@ -23,6 +23,7 @@ class Slice:
         n_all: rows of the call that are data, on all ranks together.
         n_ranks: data-parallel ranks.
         is_head: whether this worker reports what the function returns.
+        longest: for each input the largest length of a value in the whole call, on all ranks.
     """
 
     n_real: int
@@ -30,6 +31,7 @@ class Slice:
     n_all: int
     n_ranks: int
     is_head: bool
+    longest: tuple[int, ...]
 
 
 @dataclass(frozen=True)

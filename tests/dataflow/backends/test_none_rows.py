@@ -1,0 +1,63 @@
+"""Rows with None, and the longest value of a call: equal in one process and in several, and after a resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import none_flow
+import pytest
+from flow_threads import in_threads
+from none_flow import answer_of
+from parallel_processes import in_meeting
+from small_flow import summary
+
+import softs_fast.dataflow as df
+
+
+def in_one(**arguments: str) -> df.Flow:
+    return df.Flow.in_processes("none_flow:make_flow", arguments, workers=1)
+
+
+def test_roles_of_one_worker_have_the_bits_of_one_process() -> None:
+    expected = summary(none_flow.make_flow(), 3)
+    flow, _ = in_threads(none_flow.make_flow)
+    assert summary(flow, 3) == summary(in_one(), 3) == expected
+    numbers = [one for *_, one in expected[0][2] if one]
+    assert [one["longest points"] for one in numbers] == [0]
+
+
+@pytest.mark.parametrize("layout", ["dp2", "dp3"])
+def test_ranks_pad_to_one_length_that_is_the_one_of_one_process(layout: str) -> None:
+    steps = summary(in_one(layout=layout), 3)
+    flow, workers = in_meeting("none_flow", "make_flow", layout=layout)
+    assert summary(flow, 3) == steps
+    assert not workers.killed
+    alone = summary(none_flow.make_flow(), 3)
+    for (_, _, calls), (_, _, others) in zip(steps, alone, strict=True):
+        [(ids, numbers)] = [(ids, one) for name, ids, _, one in calls if name == "actor.train"]
+        [other] = [one for name, _, _, one in others if name == "actor.train"]
+        lengths = [len(one) for one in map(answer_of, ids) if one is not None]
+        assert numbers["longest answer"] == max(lengths)
+        # Means over ranks: some have shorter rows, and all are told the same length.
+        assert {k: v for k, v in numbers.items() if "longest" in k or k == "sum"} == {
+            k: v for k, v in other.items() if "longest" in k or k == "sum"
+        }
+    assert any(one["own"] < one["longest answer"] for _, _, calls in steps for *_, one in calls if one)
+
+
+def test_rows_with_none_are_in_common_saves(tmp_path: Path) -> None:
+    def begin() -> df.Flow:
+        return none_flow.make_flow(journal=str(tmp_path), max_age=1)
+
+    with begin() as flow:
+        # The generation goes on ahead of training, and the save has what it made.
+        list(flow.steps(2))
+    again = begin()
+    with again:
+        kept = [row_id for row_id in range(24) if "answer" in again._runner.held.columns(row_id)]
+        assert {answer_of(row_id) is None for row_id in kept} == {False, True}
+        assert list(map(type, again.values(kept, "answer"))) == [type(answer_of(row_id)) for row_id in kept]
+        list(again.steps(5))
+        gen = again.role(next(one for one in again.declaration.roles if one.name == "gen"))
+        assert gen.generated
+        assert not set(gen.generated) & set(kept)
