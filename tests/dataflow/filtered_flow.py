@@ -40,6 +40,11 @@ class Model(df.Role):
         rows.drop([i for i, row_id in enumerate(rows.ids) if row_id % 14 == 3], "dull")
         return {"score": torch.stack([one.sum() for one in rows.values_of("y")])}
 
+    @torch.no_grad()
+    def value(self, rows: df.Rows) -> dict[str, Any]:
+        # Goes on while rows are dropped by their score.
+        return {"value": [self.net(one.view(-1, 2)) for one in rows.values_of("y")]}
+
     def train(self, rows: df.Rows) -> dict[str, float]:
         with torch.no_grad():
             self.net.bias.mul_(0.99)
@@ -63,17 +68,18 @@ def make_flow(folder: str = "", max_age: int = 2, journal: bool = False, **optio
         journal: whether there is one.
         options: of `df.Flow`.
     """
-    actor, critic = df.place(Model, name="actor"), df.place(Model, on=[2], name="critic")
+    actor, critic = df.place(Model, name="actor"), df.place(Model, name="critic")
     gen = df.place(Model, on=[1], follows=actor, name="gen")
     scorer = df.place(Model, on=[2], frozen=True, name="scorer")
     calls = [
         df.call(gen.generate, "x -> y", rows=4, after=[df.data_transfer(scorer, "y")]),
         df.call(scorer.score, "y, text -> score", rows=4, before=[df.data_transfer()]),
         df.call(extra, "score -> extra", rows=ROWS),
+        df.call(critic.value, "y -> value", rows=4),
         df.call(critic.look, "x, score", rows=ROWS, reuse=2),
         df.call(
             actor.train,
-            "y, score, extra",
+            "y, score, extra, value",
             rows=ROWS,
             at_least=4,
             after=[df.publish(gen), df.offload(actor)],

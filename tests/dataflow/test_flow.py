@@ -130,6 +130,29 @@ def test_the_rest_at_the_end_of_the_source(uneven: Any, sizes: list[int], comple
     assert [step.is_complete for step in steps][: len(complete)] == complete
 
 
+def test_what_is_dropped_or_tagged_where_there_is_padding_is_no_data() -> None:
+    def filtered(rows: df.Rows) -> dict[str, Any]:
+        padding = [place for place, is_padding in enumerate(rows.is_padding) if is_padding]
+        for place in range(rows.n_rows):
+            rows.tags[place]["place"] = place
+        rows.drop(padding)
+        rows.fail(padding, "it is no row")
+        n_padding.append(len(padding))
+        return {"text": rows["x"]}
+
+    n_padding: list[int] = []
+    seen: list[tuple[int, Any]] = []
+    tell = df.call(
+        lambda rows: seen.extend(zip(rows.ids, rows.tags, strict=True)), "text", rows=2, name="tell"
+    )
+    flow = df.Flow([df.call(filtered, "x -> text", rows=4, uneven="pad"), tell], source=numbers(10))
+    with flow:
+        steps = list(flow.steps(100))
+    assert n_padding == [0, 0, 2]
+    assert [step.dropped for step in steps] == [{}] * len(steps)
+    assert [(row_id, tags["place"]) for row_id, tags in seen] == [(i, i % 4) for i in range(10)]
+
+
 @pytest.mark.parametrize(("uneven", "used"), [("short", 10), ("pad", 10), ("drop", 8)])
 def test_the_rest_of_a_function_that_makes_columns(uneven: Any, used: int) -> None:
     got: list[float] = []

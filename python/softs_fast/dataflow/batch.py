@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..errors import FlowError
 from .rows.records import Tag
+from .rows.tags import checked_reason
 from .values import Column, Value, join, length_of
 
 __all__ = ["Rows"]
@@ -31,7 +32,8 @@ class Rows(Mapping[str, Column]):
         ends_step: whether the function has done its part of the step with these rows. With `at_least`, gradients are
             added up until then.
         age: steps since the oldest weights that made one of the rows; 0 where the age does not count.
-        tags: of each row; what is written there stays with the row.
+        tags: of each row: numbers, truth values and short texts by name. What is written there stays with the row,
+            unless it is padding.
     """
 
     def __init__(
@@ -103,26 +105,34 @@ class Rows(Mapping[str, Column]):
         return max(self._longest.values(), default=0) if name is None else self._longest[name]
 
     def drop(self, rows: Iterable[int], reason: str = "filtered") -> None:
-        """Drop the groups of rows when the function has returned; the source refills their slots.
+        """Drop the groups of rows when the function has returned; the source refills their slots. Padding is skipped.
 
         Args:
             rows: places in the batch, from 0.
             reason: a word for the counts of the flow.
+
+        Raises:
+            FlowError: a place is out of range, or the reason is no text.
         """
-        self.dropped |= dict.fromkeys(self._ids_of(rows), reason)
+        self.dropped |= dict.fromkeys(self._ids_of(rows), checked_reason(reason))
 
     def fail(self, rows: Iterable[int], reason: str) -> None:
         """Rows could not be made: their groups never become data, and count against `max_failed` of the flow.
 
+        Padding is skipped.
+
         Args:
             rows: places in the batch, from 0.
             reason: what went wrong.
+
+        Raises:
+            FlowError: as `drop`.
         """
-        self.failed |= dict.fromkeys(self._ids_of(rows), reason)
+        self.failed |= dict.fromkeys(self._ids_of(rows), checked_reason(reason))
 
     def _ids_of(self, rows: Iterable[int]) -> list[int]:
         places = list(rows)
         wrong = [place for place in places if not 0 <= place < len(self.ids)]
         if wrong:
             raise FlowError(f"places {wrong} are not in a batch of {len(self.ids)} rows")
-        return [self.ids[place] for place in places]
+        return [self.ids[place] for place in places if not self.is_padding[place]]

@@ -120,7 +120,6 @@ class HeldRows:
             if self._uses[row_id]:
                 self._gone.add(row_id)
                 continue
-            del self._uses[row_id]  # a Counter keeps what it was asked for
             self._places.pop(row_id, None)
             for worker in self._holders.pop(row_id, ()):
                 by_worker.setdefault(worker, []).append(row_id)

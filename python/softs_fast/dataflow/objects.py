@@ -29,10 +29,14 @@ from .declare.roles import Mesh, Placement, Role
 from .devices import wait_for_devices
 from .journal.role_state import load_state, save_state
 from .reductions.group import RankGroup
+from .rows.tags import checked_name
 from .weights.forms import Held, HeldForms
 from .weights.held import held_tensors, reshard
 
 __all__ = ["Objects", "RoleGroups", "numbers_of", "tensors_of"]
+
+#: Numbers that a function may return; messages have no more.
+_MOST_NUMBERS = 1 << 12
 
 
 class RoleGroups(Protocol):
@@ -294,7 +298,7 @@ def numbers_of(name: str, result: object) -> dict[str, float]:
     """Return what a function has returned as numbers.
 
     Raises:
-        FlowError: it is no dict of numbers.
+        FlowError: it is no dict of numbers, there are too many, or a name is too long.
     """
     if result is None:
         return {}
@@ -308,5 +312,7 @@ def numbers_of(name: str, result: object) -> dict[str, float]:
             raise FlowError(
                 f"{name} returned {key!r}, which is a {type(value).__name__} and no declared output"
             )
-        numbers[str(key)] = float(value)
+        numbers[checked_name(f"{name} returned a number; its name", str(key))] = float(value)
+    if len(numbers) > _MOST_NUMBERS:
+        raise FlowError(f"{name} returned {len(numbers)} numbers; need at most {_MOST_NUMBERS}")
     return numbers

@@ -249,7 +249,8 @@ class Runner:
                 call.name,
                 ids,
                 {key: [known[key][row_id] for row_id in ids] for key in call.input_keys},
-                [rows.tags(row_id) for row_id in ids],
+                # What a call that fails has written there does not stay.
+                [dict(rows.tags(row_id)) for row_id in ids],
                 taken.step,
                 taken.use,
                 taken.ends_step,

@@ -16,6 +16,8 @@ from small_flow import summary
 import softs_fast.dataflow as df
 from softs_fast.dataflow import checkpoints
 from softs_fast.dataflow.declare.hooks import Save
+from softs_fast.dataflow.moves import DataManager
+from softs_fast.dataflow.worker.part import Part
 from softs_fast.errors import ConfigError, FlowError
 
 
@@ -138,6 +140,30 @@ def test_an_exception_of_one_rank_is_named_and_the_others_do_not_wait_on(
     (first,) = (one for one in seen if one.startswith("worker 0 "))
     assert "waits in all_reduce (sum) of 1 tensors: float32 [1] over dp of role 'actor'" in first
     assert "worker 1 has failed; worker 2 waits in all_reduce" in first
+
+
+def test_a_rank_that_cannot_read_for_whatever_reason_tells_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def get(self: DataManager, places: Any) -> Any:
+        if self.worker == 1:
+            raise RuntimeError("not enough memory: you tried to allocate 1 bytes")
+        return read(self, places)
+
+    def run_and_note(self: Part, *args: Any) -> Any:
+        outcome, n_bytes = run(self, *args)
+        ended[self._store.worker] = outcome
+        return outcome, n_bytes
+
+    read, run, ended = DataManager.get, Part.run, dict[int, Any]()
+    with in_one() as flow:
+        monkeypatch.setattr(DataManager, "get", get)
+        monkeypatch.setattr(Part, "run", run_and_note)
+        with pytest.raises(FlowError, match=r"gen\.generate failed on worker"):
+            list(flow.steps(1))
+    assert ended[0].failure.reason == "another worker of the role could not read its rows"
+    assert ended[1].failure.text.startswith("RuntimeError: not enough memory")
+    assert (ended[0].unread, ended[1].unread) == (True, False)
 
 
 def test_a_rank_that_returns_while_another_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,15 @@ def test_rows_without_a_single_byte_are_there_too() -> None:
             other.get(places)
 
 
+@pytest.mark.parametrize("lists", [1, 2])
+def test_a_column_of_tensors_and_lists_of_one_tensor_is_exact_on_another_host(lists: int) -> None:
+    tensor, other = torch.arange(5.0), torch.arange(9.0)
+    rows: list[Value] = [tensor, [other], *([[tensor]] * (lists - 1))]
+    with store_on("near", 0) as holder, store_on("far", 1) as far:
+        places = holder.put("x", range(len(rows)), rows)
+        assert all(map(same, far.get(places), rows))
+
+
 def test_values_of_two_hosts_are_fetched_together() -> None:
     with store_on("a", 0) as first, store_on("b", 1) as second, store_on("c", 2) as third:
         values = [torch.arange(float(i)) for i in range(10)]

@@ -72,7 +72,7 @@ def test_stores_that_hold_no_step_end_the_flow_or_suffice() -> None:
             n_refused += 1
             assert not world.master.order.tickets
         except StoreFull:
-            # The first calls of a function have no room for what nobody could expect.
+            # The first calls of a function have no room for what was not expected.
             n_refused += 1
         else:
             if world.left:  # the source has no room

@@ -20,11 +20,12 @@ class NaiveRow:
     done: set[str] = field(default_factory=set)
     again: set[str] = field(default_factory=set)
     stale: set[str] = field(default_factory=set)
+    uses: Counter[str] = field(default_factory=Counter)
     is_hit: bool = False
 
 
 class NaiveRows:
-    """What `RowTable` does, without indexes; of strict functions with a window of one group."""
+    """What `RowTable` does, without indexes."""
 
     def __init__(self, plan: FlowPlan) -> None:
         self.plan = plan
@@ -66,6 +67,8 @@ class NaiveRows:
             if row_id in self.rows:
                 for column in columns:
                     self.rows[row_id].columns.setdefault(column, set()).add(holder)
+                if self.plan.window > 1:
+                    self.pick()  # groups are ready one after the other
         self.pick()
 
     def is_ready(self, function: FunctionPlan, group: list[int]) -> bool:
@@ -90,15 +93,25 @@ class NaiveRows:
                 self.picked[function.name] = ready
                 continue
             picked = self.picked[function.name] = [one for one in self.picked[function.name] if one in ready]
-            for group in groups:
-                row = self.rows[group[0]]
-                if function.name in row.taken | row.done or group[0] in picked:
-                    continue
-                # What is chosen does not overtake a group that is neither chosen nor taken.
-                picked[:] = [one for one in picked if one < group[0]]
-                if group[0] not in ready or len(picked) >= function.groups:
-                    break
-                picked.append(group[0])
+            numbers = {group[0]: self.rows[group[0]].group for group in groups}
+            limit = self.first_open(function, groups) + self.plan.window
+            picked[:] = [one for one in picked if numbers[one] < limit]
+            for first in ready:
+                limit = self.first_open(function, groups) + self.plan.window
+                if first not in picked and len(picked) < function.groups and numbers[first] < limit:
+                    picked.append(first)
+
+    def first_open(self, function: FunctionPlan, groups: list[list[int]]) -> int:
+        """Return the number of the oldest group that a strict function has neither begun, nor picked.
+
+        Groups that it uses several times count until it is through with them.
+        """
+        for first in (group[0] for group in groups):
+            row = self.rows[first]
+            passed = row.done if function.reuse > 1 else row.done | row.taken
+            if function.name not in passed and first not in self.picked[function.name]:
+                return row.group
+        return 1 << 62
 
     def next(self, function: FunctionPlan) -> list[int]:
         picked = self.picked[function.name]
@@ -129,13 +142,14 @@ class NaiveRows:
             for member in members:
                 row = self.rows[member]
                 row.taken.discard(function.name)
+                row.uses[function.name] += not is_stale
                 if is_stale:
                     row.stale.discard(function.name)
                     row.again.add(function.name)
-                else:
+                elif row.uses[function.name] >= function.reuse:
                     row.again.discard(function.name)
                     row.done.add(function.name)
-            self.through[function.name] += not is_stale
+            self.through[function.name] += function.name in self.rows[first].done
             if self.rows[first].done == names:
                 for member in members:
                     del self.rows[member]
@@ -170,8 +184,8 @@ class NaiveRows:
         self.pick()
 
     def is_trained(self, row_id: int) -> bool:
-        strict = {one.name for one in self.plan.functions if one.is_strict}
-        return bool((self.rows[row_id].taken | self.rows[row_id].done) & strict)
+        strict, row = {one.name for one in self.plan.functions if one.is_strict}, self.rows[row_id]
+        return bool((row.taken | row.done | {name for name, n in row.uses.items() if n}) & strict)
 
     def drop(self, row_id: int) -> None:
         members, row = self.members(row_id), self.rows[row_id]

@@ -179,3 +179,41 @@ def test_columns_without_a_holder_are_made_again() -> None:
     rows.wrote(again.ids, ("y",), 2)
     rows.done("make", again)
     assert rows.take("train").ids == (0, 1)
+
+
+def test_rows_of_a_pass_are_used_again_first_also_when_others_lose_columns() -> None:
+    rows = table(replace(MAKE, groups=1, least=1), replace(TRAIN, groups=1, least=1, reuse=2))
+    fill(rows, 3)
+    for holder in (1, 1, 2):
+        made = rows.take("make")
+        rows.wrote(made.ids, ("y",), holder)
+        rows.done("make", made)
+    rows.lose(2)
+    uses = []
+    for _ in range(4):
+        taken = rows.take("train")
+        assert rows.next_size("train") == 0, "the first row has not been used twice"
+        rows.done("train", taken)
+        uses.append((taken.ids, taken.use))
+    assert uses == [((0,), 0), ((0,), 1), ((1,), 0), ((1,), 1)]
+
+
+def test_a_call_that_is_given_back_keeps_its_rows_within_the_window() -> None:
+    rows = table(replace(MAKE, groups=1, least=1), TRAIN, window=2)
+    fill(rows, 3)
+    rows.wrote([0, 1], ("y",), 0)
+    taken = rows.take("train")
+    rows.wrote([2], ("y",), 0)
+    assert (taken.ids, rows.n_ready("train")) == ((0, 1), 1)
+    rows.give_back("train", taken)
+    assert rows.take("train").ids == (0, 1)
+
+
+def test_a_call_that_was_not_begun_leaves_its_number() -> None:
+    rows = table(replace(MAKE, groups=1, least=1), TRAIN)
+    fill(rows, 4)
+    first = rows.take_ids("make", [0])
+    assert first.number == 1
+    rows.give_back("make", first, was_begun=False)
+    numbers = [(rows.take("make").number, rows.take("make").number)]
+    assert numbers == [(1, 2)]

@@ -14,18 +14,20 @@ from softs_fast.dataflow.rows.table import RowTable, Taken
 def plan_of(choice: random.Random) -> FlowPlan:
     group, per_step = choice.choice([1, 2, 3]), choice.choice([2, 4])
     sizes = [choice.choice([1, 2, per_step]) for _ in range(3)]
+    window = choice.choice([1, 1, 2, 3, 6])
+    reuse, passes = choice.choice([1, 2, 3]) if window == 1 else 1, choice.choice([1, per_step])
     functions = (
         FunctionPlan("make", (0,), ("prompt",), ("text", "logp"), sizes[0], choice.randint(1, sizes[0])),
         FunctionPlan("score", (1,), ("text",), ("reward",), sizes[1], choice.randint(1, sizes[1])),
-        FunctionPlan("train", (0,), ("text", "logp", "reward"), (), per_step, per_step, is_strict=True),
-        FunctionPlan("log", (2,), ("reward",), (), sizes[2], sizes[2]),
+        FunctionPlan("train", (0,), ("text", "logp", "reward"), (), passes, passes, reuse, is_strict=True),
+        FunctionPlan("log", (2,), ("reward",), (), sizes[2], sizes[2], choice.choice([1, 1, 2])),
         FunctionPlan("test", (2,), ("prompt",), (), 1, 1, partition="val"),
     )
     partitions = {
         "train": PartitionPlan("train", per_step, per_step * choice.randint(1, 3), 2),
         "val": PartitionPlan("val", 1, 2, 0),
     }
-    return FlowPlan(functions, partitions, {"train": ("prompt",), "val": ("prompt",)}, group)
+    return FlowPlan(functions, partitions, {"train": ("prompt",), "val": ("prompt",)}, group, window)
 
 
 class Pair:
@@ -36,6 +38,9 @@ class Pair:
         self.plan = plan_of(self.choice)
         self.table, self.naive = RowTable(self.plan), NaiveRows(self.plan)
         self.open: list[tuple[FunctionPlan, Taken]] = []
+        # Before it rows gather.
+        self.slow = self.choice.choice([None, *self.plan.functions])
+        self.losses = self.choice.choice([0.1, 0.1, 0.5])
 
     def act(self) -> None:
         getattr(
@@ -52,11 +57,17 @@ class Pair:
 
     def take(self) -> None:
         function = self.choice.choice(self.plan.functions)
+        if function is self.slow and self.choice.random() < 0.8:
+            return
         expected = self.naive.next(function)
         assert self.table.next_size(function.name) == len(expected)
         if expected:
             taken = self.table.take(function.name)
             assert list(taken.ids) == expected
+            uses = {self.naive.rows[row].uses[function.name] for row in expected}
+            if function.reuse > 1:
+                assert taken.use == max(uses)
+                assert len(uses) == 1 or not function.is_strict, "a pass is used as a whole"
             self.naive.take(function, expected)
             self.open.append((function, taken))
 
@@ -88,7 +99,7 @@ class Pair:
                 self.naive.drop(row)
 
     def lose(self) -> None:
-        if self.choice.random() < 0.1:
+        if self.choice.random() < self.losses:
             holder = self.choice.randrange(3)
             lacking = self.table.lose(holder)
             assert lacking == self.naive.lose(holder)
@@ -106,6 +117,10 @@ class Pair:
         assert sorted(self.table.freed()) == sorted(self.naive.take_freed())
         for name in self.plan.partitions:
             assert self.table.counts[name].complete == self.naive.complete[name]
+        for name, picked in self.naive.picked.items():
+            assert self.table.n_ready(name) == len(picked) * self.plan.group
+
+    def compare_holders(self) -> None:
         for row_id, row in self.naive.rows.items():
             for column in self.plan.columns:
                 assert set(self.table.holders(row_id, column)) == row.columns.get(column, set())
@@ -115,17 +130,19 @@ def check(first: int, last: int) -> None:
     for seed in range(first, last):
         pair = Pair(seed)
         try:
-            for _ in range(150):
+            for number in range(150):
                 pair.act()
                 pair.compare()
+                if number % 8 == 0:
+                    pair.compare_holders()
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
 
 
-@pytest.mark.parametrize("first", range(0, 400, 100))
+@pytest.mark.parametrize("first", range(0, 2_000, 250))
 def test_histories_of_rows(first: int) -> None:
-    check(first, first + 100)
+    check(first, first + 250)
 
 
 @pytest.mark.slow

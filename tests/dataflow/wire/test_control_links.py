@@ -78,6 +78,20 @@ def test_an_error_comes_after_what_arrived_before_it_in_the_same_call(
         assert master.receive(0.0) == [Received(3, StepEnded(1, 8))]
 
 
+def test_nothing_is_kept_of_workers_that_have_left(master: ControlMaster, token: str) -> None:
+    for seat in (3, 1_000_003, 2_000_003):  # as on hosts, where each process of a worker has its own
+        with ControlClient(master.endpoint, seat, token=token) as client:
+            take(master, 1)
+            master.send(seat, State(1, 9, shown(0)))
+            for frame in list(cut(encode(StepEnded(1, 7, digest="x" * 40)) + bytes(1 << 20)))[:-1]:
+                client.send(frame)  # and the last one never comes
+        while not (events := master.receive(WATCHDOG_S)):
+            pass  # a part of a message
+        assert isinstance(events[0], Left)
+        master.send(seat, State(1, 9, shown(0)))
+    assert (master._assemblers, master._got, master._sent) == ({}, {}, {})
+
+
 def test_another_thread_ends_a_wait_by_closing(master: ControlMaster, token: str) -> None:
     worker = ControlWorker(master.endpoint, token, 3)
     ended: list[str] = []

@@ -11,6 +11,7 @@ from typing import Any
 from ...errors import FlowError
 from ..declare.datasets import Dataset
 from ..rows.records import Tag
+from ..rows.tags import checked_tag
 from ..values import Value, check_value
 from ..worker.functions import Failure
 
@@ -20,8 +21,6 @@ _log = logging.getLogger(__name__)
 
 #: An iterable that is skipped forward for longer shows its progress, seconds.
 _PROGRESS_S = 5.0
-#: Characters of a tag.
-_MOST_TEXT = 1 << 16
 #: Stands for an element behind the end.
 _END = object()
 
@@ -124,11 +123,8 @@ class ShardReader:
         missing = [name for name in wanted if name not in item]
         if missing:
             raise FlowError(f"it lacks {', '.join(missing)}; it has {', '.join(map(str, item))}")
-        for name in self._dataset.tags:
-            _check_tag(name, item[name])
-        return [check_value(name, item[name]) for name in self._dataset.columns], {
-            name: item[name] for name in self._dataset.tags
-        }
+        tags = {name: checked_tag(f"tag {name!r}", item[name]) for name in self._dataset.tags}
+        return [check_value(name, item[name]) for name in self._dataset.columns], tags
 
 
 def _is_sequence(given: object) -> bool:
@@ -137,10 +133,3 @@ def _is_sequence(given: object) -> bool:
         and hasattr(given, "__getitem__")
         and not isinstance(given, Mapping | str | bytes)
     )
-
-
-def _check_tag(name: str, value: object) -> None:
-    if type(value) not in (int, float, bool) and not (isinstance(value, str) and len(value) <= _MOST_TEXT):
-        raise FlowError(
-            f"tag {name!r} is a {type(value).__name__}; need a number, True, False, or text of at most {_MOST_TEXT} characters"
-        )

@@ -178,14 +178,18 @@ class DataManager:
             self._remove(own, list(self._columns), wanted)
 
     def drop(self, column: str, ids: Sequence[int]) -> None:
-        """Drop one column of rows that have it. Their places are invalid from then on.
+        """Drop one column of rows, such as what a call has put that failed after that; see `free`.
+
+        Args:
+            column: its name.
+            ids: of rows; those of which nothing is here are skipped.
 
         Raises:
             FlowError: the store is closed.
             ForkedError: called in a fork of the process that made the store.
         """
         with self._lock:
-            self._remove(self._opened(), [column], list(ids))
+            self._remove(self._opened(), [column], ids)
 
     @property
     def node(self) -> str:
@@ -322,7 +326,7 @@ class DataManager:
             self._opened()
         self.fetched_bytes += int(places.n_bytes.sum())
         found = empty_values(places)
-        if len(found.pieces) == 1 and len(found.copies) == len(places):
+        if len(found.pieces) == 1 and all(kind == "tensor" for kind, _ in places.forms):
             # All values are tensors of one dtype: they are received where they stay.
             memory = found.pieces[0].view(torch.uint8).numpy()
             at = np.array([address for address, _, _ in found.copies], np.int64) - memory.ctypes.data
@@ -361,7 +365,7 @@ class DataManager:
             self.fetched_bytes += int(places.n_bytes.sum())
         return here
 
-    def _remove(self, own: OwnSegment, columns: list[str], ids: list[int]) -> None:
+    def _remove(self, own: OwnSegment, columns: list[str], ids: Sequence[int]) -> None:
         """Drop values that are there. A column without rows goes, as copies of weights have new names again and again."""
         gone = []
         for column in columns:

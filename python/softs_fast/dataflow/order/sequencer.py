@@ -227,12 +227,13 @@ class Sequencer:
         raise NeverFits(self._room.why((call.number, call.name) for call in waiting))
 
     def _give_all(self, epoch: list[Call], now_s: float) -> list[Output]:
-        busy_s = dict.fromkeys(self._alive, 0.0)
-        for one in self._tickets.values():
-            for worker in one.missing:
-                busy_s[worker] += one.step.expected_s
-        for call, step in in_order(epoch, busy_s.items()):
-            self._give(call, step, now_s)
+        if epoch:
+            busy_s = dict.fromkeys(self._alive, 0.0)
+            for one in self._tickets.values():
+                for worker in one.missing:
+                    busy_s[worker] += one.step.expected_s
+            for call, step in in_order(epoch, busy_s.items()):
+                self._give(call, step, now_s)
         outputs, self._outputs = self._outputs, []
         return outputs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 
 from ..declare.plan import FunctionPlan
@@ -55,20 +55,43 @@ class ReadyQueue:
 
     def push(self, group: Group) -> None:
         """Add a group, all rows of which have the inputs."""
+        self._add(group)
+        if group.index < self._anchor:
+            self._return_to(group)
+        self.choose()
+
+    def put_back(self, groups: Sequence[Group]) -> None:
+        """Add groups of a call that was not made, if they may be taken: all at once, so that none overtakes another one."""
+        for group in groups:
+            self._remove(group)
+            self._return_to(group)
+        for group in groups:
+            if self.may_take(group):
+                self._add(group)
+        self.choose()
+
+    def may_take(self, group: Group) -> bool:
+        """Return whether a function has yet to use a group, and all rows of it have the inputs."""
+        is_ready = group.n_ready[self.number] == len(group.rows)
+        return is_ready and not (group.taken | group.done) & self.bit
+
+    def discard(self, group: Group) -> None:
+        """Remove a group that is dropped, is taken by its ids, or lacks an input again."""
+        self._remove(group)
+        self._return_to(group)
+        self.choose()
+
+    def _add(self, group: Group) -> None:
         if not group.staged & self.bit:
             group.staged |= self.bit
             if group.again & self.bit:
                 self._n_again += 1
                 heappush(self._again, group.index)
-                return
-            self._n_staged += 1
-            heappush(self._heap, group.index)
-            if group.index < self._anchor:
-                self._return_to(group)
-            self.choose()
+            else:
+                self._n_staged += 1
+                heappush(self._heap, group.index)
 
-    def discard(self, group: Group) -> None:
-        """Remove a group that is dropped, is taken by its ids, lacks an input again, or was given back."""
+    def _remove(self, group: Group) -> None:
         if group.staged & self.bit:
             group.staged &= ~self.bit
             if group.again & self.bit:
@@ -76,8 +99,6 @@ class ReadyQueue:
             else:
                 self._n_staged -= 1
             self._chosen.pop(group.index, None)
-        self._return_to(group)
-        self.choose()
 
     @property
     def n_ready(self) -> int:
@@ -111,6 +132,9 @@ class ReadyQueue:
                 group.staged &= ~self.bit
                 group.taken |= self.bit
                 taken.append(group)
+                if self.plan.reuse > 1:
+                    # It is not passed before its last use, and was while it was chosen.
+                    self._anchor = min(self._anchor, index)
         taken = self._parted(taken, heap, 1 if is_again else self.plan.least)
         if is_again:
             self._n_again -= len(taken)

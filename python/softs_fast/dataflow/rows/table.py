@@ -353,8 +353,8 @@ class RowTable:
             elif is_last and not group.uses:
                 group.places[queue.number] = -1
                 self._n_begun[queue.number] -= 1
-            queue.discard(group)
-            self._offer(group, queue)
+        queue.put_back(own)
+        for group in own:
             self._make_again(group, None if queue.plan.is_strict else queue)
 
     def current(self, function: str, taken: Taken) -> tuple[int, ...]:
@@ -479,7 +479,7 @@ class RowTable:
         return Taken(ids, tuple(groups), step, age, use, ends_step, number, is_repeat, n_counted)
 
     def _offer(self, group: Group, queue: ReadyQueue) -> None:
-        if group.n_ready[queue.number] == len(group.rows) and not (group.taken | group.done) & queue.bit:
+        if queue.may_take(group):
             queue.push(group)
 
     def _remove(self, group: Group) -> None:

@@ -6,14 +6,14 @@ import threading
 from collections import deque
 
 from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, PeerTimeout, WireError
-from ..control import ControlClient, ControlLimits, ControlServer, Ended
+from ..control import ControlClient, ControlLimits, ControlServer, Ended, Published
 from ..control import Joined as ControlJoined
 from ..control import Left as ControlLeft
 from ..control import Received as ControlReceived
 from .frames import Assembler, cut
 from .layouts import KnownLayouts
 from .links import Joined, Left, LinkEvent, Received
-from .messages import Message, decode, encode
+from .messages import Message, RunHook, decode, encode
 
 __all__ = ["ControlMaster", "ControlWorker"]
 
@@ -54,6 +54,8 @@ class ControlMaster:
         #: What has arrived and was not returned yet, and the error that comes before it.
         self._arrived: deque[ControlJoined | ControlReceived | ControlLeft] = deque()
         self._error: WireError | None = None
+        #: The hook that was sent last, and its frames: all its workers get the same.
+        self._last_hook: tuple[RunHook | None, list[bytes]] = (None, [])
 
     @property
     def endpoint(self) -> str:
@@ -69,12 +71,19 @@ class ControlMaster:
         """
         server = self._open()
         try:
-            for frame in cut(encode(message, self._sent.setdefault(worker, KnownLayouts()))):
+            for frame in self._frames(worker, message):
                 server.send(worker, frame)
         except PeerBusy as error:
             raise FlowError(f"worker {worker} takes no more orders: {error}") from error
         except PeerLost:
             self._sent.pop(worker, None)  # its successor has got none of it
+
+    def _frames(self, worker: int, message: Message) -> list[bytes]:
+        if not isinstance(message, RunHook):
+            return list(cut(encode(message, self._sent.setdefault(worker, KnownLayouts()))))
+        if message is not self._last_hook[0]:
+            self._last_hook = message, list(cut(encode(message)))
+        return self._last_hook[1]
 
     def receive(self, timeout_s: float) -> list[LinkEvent]:
         """Return what has happened, as soon as something has, or nothing when the time is over.
@@ -113,6 +122,9 @@ class ControlMaster:
         if isinstance(event, ControlJoined):
             self._assemblers[event.worker], self._got[event.worker] = Assembler(), KnownLayouts()
             return Joined(event.worker, event.pid, event.host)
+        # Each process of a worker may have a number of its own: nothing is kept of those that have left.
+        self._assemblers.pop(event.worker, None)
+        self._got.pop(event.worker, None)
         return Left(event.worker, event.reason)
 
     def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
@@ -121,8 +133,16 @@ class ControlMaster:
         Raises:
             FlowError: it has published nothing of that name, has left, or does not answer in time.
         """
+        return self.ask_with_age(worker, what, timeout_s).value
+
+    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
+        """As `MasterLink.ask_with_age`.
+
+        Raises:
+            FlowError: see `ask`.
+        """
         try:
-            return self._open().ask(worker, what, timeout_s)
+            return self._open().ask_with_age(worker, what, timeout_s)
         except (PeerTimeout, PeerLost, PeerBusy, ConfigError) as error:
             raise FlowError(f"worker {worker} does not answer {what!r}: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -28,6 +29,7 @@ from .checks import (
 )
 from .elements import LAYOUTS as ELEMENT_LAYOUTS
 from .elements import ElementsRead, ReadElements, check_elements
+from .forms import HookForm, SliceForm, checked_form, checked_slice
 from .layouts import KnownLayouts, checked_shown, shown_as_wire, with_layout
 
 __all__ = [
@@ -61,39 +63,6 @@ _MOST_TEXT = 1 << 17
 _BIG = (1 << 63) - 1
 
 Columns = tuple[tuple[Place, ...], ...]
-
-
-@dataclass(frozen=True)
-class HookForm:
-    """A hook that the flow has not declared, because a caller has posted it; never a function of the user's.
-
-    Attributes:
-        kind: name of its class.
-        roles: numbers of its roles.
-        eta: of a mix of weights.
-        folder: of a checkpoint, or the path of a file of rows.
-        column: see `LoadRows`, like the next two.
-    """
-
-    kind: str
-    roles: tuple[int, ...]
-    eta: float = 1.0
-    folder: str = ""
-    column: str = ""
-    pieces: tuple[int, ...] = ()
-    groups: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class SliceForm:
-    """What one worker of several has of the rows of a call; see `Slice`."""
-
-    n_real: int
-    n_rows: int
-    n_all: int
-    n_ranks: int
-    is_head: bool
-    longest: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -319,37 +288,6 @@ _NAME = text(1 << 10)
 _TAGS = table(_NAME, tag, 1 << 10)
 
 
-def _form(name: str, value: Any) -> HookForm:
-    if type(value) is not list or len(value) != 7:
-        raise WireError(f"{name} is {repr(value)[:60]}; need the form of a hook")
-    kind, roles, eta, folder, column, pieces, groups = value
-    return HookForm(
-        text(32)(name, kind),
-        listing(integer(0, _MOST_ROWS), 64)(name, roles),
-        number(name, eta),
-        text(1 << 12)(name, folder),
-        _NAME(name, column),
-        _IDS(name, pieces),
-        _IDS(name, groups),
-    )
-
-
-def _slice(name: str, value: Any) -> SliceForm:
-    if type(value) is not list or len(value) != 6:
-        raise WireError(f"{name} is {repr(value)[:60]}; need the slice of a call")
-    n_real, n_rows, n_all, n_ranks, is_head, longest = value
-    for one in (n_rows, n_all, n_ranks):
-        integer(1, _MOST_ROWS)(name, one)
-    return SliceForm(
-        integer(0, n_all)(name, n_real),
-        n_rows,
-        n_all,
-        n_ranks,
-        boolean(name, is_head),
-        listing(_ID, 1 << 12)(name, longest),
-    )
-
-
 def _place(name: str, value: Any) -> Place:
     columns = places(name, value)
     if len(columns) != 1 or len(columns[0]) != 1:
@@ -365,14 +303,14 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             *(_ID, _ID, _ID, integer(0, 1 << 16)),
             *(_IDS, places, listing(_TAGS, _MOST_ROWS)),
             *(_ID, _ID, boolean, _ID),
-            optional(_slice),
+            optional(checked_slice),
         ),
     ),
     RunHook: (
         2,
         (
             *(_ID, _ID, _ID),
-            *(integer(-1, 1 << 16), optional(_form), integer(-1, 1 << 16), _ID),
+            *(integer(-1, 1 << 16), optional(checked_form), integer(-1, 1 << 16), _ID),
         ),
     ),
     AbortStep: (3, (_ID, _ID, _TEXT)),
@@ -402,7 +340,26 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
     Fetched: (22, (_ID, _ID, _IDS, listing(_NAME, 1 << 12), places)),
     **ELEMENT_LAYOUTS,
 }
-_KINDS = {number: (kind, checks) for kind, (number, checks) in _LAYOUTS.items()}
+#: Of each number the kind, and of its fields the names in errors and the checks.
+_KINDS = {
+    number: (
+        kind,
+        tuple(
+            (f"{kind.__name__}: {one.name}", check) for one, check in zip(fields(kind), checks, strict=True)
+        ),
+    )
+    for kind, (number, checks) in _LAYOUTS.items()
+}
+_NAMES = {kind: tuple(one.name for one in fields(kind)) for kind in _LAYOUTS}
+#: Fields that are no plain types.
+_AS_WIRE: dict[str, Callable[[Any, KnownLayouts | None], Any]] = {
+    "columns": lambda columns, known: with_segments(columns),
+    "form": lambda form, known: list(vars(form).values()),
+    "near": lambda place, known: with_segments(((place,),)),
+    "part": lambda part, known: list(vars(part).values()),
+    "shown": shown_as_wire,
+}
+_COUNTED = (RunMain, RunMove, StepEnded, Fetched, ReadElements, ElementsRead)
 
 
 def encode(message: Message, known: KnownLayouts | None = None) -> bytes:
@@ -416,19 +373,9 @@ def encode(message: Message, known: KnownLayouts | None = None) -> bytes:
         WireError: it is too long, or has a number that messages do not have.
     """
     values: list[Any] = [_LAYOUTS[type(message)][0]]
-    for one in fields(message):
-        value = getattr(message, one.name)
-        if one.name == "columns":
-            value = with_segments(value)
-        elif isinstance(value, Shown):
-            value = shown_as_wire(value, known)
-        elif isinstance(value, Place):
-            value = with_segments(((value,),))
-        elif isinstance(value, HookForm):
-            value = list(vars(value).values())
-        elif isinstance(value, SliceForm):
-            value = [getattr(value, one.name) for one in fields(value)]
-        values.append(value)
+    for name in _NAMES[type(message)]:
+        value, as_wire = getattr(message, name), _AS_WIRE.get(name)
+        values.append(value if as_wire is None or value is None else as_wire(value, known))
     try:
         data: bytes = msgpack.packb(values, unicode_errors="surrogatepass")
     except (TypeError, OverflowError, ValueError) as error:
@@ -463,13 +410,12 @@ def decode(data: bytes, known: KnownLayouts | None = None) -> Message:
         raise WireError(f"a {kind.__name__} has {len(values) - 1} fields; need {len(checks)}")
     if kind is State:
         values[3] = with_layout(values[3], known)
-    made = kind(
-        *(
-            check(f"{kind.__name__}: {one.name}", value)
-            for check, one, value in zip(checks, fields(kind), values[1:], strict=True)
-        )
-    )
-    _check_counts(made)
+    try:
+        made = kind(*(check(name, value) for (name, check), value in zip(checks, values[1:], strict=True)))
+    except RecursionError:  # of `repr`, for a text that says what is wrong
+        raise WireError(f"a {kind.__name__} has lists within lists that are too deep") from None
+    if kind in _COUNTED:
+        _check_counts(made)
     if known is not None and isinstance(made, State):
         known.note(made.shown.layout)
     return made  # type: ignore[no-any-return]

@@ -13,6 +13,7 @@ from ..declare.calls import MFCDef
 from ..devices import device_work, wait_for_devices
 from ..objects import Objects, numbers_of
 from ..rows.records import Tag
+from ..rows.tags import checked_tags
 from ..values import Value, cut, digest_of
 from .work import Slice
 
@@ -118,7 +119,7 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
         digests: whether a digest of ids and inputs is taken.
 
     Raises:
-        FlowError: it returned something that is no output.
+        FlowError: it returned something that is no output, or a tag is none; see `checked_tags`.
         Exception: what the function raised.
     """
     own_ids, rows = batch.own_ids, _rows(call, batch, group)
@@ -139,7 +140,9 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
         return Outcome()
     _outputs(call, rows, n_rows, result, outcome)
     outcome.dropped, outcome.failed = rows.dropped, rows.failed
-    outcome.tags = {row_id: tags for row_id, tags in zip(own_ids, batch.tags, strict=True) if tags}
+    outcome.tags = {
+        row_id: checked_tags(row_id, tags) for row_id, tags in zip(own_ids, batch.tags, strict=True) if tags
+    }
     return outcome
 
 
@@ -164,7 +167,11 @@ def _rows(call: MFCDef, batch: Batch, group: int) -> Rows:
         use=batch.use,
         ends_step=batch.ends_step,
         age=batch.age,
-        tags=[batch.tags[i] for i in places],
+        # What is written to those of padding is no data.
+        tags=[
+            batch.tags[i] if place < len(batch.own_ids) else dict(batch.tags[i])
+            for place, i in enumerate(places)
+        ],
         weight=1.0 if part is None else part.n_real * part.n_ranks / part.n_all,
         longest=None if part is None else dict(zip(names, part.longest, strict=True)),
     )

@@ -37,7 +37,7 @@ from ..wire.messages import (
 from .functions import Failure, Outcome
 from .orders import work_of
 from .part import Part
-from .work import name_of
+from .work import Work, name_of
 
 __all__ = ["WorkerLoop"]
 
@@ -69,6 +69,8 @@ class WorkerLoop:
     _last_ticket: int = field(default=0, init=False)
     _is_ending: bool = field(default=False, init=False)
     _shown: Order | None = field(default=None, init=False)
+    #: The step of now, and what is to be done.
+    _work: tuple[Order, Work] | None = field(default=None, init=False)
     _since_s: float = field(default_factory=time.monotonic, init=False)
     #: Of the master that has ordered the step of now.
     _incarnation: int = field(default=0, init=False)
@@ -127,8 +129,7 @@ class WorkerLoop:
         self._publish_inside(order)
         self._incarnation = order.incarnation
         try:
-            assert isinstance(order.step.work, RunMain | RunHook | RunMove)
-            work = work_of(self.declaration, order.step.work)
+            work = self._work_of(order)
             outcome, n_bytes = self._part.run(
                 work,
                 order.ticket,
@@ -142,6 +143,7 @@ class WorkerLoop:
             self._last_ticket = order.ticket
             self._aborted = None
             self._executor.leave()
+            self._work = None
         self._publish_inside(None)
         failure = outcome.failure
         if failure is not None:
@@ -173,9 +175,15 @@ class WorkerLoop:
         self._drop_states(ticket)
         self.link.send(StepEnded(incarnation, ticket, failure=(reason, reason)))
 
+    def _work_of(self, order: Order) -> Work:
+        if self._work is None or self._work[0] is not order:
+            assert isinstance(order.step.work, RunMain | RunHook | RunMove)
+            self._work = (order, work_of(self.declaration, order.step.work))
+        return self._work[1]
+
     def _failed(self, order: Order, failure: Failure, outcome: Outcome) -> None:
         self._executor.fail(order.call)
-        self.store.free(outcome.ids)
+        self._part.drop(outcome.ids, outcome.columns)
         self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
 
     def _drop_states(self, ticket: int) -> None:
@@ -243,8 +251,8 @@ class WorkerLoop:
         """Say what this worker is inside of, and for what it waits there; the link answers while Python is busy."""
         if order is not self._shown:
             self._shown, self._since_s = order, time.monotonic()
-        inside: dict[str, object] = {"since_s": self._since_s} | ({"waits": waits} if waits else {})
-        if order is not None and isinstance(order.step.work, RunMain | RunHook | RunMove):
-            work = work_of(self.declaration, order.step.work)
-            inside |= {"ticket": order.ticket, "name": name_of(work)}
+        inside: dict[str, object] = {"seconds": time.monotonic() - self._since_s}
+        inside |= {"waits": waits} if waits else {}
+        if order is not None:
+            inside |= {"ticket": order.ticket, "name": name_of(self._work_of(order))}
         self.link.publish("inside", msgpack.packb(inside))

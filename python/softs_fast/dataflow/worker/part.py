@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
@@ -97,7 +97,7 @@ class Part:
                     return Outcome(failure=failure, unread=True), 0
                 outcome = self._main(work, inputs)
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
-                self._keep(outcome)
+                outcome.columns = self._put(outcome)
             elif isinstance(work, MoveWork):
                 self._move(work, ticket)
             elif isinstance(work.hook, LoadRows):
@@ -113,42 +113,41 @@ class Part:
         outcome.seconds = time.monotonic() - began - read_s
         return outcome, n_bytes
 
-    def _keep(self, outcome: Outcome) -> None:
-        """Put the columns that a function has made into the store of this process: all, or nothing.
-
-        Raises:
-            FlowError: there is no room.
-        """
-        kept: dict[str, list[Place]] = {}
-        try:
-            for column, values in outcome.columns.items():
-                kept[column] = list(self._store.put(column, outcome.ids, values))
-        except BaseException:
-            for column in kept:
-                self._store.drop(column, outcome.ids)
-            raise
-        outcome.columns = dict(kept)
-
     def free(self, ids: Sequence[int]) -> None:
         """Drop rows, and what was brought of them or for calls that are over."""
         self._store.free(ids)
         self.kept.free(ids)
 
+    def drop(self, ids: Sequence[int], columns: Iterable[str]) -> None:
+        """Drop what a call has put, and nothing else of its rows."""
+        for column in columns:
+            self._store.drop(column, ids)
+
     def _read_all(self, work: MainWork, ticket: int) -> tuple[dict[str, list[Value]], float, Failure | None]:
         """Return the inputs of a function and how long they took, or why they cannot be read.
 
         Then no worker of its role enters it. The time is that of the reading alone, not that of waiting for the others.
+
+        Raises:
+            Exception: what the reading has raised beside `Unreadable`, such as that memory is short.
         """
-        inputs, unread, began = {}, None, time.monotonic()
+        inputs: dict[str, list[Value]] = {}
+        error: Exception | None = None
+        began = time.monotonic()
         try:
             inputs = self._inputs(work, ticket)
-        except Unreadable as error:
-            unread = Failure.of(error)
+        except Exception as caught:
+            error = caught  # the others wait for what this worker says, whatever it is
         read_s = time.monotonic() - began
-        if not self._objects.agree(self._functions[work.function].model_name, unread is None):
+        is_well = self._objects.agree(self._functions[work.function].model_name, error is None)
+        if isinstance(error, Unreadable):
+            return {}, read_s, Failure.of(error)
+        if error is not None:
+            raise error
+        if not is_well:
             text = "another worker of the role could not read its rows"
-            unread = unread or Failure(text, f"{Unreadable.__name__}: {text}")
-        return inputs, read_s, unread
+            return {}, read_s, Failure(text, f"{Unreadable.__name__}: {text}")
+        return inputs, read_s, None
 
     def _inputs(self, work: MainWork, ticket: int) -> dict[str, list[Value]]:
         here = {
@@ -167,6 +166,17 @@ class Part:
         declared = self._declaration
         call = self._functions[work.function]
         return call_function(call, self._objects, batch, group=declared.group, digests=declared.digests)
+
+    def _put(self, outcome: Outcome) -> dict[str, list[Place]]:
+        """Keep the columns that a function has made, all of them or none; returns their places."""
+        places: dict[str, list[Place]] = {}
+        try:
+            for column, values in outcome.columns.items():
+                places[column] = list(self._store.put(column, outcome.ids, values))
+        except BaseException:
+            self.drop(outcome.ids, places)
+            raise
+        return places
 
     def _hook(
         self, work: HookWork, ticket: int, await_state: AwaitState, show_to: Callable[[Shown], None]
