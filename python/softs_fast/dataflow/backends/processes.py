@@ -43,14 +43,14 @@ from ..worker.functions import Failure, Outcome
 from ..worker.orders import message_of
 from ..worker.part import Part
 from ..worker.work import HookWork, MainWork, MoveWork, Work
-from .backend import Back, Done, Event, Lost
+from .backend import Back, Done, Event, Lost, WaitInterrupted
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
 from .sends import Sends
 from .sightings import Sight, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
 
-__all__ = ["Nodes", "ProcessBackend", "WaitInterrupted", "WorkerProcesses"]
+__all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
 
 #: How long a worker may take to answer what its native thread answers, seconds.
 _ASK_S = 10.0
@@ -60,10 +60,6 @@ _JOIN_S = 60.0
 _SLICE_S = 0.5
 #: One wait otherwise. Messages and signals end it, so it need not be short.
 _LONG_SLICE_S = 60.0
-
-
-class WaitInterrupted(KeyboardInterrupt):
-    """Ctrl-C has ended a wait for messages, and none is lost: the flow may go on."""
 
 
 @dataclass

@@ -215,7 +215,7 @@ class CommonSaves:
         path = self._path / save.name
         if self._known != save.name:
             found = files.read(path / _FILE)
-            since = []
+            since: list[Again] = []
             for name, n_read in save.n_read.items():
                 state = found["sources"].get(name)
                 since += self._read_behind(name, n_read, state)
