@@ -42,7 +42,7 @@ from ..worker.functions import Failure, Outcome
 from ..worker.orders import Messages
 from ..worker.part import Part
 from ..worker.work import MainWork, MoveWork, Work
-from .backend import Back, Done, Event, Lost
+from .backend import Back, Done, Event, Lost, WaitInterrupted
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
 from .notes import StoreNotes
@@ -51,7 +51,7 @@ from .sent import Sent
 from .sightings import Sight, inside_of, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
 
-__all__ = ["Nodes", "ProcessBackend", "WaitInterrupted", "WorkerProcesses"]
+__all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
 
 #: How long a worker may take to answer what its native thread answers, seconds.
 _ASK_S = 10.0
@@ -61,10 +61,6 @@ _JOIN_S = 60.0
 _SLICE_S = 0.5
 #: One wait otherwise. Messages and signals end it, so it need not be short.
 _LONG_SLICE_S = 60.0
-
-
-class WaitInterrupted(KeyboardInterrupt):
-    """Ctrl-C has ended a wait for messages, and none is lost: the flow may go on."""
 
 
 class ProcessBackend:
