@@ -111,7 +111,10 @@ def run(
     check_flat(most(samples[:half]), most(samples[half:]))
     assert most(samples).keys() >= reached
     for (bytes_before, *before), (bytes_after, *after) in zip(early, late, strict=True):
-        assert after == before, "threads and descriptors"
+        # A common save that is under way has a thread and files.
+        room = 0 if flow._saves is None else 3
+        for n_before, n_after in zip(before, after, strict=True):
+            assert abs(n_after - n_before) <= room, "threads and descriptors"
         if n_steps >= 1000:
             assert bytes_after - bytes_before < MOST_BYTES
 
