@@ -84,12 +84,12 @@ class Sources:
         return source.state_dict() if source is not None and self.n_read[partition] else None
 
     def restore(self, partition: str, n_read: int, state: Any) -> None:
-        """Have a source that was not read yet go on behind so many elements.
+        """Have a source go on behind so many elements, counted from its first one.
 
         Args:
             partition: of the source.
             n_read: how many were read.
-            state: what `state` said; None: they are skipped.
+            state: what `state` said; None: those that are left are skipped, none if more were read.
 
         Raises:
             FlowError: it is another source than it was.
@@ -107,9 +107,9 @@ class Sources:
             source.load_state_dict(state)
             given, iterator = self._given[partition]
             self.iterators[partition] = iterator if source is iterator else iter(given)
+            self.n_read[partition] = n_read
         else:
             self._skip(partition, n_read)
-        self.n_read[partition] = n_read
 
     def n_elements(self, partition: str) -> int | None:
         """Return how many elements a source of this process has; None if it is no sequence."""
@@ -118,15 +118,21 @@ class Sources:
 
     def _skip(self, partition: str, n: int) -> None:
         shown_s = time.monotonic()
-        for i in range(n):
-            if next(self.iterators[partition], None) is None:
+        # Each one counts at once: this may be interrupted, and goes on there when the flow is opened again.
+        while self.n_read[partition] < n:
+            if self.read(partition) is None:
                 raise FlowError(
-                    f"the source of partition {partition!r} ends after {i} elements, and {n} of it were read before: it "
-                    "is another one than that of the journal"
+                    f"the source of partition {partition!r} ends after {self.n_read[partition]} elements, and {n} of it "
+                    "were read before: it is another one than that of the journal"
                 )
             if time.monotonic() - shown_s > _PROGRESS_S:
                 shown_s = time.monotonic()
-                _log.info("source of partition %r: %d of %d elements are skipped", partition, i + 1, n)
+                _log.info(
+                    "source of partition %r: %d of %d elements are skipped",
+                    partition,
+                    self.n_read[partition],
+                    n,
+                )
 
     def _stateful(self, partition: str) -> Any:
         """Return what keeps the position of a source: it or its iterator; None if neither does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from .backends.backend import Backend
 from .backends.fleet_processes import FleetProcesses, declaration_of
 from .backends.host_processes import HostOptions, HostProcesses
 from .backends.local import LocalBackend
-from .backends.processes import ProcessBackend
+from .backends.processes import ProcessBackend, WaitInterrupted
 from .backends.ranks import RankBackend
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
@@ -230,14 +231,18 @@ class Flow(StartedFlow):
     def initialize(self) -> Self:
         """Make the objects of all roles; `with` calls it.
 
+        A flow that was open before begins anew: from its last common save or, without a journal, with new objects and
+        step 1. Sources go on behind what was read of them; rows that were not used up then are dropped without a journal.
+
         Raises:
-            ConfigError: the journal is in use, or of another flow.
+            ConfigError: the journal is in use, of another flow, or without what this object has saved there.
             FlowError: a worker process could not begin, or the last common save cannot be loaded.
         """
         if not self._is_open:
             try:
+                self._error, self._n_steps = None, 0
+                self._use(self._backend)  # without what was there before a reset
                 if self._saves is not None:
-                    self._use(self._backend)  # without what was there before a reset
                     self._saves.open()
                 self._begin()
             except BaseException:
@@ -340,20 +345,21 @@ class Flow(StartedFlow):
         if automatic or (self._saves is not None and self._saves.is_open):
             self._save()
         runner, doing = self._runner, self._backend.doing
-        with doing.what("reads the source of rows"):
+        with self._sticky("the source of rows", Exception), doing.what("reads the source of rows"):
             admitted = automatic and self._admission.fill()
         watch = self._watch
         if watch is not None:
             timeout_s = watch.limit(timeout_s)
         try:
-            with doing.what("waits for workers"):
+            with self._sticky("a step", WaitInterrupted), doing.what("waits for workers"):
                 acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
         except (TooOld, ValueError) as error:
             # Rows that were taken are in no call: the flow would go on without them.
             self._error = FlowError(str(error))
             raise self._error from error
         if runner.lost is not None and self._may_go_back():
-            self._go_back(runner.lost)
+            with self._sticky("the start of all workers"):
+                self._go_back(runner.lost)
             return True
         self._error = runner.lost
         if self._error is None and watch is not None:
@@ -372,6 +378,19 @@ class Flow(StartedFlow):
             )
             raise self._error
         return acted or admitted
+
+    @contextlib.contextmanager
+    def _sticky(self, what: str, *harmless: type[BaseException]) -> Iterator[None]:
+        """Have the flow go on no more if this is cut short, as by Ctrl-C: what had been taken is never answered."""
+        try:
+            yield
+        except harmless:
+            raise
+        except BaseException as error:
+            said = ": ".join(one for one in (type(error).__name__, str(error)) if one)
+            text = f"{what} was interrupted by {said}; the flow cannot go on: close it, and open it again"
+            self._error = error if isinstance(error, FlowError) else FlowError(text)
+            raise
 
     def _save(self) -> None:
         """Begin or end a common save, if it is time."""

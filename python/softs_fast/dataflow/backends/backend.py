@@ -162,6 +162,9 @@ class Backend(Protocol):
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """Return what is seen of workers that have not ended a step; without those that have, or cannot be ended."""
 
+    def held_back(self) -> frozenset[int]:
+        """Return tickets of which a worker has no order yet, as values are on their way to its host for another step."""
+
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """Return what each worker process is inside of, by its number, with its Python code if asked; any thread may ask."""
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
+from torch import Tensor
+
 from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, LoadRows
 from ..declare.roles import Placement
@@ -51,7 +53,10 @@ class LocalBackend(OneProcess):
         return []
 
     def close(self, *, goes_on: bool = False) -> None:
-        """Drop the objects."""
+        """Drop the objects, and orders that have not run."""
+        self._orders.clear()
+        self._missing.clear()
+        self._skipped.clear()
         self.elements.close()
         self._objects.close()
 
@@ -60,8 +65,8 @@ class LocalBackend(OneProcess):
         return values
 
     def values(self, places: Sequence[Any]) -> list[Value]:
-        """Return the values: they are here."""
-        return list(places)
+        """Copy values: what is changed in a copy is not seen by others, as with workers in other processes."""
+        return [_copy(value) for value in places]
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Nothing is to be done: values go with their last place."""
@@ -131,9 +136,8 @@ class LocalBackend(OneProcess):
         outcome, n_bytes, began = Outcome(), 0, time.monotonic()
         try:
             if isinstance(work, MainWork):
-                batch = Batch(
-                    work.ids, work.columns, work.tags, work.step, work.use, work.ends_step, work.age
-                )
+                columns = {name: self.values(places) for name, places in work.columns.items()}
+                batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age)
                 declared = self._declaration
                 outcome = call_function(
                     self._functions[work.function],
@@ -152,3 +156,9 @@ class LocalBackend(OneProcess):
             outcome = Outcome(failure=Failure.of(error))
         outcome.began_s, outcome.seconds = began, time.monotonic() - began
         return outcome, n_bytes
+
+
+def _copy(value: Value) -> Value:
+    if isinstance(value, Tensor):
+        return value.clone()
+    return [one.clone() for one in value] if isinstance(value, list) else value

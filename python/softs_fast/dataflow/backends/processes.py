@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -33,24 +33,24 @@ from ..wire.messages import (
     End,
     Fetched,
     Free,
-    Message,
     ReadElements,
     Ready,
     State,
     StepEnded,
 )
 from ..worker.functions import Failure, Outcome
-from ..worker.orders import message_of
+from ..worker.orders import Messages
 from ..worker.part import Part
-from ..worker.work import HookWork, MainWork, MoveWork, Work
+from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
 from .sends import Sends
-from .sightings import Sight, look_at, sights_of
+from .sent import Sent
+from .sightings import Sight, inside_of, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
 
-__all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
+__all__ = ["Nodes", "ProcessBackend", "WaitInterrupted", "WorkerProcesses"]
 
 #: How long a worker may take to answer what its native thread answers, seconds.
 _ASK_S = 10.0
@@ -62,25 +62,8 @@ _SLICE_S = 0.5
 _LONG_SLICE_S = 60.0
 
 
-@dataclass
-class _Sent:
-    """A ticket that was sent.
-
-    Attributes:
-        order: of the step.
-        open: workers that have not reported.
-        all: workers that got it.
-        shown_by: workers that keep weights for others.
-        works: what each worker was told.
-        n_gone: how many workers had left by then.
-    """
-
-    order: Order
-    open: set[int] = field(default_factory=set)
-    all: set[int] = field(default_factory=set)
-    shown_by: set[int] = field(default_factory=set)
-    works: dict[int, Work | None] = field(default_factory=dict)
-    n_gone: int = 0
+class WaitInterrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a wait for messages, and none is lost: the flow may go on."""
 
 
 class ProcessBackend:
@@ -118,9 +101,8 @@ class ProcessBackend:
         self._here: set[int] = set()
         self._restartable = restartable(declaration)
         self._own: deque[tuple[Order, Work | None]] = deque()
-        self._sent: dict[int, _Sent] = {}
-        #: The hook that was sent last: its ticket, what it is, and its message.
-        self._hook: tuple[int, Work, Message] | None = None
+        self._sent: dict[int, Sent] = {}
+        self._messages = Messages(declaration)
         self._events: list[Event] = []
         self.elements = RemoteElements(declaration, self._request, self._ask)
 
@@ -171,7 +153,8 @@ class ProcessBackend:
         try:
             if link is not None and not (goes_on and self._nodes is not None):
                 for worker in set(self._pids) - self._left | self._away:
-                    link.send(worker, End())
+                    with contextlib.suppress(FlowError):  # one that reads nothing is killed
+                        link.send(worker, End())
             self._processes.close()
         finally:
             if link is not None:
@@ -214,7 +197,7 @@ class ProcessBackend:
         if self._has_left(worker):
             self._sends.skip(worker, order)
             return
-        sent = self._sent.setdefault(order.ticket, _Sent(order, n_gone=self._departures.n_gone))
+        sent = self._sent.setdefault(order.ticket, Sent(order, n_gone=self._departures.n_gone))
         sent.open.add(worker)
         sent.all.add(worker)
         self._sends.order(worker, order, work)
@@ -227,15 +210,7 @@ class ProcessBackend:
         elif made is None:
             self._end(worker, order.incarnation, order.ticket, Outcome(), 0)
         elif worker not in self._left:
-            self._link.send(worker, self._message(order, made))
-
-    def _message(self, order: Order, work: Work) -> Message:
-        """Return the message of an order; all workers of a hook get one."""
-        if not isinstance(work, HookWork):
-            return message_of(self._declaration, order, work)
-        if self._hook is None or self._hook[:2] != (order.ticket, work):
-            self._hook = (order.ticket, work, message_of(self._declaration, order, work))
-        return self._hook[2]
+            self._link.send(worker, self._messages.of(order, made))
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Have a worker skip a step."""
@@ -300,6 +275,10 @@ class ProcessBackend:
         sent = self._sent.get(ticket)
         return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
 
+    def held_back(self) -> frozenset[int]:
+        """Return tickets of which an order waits for values."""
+        return self._sends.held_back()
+
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """Return what each worker process is inside of; any thread may ask."""
         link, left = self._link, set(self._left)
@@ -359,10 +338,8 @@ class ProcessBackend:
         """
         found = {}
         for worker in sorted(set(self._pids) - self._left):
-            one = msgpack.unpackb(self._ask(worker, "inside"))
-            one["pid"] = self._pids[worker]
-            one["seconds"] = max(time.monotonic() - one.pop("since_s"), 0.0)
-            found[worker] = one
+            assert self._link is not None
+            found[worker] = inside_of(self._link, worker, _ASK_S) | {"pid": self._pids[worker]}
         return found
 
     def _ask(self, worker: int, what: str) -> bytes:
@@ -371,7 +348,11 @@ class ProcessBackend:
 
     def _receive(self, timeout_s: float) -> None:
         assert self._link is not None
-        for event in self._link.receive(timeout_s):
+        try:
+            events = self._link.receive(timeout_s)
+        except KeyboardInterrupt:
+            raise WaitInterrupted from None
+        for event in events:
             if isinstance(event, Left):
                 self._leave(event)
             elif isinstance(event, Joined):

@@ -136,6 +136,10 @@ class Sends:
         """Return the number of the node of each worker, and of the master; None: all are on one."""
         return self._copies.nodes if self._copies is not None else None
 
+    def held_back(self) -> frozenset[int]:
+        """Return tickets of orders that wait."""
+        return frozenset(order.ticket for orders in self._orders.values() for order, _ in orders)
+
     def holders(self, column: str, ids: Sequence[int], places: Sequence[Place]) -> list[tuple[int, ...]]:
         """Return which workers have each value."""
         if self._copies is None:

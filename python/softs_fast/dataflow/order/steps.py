@@ -26,7 +26,8 @@ class Step:
         kind: what it is.
         workers: the participants, at least one.
         work: what they do; of no meaning to the order.
-        expected_s: measured time, or a guess; it only chooses between orders that are all correct.
+        expected_s: a constant for each kind of step; it only chooses between orders that are all correct. Measured times
+            are no better, see docs/dataflow_design.md.
     """
 
     kind: Kind

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 
 from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, PeerTimeout, WireError
-from ..control import ControlClient, ControlLimits, ControlServer, Ended
+from ..control import ControlClient, ControlLimits, ControlServer, Ended, Published
 from ..control import Joined as ControlJoined
 from ..control import Left as ControlLeft
 from ..control import Received as ControlReceived
@@ -133,8 +133,16 @@ class ControlMaster:
         Raises:
             FlowError: it has published nothing of that name, has left, or does not answer in time.
         """
+        return self.ask_with_age(worker, what, timeout_s).value
+
+    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
+        """As `MasterLink.ask_with_age`.
+
+        Raises:
+            FlowError: see `ask`.
+        """
         try:
-            return self._open().ask(worker, what, timeout_s)
+            return self._open().ask_with_age(worker, what, timeout_s)
         except (PeerTimeout, PeerLost, PeerBusy, ConfigError) as error:
             raise FlowError(f"worker {worker} does not answer {what!r}: {error}") from error
 
