@@ -14,7 +14,7 @@ from softs_fast.dataflow.control import ControlClient, ControlLimits, Ended, new
 from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
 from softs_fast.dataflow.wire.frames import Assembler, cut
 from softs_fast.dataflow.wire.links import Joined, Left, LinkEvent, Received
-from softs_fast.dataflow.wire.messages import AbortStep, End, Free, State, StepEnded, decode, encode
+from softs_fast.dataflow.wire.messages import AbortStep, End, Free, Refused, State, StepEnded, decode, encode
 from softs_fast.errors import FlowError, PeerBusy, PeerLost, WireError
 
 WATCHDOG_S = 45.0
@@ -109,6 +109,7 @@ def test_nothing_comes_after_a_part_of_a_message(token: str) -> None:
         with pytest.raises(FlowError, match=r"worker 3 takes no more orders: .* was sent in part"):
             master.send(3, first)
         master.send(3, End())  # as one does that ends the flow
+        master.send(3, Refused("it is late"))  # or gives the worker up
         master.close()
         while not isinstance(frames[-1], Ended):
             frames += client.receive(WATCHDOG_S)
