@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,46 @@ def test_all_know_why_the_first_rank_has_failed(
     with pytest.raises(FlowError, match=r"step-3 is not written: the disk is full$"):
         checkpoints.save("actor", Model(), tmp_path / "file", 3, group=object())
     assert "save" not in group
+
+
+@pytest.mark.parametrize("at", range(1, 4))
+def test_a_process_that_ends_while_a_checkpoint_is_replaced_leaves_one(
+    at: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Renames and removals of the last folder are counted; the process ends before one of them."""
+    role = Model()
+    checkpoints.save("actor", role, tmp_path, 3)
+    weights = [role.net.weight.item()]
+    with torch.no_grad():
+        role.net.weight += 1
+    weights.append(role.net.weight.item())
+    n_done, rename, rmtree = 0, Path.rename, shutil.rmtree
+
+    def count() -> None:
+        nonlocal n_done
+        n_done += 1
+        if n_done == at:
+            raise KeyboardInterrupt
+
+    def counted_rename(path: Path, target: Path) -> Path:
+        if path.parent.name == "actor":
+            count()
+        return rename(path, target)
+
+    def counted_rmtree(path: Path, **arguments: Any) -> None:
+        if path.exists() and not path.name.endswith(".partial"):
+            count()
+        rmtree(path, **arguments)
+
+    monkeypatch.setattr(Path, "rename", counted_rename)
+    monkeypatch.setattr(shutil, "rmtree", counted_rmtree)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save("actor", role, tmp_path, 3)
+    monkeypatch.undo()
+    found = Model()
+    assert checkpoints.load("actor", found, tmp_path) == 3
+    assert found.net.weight.item() == weights[at == 3]
+    checkpoints.save("actor", role, tmp_path, 3)
+    assert [path.name for path in (tmp_path / "actor").iterdir()] == ["step-3"]
+    checkpoints.load("actor", found, tmp_path)
+    assert found.net.weight.item() == weights[1]

@@ -84,12 +84,12 @@ class Sources:
         return source.state_dict() if source is not None and self.n_read[partition] else None
 
     def restore(self, partition: str, n_read: int, state: Any) -> None:
-        """Have a source that was not read yet go on behind so many elements.
+        """Have a source go on behind so many elements, counted from its first one.
 
         Args:
             partition: of the source.
             n_read: how many were read.
-            state: what `state` said; None: they are skipped.
+            state: what `state` said; None: those that are left are skipped, none if more were read.
 
         Raises:
             FlowError: it is another source than it was.
@@ -107,9 +107,9 @@ class Sources:
             source.load_state_dict(state)
             given, iterator = self._given[partition]
             self.iterators[partition] = iterator if source is iterator else iter(given)
+            self.n_read[partition] = n_read
         else:
             self._skip(partition, n_read)
-        self.n_read[partition] = n_read
 
     def n_elements(self, partition: str) -> int | None:
         """Return how many elements a source of this process has; None if it is no sequence."""
@@ -118,15 +118,21 @@ class Sources:
 
     def _skip(self, partition: str, n: int) -> None:
         shown_s = time.monotonic()
-        for i in range(n):
-            if next(self.iterators[partition], None) is None:
+        # Each one counts at once: this may be interrupted, and goes on there when the flow is opened again.
+        while self.n_read[partition] < n:
+            if self.read(partition) is None:
                 raise FlowError(
-                    f"the source of partition {partition!r} ends after {i} elements, and {n} of it were read before: it "
-                    "is another one than that of the journal"
+                    f"the source of partition {partition!r} ends after {self.n_read[partition]} elements, and {n} of it "
+                    "were read before: it is another one than that of the journal"
                 )
             if time.monotonic() - shown_s > _PROGRESS_S:
                 shown_s = time.monotonic()
-                _log.info("source of partition %r: %d of %d elements are skipped", partition, i + 1, n)
+                _log.info(
+                    "source of partition %r: %d of %d elements are skipped",
+                    partition,
+                    self.n_read[partition],
+                    n,
+                )
 
     def _stateful(self, partition: str) -> Any:
         """Return what keeps the position of a source: it or its iterator; None if neither does."""
@@ -193,6 +199,14 @@ class Admission:
         own = tuple(one for waiting in self._again.values() for one in waiting)
         return (*own, *self._datasets.waiting())
 
+    @property
+    def kept_bytes(self) -> int | None:
+        """Bytes that rows of a save may have: half of a store, so that functions have room for the rest."""
+        if self._runner.stores is None:
+            return self._max_bytes
+        half = self._runner.stores.room.limit // 2
+        return half if self._max_bytes is None else min(half, self._max_bytes)
+
     def fill(self) -> bool:
         """Admit groups while there is room; returns whether there were some.
 
@@ -203,6 +217,7 @@ class Admission:
             FlowError: the bytes never suffice for a step, or an element cannot be read, or lacks a column.
         """
         master, admitted = self._runner.master, False
+        master.is_full = False
         self._datasets.check()
         per_step = self._plan.partitions[TRAIN].groups_per_step
         if master.is_over(TRAIN) or not self.has(min(master.rows.room(TRAIN), per_step), TRAIN):
@@ -212,6 +227,7 @@ class Admission:
             and master.rows.room(TRAIN) > 0
             and self._has_bytes()
             and self.has(1, TRAIN)
+            and self._has_room()
         ):
             admitted |= bool(self.next_group(TRAIN))
         return admitted
@@ -267,17 +283,22 @@ class Admission:
         if self._again[partition]:
             group, columns = self._again[partition].popleft()
             return self._runner.admit(partition, columns, None if group.first_id == NEW else group)
+        new = self._next_columns(partition)
+        return self._runner.admit(partition, new) if new is not None else ()
+
+    def _next_columns(self, partition: str) -> dict[str, Value] | None:
+        """Read the next element of a source; None at its end, which the master is told."""
         item = self._sources.read(partition)
         if item is None:
             self._runner.master.end_source(partition)
-            return ()
+            return None
         wanted = self._plan.source[partition]
         missing = [name for name in wanted if name not in item]
         if missing:
             raise FlowError(f"an element of the source lacks {', '.join(missing)}; it has {', '.join(item)}")
         columns = {name: cut(name, [item[name]], 1)[0] for name in wanted}
         self.on_read(partition, columns)
-        return self._runner.admit(partition, columns)
+        return columns
 
     def _next_element(self, partition: str) -> tuple[int, ...]:
         found = self._datasets.admit(partition)
@@ -289,6 +310,21 @@ class Admission:
             self._sources.n_read[partition] += 1
             self.on_read(partition, item)
         return ids
+
+    def _has_room(self) -> bool:
+        """Return whether the next group has room in the store of this process; what does not is kept until it has."""
+        stores = self._runner.stores
+        if stores is None or TRAIN in self._datasets:
+            return True
+        again = self._again[TRAIN]
+        if not again:
+            new = self._next_columns(TRAIN)
+            if new is None:
+                return False
+            again.append((SavedGroup(TRAIN), new))
+        columns = {name: again[0][1][name] for name in self._plan.source[TRAIN]}
+        self._runner.master.is_full = not stores.may_admit(columns)
+        return not self._runner.master.is_full
 
     def _has_bytes(self) -> bool:
         if self._max_bytes is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -28,18 +29,35 @@ class FlowThread:
     """One thread, for all that a flow does: `setup`, functions, the source, `close`."""
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, "softs-flow-steps")
+        self._ident = 0
+        self._executor = ThreadPoolExecutor(1, "softs-flow-steps", self._note)
         self.is_stopping = threading.Event()
+        self.is_closing = False
         # What was awaited when the task was cancelled.
         self._left: Future[Any] | None = None
         self._is_awaited = False
 
-    async def run(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Return what a function returns in the thread. If this is cancelled, it goes on, and `settle` awaits it."""
+    def _note(self) -> None:
+        self._ident = threading.get_ident()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller runs in this thread."""
+        return threading.get_ident() == self._ident
+
+    @contextlib.contextmanager
+    def _awaited(self) -> Iterator[None]:
         if self._is_awaited:
             raise ConfigError("another task awaits this flow; one at a time does")
         self._is_awaited = True
         try:
+            yield
+        finally:
+            self._is_awaited = False
+
+    async def run(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Return what a function returns in the thread. If this is cancelled, it goes on, and `settle` awaits it."""
+        with self._awaited():
             future = self._executor.submit(contextvars.copy_context().run, function, *arguments)
             try:
                 return await asyncio.shield(asyncio.wrap_future(future))
@@ -47,29 +65,29 @@ class FlowThread:
                 self._left = future
                 self.is_stopping.set()
                 raise
-        finally:
-            self._is_awaited = False
 
     async def settle(self) -> Any:
         """Return what a function returned that was awaited no more; None if there is none, or it has stopped.
 
         Raises:
             Exception: what it raised.
+            ConfigError: another task awaits it.
         """
         left = self._left
         if left is None:
             return None
         result = None
-        try:
-            result = await asyncio.shield(asyncio.wrap_future(left))
-        except asyncio.CancelledError:
-            raise  # it is awaited the next time
-        except StepStopped:
-            pass
-        except BaseException:
+        with self._awaited():
+            try:
+                result = await asyncio.shield(asyncio.wrap_future(left))
+            except asyncio.CancelledError:
+                raise  # it is awaited the next time
+            except StepStopped:
+                pass
+            except BaseException:
+                self._left = None
+                raise
             self._left = None
-            raise
-        self._left = None
         return result
 
     async def close(self, function: Callable[[], None]) -> None:
@@ -78,6 +96,7 @@ class FlowThread:
         Raises:
             Exception: what the function raised.
         """
+        self.is_closing = True
         self.is_stopping.set()
         future = asyncio.wrap_future(self._executor.submit(function))
         cancelled: asyncio.CancelledError | None = None
@@ -96,6 +115,7 @@ class AsyncFlow(Requests):
     """What a flow has for asyncio; `Flow` adds the rest."""
 
     _asked: int
+    _is_beginning: bool
     _thread: FlowThread | None = None
     #: A step that was complete when its task had been cancelled.
     _late: FlowStep | None = None
@@ -140,7 +160,11 @@ class AsyncFlow(Requests):
         thread = self._entered()
         await self._settle(thread)
         step, self._late = self._late, None
-        return step if step is not None else await thread.run(self._step_in_thread)
+        if step is None:
+            step = await thread.run(self._next_step)
+        if step is not None:
+            self._asked = max(self._asked, step.number)
+        return step
 
     async def steps_async(self, n: int | None = None) -> AsyncIterator[FlowStep]:
         """Yield steps as `steps` does, while the event loop goes on.
@@ -197,12 +221,6 @@ class AsyncFlow(Requests):
         finally:
             self._thread, self._late = None, None
 
-    def _step_in_thread(self) -> FlowStep | None:
-        step = self._next_step()
-        if step is not None:
-            self._asked = max(self._asked, step.number)
-        return step
-
     def _end_saves(self) -> None:
         """Wait for a common save that was begun; not for one of a step that is complete and was not yielded yet."""
         while self._saves is not None and self._saves.is_open:
@@ -211,10 +229,14 @@ class AsyncFlow(Requests):
                 return
 
     def _check_stop(self) -> None:
-        if self._thread is not None and self._thread.is_stopping.is_set():
-            raise StepStopped("the step is awaited no more")
+        thread = self._thread
+        if thread is None or not thread.is_here or not thread.is_stopping.is_set():
+            return
+        if self._is_beginning and not thread.is_closing:
+            return  # workers that are started again are whole before anything stops
+        raise StepStopped("the step is awaited no more")
 
     @property
     def _slice_s(self) -> float | None:
-        """How long one wait for worker processes may be: a step that is awaited no more ends after it."""
+        """How long one wait for worker processes may be: what is awaited no more ends after it."""
         return None if self._thread is None else 0.1

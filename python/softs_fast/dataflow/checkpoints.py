@@ -34,12 +34,14 @@ def last_checkpoint(name: str, folder: Path) -> tuple[int, Path]:
     Raises:
         ConfigError: there is none.
     """
-    found = sorted(
-        (int(path.name[5:]), path) for path in (folder / name).glob("step-*") if path.name[5:].isdigit()
-    )
+    found: dict[int, Path] = {}
+    # An old one counts if its process ended before the new one had its name.
+    for prefix in (".replaced-step-", "step-"):
+        paths = [(path.name.removeprefix(prefix), path) for path in (folder / name).glob(f"{prefix}*")]
+        found |= {int(number): path for number, path in paths if number.isdigit()}
     if not found:
         raise ConfigError(f"{folder / name} has no checkpoint of role {name!r}")
-    return found[-1]
+    return max(found.items())
 
 
 def load(name: str, role: Role, folder: Path, group: Any = None) -> int:
@@ -85,6 +87,7 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
     """
     final = folder / name / f"step-{step}"
     partial = final.with_name(f".{final.name}.partial")
+    replaced = final.with_name(f".replaced-{final.name}")
 
     def begin() -> None:
         shutil.rmtree(partial, ignore_errors=True)
@@ -92,8 +95,11 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
 
     def end() -> None:
         if final.exists():
-            shutil.rmtree(final)
+            # It is removed last, as that takes long: a process that ends meanwhile leaves one of the two.
+            shutil.rmtree(replaced, ignore_errors=True)
+            final.rename(replaced)
         partial.rename(final)
+        shutil.rmtree(replaced, ignore_errors=True)
 
     _by_first(group, begin, final)
     if group is None and _is_empty(role):

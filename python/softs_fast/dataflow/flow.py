@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Self
 from ..errors import ConfigError, FlowError
 from ..fleet.factory import NamedFactory
 from .admission import Admission, Source, Sources
-from .backends.backend import Backend
+from .backends.backend import Backend, WaitInterrupted
 from .backends.fleet_processes import FleetProcesses, declaration_of
 from .backends.host_processes import HostOptions, HostProcesses
 from .backends.local import LocalBackend
@@ -28,6 +29,7 @@ from .declare.roles import Placement
 from .journal.options import Journal
 from .journal.saves import CommonSaves
 from .master import TooOld
+from .moves.places import LARGEST_STORE
 from .posted import PostedCall
 from .results import CallResult, FlowStep
 from .runner import Runner
@@ -52,7 +54,11 @@ class Flow(StartedFlow):
         ahead: steps of rows that may be begun before the step before them is complete; default: `max_age`.
         window: among how many groups, from the oldest on, training functions choose those that are ready first.
         max_failed: groups that may fail (`Rows.fail`) before the flow fails.
-        max_bytes: bytes of rows that may be in the flow; None is no limit.
+        max_bytes: bytes of rows that may be in the flow, by the mean of a group so far; None is no limit. It is an estimate
+            that bounds admission; columns that functions make later may exceed it.
+        store_bytes: bytes that the store of each worker, and that of the master, may hold: columns, copies of other hosts,
+            and weights on their way. No call begins without room for what it brings and makes. None: what /dev/shm has free,
+            and calls do not wait. In one process the same sums are bounded. See docs/dataflow_failures.md, "Bytes of stores".
         digests: whether each call gets a digest of its inputs.
         journal: where the flow is saved, so that it goes on after the death of this process or of a worker.
         deadline_s: how long a step may be with a worker process, which is ended then; None: any time. `df.call` has one, too.
@@ -81,6 +87,7 @@ class Flow(StartedFlow):
         window: int = 1,
         max_failed: int = 0,
         max_bytes: int | None = None,
+        store_bytes: int | None = None,
         digests: bool = False,
         journal: Journal | str | Path | None = None,
         deadline_s: float | None = None,
@@ -90,13 +97,17 @@ class Flow(StartedFlow):
     ) -> None:
         if max_failed < 0 or (max_bytes is not None and max_bytes < 1):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
+        if store_bytes is not None and not 0 < store_bytes <= LARGEST_STORE:
+            raise ConfigError(
+                f"store_bytes is {store_bytes}; need 1 to {LARGEST_STORE}, or None for no limit"
+            )
         sources = Sources(source)
         order, read = graph_of(calls, sources.columns)
         check_read(sources.datasets, read)
         if TRAIN not in read:
             raise ConfigError(f"no function works on partition {TRAIN!r}")
         self.plan: FlowPlan = plan_of(order, read, group=group, max_age=max_age, ahead=ahead, window=window)
-        self.declaration = Declaration(tuple(calls), group, digests, sources.datasets)
+        self.declaration = Declaration(tuple(calls), group, digests, sources.datasets, store_bytes)
         self._sources = sources
         self._calls = {one.name: one for one in calls}
         self._max_failed, self._max_bytes = max_failed, max_bytes
@@ -230,14 +241,18 @@ class Flow(StartedFlow):
     def initialize(self) -> Self:
         """Make the objects of all roles; `with` calls it.
 
+        A flow that was open before begins anew: from its last common save or, without a journal, with new objects and
+        step 1. Sources go on behind what was read of them; rows that were not used up then are dropped without a journal.
+
         Raises:
-            ConfigError: the journal is in use, or of another flow.
+            ConfigError: the journal is in use, of another flow, or without what this object has saved there.
             FlowError: a worker process could not begin, or the last common save cannot be loaded.
         """
         if not self._is_open:
             try:
+                self._error, self._n_steps = None, 0
+                self._use(self._backend)  # without what was there before a reset
                 if self._saves is not None:
-                    self._use(self._backend)  # without what was there before a reset
                     self._saves.open()
                 self._begin()
             except BaseException:
@@ -340,20 +355,21 @@ class Flow(StartedFlow):
         if automatic or (self._saves is not None and self._saves.is_open):
             self._save()
         runner, doing = self._runner, self._backend.doing
-        with doing.what("reads the source of rows"):
+        with self._sticky("the source of rows", Exception), doing.what("reads the source of rows"):
             admitted = automatic and self._admission.fill()
         watch = self._watch
         if watch is not None:
             timeout_s = watch.limit(timeout_s)
         try:
-            with doing.what("waits for workers"):
+            with self._sticky("a step", WaitInterrupted), doing.what("waits for workers"):
                 acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
         except (TooOld, ValueError) as error:
             # Rows that were taken are in no call: the flow would go on without them.
             self._error = FlowError(str(error))
             raise self._error from error
         if runner.lost is not None and self._may_go_back():
-            self._go_back(runner.lost)
+            with self._sticky("the start of all workers"):
+                self._go_back(runner.lost)
             return True
         self._error = runner.lost
         if self._error is None and watch is not None:
@@ -372,6 +388,19 @@ class Flow(StartedFlow):
             )
             raise self._error
         return acted or admitted
+
+    @contextlib.contextmanager
+    def _sticky(self, what: str, *harmless: type[BaseException]) -> Iterator[None]:
+        """Have the flow go on no more if this is cut short, as by Ctrl-C: what had been taken is never answered."""
+        try:
+            yield
+        except harmless:
+            raise
+        except BaseException as error:
+            said = ": ".join(one for one in (type(error).__name__, str(error)) if one)
+            text = f"{what} was interrupted by {said}; the flow cannot go on: close it, and open it again"
+            self._error = error if isinstance(error, FlowError) else FlowError(text)
+            raise
 
     def _save(self) -> None:
         """Begin or end a common save, if it is time."""

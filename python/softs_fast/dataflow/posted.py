@@ -24,6 +24,13 @@ class OpenFlow(Protocol):
     _backend: Backend
     _runner: Runner
 
+    @property
+    def _slice_s(self) -> float | None:
+        """How long one wait for worker processes may be."""
+
+    def _check_stop(self) -> None:
+        """Raise if the flow is awaited no more."""
+
     def explain(self) -> str:
         """Return what each function waits for."""
 
@@ -52,7 +59,7 @@ class PostedCall:
         """Run what has tickets until this call is answered; returns what it has done.
 
         Args:
-            timeout_s: how long to wait for worker processes; None: as long as it takes.
+            timeout_s: how long to wait for worker processes; None: as long as it takes; 0: what can be done at once.
 
         Raises:
             FlowError: it failed, was cancelled, no flush has named it, or the flow has gone back to a common save.
@@ -83,10 +90,11 @@ class PostedCall:
     def _result(self, timeout_s: float | None) -> CallResult:
         runner, flow = self._runner, self._flow
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        has_turned = False
         while True:
             if runner is not flow._runner:
                 raise FlowError(
-                    f"call {self.number} of {self.name} has no answer: the flow has gone back to a common save"
+                    f"call {self.number} of {self.name} has no answer: the flow has gone back to a common save, or was opened again"
                 )
             if self.number in runner.errors:
                 error, cause = runner.errors[self.number]
@@ -95,13 +103,15 @@ class PostedCall:
             if result is not None:
                 del runner.posted[self.number]
                 return result
-            left_s = None if end_s is None else end_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
+            flow._check_stop()
+            left_s = None if end_s is None else max(end_s - time.monotonic(), 0.0)
+            if left_s == 0 and has_turned:
                 raise TimeoutError(
                     f"call {self.number} of {self.name} has no answer after {timeout_s:g} s\n{flow.explain()}"
                 )
+            waits = [one for one in (left_s, flow._slice_s) if one is not None]
             try:
-                acted = flow._turn(automatic=False, timeout_s=left_s)
+                acted, has_turned = flow._turn(automatic=False, timeout_s=min(waits, default=None)), True
             except FlowError:
                 if self.number in runner.errors:
                     continue  # its own answer says more

@@ -57,6 +57,15 @@ class Requests(ABC):
     def _turn(self, *, automatic: bool, timeout_s: float | None = None) -> bool:
         """Do one thing; returns False if there is nothing to do."""
 
+    @abstractmethod
+    def _check_stop(self) -> None:
+        """Raise if the flow is awaited no more."""
+
+    @property
+    @abstractmethod
+    def _slice_s(self) -> float | None:
+        """How long one wait for worker processes may be."""
+
     def fetch(self, n_rows: int, *, partition: str = TRAIN) -> tuple[int, ...]:
         """Take rows from the source; returns their ids, fewer at the end of the source.
 
@@ -70,7 +79,8 @@ class Requests(ABC):
         self._admission.check_fetch(n_rows, partition)
         with self._backend.doing.flow():
             while not self._admission.has(n_rows // self.plan.group, partition):
-                if not self._turn(automatic=False):
+                self._check_stop()
+                if not self._turn(automatic=False, timeout_s=self._slice_s):
                     raise FlowError(f"elements of partition {partition!r} do not arrive:\n{self.explain()}")
         return self._admission.fetch(n_rows, partition)
 
@@ -220,7 +230,8 @@ class Requests(ABC):
     def explain(self) -> str:
         """Return what each function waits for, since when, and which workers are inside which tickets."""
         now_s = time.monotonic()
-        return explain(self._runner.master, now_s) + self._runner.datasets.explain(now_s)
+        stores = self._runner.stores.explain() if self._runner.stores is not None else ""
+        return explain(self._runner.master, now_s) + self._runner.datasets.explain(now_s) + stores
 
     def _n_elements(self) -> dict[str, int | None]:
         datasets = list(self.declaration.datasets)

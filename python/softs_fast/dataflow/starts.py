@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from ..errors import FlowError
-from .aio import AsyncFlow
+from .aio import AsyncFlow, StepStopped
 from .backends.backend import Backend
 from .declare.hooks import Hook, Load
 from .journal.saves import CommonSaves
@@ -20,7 +20,6 @@ class StartedFlow(AsyncFlow):
     """What a flow has for its starts; `Flow` adds the rest."""
 
     _error: FlowError | None
-    _is_beginning: bool
     _name: str
     _options: WatchOptions
     _watch: Watch | None
@@ -73,6 +72,8 @@ class StartedFlow(AsyncFlow):
             try:
                 self._begin()
                 return
+            except StepStopped:
+                raise  # the flow is closed now
             except FlowError as error:
                 self._error = lost = error
                 if not self._may_go_back():

@@ -69,6 +69,9 @@ def compute(group: RankGroup, rank: int) -> dict[str, list[Any]]:
             if one.grad is not None:
                 one.grad.fill_(torch.nan)
     average_gradients(group, net, weight_of(rank))
+    unused = torch.nn.Parameter(torch.zeros(3))
+    average_gradients(group, [unused], 1.0)
+    assert unused.grad is None, "no rank has a gradient"
     broadcast(group, own)
     with pytest.raises(FlowError, match=r"something else|has to make the same calls|all ranks have to make"):
         all_reduce(group, [torch.zeros(3 + rank)], "sum")

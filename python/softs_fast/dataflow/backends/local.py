@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
+from torch import Tensor
+
 from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, LoadRows
 from ..declare.roles import Placement
 from ..devices import device_work
+from ..master import DRIVER
 from ..objects import Objects
 from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
@@ -20,6 +23,7 @@ from ..worker.saved_rows import load_rows
 from ..worker.work import HookWork, MainWork, Work
 from .backend import Done, Event
 from .elements import LocalElements
+from .notes import StoreNotes
 from .one_process import OneProcess
 
 __all__ = ["LocalBackend"]
@@ -36,13 +40,14 @@ class LocalBackend(OneProcess):
 
     def __init__(self, declaration: Declaration) -> None:
         self.doing = Doing()
+        self.notes = StoreNotes()
         self._declaration = declaration
         self._functions = {one.name: one for one in declaration.calls}
         self._objects = Objects(declaration.roles)
         self._orders: list[tuple[int, Order, Callable[[], Work | None]]] = []
         self._missing: dict[int, list[int]] = {}
         self._skipped: list[Event] = []
-        self.elements = LocalElements(declaration)
+        self.elements = LocalElements(declaration, self.notes)
 
     def open(self) -> list[Hook]:
         """Make the objects, and have them give all shards."""
@@ -51,20 +56,26 @@ class LocalBackend(OneProcess):
         return []
 
     def close(self, *, goes_on: bool = False) -> None:
-        """Drop the objects."""
+        """Drop the objects, and orders that have not run."""
+        self._orders.clear()
+        self._missing.clear()
+        self._skipped.clear()
         self.elements.close()
         self._objects.close()
+        self.notes.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Value]:
         """Return the values: they are here."""
+        self.notes.put(DRIVER, column, ids, values)
         return values
 
     def values(self, places: Sequence[Any]) -> list[Value]:
-        """Return the values: they are here."""
-        return list(places)
+        """Copy values: what is changed in a copy is not seen by others, as with workers in other processes."""
+        return [_copy(value) for value in places]
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
-        """Nothing is to be done: values go with their last place."""
+        """Values go with their last place."""
+        self.notes.free(worker, ids)
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Keep an order until its ticket is the lowest."""
@@ -92,7 +103,7 @@ class LocalBackend(OneProcess):
             return self.wait(timeout_s)  # it was aborted
         name = order.step.work.name if isinstance(order.step.work, Hook) else order.step.work
         with self.doing.what(f"runs {name}"):
-            outcome, n_bytes = self._run(work)
+            outcome, n_bytes = self._run(work, workers[0])
         first = Done(workers[0], order.incarnation, ticket, outcome, n_bytes)
         # All workers are the one that has run it.
         return [
@@ -126,14 +137,13 @@ class LocalBackend(OneProcess):
         """Return what `model_config` of a role says."""
         return self._objects[role].model_config()
 
-    def _run(self, describe: Callable[[], Work | None]) -> tuple[Outcome, int]:
+    def _run(self, describe: Callable[[], Work | None], worker: int) -> tuple[Outcome, int]:
         work = describe()
         outcome, n_bytes, began = Outcome(), 0, time.monotonic()
         try:
             if isinstance(work, MainWork):
-                batch = Batch(
-                    work.ids, work.columns, work.tags, work.step, work.use, work.ends_step, work.age
-                )
+                columns = {name: self.values(places) for name, places in work.columns.items()}
+                batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age)
                 declared = self._declaration
                 outcome = call_function(
                     self._functions[work.function],
@@ -143,8 +153,11 @@ class LocalBackend(OneProcess):
                     digests=declared.digests,
                 )
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
+                self.notes.check(worker, outcome, declared.store_bytes)
+                self.notes.made(worker, outcome)
             elif isinstance(work, HookWork) and isinstance(work.hook, LoadRows):
-                outcome = load_rows(work.hook, self.put)
+                outcome = load_rows(work.hook, lambda column, ids, values: values)
+                self.notes.made(worker, outcome)
             elif isinstance(work, HookWork):  # rows need not be moved: they are here
                 with device_work():
                     outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
@@ -152,3 +165,9 @@ class LocalBackend(OneProcess):
             outcome = Outcome(failure=Failure.of(error))
         outcome.began_s, outcome.seconds = began, time.monotonic() - began
         return outcome, n_bytes
+
+
+def _copy(value: Value) -> Value:
+    if isinstance(value, Tensor):
+        return value.clone()
+    return [one.clone() for one in value] if isinstance(value, list) else value

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import FlowError
+from ...errors import ConfigError, FlowError
 from ..admission import Admission, Again, Sources
 from ..backends.backend import Backend
 from ..declare.calls import TRAIN
@@ -99,7 +99,8 @@ class CommonSaves:
         self._since: list[Again] = []
         self._random: dict[str, Any] = {}
         self._n_made = 0
-        self._is_new = True
+        # The folder of that save: another object may have saved since this one was open.
+        self._known: str | None = None
         self._kept: KeptRows | None = None
 
     def attach(self, runner: Runner, admission: Admission, backend: Backend) -> None:
@@ -111,10 +112,15 @@ class CommonSaves:
         """Open the journal.
 
         Raises:
-            ConfigError: it is in use, of another flow, or damaged.
+            ConfigError: it is in use, of another flow, damaged, or empty although this object has saved there.
             FlowError: the operating system refused it, or the last save cannot be read.
         """
-        self._folder = JournalFolder(self._path, self._declaration.lines())
+        self._folder = JournalFolder(self._path, self._declaration.lines(has_bounds=False))
+        if self._known is not None and self.last is None:
+            raise ConfigError(
+                f"journal {self._path} has no save, and this flow goes on from {self._known}; restore the folder, or make "
+                "the flow anew"
+            )
 
     def close(self) -> None:
         """Release the journal; what was not whole yet does not count. Idempotent."""
@@ -207,19 +213,22 @@ class CommonSaves:
         if self._folder is None or save is None:
             return ()
         path = self._path / save.name
-        if self._is_new:
+        if self._known != save.name:
             found = files.read(path / _FILE)
+            since: list[Again] = []
+            for name, n_read in save.n_read.items():
+                state = found["sources"].get(name)
+                since += self._read_behind(name, n_read, state)
+                self._sources.restore(name, n_read, state)
             self._again = tuple(zip(save.groups, found["items"], strict=True))
             self._random = found["random"]
             self._n_made = found.get("made", 0)
-            for name, n_read in save.n_read.items():
-                self._sources.restore(name, n_read, found["sources"].get(name))
-        self._is_new = False
+            self._since, self._known = since, save.name
         steps = _steps(Kind.MAIN, load_hooks(self._declaration, path))
         self._kept = None
         if self._n_made or (path / ROWS_FILE).exists():
             n_used, room = save.rows.partitions[TRAIN].used, self._runner.master.rows.room(TRAIN)
-            max_bytes = self._admission.max_bytes
+            max_bytes = self._admission.kept_bytes
             self._kept = KeptRows(path / ROWS_FILE, self._again, self._plan, room, n_used, max_bytes)
             steps += self._kept.steps(self._declaration, self._backend.beside())
         return steps
@@ -346,7 +355,7 @@ class CommonSaves:
             raise
         self._again, self._random, self._n_made = begun.again, begun.random, begun.n_made
         del self._since[: begun.n_since]
-        self._is_new = False
+        self._known = begun.save.name
         self.n_restarts = 0
         self._set_next(step)
 
@@ -386,6 +395,28 @@ class CommonSaves:
         return FlowError(
             f"journal {self._path}: the common save of step {step} failed; {kept_text(self.last)}: {error}"
         )
+
+    def _read_behind(self, partition: str, n_read: int, state: Any) -> Sequence[Again]:
+        """Return what this object has read of a source that a save of another one does not know of.
+
+        Args:
+            partition: of the source.
+            n_read: how many elements the other one had read.
+            state: see `Sources.restore`.
+
+        Raises:
+            FlowError: this one has gone on from elements behind those, and they cannot be read again.
+        """
+        n_own = self._sources.n_read[partition]
+        since = [one for one in self._since if one[0].partition == partition]
+        if state is not None or n_own <= n_read:
+            return ()
+        if n_own - n_read > len(since):
+            raise FlowError(
+                f"journal {self._path} has a save with {n_read} elements of the source of partition {partition!r}, and "
+                f"this flow has read {n_own}, of which it keeps {len(since)}; make the flow anew"
+            )
+        return since[n_read - n_own :]
 
     def _note_read(self, partition: str, item: dict[str, Value]) -> None:
         self._since.append((SavedGroup(partition), item))

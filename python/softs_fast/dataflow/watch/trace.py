@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections import OrderedDict
@@ -19,6 +20,8 @@ from ..order.steps import Order
 from ..rows.table import Taken
 
 __all__ = ["Trace"]
+
+_log = logging.getLogger(__name__)
 
 #: Groups of rows of which the makers are kept, for arrows; those of older ones are dropped.
 _MOST_GROUPS = 1 << 15
@@ -54,6 +57,8 @@ class Trace:
         self._made: OrderedDict[int, list[tuple[int, float, frozenset[str]]]] = OrderedDict()
         self._write(b"[\n")
         self._events([self._event("M", 0, 0.0, name="process_name", args={"name": "flow"})])
+        if self._file < 0:
+            raise ConfigError(f"cannot write the trace {path}")
 
     def note(self, done: Done, order: Order, call: MFCDef | None, taken: Taken | None, n_rows: int) -> None:
         """Write what a worker's part in a step has done; nothing if another one has run it, or it was skipped.
@@ -170,8 +175,7 @@ class Trace:
         if self._file >= 0 and self._pid == os.getpid():
             last = self._event("M", 0, 0.0, name="process_labels", args={"labels": "ended"})
             self._write(json.dumps(last).encode() + b"\n]\n")
-            os.close(self._file)
-            self._file = -1
+            self._end()
 
     def _begin(self, began_s: float, seconds: float) -> float:
         now_s = time.monotonic()
@@ -200,6 +204,11 @@ class Trace:
             while view:
                 view = view[os.write(self._file, view) :]
         except OSError as error:
+            # What runs goes on: it is worth more than its trace.
+            _log.warning("cannot write the trace %s any more: %s; it ends here", self._path, error.strerror)
+            self._end()
+
+    def _end(self) -> None:
+        if self._file >= 0:
             os.close(self._file)
             self._file = -1
-            raise ConfigError(f"cannot write the trace {self._path}: {error.strerror}") from error
