@@ -15,9 +15,10 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..worker.functions import Failure, Outcome
 from ..worker.work import Work
+from .notes import StoreNotes
 from .sightings import Sight
 
-__all__ = ["Back", "Backend", "Done", "ElementReads", "Event", "Loaded", "Lost"]
+__all__ = ["Back", "Backend", "Done", "ElementReads", "Event", "Loaded", "Lost", "WaitInterrupted"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,10 @@ class Loaded:
 Event = Done | Lost | Back | Loaded
 
 
+class WaitInterrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a wait for messages, and none is lost: the flow may go on."""
+
+
 class ElementReads(Protocol):
     """Has elements of datasets read.
 
@@ -122,10 +127,12 @@ class Backend(Protocol):
     Attributes:
         cuts_rows: whether each worker of a role has an object of its own, and so a part of the rows.
         doing: what that thread does.
+        notes: what stores have got and dropped.
     """
 
     cuts_rows: bool
     doing: Doing
+    notes: StoreNotes
 
     @property
     def elements(self) -> ElementReads:
@@ -157,7 +164,11 @@ class Backend(Protocol):
         """Have a worker skip a step that waits there."""
 
     def wait(self, timeout_s: float | None) -> list[Event]:
-        """Run or await what has been sent; returns what has ended, nothing if no order is open or the time is over."""
+        """Run or await what has been sent; returns what has ended, nothing if no order is open or the time is over.
+
+        Raises:
+            WaitInterrupted: by Ctrl-C in a wait for messages.
+        """
 
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """Return what is seen of workers that have not ended a step; without those that have, or cannot be ended."""

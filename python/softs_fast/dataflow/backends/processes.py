@@ -42,15 +42,16 @@ from ..worker.functions import Failure, Outcome
 from ..worker.orders import Messages
 from ..worker.part import Part
 from ..worker.work import MainWork, MoveWork, Work
-from .backend import Back, Done, Event, Lost
+from .backend import Back, Done, Event, Lost, WaitInterrupted
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
+from .notes import StoreNotes
 from .sends import Sends
 from .sent import Sent
 from .sightings import Sight, inside_of, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
 
-__all__ = ["Nodes", "ProcessBackend", "WaitInterrupted", "WorkerProcesses"]
+__all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
 
 #: How long a worker may take to answer what its native thread answers, seconds.
 _ASK_S = 10.0
@@ -60,10 +61,6 @@ _JOIN_S = 60.0
 _SLICE_S = 0.5
 #: One wait otherwise. Messages and signals end it, so it need not be short.
 _LONG_SLICE_S = 60.0
-
-
-class WaitInterrupted(KeyboardInterrupt):
-    """Ctrl-C has ended a wait for messages, and none is lost: the flow may go on."""
 
 
 class ProcessBackend:
@@ -85,9 +82,10 @@ class ProcessBackend:
     ) -> None:
         declaration.check_processes()
         self.doing = Doing()
+        self.notes = StoreNotes()
         self._nodes = nodes
         # This process comes after all workers: by this number places name it.
-        self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1)
+        self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1, self.notes)
         self._declaration = declaration
         self._processes = processes
         self._has_begun = False
@@ -113,7 +111,7 @@ class ProcessBackend:
             FlowError: a worker failed before it had made its objects.
         """
         links = self._nodes.links() if self._nodes is not None else None
-        self._store = DataManager(self._sends.driver, links=links)
+        self._store = DataManager(self._sends.driver, max_bytes=self._declaration.store_bytes, links=links)
         arrived = functools.partial(self._sends.arrived, DRIVER)
         self._part = Part(self._declaration, Objects((), DRIVER), self._store, arrived)
         try:
@@ -168,11 +166,12 @@ class ProcessBackend:
         self._sends.close()
         self._events.clear()
         self.elements.close()
+        self.notes.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows in this process."""
         assert self._store is not None
-        return self._store.put(column, ids, values)
+        return self.notes.put(DRIVER, column, ids, self._store.put(column, ids, values))
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Copy values from the processes that hold them."""
@@ -186,6 +185,7 @@ class ProcessBackend:
             self._free(holder, some)
 
     def _free(self, worker: int, ids: list[int]) -> None:
+        self.notes.free(worker, ids)
         if worker == DRIVER:
             if self._store is not None:
                 self._store.free(ids)
@@ -360,7 +360,7 @@ class ProcessBackend:
             elif isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
             elif isinstance(event.message, ElementsRead):
-                self._events += self.elements.answered(event.worker, event.message)
+                self._events += self.elements.answered(event.worker, event.message, self.notes)
             elif isinstance(event.message, State):
                 self._relay(event.worker, event.message)
             elif isinstance(event.message, Fetched):
@@ -419,6 +419,7 @@ class ProcessBackend:
         if sent is None or worker not in sent.open:
             return
         sent.shown_by.add(worker)
+        self.notes.shown(worker, message.ticket, message.shown.place)
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
@@ -444,6 +445,7 @@ class ProcessBackend:
 
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
+        self.notes.made(worker, outcome)
         work = self._sent[ticket].works.get(worker)
         if outcome.unread and isinstance(work, MainWork | MoveWork):
             self._departures.note_ending(work, self._sent[ticket].n_gone, list(self._pids))
@@ -463,6 +465,7 @@ class ProcessBackend:
             return
         self._departures.leave(event.worker)
         self._sends.lose(event.worker)
+        self.notes.lose(event.worker)
         self.elements.lose(event.worker)
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)

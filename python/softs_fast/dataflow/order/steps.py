@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 __all__ = ["Abort", "Answer", "Call", "Kind", "Order", "Output", "Step"]
@@ -45,7 +44,6 @@ class Call:
         name: of the function.
         steps: in their own order.
         oldest: its place among calls that are ready; lower is earlier.
-        n_bytes: what its moves bring to each worker.
         restores: whether it brings a worker that has joined again to where other calls may use it.
     """
 
@@ -53,7 +51,6 @@ class Call:
     name: str
     steps: tuple[Step, ...]
     oldest: int = 0
-    n_bytes: Mapping[int, int] = field(default_factory=dict)
     restores: bool = False
 
     @property
