@@ -3,6 +3,9 @@
 * Round trip: the master sends 64 bytes to each of n workers, Python of each worker answers, and the master has received
   all answers. Beside it, in turns, actor calls of Ray and of Monarch with the same bytes, by an interpreter that has
   them (an environment outside the tree); they are no dependencies.
+* A flow's call, as a user makes it: post, flush and result of a hook that does nothing, on all n workers of a role, in a
+  flow of processes that a fleet has started. It has a ticket, is checked at both ends, and each worker reports it; this is
+  what compares with a call of actors.
 * A question to a worker that holds the GIL.
 * From SIGKILL to `Left`, of a worker that waits for a message.
 
@@ -24,11 +27,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import softs_fast.dataflow as df
 from benches.control_worker import HOLD, PAYLOAD, work
 from softs_fast.dataflow.control import ControlServer, Joined, Left, Received
 
 WORKERS = (1, 4, 32)
 WARM_UP = 20
+#: So long the workers of a flow may take until they have begun, each with an import of torch.
+START_S = 900.0
 
 
 @contextmanager
@@ -61,6 +67,22 @@ def round_trips(n: int, rounds: int) -> list[float]:
             answers = 0
             while answers < n:
                 answers += sum(isinstance(event, Received) for event in server.receive())
+            if turn >= WARM_UP:
+                found.append((time.perf_counter() - begun) * 1e3)
+    return found
+
+
+def flow_calls(n: int, rounds: int) -> list[float]:
+    """Return milliseconds from the post of a hook on n workers of a flow to its result."""
+    found = []
+    make_flow = "benches.control_flow:make_flow"
+    with df.Flow.in_processes(make_flow, {"n": n}, start_timeout_s=START_S) as flow:
+        [nothing] = flow.declaration.hooks
+        for turn in range(WARM_UP + rounds):
+            begun = time.perf_counter()
+            call = flow.post(nothing)
+            flow.flush(call)
+            call.result()
             if turn >= WARM_UP:
                 found.append((time.perf_counter() - begun) * 1e3)
     return found
@@ -133,6 +155,8 @@ def main() -> None:
     for n in arguments.workers:
         load = os.getloadavg()[0]
         report(f"round trip, {n} workers", round_trips(n, rounds), load)
+        load = os.getloadavg()[0]
+        report(f"  call of a flow, {n} workers", flow_calls(n, rounds), load)
         for name in ("ray", "monarch"):
             load = os.getloadavg()[0]
             report(f"  {name}, {n} actors", opponent(arguments.opponents, name, n, rounds), load)

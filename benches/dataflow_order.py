@@ -7,7 +7,7 @@ and in how many runs it is below 0.99 or above 1.01. Durations vary by 20 %, and
 * Random flows in virtual time: 3 to 7 functions of 0.05 to 2 s on 2 to 8 workers that roles share, `ahead=1`, training
   that publishes to a generator.
 * Flushes in virtual time: 12 calls of such functions that are posted by hand and flushed together.
-* With `--steps N`, a flow of N steps whose functions sleep, with a process for each worker: seconds of a step, in turns.
+* With `--steps N`, a flow of N steps of functions that sleep, with a process for each worker: seconds of a step, in turns.
 """
 
 from __future__ import annotations

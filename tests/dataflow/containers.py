@@ -8,6 +8,8 @@ from typing import Any
 
 #: Containers of which the length is counted; tuples and frozen sets do not grow, but may hold what does.
 GROWING = (dict, list, set, deque, bytearray)
+#: Queues with at most so many elements count as bounded.
+MOST_KEPT = 4096
 PLAIN = (str, bytes, int, float, bool, type(None), type)
 
 
@@ -24,7 +26,9 @@ def lengths_of(*roots: object) -> dict[str, int]:
         if isinstance(one, PLAIN) or id(one) in seen:
             continue
         seen[id(one)] = one
-        if isinstance(one, GROWING):
+        # What has a largest length of some thousands is bounded, but may not have come to it yet.
+        is_bounded = isinstance(one, deque) and one.maxlen is not None and one.maxlen <= MOST_KEPT
+        if isinstance(one, GROWING) and not is_bounded:
             found[name] = found.get(name, 0) + len(one)
         waiting += _inside(name, one)
     return found

@@ -11,6 +11,7 @@ from typing import Any
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.processes import ProcessBackend
+from softs_fast.dataflow.control import Published
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.wire.frames import Assembler, cut
 from softs_fast.dataflow.wire.layouts import KnownLayouts
@@ -77,9 +78,14 @@ class MemoryHub:
 
     def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
         """Return what a worker has published."""
+        return self.ask_with_age(worker, what, timeout_s).value
+
+    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
+        """Return what a worker has published, and how old it is."""
         if what not in self.links[worker].published:
             raise FlowError(f"worker {worker} has published no {what!r}")
-        return self.links[worker].published[what]
+        value, at_s = self.links[worker].published[what]
+        return Published(value, time.monotonic() - at_s)
 
     def close(self) -> None:
         """End all connections."""
@@ -92,7 +98,7 @@ class MemoryLink:
 
     def __init__(self, hub: MemoryHub, worker: int) -> None:
         self.inbox: queue.Queue[bytes | None] = queue.Queue()
-        self.published: dict[str, bytes] = {}
+        self.published: dict[str, tuple[bytes, float]] = {}
         self.is_dead = False
         self._hub = hub
         self._worker = worker
@@ -101,7 +107,7 @@ class MemoryLink:
 
     def publish(self, what: str, value: bytes) -> None:
         """Keep an answer."""
-        self.published[what] = value
+        self.published[what] = value, time.monotonic()
 
     def stack_pipe(self) -> int:
         """Nothing reads what is written there."""

@@ -150,7 +150,10 @@ def test_values_and_weights_are_final_when_a_step_has_ended(
     assert [one for one in device.log if one.startswith("train")] == ["train [1.0, 2.0]", "train [3.0, 4.0]"]
     first = device.log.index("generate")
     between = device.log[first : device.log.index("put y")] if kind == "several" else device.log[first:]
-    assert between[:2] == ["generate", "synchronize 0"]
+    assert between[:3] == ["generate", "synchronize 0", "synchronize 0"], (
+        "the function, then copies of its outputs"
+    )
+    assert device.log.index("begun") < first, "weights of setup could be shown before any step"
     assert not any(device.queues)
 
 

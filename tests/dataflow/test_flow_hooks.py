@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def test_a_role_that_follows_has_the_weights_that_were_published() -> None:
 def test_hooks_run_in_the_order_in_which_they_are_declared_and_are_timed() -> None:
     def note(text: str) -> Any:
         def noted(*objects: Model) -> None:
+            time.sleep(0.01)
             LOG.append(f"{text} {len(objects)}")
 
         return noted
@@ -85,7 +87,8 @@ def test_hooks_run_in_the_order_in_which_they_are_declared_and_are_timed() -> No
     (call,) = [call for call in steps[1].calls if call.function == "actor.train"]
     assert list(call.seconds) == ["noted", "data_transfer", "main", "evaluate", "publish"]
     assert call.seconds["data_transfer"] == 0  # values are here
-    assert all(seconds >= 0 for seconds in call.seconds.values())
+    assert call.seconds["noted"] >= 3 * 0.01  # all hooks of a name
+    assert min(call.seconds[name] for name in ("main", "evaluate", "publish")) > 0
 
 
 def test_param_realloc_mixes_parameters() -> None:
@@ -173,13 +176,6 @@ def test_a_checkpoint_that_was_not_completed_is_not_loaded(tmp_path: Path) -> No
         assert flow.load(actor, tmp_path) == 1
         list(flow.steps(1))  # writes over what a run before has left
     assert sorted(path.name for path in (tmp_path / "actor").iterdir()) == ["step-1", "step-2"]
-
-
-def test_offload_keeps_the_weights() -> None:
-    flow, actor, _ = flow_of(after=[lambda a, g: df.offload(a)])
-    with flow:
-        assert [step["actor.train"]["y"] for step in flow.steps(3)] == [1, 2, 3]
-        assert flow.role(actor).net.weight.device.type == "cpu"
 
 
 def test_a_hook_that_fails_is_named() -> None:

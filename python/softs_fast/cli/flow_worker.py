@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
     from .. import setup_logging
     from ..coordination.launcher import launched_seat
     from ..dataflow.backends.fleet_processes import declaration_of
-    from ..dataflow.worker.anew import Program
+    from ..dataflow.worker.anew import Program, say
     from ..dataflow.worker.by_hand import MasterLost, run_worker
 
     incarnation = int(os.environ.get(_INCARNATION, "1"))
@@ -113,9 +113,9 @@ def run(arguments: argparse.Namespace) -> None:
     def go_on(lost: MasterLost | None) -> NoReturn:
         if arguments.once or lost is None:
             text = lost or f"worker {worker}: the flow has ended, and its step has not"
-            print(f"softs-fast: {text}", file=sys.stderr, flush=True)
+            say(lambda: print(f"softs-fast: {text}", file=sys.stderr, flush=True))
             os._exit(1)
-        logger.warning("%s; it begins anew", lost)
+        say(lambda: logger.warning("%s; it begins anew", lost))
         program.begin_anew({_INCARNATION: str(lost.incarnation)})
 
     try:

@@ -199,6 +199,14 @@ class Admission:
         own = tuple(one for waiting in self._again.values() for one in waiting)
         return (*own, *self._datasets.waiting())
 
+    @property
+    def kept_bytes(self) -> int | None:
+        """Bytes that rows of a save may have: half of a store, so that functions have room for the rest."""
+        if self._runner.stores is None:
+            return self._max_bytes
+        half = self._runner.stores.room.limit // 2
+        return half if self._max_bytes is None else min(half, self._max_bytes)
+
     def fill(self) -> bool:
         """Admit groups while there is room; returns whether there were some.
 
@@ -209,6 +217,7 @@ class Admission:
             FlowError: the bytes never suffice for a step, or an element cannot be read, or lacks a column.
         """
         master, admitted = self._runner.master, False
+        master.is_full = False
         self._datasets.check()
         per_step = self._plan.partitions[TRAIN].groups_per_step
         if master.is_over(TRAIN) or not self.has(min(master.rows.room(TRAIN), per_step), TRAIN):
@@ -218,6 +227,7 @@ class Admission:
             and master.rows.room(TRAIN) > 0
             and self._has_bytes()
             and self.has(1, TRAIN)
+            and self._has_room()
         ):
             admitted |= bool(self.next_group(TRAIN))
         return admitted
@@ -273,17 +283,22 @@ class Admission:
         if self._again[partition]:
             group, columns = self._again[partition].popleft()
             return self._runner.admit(partition, columns, None if group.first_id == NEW else group)
+        new = self._next_columns(partition)
+        return self._runner.admit(partition, new) if new is not None else ()
+
+    def _next_columns(self, partition: str) -> dict[str, Value] | None:
+        """Read the next element of a source; None at its end, which the master is told."""
         item = self._sources.read(partition)
         if item is None:
             self._runner.master.end_source(partition)
-            return ()
+            return None
         wanted = self._plan.source[partition]
         missing = [name for name in wanted if name not in item]
         if missing:
             raise FlowError(f"an element of the source lacks {', '.join(missing)}; it has {', '.join(item)}")
         columns = {name: cut(name, [item[name]], 1)[0] for name in wanted}
         self.on_read(partition, columns)
-        return self._runner.admit(partition, columns)
+        return columns
 
     def _next_element(self, partition: str) -> tuple[int, ...]:
         found = self._datasets.admit(partition)
@@ -295,6 +310,21 @@ class Admission:
             self._sources.n_read[partition] += 1
             self.on_read(partition, item)
         return ids
+
+    def _has_room(self) -> bool:
+        """Return whether the next group has room in the store of this process; what does not is kept until it has."""
+        stores = self._runner.stores
+        if stores is None or TRAIN in self._datasets:
+            return True
+        again = self._again[TRAIN]
+        if not again:
+            new = self._next_columns(TRAIN)
+            if new is None:
+                return False
+            again.append((SavedGroup(TRAIN), new))
+        columns = {name: again[0][1][name] for name in self._plan.source[TRAIN]}
+        self._runner.master.is_full = not stores.may_admit(columns)
+        return not self._runner.master.is_full
 
     def _has_bytes(self) -> bool:
         if self._max_bytes is None:

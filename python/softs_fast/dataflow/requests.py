@@ -230,7 +230,8 @@ class Requests(ABC):
     def explain(self) -> str:
         """Return what each function waits for, since when, and which workers are inside which tickets."""
         now_s = time.monotonic()
-        return explain(self._runner.master, now_s) + self._runner.datasets.explain(now_s)
+        stores = self._runner.stores.explain() if self._runner.stores is not None else ""
+        return explain(self._runner.master, now_s) + self._runner.datasets.explain(now_s) + stores
 
     def _n_elements(self) -> dict[str, int | None]:
         datasets = list(self.declaration.datasets)

@@ -25,6 +25,7 @@ from .row_moves import RowMoves, participants, steps_of
 from .rows.saved import SavedGroup, admit_again
 from .rows.table import Taken
 from .running import Running, SentTicket, failure_of
+from .store_needs import FlowStores
 from .values import Value, n_bytes_of
 from .versions import Versions
 from .watch.late_steps import LateSteps
@@ -48,8 +49,16 @@ class Runner:
     def __init__(
         self, plan: FlowPlan, declaration: Declaration, backend: Backend, deadline_s: float | None = None
     ) -> None:
-        self.master = Master(plan, self._steps_of, declaration.workers)
         self.held = HeldRows(backend)
+        #: The bound of the bytes of stores; None: there is none.
+        self.stores: FlowStores | None = None
+        if declaration.store_bytes is not None:
+            self.stores = FlowStores(declaration.store_bytes, declaration, plan, backend, self.held)
+        room = self.stores.room if self.stores is not None else None
+        self.master = Master(plan, self._steps_of, declaration.workers, room=room)
+        if self.stores is not None:
+            self.stores.attach(self.master)
+            self.master.settle = self.free
         self.results: list[CallResult] = []
         #: Why calls failed, by number, until they are asked for.
         self.errors: dict[int, tuple[FlowError, BaseException | None]] = {}
@@ -126,6 +135,8 @@ class Runner:
         """Drop the values of rows that the master has removed."""
         freed = self.master.rows.freed()
         self.held.free(freed)
+        if self.stores is not None:
+            self.stores.settle(freed)
         if self.trace is not None:
             self.trace.drop(freed)
 
@@ -146,6 +157,8 @@ class Runner:
                 self._lose(event)
             elif isinstance(event, Back):
                 self.recovery.join(event.worker, time.monotonic())
+                if self.stores is not None:
+                    self.stores.joined()
                 self.datasets.join(event.worker)
             elif isinstance(event, Loaded):
                 self.datasets.loaded(event)
@@ -258,6 +271,8 @@ class Runner:
             self._drop_made(done.worker, outcome)
         elif outcome.failure is None:
             ticket.reports.add(done, self._version_at(running.state, done))
+            if self.stores is not None and isinstance(work, str):
+                self.stores.learn(work, outcome)
             try:
                 if ticket.missing == {done.worker}:
                     self._use(running, ticket)
@@ -282,6 +297,8 @@ class Runner:
             taken = running.state.taken if running is not None else None
             call = None if isinstance(work, Hook) else self._calls[str(work)]
             self.trace.note(done, ticket.order, call, taken, len(self.master.rows))
+            # Rows may have been dropped meanwhile: nothing will read what was made of them.
+            self.trace.drop([row_id for row_id in outcome.ids if row_id not in self.master.rows])
         self._moves.took(done.worker, ticket.order, has_run=bool(outcome.began_s))
         self._part_ended(ticket, done.worker)
         self.master.order.report(done.worker, done.incarnation, done.ticket, reason)

@@ -137,7 +137,7 @@ fn child_connects() {
     assert!(matches!(error, NetError::Lost { .. }), "{error}");
 }
 
-/// Not a test of its own: a worker of another user, whose connection ends before the master has said anything.
+/// Not a test of its own: a worker of another user; its connection ends before the master has said anything.
 #[test]
 fn child_joins_no_flow() {
     let Ok(endpoint) = std::env::var("SOFTS_TEST_ENDPOINT") else { return };

@@ -164,10 +164,13 @@ def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next()
     order(2, 2, 0, 1)
     order(1, 3, 1)
     assert sent == [(1, 1)]
+    assert sends.held_back() == {2, 3}
     assert sends.abort(2, 2)
+    assert sends.held_back() == {3}
     assert not sends.abort(2, 2)
     sends.ended(2, 2)
     assert sent == [(1, 1), (1, 3)]
+    assert not sends.held_back()
     sends.lose(1)
     order(2, 4, 0, 1)
     assert sent == [(1, 1), (1, 3), (2, 4)]

@@ -45,10 +45,10 @@ def make_flow(layout: str = "dp1") -> df.Flow:
     Args:
         layout: of the role that reads, on workers 2, 3, ...
     """
-    maker, keeper = df.place(Model, name="maker"), df.place(Model, on=[1], name="keeper")
+    maker, second = df.place(Model, name="maker"), df.place(Model, on=[1], name="second")
     reader = df.place(Model, layout, on=range(2, 2 + int(layout[2:])), name="reader")
     inference = df.Interface.INFERENCE
     calls = [df.call(maker.make, "x -> y", rows=ROWS)]
-    calls += [df.call(role.look, "y", rows=ROWS, interface=inference) for role in (keeper, reader)]
-    calls += [df.call(role.count, "x", rows=ROWS, interface=inference) for role in (maker, keeper)]
+    calls += [df.call(role.look, "y", rows=ROWS, interface=inference) for role in (second, reader)]
+    calls += [df.call(role.count, "x", rows=ROWS, interface=inference) for role in (maker, second)]
     return df.Flow(calls, source=numbers())

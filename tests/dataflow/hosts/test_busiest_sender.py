@@ -12,7 +12,7 @@ from host_workers import HostWorkers
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.host_meeting import HostMeeting
 
-MAKER, KEEPER = 0, 1
+MAKER, COPY = 0, 1
 #: Bytes that a sender writes beside values: for each value, and for each reader.
 HEADERS = 64
 
@@ -37,23 +37,23 @@ def sent(flow: df.Flow, row_id: int) -> dict[int, int]:
     """Return what each holder has sent so far; each row can be counted with once."""
     return {
         worker: int(run(flow, f"{name}.count", [row_id]).numbers["sent"])
-        for worker, name in ((MAKER, "maker"), (KEEPER, "keeper"))
+        for worker, name in ((MAKER, "maker"), (COPY, "second"))
     }
 
 
 def check_move(flow: df.Flow, ids: tuple[int, ...], kept: tuple[int, ...], rows: Iterable[int]) -> None:
-    """Move rows to the reader that the maker has, of which the keeper has some.
+    """Move rows to the reader that the maker has, of which the second has some.
 
     Args:
         flow: that is open.
         ids: of the rows.
-        kept: those that the keeper has, too.
+        kept: those that the second has, too.
         rows: two others, to count with.
     """
     (reader,) = [role for role in flow.declaration.roles if role.name == "reader"]
     n_readers = len(reader.on)
     run(flow, "maker.make", ids)
-    run(flow, "keeper.look", kept)
+    run(flow, "second.look", kept)
     move = flow.move(ids, "y", to=reader)
     total, largest = bytes_of(ids), max(bytes_of([row_id]) for row_id in ids)
     # Each holder alone, and both together, have at least this to send.

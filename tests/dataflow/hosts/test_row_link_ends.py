@@ -112,6 +112,18 @@ def test_a_process_that_took_the_place_of_a_holder_is_no_holder() -> None:
             reader.get([Place.from_wire(wire)])
 
 
+def test_connections_to_processes_that_were_replaced_go() -> None:
+    def read_from_another() -> int:
+        with store_on("far", 0) as holder:
+            [value] = reader.get(holder.put("x", [1], [b"of another process"]))
+            assert value == b"of another process"
+            return len(os.listdir("/proc/self/fd"))
+
+    with store_on("near", 1) as reader:
+        first = read_from_another()
+        assert [read_from_another() for _ in range(3)] == [first] * 3
+
+
 def test_another_token_is_refused_on_both_sides() -> None:
     with store_on("a", 0) as holder, store_on("b", 1, token=new_token()) as stranger:
         [place] = holder.put("x", [1], [b"secret"])

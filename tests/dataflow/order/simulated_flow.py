@@ -13,6 +13,7 @@ from softs_fast.dataflow.master import Master
 from softs_fast.dataflow.order.executor import Executor
 from softs_fast.dataflow.order.steps import Abort, Answer, Kind, Order, Output, Step
 from softs_fast.dataflow.rows.table import Taken
+from softs_fast.dataflow.stores.room import StoreRoom
 
 STRAGGLER = 20.0
 
@@ -39,6 +40,7 @@ class World:
         deaths: numbers of the events at which a worker dies.
         failures: chance that a participant of a main fails.
         drops: chance that a group is dropped after a main.
+        room: which calls have room for their bytes; None: there is no limit.
     """
 
     def __init__(
@@ -50,12 +52,13 @@ class World:
         deaths: tuple[int, ...] = (),
         failures: float = 0.0,
         drops: float = 0.0,
+        room: StoreRoom | None = None,
     ) -> None:
         self.random = random.Random(seed)
         self.plan = plan
         numbers = sorted({worker for one in plan.functions for worker in one.workers} | {-1})
         self.workers = {number: Worker(number) for number in numbers}
-        self.master = Master(plan, self.steps_of, [number for number in numbers if number >= 0])
+        self.master = Master(plan, self.steps_of, [number for number in numbers if number >= 0], room=room)
         self.left = n_groups
         self.deaths, self.failures, self.drops = set(deaths), failures, drops
         self.now_s = 0.0
@@ -73,10 +76,10 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
 
-        advance = self.master.order.advance
+        order = self.master.order
+        advance, advance_one = order.advance, order.advance_one
 
-        def noting(now_s: float) -> list[Output]:
-            outputs = advance(now_s)
+        def noting(outputs: list[Output]) -> list[Output]:
             orders = [output[1] for output in outputs if not isinstance(output, Answer)]
             epoch = {order.ticket: order for order in orders if isinstance(order, Order)}
             self.tickets |= epoch
@@ -84,7 +87,8 @@ class World:
             self.epochs.append([epoch[ticket] for ticket in sorted(epoch)])
             return outputs
 
-        self.master.order.advance = noting  # type: ignore[method-assign]
+        order.advance = lambda now_s: noting(advance(now_s))  # type: ignore[method-assign]
+        order.advance_one = lambda now_s: noting(advance_one(now_s))  # type: ignore[method-assign]
 
     def check_late(self, epoch: Iterable[Order]) -> None:
         """A worker that only takes part in a hook after a call gets its ticket when the main part has ended."""
@@ -145,8 +149,8 @@ class World:
     def act(self) -> None:
         """What a master does after each event."""
         for partition in self.plan.partitions:
-            while self.left and self.master.rows.room(partition) > 0:
-                self.master.rows.admit(partition, 0, n_bytes=1)
+            while self.left and self.has_room(partition):
+                self.admit(partition)
                 self.left -= 1
             if not self.left:
                 self.master.end_source(partition)
@@ -157,8 +161,14 @@ class World:
                 self.ages.append(state.taken.age if state.taken else 0)
         for output in outputs:
             self.say(output)
-        if self.left and any(self.master.rows.room(partition) > 0 for partition in self.plan.partitions):
+        if self.left and any(map(self.has_room, self.plan.partitions)):
             self.act()  # a step was complete, which frees slots
+
+    def has_room(self, partition: str) -> bool:
+        return self.master.rows.room(partition) > 0
+
+    def admit(self, partition: str) -> tuple[int, ...]:
+        return self.master.rows.admit(partition, 0, n_bytes=1)
 
     def say(self, output: Output) -> None:
         if isinstance(output, Answer):

@@ -44,6 +44,15 @@ def test_waiting_for_a_participant_that_has_not_arrived_is_not_counted() -> None
     assert deadlines.late(55.0)[0].workers == {0, 1}
 
 
+def test_the_time_of_a_step_begins_when_all_its_workers_have_been_told() -> None:
+    deadlines = Deadlines(lambda one: 5.0)
+    both = ticket(2, 0, 1)
+    deadlines.observe([both], 0.0, held_back={2})
+    assert deadlines.due_s() is None
+    deadlines.observe([both], 50.0)
+    assert deadlines.due_s() == 55.0
+
+
 def test_a_step_that_has_begun_goes_on_when_its_last_participant_has_ended_it() -> None:
     deadlines = Deadlines(lambda one: 5.0)
     before, both = ticket(1, 1), ticket(2, 0, 1)

@@ -10,16 +10,16 @@ import pytest
 import softs_fast.dataflow.order
 import softs_fast.dataflow.rows
 from softs_fast.dataflow.order.executor import Executor
-from softs_fast.dataflow.order.sequencer import NeverFits, Sequencer
+from softs_fast.dataflow.order.sequencer import Sequencer
 from softs_fast.dataflow.order.steps import Abort, Answer, Call, Kind, Order, Output, Step
 
 PURE = {"__future__", "collections", "collections.abc", "dataclasses", "enum", "heapq", "itertools", "typing"}
 
 
-def call(number: int, *workers: int, oldest: int = 0, seconds: float = 1.0, **n_bytes: int) -> Call:
-    """A call of one main step; `w0=5` brings 5 bytes to worker 0."""
+def call(number: int, *workers: int, oldest: int = 0, seconds: float = 1.0) -> Call:
+    """A call of one main step."""
     step = Step(Kind.MAIN, frozenset(workers), expected_s=seconds)
-    return Call(number, f"f{number}", (step,), oldest, {int(name[1:]): n for name, n in n_bytes.items()})
+    return Call(number, f"f{number}", (step,), oldest)
 
 
 def tickets(outputs: list[Output]) -> list[tuple[int, int]]:
@@ -109,19 +109,6 @@ def test_a_call_of_many_workers_does_not_starve() -> None:
     assert tickets(order.advance(0.0)) == []
     order.report(0, 1, 1)
     assert [number for _, number in tickets(order.advance(0.0))] == [2]
-
-
-def test_bytes_are_reserved_when_tickets_are_given() -> None:
-    order = Sequencer([0], capacity={0: 10})
-    order.offer(call(1, 0, w0=6))
-    order.offer(call(2, 0, w0=6, oldest=1))
-    assert [number for _, number in tickets(order.advance(0.0))] == [1]
-    order.report(0, 1, 1)
-    assert [number for _, number in tickets(order.advance(0.0))] == [2]
-    order.report(0, 1, 2)
-    order.offer(call(3, 0, w0=11))
-    with pytest.raises(NeverFits, match="call 3 of f3 can never begin: worker 0 needs 11 bytes of 10"):
-        order.advance(0.0)
 
 
 def test_a_death_fails_the_calls_of_the_worker_and_spares_the_others() -> None:

@@ -21,7 +21,7 @@ def test_a_message_is_whole_again(n: int) -> None:
         assert last == message
 
 
-@pytest.mark.parametrize("frame", [b"", b"\x02abc"])
+@pytest.mark.parametrize("frame", [b"", b"\x02abc", b"\x01"])
 def test_what_is_no_frame_is_refused(frame: bytes) -> None:
     with pytest.raises(WireError, match="are no frame of a flow"):
         Assembler().take(frame)

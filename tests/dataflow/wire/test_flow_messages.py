@@ -175,3 +175,13 @@ def test_changed_bytes_are_a_message_or_an_error() -> None:
         except WireError:
             n_errors += 1
     assert n_errors > 1000
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
+def test_lists_that_are_too_deep_are_refused(message: Message) -> None:
+    values = msgpack.unpackb(encode(message), strict_map_key=False, unicode_errors="surrogatepass")
+    fields = [msgpack.packb(one, unicode_errors="surrogatepass") for one in values]
+    for number in range(1, len(fields)):
+        deep = [*fields[:number], b"\x91" * 1000 + b"\xc0", *fields[number + 1 :]]
+        with pytest.raises(WireError):
+            decode(b"\xdc" + len(fields).to_bytes(2, "big") + b"".join(deep))

@@ -84,3 +84,37 @@ def test_a_program_begins_anew(tmp_path: Path) -> None:
     assert first["arguments"] == ["one", "two words"]
     assert Path(first["given"]) == Path(first["folder"]) == tmp_path
     assert not Path(f"/proc/{child}").exists()
+
+
+STUCK = """
+    import logging, os, sys, threading
+    from softs_fast.dataflow.worker.anew import Program, say
+
+    begun = "BEGUN" in os.environ
+    program = Program(is_anew=begun)
+    if begun:
+        print("begun anew", flush=True)
+        sys.exit(7)
+    logging.basicConfig(stream=sys.stdout)
+    (handler,) = logging.getLogger().handlers
+    held = threading.Event()
+
+    def hold():
+        handler.acquire()
+        held.set()
+        threading.Event().wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+    say(lambda: logging.warning("this is not said"))
+    program.begin_anew({"BEGUN": "1"})
+"""
+
+
+def test_a_program_begins_anew_while_a_thread_holds_the_lock_of_a_handler(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(STUCK))
+    done = subprocess.run(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, timeout=WATCHDOG_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (7, "begun anew\n")

@@ -15,6 +15,7 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..worker.functions import Failure, Outcome
 from ..worker.work import Work
+from .notes import StoreNotes
 from .sightings import Sight
 
 __all__ = ["Back", "Backend", "Done", "ElementReads", "Event", "Loaded", "Lost", "WaitInterrupted"]
@@ -126,10 +127,12 @@ class Backend(Protocol):
     Attributes:
         cuts_rows: whether each worker of a role has an object of its own, and so a part of the rows.
         doing: what that thread does.
+        notes: what stores have got and dropped.
     """
 
     cuts_rows: bool
     doing: Doing
+    notes: StoreNotes
 
     @property
     def elements(self) -> ElementReads:
@@ -169,6 +172,9 @@ class Backend(Protocol):
 
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """Return what is seen of workers that have not ended a step; without those that have, or cannot be ended."""
+
+    def held_back(self) -> frozenset[int]:
+        """Return tickets of which a worker has no order yet, as values are on their way to its host for another step."""
 
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """Return what each worker process is inside of, by its number, with its Python code if asked; any thread may ask."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ...errors import FlowError
+from ..control import Published
 from ..wire.control import ControlMaster
 from ..wire.links import Joined, Left, LinkEvent, Received
 from ..wire.messages import Declared, Message, Refused
@@ -38,6 +39,8 @@ class HostLink:
         self._seats = seats
         self._note = note
         self._again: list[LinkEvent] = []
+        #: Processes that were given up, by their seats, and could not be told.
+        self._untold: dict[int, Refused] = {}
         self._has_begun = False
 
     @property
@@ -65,6 +68,7 @@ class HostLink:
     def receive(self, timeout_s: float) -> list[LinkEvent]:
         """As `MasterLink.receive`."""
         events, self._again = self._again, []
+        self._tell()
         if not events:
             for event in self._link.receive(timeout_s):
                 events += self._events(event)
@@ -78,22 +82,37 @@ class HostLink:
         Raises:
             FlowError: see there.
         """
+        return self.ask_with_age(worker, what, timeout_s).value
+
+    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
+        """As `MasterLink.ask_with_age`.
+
+        Raises:
+            FlowError: see there.
+        """
         seat = self._seats.seat(worker)
         if seat is None:
             raise FlowError(f"worker {worker} does not answer {what!r}: it has left")
         with _named(worker, seat):
-            return self._link.ask(seat, what, timeout_s)
+            return self._link.ask_with_age(seat, what, timeout_s)
 
     def give_up(self, worker: int, reason: str) -> None:
         """Take nothing more of the process of a worker, and tell it so: it begins anew, or ends, when it reads that."""
         one = self._seats.give_up(worker)
         if one is not None:
-            self._link.send(one.seat, Refused(reason))
+            self._untold[one.seat] = Refused(reason)
+            self._tell()
             self._again += self._follow(worker)
 
     def close(self) -> None:
         """As `MasterLink.close`."""
         self._link.close()
+
+    def _tell(self) -> None:
+        for seat, refused in list(self._untold.items()):
+            with suppress(FlowError):  # it reads nothing now: it is told later
+                self._link.send(seat, refused)
+                del self._untold[seat]
 
     def _events(self, event: LinkEvent) -> list[LinkEvent]:
         seat, worker = event.worker, worker_of(event.worker)
@@ -101,6 +120,7 @@ class HostLink:
             case Joined(pid=pid, host=host):
                 return self._join(Seated(seat, pid, host))
             case Left(reason=reason):
+                self._untold.pop(seat, None)
                 if not self._seats.leave(seat):
                     return []
                 return [Left(worker, reason), *self._follow(worker)]

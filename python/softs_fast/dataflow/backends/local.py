@@ -13,6 +13,7 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, LoadRows
 from ..declare.roles import Placement
 from ..devices import device_work
+from ..master import DRIVER
 from ..objects import Objects
 from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
@@ -22,6 +23,7 @@ from ..worker.saved_rows import load_rows
 from ..worker.work import HookWork, MainWork, Work
 from .backend import Done, Event
 from .elements import LocalElements
+from .notes import StoreNotes
 from .one_process import OneProcess
 
 __all__ = ["LocalBackend"]
@@ -38,13 +40,14 @@ class LocalBackend(OneProcess):
 
     def __init__(self, declaration: Declaration) -> None:
         self.doing = Doing()
+        self.notes = StoreNotes()
         self._declaration = declaration
         self._functions = {one.name: one for one in declaration.calls}
         self._objects = Objects(declaration.roles)
         self._orders: list[tuple[int, Order, Callable[[], Work | None]]] = []
         self._missing: dict[int, list[int]] = {}
         self._skipped: list[Event] = []
-        self.elements = LocalElements(declaration)
+        self.elements = LocalElements(declaration, self.notes)
 
     def open(self) -> list[Hook]:
         """Make the objects, and have them give all shards."""
@@ -59,9 +62,11 @@ class LocalBackend(OneProcess):
         self._skipped.clear()
         self.elements.close()
         self._objects.close()
+        self.notes.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Value]:
         """Return the values: they are here."""
+        self.notes.put(DRIVER, column, ids, values)
         return values
 
     def values(self, places: Sequence[Any]) -> list[Value]:
@@ -69,7 +74,8 @@ class LocalBackend(OneProcess):
         return [_copy(value) for value in places]
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
-        """Nothing is to be done: values go with their last place."""
+        """Values go with their last place."""
+        self.notes.free(worker, ids)
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Keep an order until its ticket is the lowest."""
@@ -97,7 +103,7 @@ class LocalBackend(OneProcess):
             return self.wait(timeout_s)  # it was aborted
         name = order.step.work.name if isinstance(order.step.work, Hook) else order.step.work
         with self.doing.what(f"runs {name}"):
-            outcome, n_bytes = self._run(work)
+            outcome, n_bytes = self._run(work, workers[0])
         first = Done(workers[0], order.incarnation, ticket, outcome, n_bytes)
         # All workers are the one that has run it.
         return [
@@ -131,7 +137,7 @@ class LocalBackend(OneProcess):
         """Return what `model_config` of a role says."""
         return self._objects[role].model_config()
 
-    def _run(self, describe: Callable[[], Work | None]) -> tuple[Outcome, int]:
+    def _run(self, describe: Callable[[], Work | None], worker: int) -> tuple[Outcome, int]:
         work = describe()
         outcome, n_bytes, began = Outcome(), 0, time.monotonic()
         try:
@@ -147,8 +153,11 @@ class LocalBackend(OneProcess):
                     digests=declared.digests,
                 )
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
+                self.notes.check(worker, outcome, declared.store_bytes)
+                self.notes.made(worker, outcome)
             elif isinstance(work, HookWork) and isinstance(work.hook, LoadRows):
-                outcome = load_rows(work.hook, self.put)
+                outcome = load_rows(work.hook, lambda column, ids, values: values)
+                self.notes.made(worker, outcome)
             elif isinstance(work, HookWork):  # rows need not be moved: they are here
                 with device_work():
                     outcome.numbers = self._objects.run(work.hook, work.owner, work.step)

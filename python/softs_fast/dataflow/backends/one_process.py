@@ -18,6 +18,10 @@ class OneProcess:
         """There are no processes, and nothing here can end a function."""
         return {}
 
+    def held_back(self) -> frozenset[int]:
+        """All orders are there at once."""
+        return frozenset()
+
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """There are no worker processes."""
         return {}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -33,21 +33,22 @@ from ..wire.messages import (
     End,
     Fetched,
     Free,
-    Message,
     ReadElements,
     Ready,
     State,
     StepEnded,
 )
 from ..worker.functions import Failure, Outcome
-from ..worker.orders import message_of
+from ..worker.orders import Messages
 from ..worker.part import Part
-from ..worker.work import HookWork, MainWork, MoveWork, Work
+from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost, WaitInterrupted
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
+from .notes import StoreNotes
 from .sends import Sends
-from .sightings import Sight, look_at, sights_of
+from .sent import Sent
+from .sightings import Sight, inside_of, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
 
 __all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
@@ -60,27 +61,6 @@ _JOIN_S = 60.0
 _SLICE_S = 0.5
 #: One wait otherwise. Messages and signals end it, so it need not be short.
 _LONG_SLICE_S = 60.0
-
-
-@dataclass
-class _Sent:
-    """A ticket that was sent.
-
-    Attributes:
-        order: of the step.
-        open: workers that have not reported.
-        all: workers that got it.
-        shown_by: workers that keep weights for others.
-        works: what each worker was told.
-        n_gone: how many workers had left by then.
-    """
-
-    order: Order
-    open: set[int] = field(default_factory=set)
-    all: set[int] = field(default_factory=set)
-    shown_by: set[int] = field(default_factory=set)
-    works: dict[int, Work | None] = field(default_factory=dict)
-    n_gone: int = 0
 
 
 class ProcessBackend:
@@ -102,9 +82,10 @@ class ProcessBackend:
     ) -> None:
         declaration.check_processes()
         self.doing = Doing()
+        self.notes = StoreNotes()
         self._nodes = nodes
         # This process comes after all workers: by this number places name it.
-        self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1)
+        self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1, self.notes)
         self._declaration = declaration
         self._processes = processes
         self._has_begun = False
@@ -118,9 +99,8 @@ class ProcessBackend:
         self._here: set[int] = set()
         self._restartable = restartable(declaration)
         self._own: deque[tuple[Order, Work | None]] = deque()
-        self._sent: dict[int, _Sent] = {}
-        #: The hook that was sent last: its ticket, what it is, and its message.
-        self._hook: tuple[int, Work, Message] | None = None
+        self._sent: dict[int, Sent] = {}
+        self._messages = Messages(declaration)
         self._events: list[Event] = []
         self.elements = RemoteElements(declaration, self._request, self._ask)
 
@@ -131,7 +111,7 @@ class ProcessBackend:
             FlowError: a worker failed before it had made its objects.
         """
         links = self._nodes.links() if self._nodes is not None else None
-        self._store = DataManager(self._sends.driver, links=links)
+        self._store = DataManager(self._sends.driver, max_bytes=self._declaration.store_bytes, links=links)
         arrived = functools.partial(self._sends.arrived, DRIVER)
         self._part = Part(self._declaration, Objects((), DRIVER), self._store, arrived)
         try:
@@ -171,7 +151,8 @@ class ProcessBackend:
         try:
             if link is not None and not (goes_on and self._nodes is not None):
                 for worker in set(self._pids) - self._left | self._away:
-                    link.send(worker, End())
+                    with contextlib.suppress(FlowError):  # one that reads nothing is killed
+                        link.send(worker, End())
             self._processes.close()
         finally:
             if link is not None:
@@ -185,11 +166,12 @@ class ProcessBackend:
         self._sends.close()
         self._events.clear()
         self.elements.close()
+        self.notes.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows in this process."""
         assert self._store is not None
-        return self._store.put(column, ids, values)
+        return self.notes.put(DRIVER, column, ids, self._store.put(column, ids, values))
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Copy values from the processes that hold them."""
@@ -203,6 +185,7 @@ class ProcessBackend:
             self._free(holder, some)
 
     def _free(self, worker: int, ids: list[int]) -> None:
+        self.notes.free(worker, ids)
         if worker == DRIVER:
             if self._store is not None:
                 self._store.free(ids)
@@ -214,7 +197,7 @@ class ProcessBackend:
         if self._has_left(worker):
             self._sends.skip(worker, order)
             return
-        sent = self._sent.setdefault(order.ticket, _Sent(order, n_gone=self._departures.n_gone))
+        sent = self._sent.setdefault(order.ticket, Sent(order, n_gone=self._departures.n_gone))
         sent.open.add(worker)
         sent.all.add(worker)
         self._sends.order(worker, order, work)
@@ -227,15 +210,7 @@ class ProcessBackend:
         elif made is None:
             self._end(worker, order.incarnation, order.ticket, Outcome(), 0)
         elif worker not in self._left:
-            self._link.send(worker, self._message(order, made))
-
-    def _message(self, order: Order, work: Work) -> Message:
-        """Return the message of an order; all workers of a hook get one."""
-        if not isinstance(work, HookWork):
-            return message_of(self._declaration, order, work)
-        if self._hook is None or self._hook[:2] != (order.ticket, work):
-            self._hook = (order.ticket, work, message_of(self._declaration, order, work))
-        return self._hook[2]
+            self._link.send(worker, self._messages.of(order, made))
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Have a worker skip a step."""
@@ -300,6 +275,10 @@ class ProcessBackend:
         sent = self._sent.get(ticket)
         return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
 
+    def held_back(self) -> frozenset[int]:
+        """Return tickets of which an order waits for values."""
+        return self._sends.held_back()
+
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """Return what each worker process is inside of; any thread may ask."""
         link, left = self._link, set(self._left)
@@ -359,10 +338,8 @@ class ProcessBackend:
         """
         found = {}
         for worker in sorted(set(self._pids) - self._left):
-            one = msgpack.unpackb(self._ask(worker, "inside"))
-            one["pid"] = self._pids[worker]
-            one["seconds"] = max(time.monotonic() - one.pop("since_s"), 0.0)
-            found[worker] = one
+            assert self._link is not None
+            found[worker] = inside_of(self._link, worker, _ASK_S) | {"pid": self._pids[worker]}
         return found
 
     def _ask(self, worker: int, what: str) -> bytes:
@@ -383,7 +360,7 @@ class ProcessBackend:
             elif isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
             elif isinstance(event.message, ElementsRead):
-                self._events += self.elements.answered(event.worker, event.message)
+                self._events += self.elements.answered(event.worker, event.message, self.notes)
             elif isinstance(event.message, State):
                 self._relay(event.worker, event.message)
             elif isinstance(event.message, Fetched):
@@ -442,6 +419,7 @@ class ProcessBackend:
         if sent is None or worker not in sent.open:
             return
         sent.shown_by.add(worker)
+        self.notes.shown(worker, message.ticket, message.shown.place)
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
@@ -467,6 +445,7 @@ class ProcessBackend:
 
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
+        self.notes.made(worker, outcome)
         work = self._sent[ticket].works.get(worker)
         if outcome.unread and isinstance(work, MainWork | MoveWork):
             self._departures.note_ending(work, self._sent[ticket].n_gone, list(self._pids))
@@ -486,6 +465,7 @@ class ProcessBackend:
             return
         self._departures.leave(event.worker)
         self._sends.lose(event.worker)
+        self.notes.lose(event.worker)
         self.elements.lose(event.worker)
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)

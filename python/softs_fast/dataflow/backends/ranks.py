@@ -30,6 +30,7 @@ from ..worker.process import check_same
 from ..worker.work import MainWork, Work
 from .backend import Done, Event
 from .elements import LockstepElements
+from .notes import StoreNotes
 from .one_process import OneProcess
 
 __all__ = ["RankBackend"]
@@ -75,6 +76,7 @@ class RankBackend(OneProcess):
                     "torch, which one process does not have; leave out workers=1, or give it a layout of dp alone"
                 )
         self.doing = Doing()
+        self.notes = StoreNotes()
         self._declaration = declaration
         self._build = build
         self._threads: LockstepThreads | None = None
@@ -83,7 +85,7 @@ class RankBackend(OneProcess):
         self._orders: list[tuple[int, Order]] = []
         self._missing: dict[int, dict[int, Callable[[], Work | None]]] = {}
         self._skipped: list[Event] = []
-        self.elements = LockstepElements(declaration, self._in_thread)
+        self.elements = LockstepElements(declaration, self._in_thread, self.notes)
         #: Weights that workers show in the step of now, by the worker that they are for.
         self._shown: dict[int, list[Shown]] = defaultdict(list)
 
@@ -94,7 +96,7 @@ class RankBackend(OneProcess):
             FlowError: a role could not be made.
         """
         numbers = self._declaration.workers
-        self._store = DataManager(max(numbers) + 1)
+        self._store = DataManager(max(numbers) + 1, max_bytes=self._declaration.store_bytes)
         self._part = Part(self._declaration, Objects((), DRIVER), self._store)
         self._threads = LockstepThreads(numbers)
         meetings = Meetings(self._threads)
@@ -122,7 +124,7 @@ class RankBackend(OneProcess):
     def _begin(self, worker: int, meetings: Meetings) -> None:
         declaration = self._build()
         check_same(worker, self._declaration.lines(), declaration.lines())
-        store = DataManager(worker)
+        store = DataManager(worker, max_bytes=self._declaration.store_bytes)
         objects = LockstepObjects(declaration.roles, worker, LockstepGroups(meetings, worker))
         self._workers[worker] = _Worker(declaration, store, objects, Part(declaration, objects, store))
 
@@ -155,11 +157,12 @@ class RankBackend(OneProcess):
             self._skipped.clear()
             self.elements.close()
             self._shown.clear()
+            self.notes.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows."""
         assert self._store is not None
-        return self._store.put(column, ids, values)
+        return self.notes.put(DRIVER, column, ids, self._store.put(column, ids, values))
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Copy values from the stores that hold them."""
@@ -169,6 +172,7 @@ class RankBackend(OneProcess):
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Drop rows of a worker."""
         ids = list(ids)
+        self.notes.free(worker, ids)
         if worker in self._workers:
             self._workers[worker].store.free(ids)
             self._workers[worker].part.kept.free(ids)
@@ -203,8 +207,8 @@ class RankBackend(OneProcess):
                 found = {DRIVER: Ended(self._run(self._part, works[DRIVER], ticket, DRIVER))}
             else:
                 found = self._in_lockstep(order, works)
-        # A worker that has waited for one that failed says less of it.
-        ended = sorted(found.items(), key=lambda one: one[1].was_stuck)
+        # A worker that has waited for one that failed says less of it, or that another one could not read.
+        ended = sorted(found.items(), key=lambda one: (one[1].was_stuck, one[1].value[0].unread))
         return [Done(worker, order.incarnation, ticket, *one.value) for worker, one in ended]
 
     def _in_lockstep(self, order: Order, works: dict[int, Work | None]) -> dict[int, Ended]:
@@ -221,7 +225,7 @@ class RankBackend(OneProcess):
         finally:
             self._shown.clear()
             for worker in works:
-                self._workers[worker].store.free([state_id(order.ticket)])
+                self.free(worker, [state_id(order.ticket)])
         for ended in found.values():
             if ended.error is not None:
                 raise ended.error  # such as SystemExit of a function
@@ -236,15 +240,18 @@ class RankBackend(OneProcess):
     def _run(self, part: Part, work: Work | None, ticket: int, worker: int) -> tuple[Outcome, int]:
         if work is None:
             return Outcome(), 0
-        return part.run(
+        outcome, n_bytes = part.run(
             work,
             ticket,
             lambda role, known: self._await_state(worker, role, known),
-            lambda shown: self._show(worker, shown),
+            lambda shown: self._show(worker, ticket, shown),
         )
+        self.notes.made(worker, outcome)
+        return outcome, n_bytes
 
-    def _show(self, worker: int, shown: Shown) -> None:
+    def _show(self, worker: int, ticket: int, shown: Shown) -> None:
         assert self._threads is not None
+        self.notes.shown(worker, ticket, shown.place)
         for other in self._workers:
             if other != worker:
                 self._shown[other].append(shown)

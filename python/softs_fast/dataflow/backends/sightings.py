@@ -72,7 +72,7 @@ def sights_of(
             pid,
             str(inside.get("name", "")),
             int(inside.get("ticket", 0)),
-            max(time.monotonic() - float(inside["since_s"]), 0.0),
+            float(inside["seconds"]),
             f"waits for {inside['waits']}" if "waits" in inside else "",
             stack=stack_of(link, worker, _left_s(end_s)) if stacks and "ticket" in inside else (),
         )
@@ -105,15 +105,17 @@ def look_at(link: MasterLink, worker: int, pid: int | None) -> Seen:
 
 
 def inside_of(link: MasterLink, worker: int, timeout_s: float) -> dict[str, Any]:
-    """Return what a worker says it is inside of.
+    """Return what a worker says it is inside of, and for how long.
 
     Raises:
         FlowError: it does not answer in time, or has left.
     """
-    inside = msgpack.unpackb(link.ask(worker, "inside", timeout_s))
+    published = link.ask_with_age(worker, "inside", timeout_s)
+    inside = msgpack.unpackb(published.value)
     if not isinstance(inside, dict):
         raise FlowError(f"worker {worker} answers 'inside' with a {type(inside).__name__}")
-    return inside
+    # By the clock of the worker, which may be on another host.
+    return inside | {"seconds": inside["seconds"] + published.age_s}
 
 
 def stopped(pid: int) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil, lcm
 
 from ...errors import ConfigError
 from .calls import TRAIN, MFCDef
 from .plan import FlowPlan, FunctionPlan, PartitionPlan
 
-__all__ = ["plan_of"]
+__all__ = ["needs_of_steps", "plan_of"]
 
 # Steps that are tried one by one, to see whether the slots suffice in all of them.
 _MOST_STEPS = 1 << 12
@@ -108,14 +108,7 @@ def _check_slots(functions: Sequence[FunctionPlan], partition: PartitionPlan, gr
     calls? The source must have admitted as many, while only earlier steps have given their slots back.
     """
     per_step, slots = partition.groups_per_step, partition.slots
-    period = lcm(*(one.groups for one in functions), per_step) // per_step
-    for step in range(min(period, _MOST_STEPS)):
-        wanted = {one.name: (step + 1) * per_step for one in functions}
-        for one in reversed(functions):
-            reading = [after for after in functions if set(after.inputs) & set(one.outputs)]
-            need = max([wanted[one.name], *(wanted[after.name] for after in reading)])
-            whole = ceil(need / one.groups) * one.groups
-            wanted[one.name] = min(whole, need + one.least - 1) if one.least < one.groups else whole
+    for step, wanted in enumerate(needs_of_steps(functions, per_step)):
         need = max(wanted.values())
         have = step * per_step + slots
         if need > have:
@@ -125,3 +118,21 @@ def _check_slots(functions: Sequence[FunctionPlan], partition: PartitionPlan, gr
                 f"slot ({partition.slots * group} slots, {per_step * group} rows per step); "
                 f"choose rows that divide {per_step * group}, or raise ahead and max_age"
             )
+
+
+def needs_of_steps(functions: Sequence[FunctionPlan], per_step: int) -> Iterator[dict[str, int]]:
+    """Yield, for each step of a period, how many groups each function must have taken for the step to end.
+
+    Args:
+        functions: of one partition, each after those that it reads from.
+        per_step: groups of a step.
+    """
+    period = lcm(*(one.groups for one in functions), per_step) // per_step
+    for step in range(min(period, _MOST_STEPS)):
+        wanted = {one.name: (step + 1) * per_step for one in functions}
+        for one in reversed(functions):
+            reading = [after for after in functions if set(after.inputs) & set(one.outputs)]
+            need = max([wanted[one.name], *(wanted[after.name] for after in reading)])
+            whole = ceil(need / one.groups) * one.groups
+            wanted[one.name] = min(whole, need + one.least - 1) if one.least < one.groups else whole
+        yield wanted

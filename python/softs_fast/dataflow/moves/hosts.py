@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,21 @@ def boot_id() -> str:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+@dataclass(slots=True)
+class _Holder:
+    """A process of which values are read.
+
+    Attributes:
+        endpoint: where it serves them.
+        reader: the connection to it; None while it is used, and if there is none.
+        busy: held while the connection is used.
+    """
+
+    endpoint: str
+    reader: _core.RowReader | None = None
+    busy: threading.Lock = field(default_factory=threading.Lock)
 
 
 class HostLinks:
@@ -70,8 +86,8 @@ class HostLinks:
         self._master = master
         self._stall_s = stall_s
         self._server: _core.RowServer | None = None
-        self._readers: dict[str, _core.RowReader] = {}
-        self._busy: dict[str, threading.Lock] = {}
+        #: By worker, so that the connection to a process that was replaced goes.
+        self._holders: dict[int, _Holder] = {}
         self._lock = threading.Lock()
 
     def serve(self, file: int, first: int, segment: SegmentAddress) -> str:
@@ -122,10 +138,12 @@ class HostLinks:
         columns = (places.offsets, places.n_bytes, places.serials.astype("<u8").view("<i8"), at)
         fields = np.stack([one.astype("<i8") for one in columns], axis=1).tobytes()
         with self._lock:
-            busy = self._busy.setdefault(endpoint, threading.Lock())
+            holder = self._holders.get(places.worker)
+            if holder is None or holder.endpoint != endpoint:
+                holder = self._holders[places.worker] = _Holder(endpoint)
         try:
-            with busy:
-                gone = self._read(endpoint, places.segment.nonce, fields, out)
+            with holder.busy:
+                gone = self._read(holder, places.segment.nonce, fields, out)
         except PeerLost as error:
             raise PeerLost(f"{what} cannot be read: {error}") from error
         except HelloError as error:
@@ -142,25 +160,25 @@ class HostLinks:
         """End the server and all connections; idempotent."""
         server, self._server = self._server, None
         with self._lock:
-            self._readers.clear()
+            self._holders.clear()
         if server is not None:
             server.close()
 
-    def _read(self, endpoint: str, nonce: bytes, fields: bytes, out: _Bytes) -> tuple[int, bool] | None:
-        known = self._readers.pop(endpoint, None)
+    def _read(self, holder: _Holder, nonce: bytes, fields: bytes, out: _Bytes) -> tuple[int, bool] | None:
+        known, holder.reader = holder.reader, None
         if known is not None:
             try:
-                return self._keep(endpoint, known, known.read(nonce, fields, out, self._stall_s))
+                return self._keep(holder, known, known.read(nonce, fields, out, self._stall_s))
             except PeerLost:
                 pass  # it may have ended long ago, with a process of that address
-        made = _core.RowReader(endpoint, self._token, _CONNECT_S)
-        return self._keep(endpoint, made, made.read(nonce, fields, out, self._stall_s))
+        made = _core.RowReader(holder.endpoint, self._token, _CONNECT_S)
+        return self._keep(holder, made, made.read(nonce, fields, out, self._stall_s))
 
     def _keep(
-        self, endpoint: str, reader: _core.RowReader, gone: tuple[int, bool] | None
+        self, holder: _Holder, reader: _core.RowReader, gone: tuple[int, bool] | None
     ) -> tuple[int, bool] | None:
         if gone is None:
-            self._readers[endpoint] = reader
+            holder.reader = reader
         return gone
 
 

@@ -9,7 +9,17 @@ from typing import Any
 
 from ...errors import WireError
 
-__all__ = ["ALIGNMENT", "ITEM_BYTES", "KINDS", "MAX_BYTES", "SEAL_BYTES", "Place", "SegmentAddress", "spread"]
+__all__ = [
+    "ALIGNMENT",
+    "ITEM_BYTES",
+    "KINDS",
+    "LARGEST_STORE",
+    "MAX_BYTES",
+    "SEAL_BYTES",
+    "Place",
+    "SegmentAddress",
+    "spread",
+]
 
 #: Values begin at multiples of it.
 ALIGNMENT = 64
@@ -17,6 +27,8 @@ ALIGNMENT = 64
 SEAL_BYTES = 8
 #: Largest segment.
 MAX_BYTES = 1 << 46
+#: Most bytes of values in a store.
+LARGEST_STORE = MAX_BYTES // 4
 #: Bytes of one item of each dtype.
 ITEM_BYTES = {
     **dict.fromkeys(("complex128",), 16),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from .sequencer import Ticket
@@ -63,12 +63,13 @@ class Deadlines:
         self._since_s: dict[int, float] = {}
         self._running: list[Late] = []
 
-    def observe(self, tickets: Sequence[Ticket], now_s: float) -> None:
+    def observe(self, tickets: Sequence[Ticket], now_s: float, held_back: Collection[int] = ()) -> None:
         """Take the steps that have not ended, after each event.
 
         Args:
             tickets: sorted by number.
             now_s: the time.
+            held_back: numbers of those of which a participant has not been told.
         """
         lowest: dict[int, int] = {}
         since_s: dict[int, float] = {}
@@ -78,7 +79,8 @@ class Deadlines:
                 lowest.setdefault(worker, ticket.number)
             # A step that has begun goes on when some of its participants have ended it.
             has_begun = ticket.number in self._since_s
-            if has_begun or all(lowest[worker] == ticket.number for worker in ticket.missing):
+            is_told = ticket.number not in held_back
+            if has_begun or (is_told and all(lowest[worker] == ticket.number for worker in ticket.missing)):
                 since_s[ticket.number] = self._since_s.get(ticket.number, now_s)
                 deadline_s = self._deadline_of(ticket)
                 if deadline_s is not None:

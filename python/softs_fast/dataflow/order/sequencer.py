@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from ..stores.room import StoreRoom
 from .choosing import in_order
 from .steps import Abort, Answer, Call, Kind, Order, Output, Step
 
@@ -12,7 +13,7 @@ __all__ = ["NeverFits", "Sequencer", "Ticket"]
 
 
 class NeverFits(ValueError):
-    """A call cannot begin although nothing runs; the text has the numbers."""
+    """Each call that is ready needs more bytes than a store has free, and nothing runs; the text has the numbers."""
 
 
 @dataclass
@@ -62,7 +63,7 @@ class Sequencer:
     Args:
         workers: numbers of all workers.
         depth: unfinished mains that a worker may have; with 2 none is idle for a round trip.
-        capacity: bytes that moves may bring to each worker at a time; workers without an entry have no limit.
+        room: which calls have room for the bytes that they bring and make; None: there is no limit.
         incarnation: of this master; larger than that of the one before it.
         has_late_hooks: whether post-hooks in which other workers take part get tickets when the main part has ended, and
             not with it. A worker that takes part in a hook alone, such as a generator that gets weights, would enter it,
@@ -75,7 +76,7 @@ class Sequencer:
         workers: Iterable[int],
         *,
         depth: int = 2,
-        capacity: Mapping[int, int] | None = None,
+        room: StoreRoom | None = None,
         incarnation: int = 1,
         has_late_hooks: bool = False,
     ) -> None:
@@ -86,7 +87,7 @@ class Sequencer:
         self._restoring: set[int] = set()
         self._depth = depth
         self._has_late_hooks = has_late_hooks
-        self._capacity = dict(capacity or {})
+        self._room = room
         self._next = 1
         self._ready: dict[int, Call] = {}
         self._parked: dict[int, Call] = {}
@@ -95,8 +96,9 @@ class Sequencer:
         # Calls of which all tickets have ended, and of which steps are left.
         self._due: list[int] = []
         self._mains = dict.fromkeys(self._alive, 0)
-        self._reserved = dict.fromkeys(self._alive, 0)
         self._outputs: list[Output] = []
+        #: Calls that wait for bytes, the oldest first, if nothing runs that could free some; otherwise none.
+        self.waiting: list[Call] = []
 
     # --- Calls come ---
 
@@ -145,6 +147,8 @@ class Sequencer:
         one.missing.discard(worker)
         if reason is not None:
             self._fail(one.call, reason)
+        if self._room is not None and one.step.kind is Kind.MAIN:
+            self._room.main_ended(one.call.number, worker)
         self._end_if_complete(one)
 
     def lose(self, worker: int, reason: str, *, returns: bool = False) -> None:
@@ -201,17 +205,28 @@ class Sequencer:
         return self._ready.pop(number, None) or self._parked.pop(number, None)
 
     def advance(self, now_s: float) -> list[Output]:
-        """Give tickets to what fits; returns all that is to be said since the last time, in this order.
-
-        Raises:
-            NeverFits: nothing runs, and the oldest call that is ready needs more bytes than a worker may have.
-        """
+        """Give tickets to what fits; returns all that is to be said since the last time, in this order."""
         known = self._alive | self._away
         for call in [call for call in self._ready.values() if not call.workers <= known]:
             self.cancel(call.number, f"workers {sorted(call.workers - known)} are lost")
         for call, step in self._late_steps():
             self._give(call, step, now_s)
-        epoch = self._epoch()
+        return self._give_all(self._epoch(), now_s)
+
+    def advance_one(self, now_s: float) -> list[Output]:
+        """Give tickets to the oldest call that waits for bytes and has room, whatever others will need then.
+
+        Raises:
+            NeverFits: there is none.
+        """
+        assert self._room is not None
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            if self._room.fits_alone(call.number):
+                return self._give_all([self._begin(call)], now_s)
+        raise NeverFits(self._room.why((call.number, call.name) for call in waiting))
+
+    def _give_all(self, epoch: list[Call], now_s: float) -> list[Output]:
         if epoch:
             busy_s = dict.fromkeys(self._alive, 0.0)
             for one in self._tickets.values():
@@ -267,27 +282,37 @@ class Sequencer:
     def _epoch(self) -> list[Call]:
         """Take from the ready calls what fits, the oldest first."""
         epoch: list[Call] = []
-        # A call that does not fit keeps its workers from younger ones, so it never starves.
+        # A call that waits for a turn keeps its workers from younger ones, so it never starves.
         kept: set[int] = set()
+        # One that waits for bytes does not: what frees them may be younger. See `StoreRoom`.
+        waiting: list[Call] = []
         restored = self.alive
+        if self._room is not None:
+            self._room.begin_epoch()
         for call in self.ready:
             if not call.mains <= (self._alive if call.restores else restored):
                 continue  # it waits for a worker that joins again
-            if not call.workers & kept and self._fits(call):
-                present = self._present(call)
-                now, later = _parted(present) if self._has_late_hooks else (present.steps, ())
-                epoch.append(replace(present, steps=now))
-                del self._ready[call.number]
-                self._running[call.number] = _Progress(present, later=later)
-                for worker in call.mains:
-                    self._mains[worker] += 1
-                for worker, n_bytes in call.n_bytes.items():
-                    self._reserved[worker] += n_bytes
-            elif not self._running:
-                raise NeverFits(self._why(call))
-            else:
+            if call.workers & kept or any(self._mains[worker] >= self._depth for worker in call.mains):
                 kept |= call.workers
+            elif self._room is not None and not self._room.fits(call.number):
+                waiting.append(call)
+            else:
+                epoch.append(self._begin(call))
+        is_quiet = not (self._running or self.away or any(isinstance(one, Answer) for one in self._outputs))
+        self.waiting = waiting if is_quiet else []
         return epoch
+
+    def _begin(self, call: Call) -> Call:
+        """Begin a call; returns it with the steps that get tickets now."""
+        present = self._present(call)
+        now, later = _parted(present) if self._has_late_hooks else (present.steps, ())
+        del self._ready[call.number]
+        self._running[call.number] = _Progress(present, later=later)
+        for worker in call.mains:
+            self._mains[worker] += 1
+        if self._room is not None:
+            self._room.reserve(call.number)
+        return replace(present, steps=now)
 
     def _present(self, call: Call) -> Call:
         """Return a call without the parts that workers would have in its hooks which will join again."""
@@ -318,22 +343,6 @@ class Sequencer:
         order = Order(self.incarnation, number, call.number, step)
         self._outputs += [(worker, order) for worker in sorted(step.workers)]
 
-    def _fits(self, call: Call) -> bool:
-        if any(self._mains[worker] >= self._depth for worker in call.mains):
-            return False
-        return all(
-            self._reserved[worker] + n_bytes <= self._capacity.get(worker, self._reserved[worker] + n_bytes)
-            for worker, n_bytes in call.n_bytes.items()
-        )
-
-    def _why(self, call: Call) -> str:
-        sizes = [
-            f"worker {worker} needs {n_bytes} bytes of {self._capacity[worker]}"
-            for worker, n_bytes in call.n_bytes.items()
-            if n_bytes > self._capacity.get(worker, n_bytes)
-        ]
-        return f"call {call.number} of {call.name} can never begin: {', '.join(sizes)}; use fewer rows or more memory"
-
     def _fail(self, call: Call, reason: str) -> None:
         """Answer a call that has tickets, and abort all of them."""
         progress = self._running[call.number]
@@ -363,8 +372,8 @@ class Sequencer:
         del self._running[call.number]
         for worker in call.mains:
             self._mains[worker] -= 1
-        for worker, n_bytes in call.n_bytes.items():
-            self._reserved[worker] -= n_bytes
+        if self._room is not None:
+            self._room.release(call.number)
         if not progress.is_answered:
             self._outputs.append(Answer(call.number, call.name))
 

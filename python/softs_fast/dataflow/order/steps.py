@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 __all__ = ["Abort", "Answer", "Call", "Kind", "Order", "Output", "Step"]
@@ -26,7 +25,8 @@ class Step:
         kind: what it is.
         workers: the participants, at least one.
         work: what they do; of no meaning to the order.
-        expected_s: measured time, or a guess; it only chooses between orders that are all correct.
+        expected_s: a constant for each kind of step; it only chooses between orders that are all correct. Measured times
+            are no better, see docs/dataflow_design.md.
     """
 
     kind: Kind
@@ -44,7 +44,6 @@ class Call:
         name: of the function.
         steps: in their own order.
         oldest: its place among calls that are ready; lower is earlier.
-        n_bytes: what its moves bring to each worker.
         restores: whether it brings a worker that has joined again to where other calls may use it.
     """
 
@@ -52,7 +51,6 @@ class Call:
     name: str
     steps: tuple[Step, ...]
     oldest: int = 0
-    n_bytes: Mapping[int, int] = field(default_factory=dict)
     restores: bool = False
 
     @property

@@ -13,6 +13,9 @@ from ..order.sequencer import Sequencer, Ticket
 
 __all__ = ["LateSteps"]
 
+#: While steps are held back one wait may be so long, seconds: nothing says when the time of one begins.
+_HELD_S = 1.0
+
 
 class LateSteps:
     """The deadlines of one flow.
@@ -37,16 +40,20 @@ class LateSteps:
         if self._deadlines is None:
             return timeout_s
         now_s = time.monotonic()
-        self._deadlines.observe(self._order.tickets, now_s)
+        held_back = self._observe(self._deadlines, now_s)
         due_s = self._deadlines.due_s()
-        times = [timeout_s, None if due_s is None else max(due_s - now_s, 0.0)]
+        times = [
+            timeout_s,
+            None if due_s is None else max(due_s - now_s, 0.0),
+            _HELD_S if held_back else None,
+        ]
         return min((one for one in times if one is not None), default=None)
 
     def end(self) -> None:
         """End the workers that are to blame for steps that are late now."""
         if self._deadlines is None:
             return
-        self._deadlines.observe(self._order.tickets, time.monotonic())
+        self._observe(self._deadlines, time.monotonic())
         for late in self._deadlines.late(time.monotonic()):
             seen, now_s = self._backend.look(late.ticket.number, late.workers), time.monotonic()
             # One that has ended the step by now has sent what it did: the next turn takes it.
@@ -54,6 +61,11 @@ class LateSteps:
                 for worker, reason in culprits(late, seen, now_s).items():
                     self._backend.end(worker, reason)
                 self._deadlines.restart(late, now_s)
+
+    def _observe(self, deadlines: Deadlines, now_s: float) -> frozenset[int]:
+        held_back = self._backend.held_back()
+        deadlines.observe(self._order.tickets, now_s, held_back)
+        return held_back
 
     def _deadline_of(self, ticket: Ticket) -> float | None:
         if DRIVER in ticket.step.workers:

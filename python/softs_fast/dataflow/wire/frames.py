@@ -36,7 +36,8 @@ class Assembler:
         Raises:
             WireError: it is no frame, or the message has too many bytes.
         """
-        if not frame or frame[0] not in (_LAST, _MORE):
+        # Frames without bytes that end no message would be kept without end.
+        if not frame or frame[0] not in (_LAST, _MORE) or frame == bytes([_MORE]):
             raise WireError(f"{len(frame)} bytes are no frame of a flow")
         self._n_bytes += len(frame) - 1
         if self._n_bytes > MAX_BYTES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..control import Published
 from .messages import Message
 
 __all__ = ["Joined", "Left", "LinkEvent", "MasterLink", "Received", "WorkerLink"]
@@ -62,6 +63,13 @@ class MasterLink(Protocol):
 
         Raises:
             FlowError: it has published nothing of that name, has left, or does not answer in time.
+        """
+
+    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
+        """As `ask`, with the age of what was published, by the clock of the worker.
+
+        Raises:
+            FlowError: see `ask`.
         """
 
     def close(self) -> None:

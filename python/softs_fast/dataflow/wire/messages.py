@@ -410,7 +410,10 @@ def decode(data: bytes, known: KnownLayouts | None = None) -> Message:
         raise WireError(f"a {kind.__name__} has {len(values) - 1} fields; need {len(checks)}")
     if kind is State:
         values[3] = with_layout(values[3], known)
-    made = kind(*(check(name, value) for (name, check), value in zip(checks, values[1:], strict=True)))
+    try:
+        made = kind(*(check(name, value) for (name, check), value in zip(checks, values[1:], strict=True)))
+    except RecursionError:  # of `repr`, for a text that says what is wrong
+        raise WireError(f"a {kind.__name__} has lists within lists that are too deep") from None
     if kind in _COUNTED:
         _check_counts(made)
     if known is not None and isinstance(made, State):

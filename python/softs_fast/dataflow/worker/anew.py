@@ -8,15 +8,18 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-__all__ = ["Program"]
+__all__ = ["Program", "say"]
 
 logger = logging.getLogger(__name__)
 
 #: How long processes of `multiprocessing` may take to end after SIGTERM, seconds.
 _END_S = 1.0
+#: How long what is logged and printed last may take, seconds.
+_SAY_S = 1.0
 #: Signals that arrive while the new program begins; it takes them when it has its handlers.
 _KEPT = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -49,17 +52,32 @@ class Program:
             child.terminate()
             child.join(_END_S)
             child.kill()
-        for handler in logging.getLogger().handlers:
-            handler.flush()
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        say(_flush)
         for number in _descriptors() - self._given:
             with contextlib.suppress(OSError):
                 os.set_inheritable(number, False)
         signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT)
         os.chdir(self._folder)
         os.execve(sys.executable, self._arguments, {**self._environment, **environment})
+
+
+def say(text: Callable[[], object]) -> None:
+    """Log or print something last, unless that takes long: a thread that does not return may hold the lock for it.
+
+    Args:
+        text: what does it.
+    """
+    saying = threading.Thread(target=text, name="softs-flow-say", daemon=True)
+    saying.start()
+    saying.join(_SAY_S)
+
+
+def _flush() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def _descriptors() -> set[int]:

@@ -105,7 +105,7 @@ def run_worker(
         )
         with (
             answers_stack(link),
-            DataManager(worker, links=links) as store,
+            DataManager(worker, max_bytes=declaration.store_bytes, links=links) as store,
             contextlib.ExitStack() as stack,
         ):
             try:

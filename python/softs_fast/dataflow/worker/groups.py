@@ -17,6 +17,9 @@ __all__ = ["Groups", "has_groups"]
 
 #: How long one worker may wait for the others; the master says earlier which ones are missing.
 _MEET = timedelta(minutes=30)
+#: How long workers of a role may wait in `agree` for one that is in an earlier step: deadlines are the master's, and the
+#: end of a process ends the wait.
+_AGREE = timedelta(days=365)
 
 
 def has_groups(declaration: Declaration) -> bool:
@@ -72,7 +75,7 @@ class Groups:
                     self._meshes[role.name] = DeviceMesh(
                         "cpu", torch.tensor(numbers).reshape(sizes), mesh_dim_names=names
                     )
-                    self._groups[role.name] = dist.new_group(numbers)
+                    self._groups[role.name] = dist.new_group(numbers, timeout=_AGREE)
         except BaseException:
             self.close()
             raise

@@ -251,7 +251,8 @@ class WorkerLoop:
         """Say what this worker is inside of, and for what it waits there; the link answers while Python is busy."""
         if order is not self._shown:
             self._shown, self._since_s = order, time.monotonic()
-        inside: dict[str, object] = {"since_s": self._since_s} | ({"waits": waits} if waits else {})
+        inside: dict[str, object] = {"seconds": time.monotonic() - self._since_s}
+        inside |= {"waits": waits} if waits else {}
         if order is not None:
             inside |= {"ticket": order.ticket, "name": name_of(self._work_of(order))}
         self.link.publish("inside", msgpack.packb(inside))

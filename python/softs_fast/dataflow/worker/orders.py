@@ -22,12 +22,33 @@ from ..order.steps import Order
 from ..wire.messages import HookForm, RunHook, RunMain, RunMove, SliceForm
 from .work import HookWork, MainWork, MoveWork, Slice, Work
 
-__all__ = ["form_of", "message_of", "work_of"]
+__all__ = ["Messages", "form_of", "message_of", "work_of"]
 
 _KINDS: dict[str, type[Hook]] = {
     one.__name__: one
     for one in (Evaluate, Load, LoadRows, LoadState, Offload, ParamRealloc, Publish, Save, SaveState)
 }
+
+
+class Messages:
+    """Makes the messages of orders; all workers of a hook get the same object, which is encoded once.
+
+    Args:
+        declaration: of the flow.
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._declaration = declaration
+        #: The hook that was sent last: its ticket, what it is, and its message.
+        self._hook: tuple[int, HookWork, RunMain | RunHook | RunMove] | None = None
+
+    def of(self, order: Order, work: Work) -> RunMain | RunHook | RunMove:
+        """Return the message of an order; see `message_of`."""
+        if not isinstance(work, HookWork):
+            return message_of(self._declaration, order, work)
+        if self._hook is None or self._hook[:2] != (order.ticket, work):
+            self._hook = (order.ticket, work, message_of(self._declaration, order, work))
+        return self._hook[2]
 
 
 def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | RunHook | RunMove:
