@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import socket
 import time
@@ -151,8 +150,7 @@ class ProcessBackend:
         try:
             if link is not None and not (goes_on and self._nodes is not None):
                 for worker in set(self._pids) - self._left | self._away:
-                    with contextlib.suppress(FlowError):  # one that reads nothing is killed
-                        link.send(worker, End())
+                    link.send(worker, End())
             self._processes.close()
         finally:
             if link is not None:
