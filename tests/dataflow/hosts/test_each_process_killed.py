@@ -32,15 +32,14 @@ def one_thread() -> Iterator[None]:
 
 
 def run_with_kills(workers: HostWorkers, n_workers: int, path: Path) -> None:
-    """Run; after every second step the next process is killed in the step after it, and the master is the last one."""
-    n_steps = 2 * (n_workers + 2)
+    """Run; after each step the next process is killed in the step after it, and the master is the last one."""
+    n_steps = n_workers + 3
     run = PacedRun(workers, n_steps, path)
     killed = []
-    for number in range(n_workers):
-        step = 2 * number + 1
-        run.run_until(step, then=step + 2)
-        killed.append(run.kill_worker(number))
-    run.run_until(2 * n_workers + 1, then=n_steps)
+    for worker in range(n_workers):
+        run.run_until(worker + 1, then=worker + 2)
+        killed.append(run.kill_worker(worker))
+    run.run_until(n_workers + 1, then=n_steps)
     run.kill_master()
     run.start()
     assert run.end() == 0
@@ -52,7 +51,7 @@ def run_with_kills(workers: HostWorkers, n_workers: int, path: Path) -> None:
 def test_all_processes_one_after_the_other_in_one_run(tmp_path: Path, one_thread: None) -> None:
     from flow_processes import in_forks
 
-    n_steps = 10
+    n_steps = 6
     flow, _ = in_forks("killed_flow", "make_flow", folder=str(tmp_path / "undisturbed"))
     torch.manual_seed(3)
     with flow:
@@ -78,7 +77,7 @@ def test_ppo_of_the_example_with_four_workers(
     monkeypatch.syspath_prepend(EXAMPLES)
     import journaled_ppo
 
-    n_steps = 12
+    n_steps = 7
     for name in ("undisturbed", "killed"):
         (tmp_path / name).mkdir()
     flow, _ = in_meeting("journaled_ppo", "make_flow", folder=str(tmp_path / "undisturbed"))
