@@ -107,3 +107,14 @@ def make_spread(
         df.call(learner.learn, "left", rows=ROWS, interface=df.Interface.TRAIN_STEP),
     ]
     return df.Flow(calls, source=numbers(n), max_age=ahead, store_bytes=store_bytes, digests=True)
+
+
+def make_ranks(store_bytes: int | None = None, n: int = 6 * ROWS) -> df.Flow:
+    """Return a flow of which two data-parallel ranks make a column."""
+    left = df.place(Pair, "dp2", on=range(2), name="left")
+    learner = df.place(Pair, on=[2], name="learner")
+    calls = [
+        df.call(left.make, "x -> left", rows=4, interface=df.Interface.INFERENCE),
+        df.call(learner.learn, "left", rows=ROWS, interface=df.Interface.TRAIN_STEP),
+    ]
+    return df.Flow(calls, source=numbers(n), max_age=3, store_bytes=store_bytes, digests=True)
