@@ -9,12 +9,15 @@ A flow of two processes, started by a fleet as users start it. Worker 1 is kille
 
 and the master waits in `steps`, or for the workers to begin. Median and the largest, milliseconds of the wall clock; beside
 it the time until the kernel reports the end of the process, which takes down its memory first; and the load before each line.
+In setup there is no flow yet: the exception comes when the other worker has ended, too, in good order; before that the log
+of the fleet names the worker and the signal, and that time is printed as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -190,8 +193,36 @@ class Killer:
         return bool(inside[PLACES[self._place][0]]["seconds"] > 0.05)
 
 
-def round_of(place: str) -> tuple[float, float]:
-    """Return milliseconds from the kill to the exception, and to the end of the process as the kernel reports it."""
+class Named(logging.Handler):
+    """Notes when the log names a worker that has ended.
+
+    Attributes:
+        at_s: when, by `time.perf_counter`.
+    """
+
+    at_s = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line."""
+        if record.levelno >= logging.ERROR and "SIGKILL" in record.getMessage():
+            self.at_s = self.at_s or time.perf_counter()
+
+
+def round_of(place: str) -> tuple[float, float, float]:
+    """Return milliseconds from the kill to the exception, to the end of the process as the kernel reports it, and to the log."""
+    log, named = logging.getLogger("softs_fast.fleet"), Named()
+    log.addHandler(named)
+    try:
+        found, killer = interrupted(place)
+    finally:
+        log.removeHandler(named)
+    times = (found, killer.ended_s, named.at_s)
+    whole_ms, kernel_ms, named_ms = ((one - killer.killed_s) * 1e3 for one in times)
+    return whole_ms, kernel_ms, named_ms
+
+
+def interrupted(place: str) -> tuple[float, Killer]:
+    """Run a flow until its worker has been killed; returns when the exception came, and what killed it."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"place": place, "folder": folder}
         flow = df.Flow.in_processes("benches.dataflow_deaths:make_flow", arguments, max_restarts=0)
@@ -214,7 +245,7 @@ def round_of(place: str) -> tuple[float, float]:
                 killer.join()
                 pid = flow.ask("inside")[0]["pid"]
                 os.kill(pid, signal.SIGKILL)  # it may sleep, and the end of the flow would wait for it
-    return (caught_s - killer.killed_s) * 1e3, (killer.ended_s - killer.killed_s) * 1e3
+    return caught_s, killer
 
 
 def main() -> None:
@@ -226,11 +257,16 @@ def main() -> None:
     for place in arguments.place or PLACES:
         load = os.getloadavg()[0]
         found = [round_of(place) for _ in range(arguments.rounds)]
-        whole, kernel = zip(*found, strict=True)
-        own = [one - other for one, other in found]
+        whole, kernel, named = zip(*found, strict=True)
+        own = [one - other for one, other, _ in found]
         texts = [
             f"{name} {statistics.median(values):.1f} (largest {max(values):.1f})"
-            for name, values in (("exception", whole), ("process has ended", kernel), ("from there", own))
+            for name, values in (
+                ("exception", whole),
+                ("process has ended", kernel),
+                ("from there", own),
+                *([("named in the log", named)] if place == "setup" else []),
+            )
         ]
         print(f"{place}: {', '.join(texts)} ms, of {len(found)}; load {load:.1f}", flush=True)
 

@@ -234,6 +234,21 @@ def show(what: str, quotients: dict[str, list[float]]) -> None:
 SLEEPS = {"generate": 0.05, "logp": 0.3, "score": 0.1, "train": 0.4}
 
 
+class Sleeps(Random):
+    """The flow of `make_flow`, for virtual time."""
+
+    def __init__(self) -> None:
+        functions = (
+            FunctionPlan("generate", (1, 2), ("x",), ("seq",), 8, 8),
+            FunctionPlan("score", (2,), ("seq",), ("reward",), 8, 8),
+            FunctionPlan("logp", (0, 1), ("seq",), ("logp",), 16, 16),
+            FunctionPlan("train", (0,), ("seq", "logp", "reward"), (), 32, 32, is_strict=True),
+        )
+        partition = PartitionPlan("train", 32, 64, 1)
+        self.plan = FlowPlan(functions, {"train": partition}, {"train": ("x",)})
+        self.seconds, self.hook_s, self.first = dict(SLEEPS), 0.01, functions[0]
+
+
 class Sleeper(df.Role):
     """Sleeps in place of computing."""
 
@@ -297,7 +312,9 @@ def seconds_of_steps(*, is_exact: bool, n_steps: int) -> list[float]:
 
 
 def in_processes(n_steps: int) -> None:
-    """Measure the flow of sleeps in turns, and print."""
+    """Measure the flow of sleeps in turns, and print; first in virtual time."""
+    for mode in MODES:
+        print(f"sleeps in virtual time, {mode}: {World(Sleeps(), mode, 0).run() / N_STEPS:.3f} s a step")
     found: dict[bool, list[float]] = {False: [], True: []}
     for is_exact in (False, True, True, False):
         found[is_exact] += seconds_of_steps(is_exact=is_exact, n_steps=n_steps)

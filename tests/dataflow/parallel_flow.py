@@ -214,9 +214,9 @@ class Waiting(Light):
         return {"sum": total[0]}
 
 
-def make_waiting() -> df.Flow:
-    """Return a flow of two workers that wait for each other."""
-    role = df.place(Waiting, "dp2", on=range(2), name="waiting")
+def make_waiting(n_workers: int = 2) -> df.Flow:
+    """Return a flow of workers that wait for each other."""
+    role = df.place(Waiting, f"dp{n_workers}", on=range(n_workers), name="waiting")
     inference = df.Interface.INFERENCE
     return df.Flow([df.call(role.read, "x", rows=6, interface=inference)], source=numbers())
 

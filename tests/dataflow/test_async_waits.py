@@ -1,4 +1,4 @@
-"""Waits of a flow under asyncio that nobody awaits any more: they end, whatever a worker does."""
+"""Waits of a flow under asyncio that are awaited no more: they end, whatever a worker does."""
 
 from __future__ import annotations
 

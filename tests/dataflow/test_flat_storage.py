@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -133,6 +134,48 @@ def run_in_threads(folder: Path, n_steps: int, every: int, reached: set[str], **
 
 def test_storage_is_flat_over_hundreds_of_steps(tmp_path: Path) -> None:
     run_in_threads(tmp_path, 200, 2, REACHED)
+
+
+class Late(df.Role):
+    """Makes a column of rows that another function drops meanwhile."""
+
+    flow: df.Flow
+
+    def late(self, rows: df.Rows) -> dict[str, Any]:
+        give_up = time.monotonic() + 45
+        while rows.ids[0] == 0 and 0 in self.flow._runner.master.rows:
+            assert time.monotonic() < give_up
+            time.sleep(0.002)
+        return {"y": rows["x"]}
+
+    def drop(self, rows: df.Rows) -> dict[str, Any]:
+        rows.drop([place for place, row_id in enumerate(rows.ids) if row_id == 0], "dull")
+        return {"z": rows["x"]}
+
+    def use(self, rows: df.Rows) -> None:
+        """Uses rows."""
+
+
+def test_nothing_is_kept_of_a_row_that_was_dropped_while_a_function_had_it(tmp_path: Path) -> None:
+    late, drop = df.place(Late, name="late", frozen=True), df.place(Late, on=[1], name="drop", frozen=True)
+    user = df.place(Late, on=[2], name="user")
+    calls = [
+        df.call(late.late, "x -> y", rows=2),
+        df.call(drop.drop, "x -> z", rows=2),
+        df.call(user.use, "y, z", rows=4),
+    ]
+
+    def make() -> df.Flow:
+        return df.Flow(calls, source=({"x": float(i)} for i in range(100)), trace=tmp_path / "trace.json")
+
+    flow, _ = in_threads(make)
+    Late.flow = flow
+    with flow:
+        assert [step.dropped for step in flow.steps(2)] == [{"dull": 1}] * 2
+        assert flow._runner.trace is not None
+        assert list(flow._runner.trace._made) == []
+        assert list(flow._runner.held._holders) == []
+    del Late.flow
 
 
 @pytest.mark.slow

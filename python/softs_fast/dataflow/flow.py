@@ -13,11 +13,11 @@ from typing import Self
 from ..errors import ConfigError, FlowError
 from ..fleet.factory import NamedFactory
 from .admission import Admission, Source, Sources
-from .backends.backend import Backend
+from .backends.backend import Backend, WaitInterrupted
 from .backends.fleet_processes import FleetProcesses, declaration_of
 from .backends.host_processes import HostOptions, HostProcesses
 from .backends.local import LocalBackend
-from .backends.processes import ProcessBackend, WaitInterrupted
+from .backends.processes import ProcessBackend
 from .backends.ranks import RankBackend
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of

@@ -297,6 +297,8 @@ class Runner:
             taken = running.state.taken if running is not None else None
             call = None if isinstance(work, Hook) else self._calls[str(work)]
             self.trace.note(done, ticket.order, call, taken, len(self.master.rows))
+            # Rows may have been dropped meanwhile: nothing will read what was made of them.
+            self.trace.drop([row_id for row_id in outcome.ids if row_id not in self.master.rows])
         self._moves.took(done.worker, ticket.order, has_run=bool(outcome.began_s))
         self._part_ended(ticket, done.worker)
         self.master.order.report(done.worker, done.incarnation, done.ticket, reason)

@@ -61,3 +61,26 @@ def test_rows_with_none_are_in_common_saves(tmp_path: Path) -> None:
         gen = again.role(next(one for one in again.declaration.roles if one.name == "gen"))
         assert gen.generated
         assert not set(gen.generated) & set(kept)
+
+
+def test_columns_without_a_single_byte_are_moved_and_counted() -> None:
+    for flow in (
+        none_flow.make_flow(max_bytes=1000),
+        in_threads(lambda: none_flow.make_flow("dp2", max_bytes=1000))[0],
+    ):
+        with flow:
+            ids = flow.fetch(8)
+            calls = [flow.post("gen.generate", ids[i : i + 4]) for i in (0, 4)]
+            flow.flush(*calls)
+            for call in calls:
+                call.result(timeout_s=45)
+            actor = next(one for one in flow.declaration.roles if one.name == "actor")
+            move = flow.move(ids, "nothing, answer", to=actor)
+            flow.flush(move)
+            move.result(timeout_s=45)
+            assert flow.values(ids, "nothing") == [None] * 8
+            # Of a hint 4 bytes, of answers 8 for each number, of a text 2 for each letter.
+            answers = [answer_of(row_id) for row_id in ids]
+            n_numbers = sum(len(one) for one in answers if one is not None)
+            n_letters = sum(row_id % 4 for row_id in ids)
+            assert flow.ask("stats")["bytes"] <= 4 * 4 + 8 * n_numbers + 2 * n_letters

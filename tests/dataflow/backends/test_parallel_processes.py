@@ -163,6 +163,15 @@ def test_a_worker_that_is_killed_while_others_wait_for_it(place: str) -> None:
     assert not workers.processes
 
 
+@pytest.mark.parametrize("n_workers", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_collective_calls_end_by_themselves_when_a_member_is_killed(n_workers: int) -> None:
+    """Also those of ranks that are no neighbours of it: each worker gets to the end of the flow, and none is killed."""
+    flow, workers = in_meeting("parallel_flow", "make_waiting", n_workers=n_workers)
+    with flow, pytest.raises(FlowError, match=r"worker 1 is lost: process \d+: signal SIGKILL"):
+        list(flow.steps(2))
+    assert not workers.killed
+
+
 def test_an_exception_of_one_rank_is_raised_although_the_others_wait_for_it() -> None:
     flow, workers = in_meeting("parallel_flow", "make_mortal", place="error")
     workers.end_s = FLEET_END_S

@@ -159,7 +159,7 @@ def test_a_rank_that_cannot_read_for_whatever_reason_tells_the_others(
     with in_one() as flow:
         monkeypatch.setattr(DataManager, "get", get)
         monkeypatch.setattr(Part, "run", run_and_note)
-        with pytest.raises(FlowError, match=r"gen\.generate failed on worker"):
+        with pytest.raises(FlowError, match=r"gen\.generate failed on worker 1 .*RuntimeError: not enough"):
             list(flow.steps(1))
     assert ended[0].failure.reason == "another worker of the role could not read its rows"
     assert ended[1].failure.text.startswith("RuntimeError: not enough memory")

@@ -25,7 +25,7 @@ def trained(flow: df.Flow) -> list[Any]:
 @pytest.mark.parametrize(
     ("layout", "n_workers", "heads"),
     [
-        ("pp2 tp2", 4, ["1-0-0"]),
+        pytest.param("pp2 tp2", 4, ["1-0-0"], marks=pytest.mark.slow),
         ("dp2 pp2", 4, ["1-0-0", "1-1-0"]),
         # The outermost dimension is the first one; heads are not the last workers then.
         pytest.param("tp2 pp2 dp2", 8, ["1-0-0", "1-1-0"], marks=pytest.mark.slow),

@@ -1,4 +1,4 @@
-"""A worker whose copy of weights is told to another one of its host, and that ends before the other one reads it."""
+"""A worker ends that has copied weights for another one of its host, before the other one reads the copy."""
 
 from __future__ import annotations
 

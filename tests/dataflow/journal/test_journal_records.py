@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from journal_samples import DECLARED, some_save
 
-from softs_fast.dataflow.journal.records import MAGIC, Declared, Record, encode, scan
+from softs_fast.dataflow.journal.records import MAGIC, PAGE, Declared, Record, encode, scan
 from softs_fast.dataflow.rows.saved import SavedGroup, SavedPartition, SavedRows
 from softs_fast.errors import WireError
 
@@ -38,6 +38,32 @@ def test_a_file_that_is_cut_at_any_byte_has_the_records_before() -> None:
 def test_zeros_at_the_end_are_no_record(n_zeros: int) -> None:
     data = file_of(DECLARED, some_save(random.Random(1)))
     assert scan(data + bytes(n_zeros)) == scan(data)
+
+
+@pytest.mark.parametrize("n_before", [1, 5, 11, 12, 13, 2000, PAGE])
+def test_pages_of_the_last_record_that_were_not_written_cut_it_short(n_before: int) -> None:
+    """Pages reach the disk in any order; what was to be in others is zeros then.
+
+    Args:
+        n_before: bytes of the record in its first page.
+    """
+    declared = next(
+        one
+        for one in (Declared(("x" * n,)) for n in range(2 * PAGE))
+        if (len(file_of(one)) + n_before) % PAGE == 0
+    )
+    groups = tuple(SavedGroup("train", i) for i in range(PAGE))
+    before, last = file_of(declared), encode(replace(some_save(random.Random(2)), groups=groups))
+    data = before + last
+    pages = range(len(before) // PAGE, -(-len(data) // PAGE))
+    assert len(pages) >= 3
+    for page in pages:
+        begin, end = max(page * PAGE, len(before)), min((page + 1) * PAGE, len(data))
+        lost = data[:begin] + bytes(end - begin) + data[end:]
+        assert scan(lost) == ([declared], len(before))
+        # A record behind them says that all of them had been written.
+        with pytest.raises(WireError, match=f"damaged at byte {len(before)} of"):
+            scan(lost + encode(some_save(random.Random(1))))
 
 
 def test_a_file_that_is_changed_at_any_byte_never_has_another_record() -> None:

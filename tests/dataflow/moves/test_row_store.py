@@ -169,7 +169,7 @@ def test_bad_values_are_refused_before_anything_is_written() -> None:
     with DataManager(0, max_bytes=4096) as store:
         for values, why in [
             ([1, {}], "has a dict"),
-            ([1, None], "has a NoneType"),
+            ([1, [torch.ones(1), None]], "a list with a NoneType"),
             ([1, [torch.ones(1), 2]], "a list with a int"),
             ([1, torch.ones(2, 2).to_sparse()], "torch.sparse_coo; need a strided one"),
         ]:

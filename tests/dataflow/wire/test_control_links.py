@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -9,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from wire_samples import shown
 
-from softs_fast.dataflow.control import ControlClient, new_token
+from softs_fast.dataflow.control import ControlClient, ControlLimits, Ended, new_token
 from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
-from softs_fast.dataflow.wire.frames import cut
+from softs_fast.dataflow.wire.frames import Assembler, cut
 from softs_fast.dataflow.wire.links import Joined, Left, LinkEvent, Received
-from softs_fast.dataflow.wire.messages import End, State, StepEnded, encode
-from softs_fast.errors import FlowError, PeerLost, WireError
+from softs_fast.dataflow.wire.messages import AbortStep, End, Free, State, StepEnded, decode, encode
+from softs_fast.errors import FlowError, PeerBusy, PeerLost, WireError
 
 WATCHDOG_S = 45.0
 
@@ -90,6 +91,57 @@ def test_nothing_is_kept_of_workers_that_have_left(master: ControlMaster, token:
         assert isinstance(events[0], Left)
         master.send(seat, State(1, 9, shown(0)))
     assert (master._assemblers, master._got, master._sent) == ({}, {}, {})
+
+
+def test_nothing_comes_after_a_part_of_a_message(token: str) -> None:
+    limits = ControlLimits(unsent_bytes=1 << 20, unread_bytes=1 << 20)
+    master = ControlMaster(token, limits=limits)
+    client = ControlClient(master.endpoint, 3, token=token, limits=limits)
+    first, large = AbortStep(1, 2, "first"), Free(tuple(range(1 << 60, (1 << 60) + (1 << 20))))
+    frames: list[bytes | Ended] = []
+    try:
+        take(master, 1)
+        master.send(3, first)
+        with pytest.raises(FlowError, match="worker 3 takes no more orders: "):
+            master.send(3, large)  # 9 MiB
+        while len(frames) < 2:
+            frames += client.receive(WATCHDOG_S)
+        with pytest.raises(FlowError, match=r"worker 3 takes no more orders: .* was sent in part"):
+            master.send(3, first)
+        master.send(3, End())  # as one does that ends the flow
+        master.close()
+        while not isinstance(frames[-1], Ended):
+            frames += client.receive(WATCHDOG_S)
+        assembler = Assembler()
+        whole = [data for one in frames if isinstance(one, bytes) and (data := assembler.take(one))]
+        assert list(map(decode, whole)) == [first]
+    finally:
+        client.close()
+        master.close()
+
+
+def test_a_worker_that_cannot_send_the_whole_of_a_message_leaves(
+    master: ControlMaster, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = ControlWorker(master.endpoint, token, 3)
+    assert isinstance(take(master, 1)[0], Joined)
+    client = worker._client
+    assert client is not None
+    send, n_sent = client.send, itertools.count()
+
+    def send_first(frame: bytes) -> None:
+        if next(n_sent):
+            raise PeerBusy("too much waits")
+        send(frame)
+
+    monkeypatch.setattr(client, "send", send_first)
+    with pytest.raises(PeerLost, match="the master takes no more: too much waits"):
+        worker.send(Free(tuple(range(1 << 60, (1 << 60) + (1 << 17)))))
+    with pytest.raises(PeerLost, match="was closed"):
+        worker.send(StepEnded(1, 7))
+    while not (events := master.receive(WATCHDOG_S)):
+        pass  # a part of a message
+    assert isinstance(events[0], Left)
 
 
 def test_another_thread_ends_a_wait_by_closing(master: ControlMaster, token: str) -> None:

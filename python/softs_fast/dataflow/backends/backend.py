@@ -18,7 +18,7 @@ from ..worker.work import Work
 from .notes import StoreNotes
 from .sightings import Sight
 
-__all__ = ["Back", "Backend", "Done", "ElementReads", "Event", "Loaded", "Lost"]
+__all__ = ["Back", "Backend", "Done", "ElementReads", "Event", "Loaded", "Lost", "WaitInterrupted"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,10 @@ class Loaded:
 
 
 Event = Done | Lost | Back | Loaded
+
+
+class WaitInterrupted(KeyboardInterrupt):
+    """Ctrl-C has ended a wait for messages, and none is lost: the flow may go on."""
 
 
 class ElementReads(Protocol):
@@ -160,7 +164,11 @@ class Backend(Protocol):
         """Have a worker skip a step that waits there."""
 
     def wait(self, timeout_s: float | None) -> list[Event]:
-        """Run or await what has been sent; returns what has ended, nothing if no order is open or the time is over."""
+        """Run or await what has been sent; returns what has ended, nothing if no order is open or the time is over.
+
+        Raises:
+            WaitInterrupted: by Ctrl-C in a wait for messages.
+        """
 
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """Return what is seen of workers that have not ended a step; without those that have, or cannot be ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from ...errors import FlowError
 from ..control import Published
@@ -39,8 +39,6 @@ class HostLink:
         self._seats = seats
         self._note = note
         self._again: list[LinkEvent] = []
-        #: Processes that were given up, by their seats, and could not be told.
-        self._untold: dict[int, Refused] = {}
         self._has_begun = False
 
     @property
@@ -68,7 +66,6 @@ class HostLink:
     def receive(self, timeout_s: float) -> list[LinkEvent]:
         """As `MasterLink.receive`."""
         events, self._again = self._again, []
-        self._tell()
         if not events:
             for event in self._link.receive(timeout_s):
                 events += self._events(event)
@@ -100,19 +97,12 @@ class HostLink:
         """Take nothing more of the process of a worker, and tell it so: it begins anew, or ends, when it reads that."""
         one = self._seats.give_up(worker)
         if one is not None:
-            self._untold[one.seat] = Refused(reason)
-            self._tell()
+            self._link.send(one.seat, Refused(reason))
             self._again += self._follow(worker)
 
     def close(self) -> None:
         """As `MasterLink.close`."""
         self._link.close()
-
-    def _tell(self) -> None:
-        for seat, refused in list(self._untold.items()):
-            with suppress(FlowError):  # it reads nothing now: it is told later
-                self._link.send(seat, refused)
-                del self._untold[seat]
 
     def _events(self, event: LinkEvent) -> list[LinkEvent]:
         seat, worker = event.worker, worker_of(event.worker)
@@ -120,7 +110,6 @@ class HostLink:
             case Joined(pid=pid, host=host):
                 return self._join(Seated(seat, pid, host))
             case Left(reason=reason):
-                self._untold.pop(seat, None)
                 if not self._seats.leave(seat):
                     return []
                 return [Left(worker, reason), *self._follow(worker)]

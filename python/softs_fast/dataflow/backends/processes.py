@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import socket
 import time
@@ -42,7 +41,7 @@ from ..worker.functions import Failure, Outcome
 from ..worker.orders import Messages
 from ..worker.part import Part
 from ..worker.work import MainWork, MoveWork, Work
-from .backend import Back, Done, Event, Lost
+from .backend import Back, Done, Event, Lost, WaitInterrupted
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
 from .notes import StoreNotes
@@ -51,7 +50,7 @@ from .sent import Sent
 from .sightings import Sight, inside_of, look_at, sights_of
 from .worker_processes import Nodes, WorkerProcesses
 
-__all__ = ["Nodes", "ProcessBackend", "WaitInterrupted", "WorkerProcesses"]
+__all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
 
 #: How long a worker may take to answer what its native thread answers, seconds.
 _ASK_S = 10.0
@@ -61,10 +60,6 @@ _JOIN_S = 60.0
 _SLICE_S = 0.5
 #: One wait otherwise. Messages and signals end it, so it need not be short.
 _LONG_SLICE_S = 60.0
-
-
-class WaitInterrupted(KeyboardInterrupt):
-    """Ctrl-C has ended a wait for messages, and none is lost: the flow may go on."""
 
 
 class ProcessBackend:
@@ -155,8 +150,7 @@ class ProcessBackend:
         try:
             if link is not None and not (goes_on and self._nodes is not None):
                 for worker in set(self._pids) - self._left | self._away:
-                    with contextlib.suppress(FlowError):  # one that reads nothing is killed
-                        link.send(worker, End())
+                    link.send(worker, End())
             self._processes.close()
         finally:
             if link is not None:

@@ -207,8 +207,8 @@ class RankBackend(OneProcess):
                 found = {DRIVER: Ended(self._run(self._part, works[DRIVER], ticket, DRIVER))}
             else:
                 found = self._in_lockstep(order, works)
-        # A worker that has waited for one that failed says less of it.
-        ended = sorted(found.items(), key=lambda one: one[1].was_stuck)
+        # A worker that has waited for one that failed says less of it, or that another one could not read.
+        ended = sorted(found.items(), key=lambda one: (one[1].was_stuck, one[1].value[0].unread))
         return [Done(worker, order.incarnation, ticket, *one.value) for worker, one in ended]
 
     def _in_lockstep(self, order: Order, works: dict[int, Work | None]) -> dict[int, Ended]:

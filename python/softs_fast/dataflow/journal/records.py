@@ -17,9 +17,11 @@ from ...errors import WireError
 from ..rows.saved import NEW, SavedGroup, SavedPartition, SavedRows
 from ..wire.checks import Check, integer, listing, pair, table, text
 
-__all__ = ["MAGIC", "CommonSave", "Declared", "Record", "encode", "scan"]
+__all__ = ["MAGIC", "PAGE", "CommonSave", "Declared", "Record", "encode", "scan"]
 
 MAGIC = b"softs-fast dataflow journal 1\n"
+#: Bytes that reach a disk together, at least.
+PAGE = 4096
 #: Bytes of the body of a record.
 _MOST_BYTES = 1 << 26
 _HEAD = struct.Struct("<II")
@@ -150,11 +152,29 @@ def scan(data: bytes) -> tuple[list[Record], int]:
         if is_head and length <= _MOST_BYTES and zlib.crc32(body) == checksum and end <= len(data):
             records.append(_decode(body, start))
             start = end
-        elif is_head and end >= len(data):
+        elif (is_head and end >= len(data)) or _has_unwritten_head(data, start):
             break
         else:
             raise WireError(f"it is damaged at byte {start} of {len(data)}")
     return records, start
+
+
+def _has_unwritten_head(data: bytes, start: int) -> bool:
+    """Return whether a page with the head of the last record is zeros: its body may have reached the disk before."""
+    first = start + _HEAD.size + _CHECKSUM.size
+    page = (start // PAGE + 1) * PAGE
+    is_unwritten = not any(data[start:page]) or (page < first and not any(data[page : page + PAGE]))
+    return is_unwritten and not any(_is_record(data, at) for at in range(first, len(data)))
+
+
+def _is_record(data: bytes, start: int) -> bool:
+    first = start + _HEAD.size + _CHECKSUM.size
+    if first > len(data) or _CHECKSUM.unpack_from(data, start + _HEAD.size)[0] != _of_head(
+        data[start : start + _HEAD.size]
+    ):
+        return False
+    length, checksum = _HEAD.unpack_from(data, start)
+    return bool(zlib.crc32(data[first : first + length]) == checksum)
 
 
 def _of_head(head: bytes) -> int:

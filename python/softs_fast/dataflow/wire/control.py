@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 
@@ -13,9 +14,11 @@ from ..control import Received as ControlReceived
 from .frames import Assembler, cut
 from .layouts import KnownLayouts
 from .links import Joined, Left, LinkEvent, Received
-from .messages import Message, RunHook, decode, encode
+from .messages import End, Message, Refused, RunHook, decode, encode
 
 __all__ = ["ControlMaster", "ControlWorker"]
+
+_log = logging.getLogger(__name__)
 
 
 class ControlMaster:
@@ -51,6 +54,8 @@ class ControlMaster:
         #: Of each connection, what was sent and what was received.
         self._sent: dict[int, KnownLayouts] = {}
         self._got: dict[int, KnownLayouts] = {}
+        #: Workers that were sent a part of a message, because no more of it could wait.
+        self._cut_off: set[int] = set()
         #: What has arrived and was not returned yet, and the error that comes before it.
         self._arrived: deque[ControlJoined | ControlReceived | ControlLeft] = deque()
         self._error: WireError | None = None
@@ -66,17 +71,26 @@ class ControlMaster:
         """Send a message; one to a worker that has left is dropped, and `receive` reports that.
 
         Raises:
-            FlowError: too much waits for the worker already.
+            FlowError: too much waits for the worker already. It gets nothing more then: it would be read as the rest of
+                the message of which a part was sent. Of the end of the flow it learns when the connection ends.
             WireError: the message is too long.
         """
         server = self._open()
         try:
+            if worker in self._cut_off:
+                raise PeerBusy("a message to it was sent in part")
             for frame in self._frames(worker, message):
                 server.send(worker, frame)
         except PeerBusy as error:
-            raise FlowError(f"worker {worker} takes no more orders: {error}") from error
+            self._cut_off.add(worker)
+            if not isinstance(message, End | Refused):
+                raise FlowError(f"worker {worker} takes no more orders: {error}") from error
         except PeerLost:
-            self._sent.pop(worker, None)  # its successor has got none of it
+            self._drop_sent(worker)  # its successor has got none of it
+
+    def _drop_sent(self, worker: int) -> None:
+        self._sent.pop(worker, None)
+        self._cut_off.discard(worker)
 
     def _frames(self, worker: int, message: Message) -> list[bytes]:
         if not isinstance(message, RunHook):
@@ -100,7 +114,7 @@ class ControlMaster:
             for one in arrived:
                 if isinstance(one, ControlLeft):
                     # What is sent from here on goes to its successor.
-                    self._sent.pop(one.worker, None)
+                    self._drop_sent(one.worker)
             self._arrived.extend(arrived)
         events: list[LinkEvent] = []
         while self._arrived:
@@ -200,13 +214,19 @@ class ControlWorker:
         """Send a message; any thread may call.
 
         Raises:
-            PeerLost: the master has ended.
+            PeerLost: the master has ended, or too much waits for it already: then the connection ends, too, as a part of
+                the message was sent.
             WireError: the message is too long.
         """
         with self._lock:
             client = self._open()
-            for frame in cut(encode(message, self._sent)):
-                client.send(frame)
+            try:
+                for frame in cut(encode(message, self._sent)):
+                    client.send(frame)
+            except PeerBusy as error:
+                _log.error("this worker leaves: its master takes no more: %s", error)
+                self.close()
+                raise PeerLost(f"the master takes no more: {error}") from error
 
     def receive(self, timeout_s: float | None) -> list[Message]:
         """Return messages, as soon as there are some, or nothing when the time is over; None: without end.
