@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,3 +72,49 @@ def make_bounded(
         df.call(trainer.train, "y, z, score, weight", rows=ROWS),
     ]
     return df.Flow(calls, source=numbers(n), max_age=ahead, store_bytes=store_bytes, digests=True)
+
+
+class Pair(Model):
+    """Makes a column, or reads two."""
+
+    slow_s = 0.0
+
+    def make(self, rows: df.Rows) -> dict[str, Any]:
+        return {self.name: rows["x"].repeat(1, 10)}
+
+    def setup(self, mesh: df.Mesh) -> None:
+        self.name = mesh.name
+
+    def read(self, rows: df.Rows) -> dict[str, float]:
+        return {"sum": float(rows["left"].sum() + rows["right"].sum())}
+
+    def learn(self, rows: df.Rows) -> dict[str, float]:
+        time.sleep(self.slow_s)  # others are ahead meanwhile, as far as they have room
+        return {"sum": float(rows["left"].sum())}
+
+
+def make_spread(
+    store_bytes: int | None = 2 * STEP_BYTES, ahead: int = 3, n: int = 6 * ROWS, slow_s: float = 0.0
+) -> df.Flow:
+    """Return a flow of which workers 0 and 1 make a column each, and worker 2 reads both while worker 3 learns slowly."""
+    left, right = df.place(Pair, name="left"), df.place(Pair, on=[1], name="right")
+    reader = df.place(Pair, on=[2], name="reader")
+    learner = df.place(type("Slow", (Pair,), {"slow_s": slow_s}), on=[3], name="learner")
+    calls = [
+        df.call(left.make, "x -> left", rows=2),
+        df.call(right.make, "x -> right", rows=2),
+        df.call(reader.read, "left, right", rows=2, interface=df.Interface.INFERENCE),
+        df.call(learner.learn, "left", rows=ROWS, interface=df.Interface.TRAIN_STEP),
+    ]
+    return df.Flow(calls, source=numbers(n), max_age=ahead, store_bytes=store_bytes, digests=True)
+
+
+def make_ranks(store_bytes: int | None = None, n: int = 6 * ROWS) -> df.Flow:
+    """Return a flow of which two data-parallel ranks make a column."""
+    left = df.place(Pair, "dp2", on=range(2), name="left")
+    learner = df.place(Pair, on=[2], name="learner")
+    calls = [
+        df.call(left.make, "x -> left", rows=4, interface=df.Interface.INFERENCE),
+        df.call(learner.learn, "left", rows=ROWS, interface=df.Interface.TRAIN_STEP),
+    ]
+    return df.Flow(calls, source=numbers(n), max_age=3, store_bytes=store_bytes, digests=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from bounded_flow import ROWS, SCORE_BYTES, STEP_BYTES, X_BYTES, Y_BYTES, make_bounded
 from flow_threads import ThreadWorkers, in_threads, when
+from small_flow import make_flow, summary
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.moves import DataManager
@@ -112,6 +113,17 @@ def test_the_same_with_all_ranks_in_one_process(most_held: Counter[int]) -> None
     assert most_held[1] == STEP_BYTES
 
 
+def test_each_rank_reserves_the_rows_of_its_slice(most_held: Counter[int]) -> None:
+    """Half of the rows of a step, and one group more: that is how ranks are balanced."""
+    limit = (ROWS // 2 + 1) * Y_BYTES
+    flow = df.Flow.in_processes("bounded_flow:make_ranks", {"store_bytes": limit}, workers=1)
+    with flow:
+        assert sum(step.n_rows for step in flow.steps()) == 6 * ROWS
+        assert not any(flow._runner.stores.ledger.n_bytes.values())  # type: ignore[union-attr]
+    most = (ROWS // 2) * (Y_BYTES - SCORE_BYTES)
+    assert (most_held[0], most_held[1]) == (most, most)
+
+
 def test_the_source_waits_for_room_in_the_store_of_the_master(most_held: Counter[int]) -> None:
     """The master holds a step of the source, and what it makes of one; slots were for four."""
     limit = ROWS * (X_BYTES + SCORE_BYTES)
@@ -143,6 +155,21 @@ def test_a_source_that_can_never_have_room_is_an_error_with_the_numbers() -> Non
 def test_a_bound_that_no_store_can_have_is_refused(store_bytes: int) -> None:
     with pytest.raises(ConfigError, match=f"store_bytes is {store_bytes}; need 1 to"):
         make_bounded(store_bytes=store_bytes)
+
+
+def test_weights_on_their_way_and_drops_are_counted(most_held: Counter[int]) -> None:
+    """Steps one after the other are the same with a bound; its least has room for the weights that are published."""
+    expected = summary(in_threads(make_flow)[0], 4)
+    limit = max(most_held.values())
+    most_held.clear()
+    flow, workers = in_threads(partial(make_flow, store_bytes=2 * limit))
+    with flow:
+        list(flow.steps(4))
+        await_same(flow, workers)
+        assert set(flow._backend.notes.largest_shown) == {0}
+    flow, _ = in_threads(partial(make_flow, store_bytes=2 * limit))
+    assert summary(flow, 4) == expected
+    assert max(most_held.values()) <= 2 * limit
 
 
 def test_explain_says_what_stores_hold() -> None:
