@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,7 @@ class Space:
         for i, (start, length) in enumerate(self._free):
             if length >= total:
                 self._free[i : i + 1] = [(start + total, length - total)] if length > total else []
-                offsets, at = [], start
-                for size in sizes:
-                    offsets.append(at)
-                    at += size
-                return offsets
+                return list(accumulate(sizes[:-1], initial=start))
         return self._scattered(sizes)
 
     def give(self, offsets: _Integers, sizes: _Integers) -> None:
