@@ -42,16 +42,9 @@ demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,examples) #
 	$(RUN) examples/distill_digits.py $(ARGS)
 
 test: $(VENV)/.installed-dev ## all tests but the slow ones: cargo test, pytest, and those of the CUDA side on a stand-in
-	@# Those in Rust compute, those on the stand-in wait for most of their time.
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line .tested-native .tested-standin
-	$(RUN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
-
-# These files are never made.
-.tested-native:
 	cargo test
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test -p softs-shm --lib loom_tests
-
-.tested-standin:
+	$(RUN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
 	$(RUN) tests/gpu/standin $(STANDIN_SIDE_BY_SIDE) $(ARGS)
 
 lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stubs, the arrows between rooms
