@@ -291,3 +291,23 @@ def test_a_fork_is_told_that_the_medium_is_its_parents() -> None:
     assert os.waitpid(pid, 0)[1] == 0
     medium.close()
     medium.unlink()
+
+
+def test_a_client_that_has_gone_is_no_reason_for_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """An order may arrive after the end of its client: the memory cannot be opened, and nothing reads the sample."""
+    said = []
+    for is_gone in (False, True):
+        client = CudaIpcMedium(None, 8, 2, create=True)
+        head = _core.Segment.open(client.address).reserve(0, RECEIPT_AT)
+        if is_gone:
+            client.close()
+            client.unlink()
+        # The memory of a process cannot be opened by itself, and is refused here for that.
+        assert Writers(8).slot(head).arena.refusal
+        said.append(
+            [one.getMessage() for one in caplog.records if "go through shared memory" in one.getMessage()]
+        )
+        caplog.clear()
+        client.close()
+        client.unlink()
+    assert [len(texts) for texts in said] == [1, 0]

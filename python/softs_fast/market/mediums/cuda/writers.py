@@ -124,7 +124,8 @@ class Writers:
         if arena is None:
             arena = self._arenas[ticket.generation, device] = RemoteArena(ticket, device)
             arena.head = head
-            if arena.refusal and ticket.generation not in self._logged:
+            # That of a client that has gone meanwhile cannot be opened either, and nothing reads its samples.
+            if arena.refusal and not arena.is_gone and ticket.generation not in self._logged:
                 self._logged.add(ticket.generation)
                 pid = ticket.owner.pid
                 logger.warning(
