@@ -39,6 +39,8 @@ multiprocessing.set_forkserver_preload(
         "softs_fast.collectives",
         "softs_fast.loader",
         "softs_fast.coordination.node",
+        "softs_fast.dataflow",
+        "torch.distributed.checkpoint",
     ]
 )
 # Python's default start method, for tests that name none and for the DataLoader: `SOFTS_TEST_START_METHOD=forkserver
