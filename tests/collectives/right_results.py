@@ -108,7 +108,7 @@ def unsuitable_gradients_are_named_on_all_ranks(strategy: Strategy, rank: int, s
     dense = torch.ones(2, 2)
     for odd in (dense.to_sparse(), dense.to(torch.complex64)):
         for is_odd in (True, rank == 1):
-            with pytest.raises(ConfigError, match='"emb.weight"'):
+            with pytest.raises(ConfigError, match=r'"emb\.weight"'):
                 strategy.all_reduce_gradients({"b": dense, "emb.weight": odd if is_odd else dense})
     assert dense.eq(1).all()
 

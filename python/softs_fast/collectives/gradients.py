@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from softs_fast.collectives.strategy import ReduceOp
-from softs_fast.collectives.tensors import check_operand, describe
+from softs_fast.collectives.tensors import DTYPE_CODES, describe, op_code
 from softs_fast.errors import ConfigError
+from softs_fast.tensors.local import local_tensor, shard_of
 
 __all__ = ["Gradients"]
 
@@ -45,13 +46,14 @@ class Gradients:
                 manifest[name] = _NONE
                 continue
             try:
-                check_operand(tensor, op)
+                local = local_tensor(name, tensor, kind="gradient", dtypes=DTYPE_CODES)
+                op_code(op, local.dtype)
             except ConfigError as error:
                 manifest[name] = str(error)
-                refusal = refusal or ConfigError(f'gradient "{name}": {error}')
+                refusal = refusal or error
             else:
-                manifest[name] = describe(tensor)
-                tensors[name] = tensor
+                manifest[name] = f"{describe(local)} {shard_of(tensor)}".rstrip()
+                tensors[name] = local
         return cls({} if refusal else tensors, manifest, refusal)
 
     def by_dtype(self) -> dict[torch.dtype, list[torch.Tensor]]:

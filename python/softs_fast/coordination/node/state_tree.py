@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError, WireError
+from ...tensors.local import local_tensor
 
 #: Size of the JSON of a state, at most.
 MAX_TREE_BYTES = 1 << 28
@@ -101,7 +102,7 @@ class _Encoder:
     def node(self, value: Any, path: str, depth: int) -> list[Any]:
         """Return the node of a value."""
         if depth > _MAX_DEPTH:
-            raise ConfigError(f'state at "{path[:80]}..." is nested more than {_MAX_DEPTH} times')
+            raise ConfigError(f'state "{path[:80]}..." is nested more than {_MAX_DEPTH} times')
         kind = type(value)
         if value is None or kind in (bool, int, str):
             return ["v", value]
@@ -138,36 +139,35 @@ class _Encoder:
             return ["deque", self._nodes(value, path, depth), value.maxlen]
         if isinstance(value, tuple) and _named(kind.__module__, kind.__qualname__) is kind:
             return ["named", kind.__module__, kind.__qualname__, self._nodes(value, path, depth)]
-        raise ConfigError(f'state at "{path}" is a {kind.__name__}; possible are {_POSSIBLE}')
+        raise ConfigError(f'state "{path}" is a {kind.__name__}; possible are {_POSSIBLE}')
 
     def _nodes(self, values: Iterable[Any], path: str, depth: int) -> list[Any]:
         return [self.node(one, f"{path}[{at}]", depth + 1) for at, one in enumerate(values)]
 
     def _pairs(self, value: dict[Any, Any], path: str, depth: int) -> list[Any]:
         return [
-            [self.node(key, f"the key {key!r} of {path}", depth + 1), self.node(one, f"{path}.{key}", depth + 1)]
+            [
+                self.node(key, f"the key {key!r} of {path}", depth + 1),
+                self.node(one, f"{path}.{key}".lstrip("."), depth + 1),
+            ]
             for key, one in value.items()
         ]
 
     def _tensor(self, value: torch.Tensor, path: str) -> list[Any]:
-        if type(value) not in (torch.Tensor, torch.nn.Parameter):
-            raise ConfigError(f'state at "{path}" is a {type(value).__name__}; only plain tensors can be sent')
-        if value.layout is not torch.strided or value.is_nested:
+        local = local_tensor(path, value, kind="state", dtypes=_DTYPES.values(), written=False)
+        if local is not value:
             raise ConfigError(
-                f'state at "{path}" is a tensor of layout {value.layout}; only dense ones are possible'
+                f'state "{path}" is a part of a DTensor; a worker copies whole states only: use Membership'
             )
-        if value.is_meta:
-            raise ConfigError(f'state at "{path}" is a tensor on the device meta, which has no values')
-        name = _name_of(value.dtype)
-        if name not in _DTYPES:
-            raise ConfigError(f'state at "{path}" is a tensor of {name}; possible are {", ".join(_DTYPES)}')
         self.tensors.append(value)
-        return ["t", name, list(value.shape)]
+        return ["t", _name_of(value.dtype), list(value.shape)]
 
     def _array(self, value: Any, path: str) -> list[Any]:
-        if value.dtype.kind not in _NUMPY_KINDS or not (isinstance(value, np.generic) or type(value) is np.ndarray):
+        if value.dtype.kind not in _NUMPY_KINDS or not (
+            isinstance(value, np.generic) or type(value) is np.ndarray
+        ):
             raise ConfigError(
-                f'state at "{path}" is a {type(value).__name__} of {value.dtype}; only numbers of numpy can be sent'
+                f'state "{path}" is a {type(value).__name__} of {value.dtype}; only numbers of numpy can be sent'
             )
         name = "array" if isinstance(value, np.ndarray) else "scalar"
         return [*self._bytes(name, value.tobytes()), value.dtype.str, list(value.shape)]
