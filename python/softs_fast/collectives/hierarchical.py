@@ -10,6 +10,7 @@ from typing import Self
 import torch
 
 from softs_fast.collectives.bounded_store import BoundedStore
+from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.meter import Lap, Meter
@@ -135,30 +136,30 @@ class HierarchicalStrategy(Strategy):
             levels.all_reduce(lent.detach().view(-1), ReduceOp(op), lap)
 
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
+
+        Args:
+            gradients: Tensors by name; None for a parameter that has no gradient on any rank.
+            op: The reduction.
 
         Raises:
             ConfigError: as for `all_reduce`; the text names the tensors that differ.
             PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
             ForkedError: called in a fork of the process that made the group.
         """
-        ordered = dict(sorted(gradients.items()))
-        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-        for tensor in ordered.values():
-            check_operand(tensor, op)
-            by_dtype.setdefault(tensor.dtype, []).append(tensor.detach())
-        with self._call("all_reduce", *ordered.values()) as (levels, lap):
-            manifest = {name: describe(tensor) for name, tensor in ordered.items()}
-            levels.agree(f"all_reduce_gradients {op}", manifest)
-            for tensors in by_dtype.values():
+        own = Gradients.of(gradients, op)
+        with self._call("all_reduce", *own.tensors.values()) as (levels, lap):
+            levels.agree(f"all_reduce_gradients {op}", own.manifest)
+            own.raise_if_refused()
+            for tensors in own.by_dtype().values():
                 # One flat tensor, because each of many small ones would wait for the network.
-                flat = torch.cat([tensor.reshape(-1).cpu() for tensor in tensors])
+                flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
                 levels.all_reduce(flat, ReduceOp(op), lap)
                 parts = torch.split(flat, [tensor.numel() for tensor in tensors])
                 for tensor, part in zip(tensors, parts, strict=True):
-                    tensor.copy_(part.view(tensor.shape))
+                    tensor.detach().copy_(part.view(tensor.shape))
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from softs_fast.collectives import agreement
 from softs_fast.collectives.engine import Engine
+from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.meter import Meter
 from softs_fast.collectives.nccl_engine import NcclEngine
 from softs_fast.collectives.rendezvous import as_rendezvous
@@ -224,21 +225,23 @@ class TorchStrategy(Strategy):
             engine.all_reduce(tensor, ReduceOp(op))
 
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
+
+        Args:
+            gradients: Tensors by name; None for a parameter that has no gradient on any rank.
+            op: The reduction.
 
         Raises:
             ConfigError: as for `all_reduce`; the text names the tensors that differ.
             PeerLost: the engine failed: a rank died, or was too late.
         """
-        ordered = dict(sorted(gradients.items()))
-        for tensor in ordered.values():
-            check_operand(tensor, op)
-        with self._call("all_reduce", *ordered.values()) as engine:
-            manifest = {name: describe(tensor) for name, tensor in ordered.items()}
-            self._agree(engine, f"all_reduce_gradients {op}", manifest)
-            for tensor in ordered.values():
+        own = Gradients.of(gradients, op)
+        with self._call("all_reduce", *own.tensors.values()) as engine:
+            self._agree(engine, f"all_reduce_gradients {op}", own.manifest)
+            own.raise_if_refused()
+            for tensor in own.tensors.values():
                 engine.all_reduce(tensor, ReduceOp(op))
 
     def reduce_scatter(

@@ -18,6 +18,7 @@ from softs_fast.collectives.cuda.lending import lent
 from softs_fast.collectives.cuda.pieces import Pieces
 from softs_fast.collectives.cuda.signals import Words
 from softs_fast.collectives.cuda.steps import Reduction, Steps
+from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group
 from softs_fast.collectives.meter import Meter, waited_s
 from softs_fast.collectives.probe import LARGEST_DEVICE_SIZE, Schedule, choose_device_schedule
@@ -221,11 +222,15 @@ class CudaStrategy(Strategy):
                 self._explain(what)
 
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
 
         Tensors of one dtype are exchanged together, whatever their sizes.
+
+        Args:
+            gradients: Tensors by name; None for a parameter that has no gradient on any rank.
+            op: The reduction.
 
         Raises:
             ConfigError: ranks differ in names, shapes or dtypes (the text names them; nothing was moved, the group is
@@ -234,24 +239,20 @@ class CudaStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
             CudaError: CUDA refused.
         """
-        ordered = sorted(gradients.items())
-        manifest = {name: describe(tensor) for name, tensor in ordered}
+        own = Gradients.of(gradients, op)
         what = f"all_reduce_gradients {op}"
-        tag = agreement.tag_of({"": what, **manifest})
-        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-        for _, tensor in ordered:
-            check_casts(tensor.dtype, tensor.dtype, tensor.dtype, op)
-            by_dtype.setdefault(tensor.dtype, []).append(tensor)
-        with self._call("all_reduce", *gradients.values()) as steps:
-            agreed = bool(by_dtype) or steps.agree(tag)
-            for dtype, tensors in by_dtype.items():
+        tag = agreement.tag_of({"": what, **own.manifest})
+        with self._call("all_reduce", *own.tensors.values()) as steps:
+            agreed = bool(own.tensors) or steps.agree(tag)
+            for dtype, tensors in own.by_dtype().items():
                 reduction = Reduction(ReduceOp(op), 1.0, name_of(dtype), dtype.itemsize)
                 with lent(tensors, tensors, self.device) as (source, target):
                     agreed = steps.all_reduce(source, target, reduction, self.schedule, tag)
                     if not agreed:
                         break
             if not agreed:
-                self._explain(what, manifest)
+                self._explain(what, own.manifest)
+            own.raise_if_refused()
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM

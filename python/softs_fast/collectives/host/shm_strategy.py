@@ -9,6 +9,7 @@ import torch
 
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
+from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.host.buckets import Bucket, Spec
 from softs_fast.collectives.host.ending import Ending
 from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group
@@ -188,12 +189,13 @@ class ShmStrategy(Strategy):
 
     @counts_errors("all_reduce")
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
 
         Args:
-            gradients: tensors by name; the same names, shapes and dtypes on every rank.
+            gradients: Tensors by name; the same names, shapes and dtypes on every rank. None for a parameter that has
+                no gradient on any rank.
             op: the reduction.
 
         Raises:
@@ -202,23 +204,19 @@ class ShmStrategy(Strategy):
             PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
             ForkedError: called in a fork of the process that made the group.
         """
-        ordered = sorted(gradients.items())
-        manifest = {name: describe(tensor) for name, tensor in ordered}
-        tag = agreement.tag_of(manifest)
-        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-        for _, tensor in ordered:
-            by_dtype.setdefault(tensor.dtype, []).append(tensor)
-        codes = [(dtype_code(dtype), op_code(op, dtype)) for dtype in by_dtype]
+        own = Gradients.of(gradients, op)
+        tag = agreement.tag_of(own.manifest)
         group = self._group
-        agreed = bool(codes) or group.barrier(tag)
-        for (dtype, code), tensors in zip(codes, by_dtype.values(), strict=True):
+        agreed = bool(own.tensors) or group.barrier(tag)
+        for dtype, tensors in own.by_dtype().items():
             with plain(tensors) as lent:
                 pieces = [(tensor.data_ptr(), tensor.numel()) for tensor in lent]
-                agreed = group.all_reduce(pieces, dtype, code, 1.0, tag)
+                agreed = group.all_reduce(pieces, dtype_code(dtype), op_code(op, dtype), 1.0, tag)
             if not agreed:
                 break
         if not agreed:
-            self._explain(f"all_reduce_gradients {op}", manifest)
+            self._explain(f"all_reduce_gradients {op}", own.manifest)
+        own.raise_if_refused()
         self._progress.completed += 1
 
     def reduce_scatter(

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ...collectives import OpMetrics, ReduceOp, Strategy, agreement
+from ...collectives.gradients import Gradients
 from ...collectives.meter import Lap, Meter
 from ...collectives.rendezvous import as_rendezvous
 from ...collectives.tensors import check_operand, describe, is_plain, name_of
@@ -198,12 +199,13 @@ class GrpcStrategy(Strategy):
         self._reduce("all_reduce", f"all_reduce {op} of {describe(tensor)}", {}, [tensor], op)
 
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
 
         Args:
-            gradients: tensors by name; the same names, shapes and dtypes on every rank.
+            gradients: Tensors by name; the same names, shapes and dtypes on every rank. None for a parameter that has
+                no gradient on any rank.
             op: the reduction.
 
         Raises:
@@ -211,14 +213,11 @@ class GrpcStrategy(Strategy):
             PeerLost: as for `all_reduce`.
             ForkedError: called in a fork of the process that made the group.
         """
-        for tensor in gradients.values():
-            check_operand(tensor, op)
-        manifest = {name: describe(tensor) for name, tensor in sorted(gradients.items())}
+        own = Gradients.of(gradients, op)
         # Tensors of one dtype lie together, so that a piece has one dtype.
-        ordered = [
-            gradients[name] for name in sorted(gradients, key=lambda name: (str(gradients[name].dtype), name))
-        ]
-        self._reduce("all_reduce_gradients", f"all_reduce_gradients {op}", manifest, ordered, op)
+        ordered = [tensor for tensors in own.by_dtype().values() for tensor in tensors]
+        self._reduce("all_reduce_gradients", f"all_reduce_gradients {op}", own.manifest, ordered, op)
+        own.raise_if_refused()
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
