@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -21,6 +22,7 @@ def check_results(strategy: Strategy, rank: int, size: int) -> None:
         absent_and_short_tensors_are_refused,
         no_gradient_on_any_rank_is_none,
         unsuitable_gradients_are_named_on_all_ranks,
+        unsuitable_tensors_are_errors_of_all_ranks,
         every_bit_of_a_dtype_counts,
         views_are_reduced_where_they_lie,
         no_remainder_is_dropped,
@@ -111,6 +113,30 @@ def unsuitable_gradients_are_named_on_all_ranks(strategy: Strategy, rank: int, s
             with pytest.raises(ConfigError, match=r'"emb\.weight"'):
                 strategy.all_reduce_gradients({"b": dense, "emb.weight": odd if is_odd else dense})
     assert dense.eq(1).all()
+
+
+def unsuitable_tensors_are_errors_of_all_ranks(strategy: Strategy, rank: int, size: int) -> None:
+    """One rank refuses its arguments: the others get its error, and do not wait for it until they give up."""
+    good, whole = torch.ones(2), torch.ones(2 * size)
+    odd = {
+        "layout sparse_coo": good.to_sparse(),
+        "meta": good.to("meta"),
+        "complex64": good.to(torch.complex64),
+        "share memory": torch.ones(1).expand(2),
+    }
+    for text, bad in odd.items():
+        for given in (bad, bad if rank == 1 else good):
+            with pytest.raises(ConfigError, match=rf'argument "tensor" is .*{text}'):
+                strategy.all_reduce(given)
+            with pytest.raises(ConfigError, match=rf'argument "tensor" is .*{text}'):
+                strategy.broadcast_tensor(given, 1)
+            with pytest.raises(ConfigError, match=rf'argument "output" is .*{text}'):
+                strategy.reduce_scatter(given, whole)
+        with pytest.raises(ConfigError, match=r"need the same dtype|all_gather"):
+            strategy.all_gather(whole, good[: 2 - (rank == 1)])
+    with pytest.raises(ConfigError, match=re.escape(f"root is {size} in a group of {size}")):
+        strategy.broadcast_tensor(good, size if rank == 1 else 0)
+    assert good.eq(1).all()
 
 
 def every_bit_of_a_dtype_counts(strategy: Strategy, rank: int, size: int) -> None:

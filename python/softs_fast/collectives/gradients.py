@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -36,8 +36,19 @@ class Gradients:
     refusal: ConfigError | None
 
     @classmethod
-    def of(cls, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str) -> Gradients:
-        """Return the gradients of a mapping; None stands for a parameter that has no gradient on any rank."""
+    def of(
+        cls,
+        gradients: Mapping[str, torch.Tensor | None],
+        op: ReduceOp | str,
+        check: Callable[[str, torch.Tensor], None] | None = None,
+    ) -> Gradients:
+        """Return the gradients of a mapping; None stands for a parameter that has no gradient on any rank.
+
+        Args:
+            gradients: Tensors by name.
+            op: The reduction.
+            check: Raises ConfigError if a local tensor of a name is unsuitable for another reason than all strategies have.
+        """
         tensors: dict[str, torch.Tensor] = {}
         manifest: dict[str, str] = {}
         refusal: ConfigError | None = None
@@ -48,11 +59,13 @@ class Gradients:
             try:
                 local = local_tensor(name, tensor, kind="gradient", dtypes=DTYPE_CODES)
                 op_code(op, local.dtype)
+                if check is not None:
+                    check(name, local)
             except ConfigError as error:
                 manifest[name] = str(error)
                 refusal = refusal or error
             else:
-                manifest[name] = f"{describe(local)} {shard_of(tensor)}".rstrip()
+                manifest[name] = describe(local, shard_of(tensor))
                 tensors[name] = local
         return cls({} if refusal else tensors, manifest, refusal)
 
