@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from softs_fast.averaging import Board, Donation, Member, Refused
+from softs_fast.averaging.reports import MAX_REPORTS, Report
 
 
 @dataclass
@@ -29,6 +30,8 @@ class World:
     copy_s: float = 0.0
     snapshots: dict[int, list[Snapshot]] = field(default_factory=dict)
     digests: dict[int, bytes] = field(default_factory=dict)
+    reports: dict[int, list[Report]] = field(default_factory=dict)
+    is_fixed: bool = False
     asked: set[int] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     torn: set[int] = field(default_factory=set)
@@ -68,7 +71,15 @@ class MemoryBoard(Board):
         digest = repr([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]).encode()
         self.world.digests[self.rank] = digest
         self.world.snapshots[self.rank] = []
+        self.world.reports[self.rank] = []
         return digest
+
+    @property
+    def is_fixed(self) -> bool:
+        return self.world.is_fixed
+
+    def report(self, report: Report) -> None:
+        self.world.reports[self.rank].append(report)
 
     def members(self) -> Sequence[Member]:
         return [
@@ -80,7 +91,10 @@ class MemoryBoard(Board):
     def _seen(self, rank: int, snapshots: list[Snapshot]) -> Member:
         last = snapshots[-1] if snapshots else Snapshot({}, 0, None, 0, None, 0.0)
         alive = rank not in self.world.dead
-        return Member(rank, alive, len(snapshots), last.trained, last.metric, self.world.digests[rank])
+        reports = tuple(self.world.reports[rank][-MAX_REPORTS:])
+        return Member(
+            rank, alive, len(snapshots), last.trained, last.metric, self.world.digests[rank], reports
+        )
 
     def publish(
         self,

@@ -11,6 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from softs_fast.averaging.decide import Member
+from softs_fast.averaging.reports import Report
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,16 @@ class Board(Protocol):
     def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
         """Take a place for snapshots of such tensors; return the digest of their names, shapes and dtypes."""
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no rank joins later: then each one that lives is waited for at a check."""
+        return False
+
     def members(self) -> Sequence[Member]:
-        """Return the other ranks, as known now."""
+        """Return the other ranks with their reports, as known now."""
+
+    def report(self, report: Report) -> None:
+        """Show the state of this rank at a check to the others, before they or it decide."""
 
     def publish(
         self,

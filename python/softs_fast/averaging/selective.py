@@ -6,7 +6,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ import torch
 from torch.optim import Optimizer
 
 from softs_fast.averaging.board import Board, Donation, Event, Fetch, Refused
+from softs_fast.averaging.checks import Checks, Moment
 from softs_fast.averaging.decide import Decision, Member, Rules
 from softs_fast.averaging.lineage import Check, line_of
 from softs_fast.averaging.meeting import meet_at, own_rank
@@ -136,6 +137,7 @@ class SelectiveAveraging:
         self._publishing = Publishing(self._board, self._shared, schedule.publish_every or rules.every, clock)
         #: Published with each snapshot from now on: a small dict that JSON can hold, such as the learning rate.
         self.config: Mapping[str, Any] | None = None
+        self._checks = Checks(self._board, schedule.max_wait_steps)
         self._digest: bytes | None = None
         self._is_closed = False
         self._pending: _Pending | None = None
@@ -181,7 +183,7 @@ class SelectiveAveraging:
 
     @property
     def metrics(self) -> list[float]:
-        """What ranks had reported at the last check, this one too."""
+        """What ranks had reported at the last check that was decided, this one too."""
         return [member.metric for member in self._seen if member.metric is not None]
 
     def step(
@@ -215,11 +217,18 @@ class SelectiveAveraging:
         is_due = self._n_steps % self._rules.every == 0
         if is_due and not self._publishing.is_finite():
             self._metric = math.nan
+        others = self._others() if is_due or self._checks.is_open else []
+        if is_due:
+            self._checks.report(self._n_steps, self._own(), others)
         event = None
         if self._pending is not None:
+            self._checks.drop()
             event = self._advance(self._pending)
-        elif is_due:
-            event = self._check()
+        while event is None and self._pending is None and self._checks.begin():
+            moment = self._checks.ready(self._n_steps, others, has_metrics=self._rules.compares_metrics)
+            if moment is None:
+                break
+            event = self._check(moment, others)
         # After weights were replaced, the next step publishes them: this call has made one copy already.
         if event is None and publish:
             self._publish()
@@ -256,6 +265,7 @@ class SelectiveAveraging:
             "last_replaced": self._last_replaced,
             "n_bad": self._n_bad,
             "metric": self._metric,
+            "check": self._checks.number,
             "lineage": list(self._lineage),
         }
 
@@ -266,6 +276,7 @@ class SelectiveAveraging:
         self._n_steps, self._trained = int(state["n_steps"]), int(state["trained"])
         self._n_replaced, self._last_replaced = int(state["n_replaced"]), state["last_replaced"]
         self._metric, self._n_bad = state["metric"], int(state["n_bad"])
+        self._checks.number = int(state.get("check", 0))
         self._lineage = list(state["lineage"])
 
     def shutdown(self) -> None:
@@ -295,9 +306,19 @@ class SelectiveAveraging:
             step=self._n_steps, metric=self._metric, trained=self._trained, config=self.config
         )
 
-    def _check(self) -> Event | None:
+    def _check(self, moment: Moment, others: Sequence[Member]) -> Event | None:
         """Decide, and ask the donors for newer snapshots."""
-        check = self._look()
+        self._seen = tuple(self._without_refused(member) for member in moment.seen(others))
+        check = Check(
+            self.rank,
+            moment.step,
+            self._seen,
+            self._rules,
+            self._last_replaced,
+            self._n_replaced,
+            self._schedule.seed,
+            self._n_bad,
+        )
         decision = check.decide()
         self._counters["checks"] += 1
         self._n_bad = decision.n_bad
@@ -360,31 +381,25 @@ class SelectiveAveraging:
         self._fetch(self._pending)
         return None
 
-    def _look(self) -> Check:
-        """Return what is known now."""
-        digest = self._digest or b""
-        own = Member(self.rank, True, self._publishing.version, self._trained, self._metric, digest)
-        others = [self._without_refused(member) for member in self._board.members()]
+    def _own(self) -> Member:
+        """Return this rank as it is now."""
+        return Member(
+            self.rank, True, self._publishing.version, self._trained, self._metric, self._digest or b""
+        )
+
+    def _others(self) -> Sequence[Member]:
+        """Return the other ranks, as known now."""
+        others = self._board.members()
         for member in others:
-            if member.version and member.digest != digest and member.rank not in self._warned:
+            if member.version and member.digest != self._digest and member.rank not in self._warned:
                 self._warned.add(member.rank)
                 logger.warning(
                     "rank %d takes no part in averages: %s",
                     member.rank,
                     self._board.difference(member.rank),
                 )
-        self._seen = (own, *others)
         self._counters["alive"] = 1 + sum(member.alive for member in others)
-        return Check(
-            self.rank,
-            self._n_steps,
-            self._seen,
-            self._rules,
-            self._last_replaced,
-            self._n_replaced,
-            self._schedule.seed,
-            self._n_bad,
-        )
+        return others
 
     def _without_refused(self, member: Member) -> Member:
         if self._refused.get(member.rank) == member.version:
@@ -425,6 +440,7 @@ class SelectiveAveraging:
         if before is not None and self._accept is not None and not self._accept(event):
             event = replace(event, is_kept=False)
             self._shared.undo(before)
+        self._checks.drop()
         self._write(check, decision, event.donations, applied_at=self._n_steps, accepted=event.is_kept)
         if self.model is not model:
             self._publishing.follow()
@@ -434,7 +450,8 @@ class SelectiveAveraging:
         return event
 
     def _drop(self) -> None:
-        """Remove a decision that was not applied."""
+        """Remove a decision that was not applied, and checks that are not decided."""
+        self._checks.drop()
         if self._pending is not None:
             self._write(self._pending.check, self._pending.decision, ())
         self._pending = None

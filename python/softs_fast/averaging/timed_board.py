@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from softs_fast.averaging.board import Board, Donation, Fetch, Refused
 from softs_fast.averaging.decide import Member
+from softs_fast.averaging.reports import Report
 
 # Of the measurements of one kind, so many are kept.
 _MOST_KEPT = 10_000
@@ -76,9 +77,18 @@ class TimedBoard(Board):
         """As the other board."""
         return self._board.open(tensors)
 
+    @property
+    def is_fixed(self) -> bool:
+        """As the other board."""
+        return self._board.is_fixed
+
     def members(self) -> Sequence[Member]:
         """As the other board."""
         return self._board.members()
+
+    def report(self, report: Report) -> None:
+        """As the other board."""
+        self._board.report(report)
 
     def publish(
         self,

@@ -21,6 +21,7 @@ from softs_fast.averaging.decide import Member
 from softs_fast.averaging.hosts.channel import Channel
 from softs_fast.averaging.hosts.correspondent import WANTED_S, Correspondent, Letter
 from softs_fast.averaging.hosts.messages import Ask, Message, Offer, Refuse, Want, decode, encode
+from softs_fast.averaging.reports import MAX_REPORTS, Report
 from softs_fast.errors import NotFinite, PeerLost, SegmentError, SoftsError, WireError
 from softs_fast.snapshots import Fetched, Header, RemoteWindow, SnapshotLayout, Window, fetch
 
@@ -86,8 +87,9 @@ class Courier:
         # As others see it: versions that are copied are not yet there.
         self._own = RemoteWindow.open(window.address)
         self._copies = _Copies(self._own, window.layout)
-        # Guards the two below, and what ranks have said.
+        # Guards the three below, and what ranks have said.
         self._lock = threading.Lock()
+        self._reports: tuple[Report, ...] = ()
         self._outbox: list[Letter] = []
         self._awaited: dict[int, _Awaited] = {}
         self._correspondent = Correspondent(digests, time.monotonic())
@@ -106,14 +108,22 @@ class Courier:
         with self._lock:
             known = self._correspondent
             seen = [
-                (rank, known.is_alive(rank, now_s), known.header(rank))
+                (rank, known.is_alive(rank, now_s), known.header(rank), known.reports(rank))
                 for rank in known.ranks()
                 if not known.has_left(rank)
             ]
         return [
-            Member(rank, is_alive, header.version, header.trained, header.metric, self._digests[rank])
-            for rank, is_alive, header in seen
+            Member(
+                rank, is_alive, header.version, header.trained, header.metric, self._digests[rank], reports
+            )
+            for rank, is_alive, header, reports in seen
         ]
+
+    def report(self, report: Report) -> None:
+        """Show a report to the ranks of other hosts."""
+        with self._lock:
+            self._reports = (*self._reports, report)[-MAX_REPORTS:]
+        self._wake.set()
 
     def ask(self, ranks: Iterable[int]) -> None:
         """Ask ranks for newer versions than those that they have shown."""
@@ -269,7 +279,7 @@ class Courier:
         own = self._own.header()
         with self._lock:
             letters, self._outbox = self._outbox, []
-            letters += self._correspondent.tell(own, now_s)
+            letters += self._correspondent.tell(own, self._reports, now_s)
             wanted = self._correspondent.next_to_serve(now_s)
         self._send(letters)
         if wanted is not None:
