@@ -17,7 +17,6 @@ from torch.optim.swa_utils import AveragedModel
 from softs_fast.averaging import Event, Rules, Schedule, SelectiveAveraging, Takeover
 from softs_fast.errors import ConfigError
 
-
 # All ranks decide of the same reports.
 PATIENT = Schedule(publish_every=1, max_wait_steps=1)
 

@@ -263,19 +263,21 @@ def test_a_second_rank_of_the_same_number_is_left_out(
 def test_ranks_may_meet_at_a_store_of_torch() -> None:
     store = dist.HashStore()
     model = torch.nn.Linear(2, 2)
-    with SelectiveAveraging(model, None, Rules(every=1), meet=store, rank=0) as one:
-        with SelectiveAveraging(
+    with (
+        SelectiveAveraging(model, None, Rules(every=1), meet=store, rank=0) as one,
+        SelectiveAveraging(
             torch.nn.Linear(2, 2),
             None,
             Rules(every=1),
             meet=store,
             rank=1,
             schedule=Schedule(max_wait_steps=0),
-        ) as other:
+        ) as other,
+    ):
+        one.step(0.5)
+        while other.step(0.1) is None:
             one.step(0.5)
-            while other.step(0.1) is None:
-                one.step(0.5)
-            assert torch.equal(other.model.weight, model.weight)  # type: ignore[arg-type, union-attr]
+        assert torch.equal(other.model.weight, model.weight)  # type: ignore[arg-type, union-attr]
 
 
 def test_a_rank_needs_a_number() -> None:
