@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.tensor import DTensor
 
-__all__ = ["is_plain", "local_tensor", "mark_written", "shard_of"]
+__all__ = ["as_plain", "is_plain", "local_tensor", "mark_written", "shard_of"]
 
 
 def local_tensor(
@@ -79,11 +79,15 @@ def local_tensor(
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether the bytes from the address of a local tensor on are its elements in order, in host memory.
-
-    If they are not, `tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()` has such bytes.
-    """
+    """Return whether the bytes from the address of a local tensor on are its elements in order, in host memory."""
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def as_plain(tensor: Tensor) -> Tensor:
+    """Return a local tensor itself if it is plain (`is_plain`), or a copy that is."""
+    if is_plain(tensor):
+        return tensor
+    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
 
 
 def shard_of(tensor: Tensor) -> str:
@@ -102,7 +106,7 @@ def shard_of(tensor: Tensor) -> str:
         for number, placement in enumerate(tensor.placements)
         if not placement.is_replicate() and mesh.size(number) > 1
     ]
-    return f"shard {', '.join(parts)} of {list(tensor.shape)}" if parts else ""
+    return f"shard {', '.join(parts)}" if parts else ""
 
 
 def mark_written(tensors: Iterable[Tensor]) -> None:
