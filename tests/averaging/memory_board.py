@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,7 +67,8 @@ class MemoryBoard(Board):
     def rank(self) -> int:
         return self._rank
 
-    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
+    def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
+        self._as_is = as_is
         digest = repr([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]).encode()
         self.world.digests[self.rank] = digest
         self.world.snapshots[self.rank] = []
@@ -106,7 +107,7 @@ class MemoryBoard(Board):
         config: Mapping[str, Any] | None,
     ) -> int:
         self.world.now_s += self.world.copy_s
-        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self.world.snapshots[self.rank].append(
             Snapshot(copies, step, metric, trained, config, self.world.now_s)
         )
@@ -137,8 +138,8 @@ class MemoryBoard(Board):
             last = self.world.snapshots[rank][-1]
             if not all(
                 bool(tensor.isfinite().all())
-                for tensor in last.tensors.values()
-                if tensor.is_floating_point()
+                for name, tensor in last.tensors.items()
+                if name not in self._as_is and tensor.is_floating_point()
             ):
                 return Refused(rank, "its weights are not finite")
             taken.append((weight, last.tensors))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -83,7 +83,7 @@ class Event:
 
 
 class Fetch(Protocol):
-    """A weighted sum of snapshots, whole and finite. It is there until the next `Board.fetch`."""
+    """A weighted sum of snapshots, whole, and finite where it must be. It is there until the next `Board.fetch`."""
 
     @property
     def donations(self) -> Sequence[Donation]:
@@ -105,8 +105,13 @@ class Board(Protocol):
     def rank(self) -> int:
         """This rank's number."""
 
-    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
-        """Take a place for snapshots of such tensors; return the digest of their names, shapes and dtypes."""
+    def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
+        """Take a place for snapshots of such tensors; return the digest of their names, shapes and dtypes.
+
+        Args:
+            tensors: All that is shared, by name.
+            as_is: Names of those that may have any values, such as buffers with masks; others must be finite.
+        """
 
     @property
     def is_fixed(self) -> bool:

@@ -70,7 +70,7 @@ class Found:
         if rule not in get_args(BufferRule):
             raise ConfigError(f'buffers is "{rule}"; known are {", ".join(get_args(BufferRule))}')
         parameters = dict(model.named_parameters())
-        found = dict(_persistent_buffers(model)) if rule == "average" else {}
+        found = dict(persistent_buffers(model)) if rule == "average" else {}
         whole: dict[str, torch.Tensor] = parameters | {name: buffer for name, (buffer, _) in found.items()}
         local: dict[str, torch.Tensor] = {}
         refused: dict[str, str] = {}
@@ -222,7 +222,7 @@ def _gathered(strategy: Strategy, text: bytes, device: torch.device) -> list[byt
     ]
 
 
-def _persistent_buffers(model: torch.nn.Module) -> Iterator[tuple[str, tuple[torch.Tensor, bool]]]:
+def persistent_buffers(model: torch.nn.Module) -> Iterator[tuple[str, tuple[torch.Tensor, bool]]]:
     """Yield buffers that a checkpoint would have, tied ones once, and whether a layer makes its weight by them."""
     makers = {
         id(part)

@@ -50,7 +50,7 @@ class Publishing:
         """Return whether the weights are finite; if a thread looks at snapshots, whether the last one was."""
         inspected = self._board.inspected()
         if inspected is None:
-            return self._shared.trainee.is_finite()
+            return self._shared.is_finite()
         version, is_finite = inspected
         return is_finite or version < self._first
 

@@ -66,7 +66,8 @@ class SelectiveAveraging:
     refused, and its rank donates no more until it has published another one.
 
     Args:
-        model: of this rank; all ranks have the same tensors. One with others takes no part, and a warning says why.
+        model: of this rank. Its parameters that are trained in the first step are shared, and buffers that a checkpoint
+            has; all ranks have the same ones. A rank with others takes no part, and a warning says why.
         optimizer: its optimizer; None leaves all optimizers alone.
         rules: when to replace, and by what.
         meet: where the ranks find each other: a folder of this host, or a `torch.distributed.Store`; or a `Board`. A
@@ -77,7 +78,7 @@ class SelectiveAveraging:
         build: makes a model and an optimizer: for the strategy `reset_weights`, and with `Takeover(in_place=False)`,
             after which `model` and `optimizer` are new objects.
         on_replace: called after each replacement that is kept, with its event: to change what is not a weight.
-        accept: called after each replacement; if it returns False, weights and optimizer are set back.
+        accept: Called after each replacement; if it returns False or raises, weights and optimizer are set back.
         clock: seconds.
 
     Raises:
@@ -130,7 +131,6 @@ class SelectiveAveraging:
         self._shared = SharedModel(Trainee(model, optimizer), takeover, build)
         self._rules = rules
         self._board = meet if isinstance(meet, Board) else meet_at(meet, own_rank(rank))
-        self._takeover = takeover
         self._schedule = schedule
         self._on_replace = on_replace
         self._accept = accept
@@ -202,7 +202,7 @@ class SelectiveAveraging:
             What was replaced, if anything.
 
         Raises:
-            ConfigError: it was shut down.
+            ConfigError: it was shut down, or a parameter cannot be shared; the text names it.
             SegmentError: no memory for snapshots.
         """
         if self._is_closed:
@@ -212,7 +212,8 @@ class SelectiveAveraging:
         if metric is not None:
             self._metric = self._smoothed(float(metric))
         if self._digest is None:
-            self._digest = self._board.open(self._shared.tensors())
+            tensors = self._shared.tensors()
+            self._digest = self._board.open(tensors, self._shared.buffers)
             self._publishing.follow()
         is_due = self._n_steps % self._rules.every == 0
         if is_due and not self._publishing.is_finite():
@@ -356,7 +357,6 @@ class SelectiveAveraging:
     def _fetch(self, pending: _Pending) -> None:
         """Begin to fetch; before the average of several donors the buffers of the best one, if they are wanted."""
         pending.is_fetching = True
-        self._shared.tensors()  # the call that takes over goes not through all modules again
         donors = pending.decision.donors
         if self._wants_buffers(pending.decision):
             donors = ((max(donors, key=lambda donor: (donor[1], -donor[0]))[0], 1.0),)
@@ -364,7 +364,7 @@ class SelectiveAveraging:
 
     def _wants_buffers(self, decision: Decision) -> bool:
         """Return whether buffers are those of one donor while weights are those of several."""
-        return self._takeover.buffers == "best" and len(decision.donors) > 1 and self._shared.has_buffers()
+        return len(decision.donors) > 1 and bool(self._shared.of_best)
 
     def _reconsider(self, pending: _Pending, refused: Refused) -> Event | None:
         """Decide again, without a donor that is of no use."""
@@ -437,14 +437,22 @@ class SelectiveAveraging:
             True,
             random.Random(f"{self._schedule.seed} {self.rank} {self._n_replaced}"),
         )
-        if before is not None and self._accept is not None and not self._accept(event):
-            event = replace(event, is_kept=False)
-            self._shared.undo(before)
+        error = None
+        if before is not None and self._accept is not None:
+            try:
+                is_kept = self._accept(event)
+            except BaseException as raised:
+                is_kept, error = False, raised
+            if not is_kept:
+                event = replace(event, is_kept=False)
+                self._shared.undo(before)
         self._checks.drop()
         self._write(check, decision, event.donations, applied_at=self._n_steps, accepted=event.is_kept)
         if self.model is not model:
             self._publishing.follow()
         self._count(event)
+        if error is not None:
+            raise error
         if event.is_kept and self._on_replace is not None:
             self._on_replace(event)
         return event

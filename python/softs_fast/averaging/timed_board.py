@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -73,9 +73,9 @@ class TimedBoard(Board):
         """This rank's number."""
         return self._board.rank
 
-    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
+    def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
         """As the other board."""
-        return self._board.open(tensors)
+        return self._board.open(tensors, as_is)
 
     @property
     def is_fixed(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -55,7 +55,10 @@ class WindowBoard(Board):
         self._version = 0
         self._followed: _Followed | None = None
         self._publisher: Publisher | None = None
-        self._places: list[int] = []
+        # What is published: in steps of the optimizer alone changes the first, at any time the second.
+        self._late: Mapping[str, torch.Tensor] = {}
+        self._early: Mapping[str, torch.Tensor] = {}
+        self._as_is: Set[str] = frozenset()
         self._pid = os.getpid()
         # It starts with the first fetch, blocks in between, and ends with the board, or when the interpreter exits.
         self._reader = ThreadPoolExecutor(1, "softs-fetch")
@@ -67,14 +70,19 @@ class WindowBoard(Board):
         """This rank's number."""
         return self._rank
 
-    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
+    def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
         """Make windows, and make them known; return the digest of the layout.
+
+        Args:
+            tensors: All that is shared, by name.
+            as_is: Names of those that may have any values; others must be finite.
 
         Raises:
             ConfigError: there is no place to meet, or a tensor cannot be in a snapshot.
             PeerLost: a rank did not take part.
             SegmentError: no shared memory.
         """
+        self._as_is = as_is
         with ExitStack() as undo:
             self._window = undo.enter_context(Window(SnapshotLayout.of(tensors)))
             self._line = ReportLine()
@@ -181,7 +189,7 @@ class WindowBoard(Board):
             self._refuse(Refused(gone, "it has ended"))
             return
         windows = [self._seen[rank] for rank, _ in donors]
-        self._begin(partial(read_windows, list(donors), windows))
+        self._begin(partial(read_windows, list(donors), windows, as_is=self._as_is))
 
     def fetched(self) -> WindowFetch | Refused | None:
         """Return what `fetch` has brought, until the next one; None while it is under way.
@@ -244,14 +252,13 @@ class WindowBoard(Board):
         return self._window
 
     def _publisher_of(self, tensors: Mapping[str, torch.Tensor], followed: _Followed) -> Publisher:
-        """Return the publisher of tensors; another one if their memory is no longer the same."""
-        places = [tensor.data_ptr() for tensor in tensors.values()]
-        if self._publisher is None or places != self._places:
-            self._stop_publishing()
-            late = {name: tensor for name, tensor in tensors.items() if name in followed.late}
-            early = {name: tensor for name, tensor in tensors.items() if name not in followed.late}
-            self._publisher = Publisher(self._opened, late, early, followed.optimizer, inspect=True)
-            self._places = places
+        """Return the publisher, which publishes these tensors next."""
+        self._late = {name: tensor for name, tensor in tensors.items() if name in followed.late}
+        self._early = {name: tensor for name, tensor in tensors.items() if name not in followed.late}
+        if self._publisher is None:
+            self._publisher = Publisher(
+                self._opened, lambda: self._late, lambda: self._early, followed.optimizer, inspect=True
+            )
         return self._publisher
 
     def _stop_publishing(self) -> None:
@@ -306,6 +313,8 @@ def read_windows(
     windows: Sequence[RemoteWindow],
     layout: SnapshotLayout,
     scratch: torch.Tensor,
+    *,
+    as_is: Set[str] = frozenset(),
 ) -> WindowFetch | Refused:
     """Return the weighted sum of the snapshots of donors.
 
@@ -314,12 +323,13 @@ def read_windows(
         windows: of each.
         layout: of the tensors.
         scratch: memory for the sum.
+        as_is: Names of tensors that may have any values.
 
     Raises:
         ConfigError: a donor has other tensors, or a weight is none.
     """
     try:
-        fetched = fetch(windows, [weight for _, weight in donors], layout, scratch=scratch)
+        fetched = fetch(windows, [weight for _, weight in donors], layout, scratch=scratch, as_is=as_is)
     except NotFinite as error:
         return Refused(donors[error.donor][0] if error.donor >= 0 else None, str(error))
     except (SegmentError, ConfigError) as error:

@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -68,6 +68,7 @@ class Courier:
         window: of this rank.
         channel: to those ranks; closed with the courier.
         poll_interval_s: seconds.
+        as_is: Names of tensors that may have any values.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class Courier:
         window: Window,
         channel: Channel,
         poll_interval_s: float,
+        *,
+        as_is: Set[str] = frozenset(),
     ) -> None:
         self._rank = rank
         self._digests = dict(digests)
@@ -86,7 +89,7 @@ class Courier:
         self._poll_interval_s = poll_interval_s
         # As others see it: versions that are copied are not yet there.
         self._own = RemoteWindow.open(window.address)
-        self._copies = _Copies(self._own, window.layout)
+        self._copies = _Copies(self._own, window.layout, as_is)
         # Guards the three below, and what ranks have said.
         self._lock = threading.Lock()
         self._reports: tuple[Report, ...] = ()
@@ -352,9 +355,10 @@ class Courier:
 class _Copies:
     """Private copies of a window's newest version; those that are in use are shared."""
 
-    def __init__(self, window: RemoteWindow, layout: SnapshotLayout) -> None:
+    def __init__(self, window: RemoteWindow, layout: SnapshotLayout, as_is: Set[str]) -> None:
         self._window = window
         self._layout = layout
+        self._as_is = as_is
         self._last: weakref.ref[Fetched] | None = None
         self._lock = threading.Lock()
 
@@ -368,6 +372,6 @@ class _Copies:
             last = self._last() if self._last is not None else None
             if last is not None and last.headers[0].version == self._window.header().version:
                 return last
-            copy = fetch([self._window], [1.0], self._layout)
+            copy = fetch([self._window], [1.0], self._layout, as_is=self._as_is)
             self._last = weakref.ref(copy) if copy is not None else None
             return copy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -149,8 +149,12 @@ class GroupBoard(WindowBoard):
         # By number; the last one is for sums.
         self._mirrors: dict[int, _Mirror] = {}
 
-    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
+    def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
         """Make a window, and tell all ranks of the group; a call of all of them. Return the digest of its layout.
+
+        Args:
+            tensors: All that is shared, by name.
+            as_is: Names of those that may have any values; others must be finite.
 
         Raises:
             ConfigError: a tensor cannot be in a snapshot; or there are several hosts, and the transport cannot serve a
@@ -158,7 +162,7 @@ class GroupBoard(WindowBoard):
             PeerLost: a rank did not take part.
             SegmentError: no shared memory.
         """
-        digest = super().open(tensors)
+        digest = super().open(tensors, as_is)
         # One of each kind of other layouts, for `difference`.
         kinds = {other: rank for rank, other in self._elsewhere.items() if other != digest}
         for rank in kinds.values():
@@ -231,7 +235,9 @@ class GroupBoard(WindowBoard):
         self._elsewhere = {rank: one.digest for rank, one in enumerate(greetings) if one.host != self._host}
         if self._elsewhere:
             channel = self._connect(greetings[0].nonce, list(self._elsewhere))
-            self._courier = Courier(self.rank, self._elsewhere, window, channel, self._poll_interval_s)
+            self._courier = Courier(
+                self.rank, self._elsewhere, window, channel, self._poll_interval_s, as_is=self._as_is
+            )
         return (
             GatheredMembers({rank: one.window for rank, one in here.items()}),
             GatheredMembers({rank: one.line for rank, one in here.items()}),
@@ -274,7 +280,7 @@ class GroupBoard(WindowBoard):
             except SegmentError as error:
                 return Refused(None, f"no memory for versions of other hosts: {error}")
             before = [] if total is None else [(_SUM, 1.0)]
-            read = read_windows([*before, *part], sources, layout, scratch)
+            read = read_windows([*before, *part], sources, layout, scratch, as_is=self._as_is)
             if isinstance(read, Refused):
                 return read
             total = read.fetched
