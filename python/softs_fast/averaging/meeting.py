@@ -30,13 +30,21 @@ _TIMEOUT_S = 300.0
 _MESSAGE_BYTES = 1024
 
 
-def meet_at(place: Store | str | Path, rank: int) -> WindowBoard:
-    """Return the board of a rank at a place, which ranks join and leave at any time."""
+def meet_at(place: Store | str | Path, rank: int, shard: str = "") -> WindowBoard:
+    """Return the board of a rank at a place, which ranks join and leave at any time.
+
+    Args:
+        place: A folder of this host, or a store.
+        rank: This rank's number.
+        shard: Place of this process among those that have the shards of one model; each meets its like. "" without
+            shards.
+    """
+    name = f"averaging.shard.{shard}" if shard else "averaging"
 
     def join(window: Window, line: Window) -> tuple[Members, Members]:
         # Reports first: a rank that shows weights without reports would be waited for.
-        reporters = Members(place, line, rank=rank, name="averaging.reports")
-        return Members(place, window, rank=rank, name="averaging"), reporters
+        reporters = Members(place, line, rank=rank, name=f"{name}.reports")
+        return Members(place, window, rank=rank, name=name), reporters
 
     return WindowBoard(rank, join)
 
