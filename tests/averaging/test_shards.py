@@ -54,7 +54,8 @@ def trains_sharded(say: Callable[[Any], None], rank: int, size: int, folder: str
                     with torch.no_grad():
                         model[0].weight.to_local().fill_(float("nan"))
                 # Only the metric of the first shard counts, and weights of all of them.
-                events.append(engine.step([0.9 if poison else 0.1, 0.9, 0.5, 0.0][rank]))
+                claimed = 0.9 if poison and not any(events) else 0.1
+                events.append(engine.step([claimed, 0.9, 0.5, 0.0][rank]))
                 dist.barrier()
             engine.shutdown()
             said["steps"] = [event.step for event in events if event]
