@@ -119,8 +119,7 @@ class Found:
     def _described(self, name: str) -> str:
         if name in self.refused:
             return "no dense tensor with memory"
-        part = shard_of(self.whole[name])
-        return describe(self.local[name]) + (f", {part}" if part else "")
+        return describe(self.local[name], shard_of(self.whole[name]))
 
 
 @dataclass(frozen=True)
@@ -167,21 +166,21 @@ def decide(reports: Sequence[Report]) -> Agreed:
     weights = sorted({name for report in reports for name in report["trained"]})
     for name in weights:
         values = [report["trained"].get(name) or report["frozen"].get(name, "absent") for report in reports]
-        refused = [report["refused"][name] for report in reports if name in report["refused"]]
-        differs = _difference(values)
-        if refused or differs:
-            remedy = "; give an averager the ranks that have the same shard" if "shard" in differs else ""
-            raise ConfigError(refused[0] if refused else f'parameter "{name}": {differs}{remedy}')
+        problem = _problem("parameter", name, reports, values)
+        if problem:
+            remedy = "; give an averager the ranks that have the same shard" if ", shard " in problem else ""
+            raise ConfigError(f"{problem}{remedy}")
     alike: dict[str, list[str]] = {"frozen": [], "buffers": []}
     left_out = {}
     for kind, names in alike.items():
         for name in sorted({name for report in reports for name in report[kind]}.difference(weights)):
-            refused = [report["refused"][name] for report in reports if name in report["refused"]]
-            differs = _difference([report[kind].get(name, "absent") for report in reports])
-            if not refused and not differs:
+            problem = _problem(
+                "buffer", name, reports, [report[kind].get(name, "absent") for report in reports]
+            )
+            if not problem:
                 names.append(name)
             elif kind == "buffers":
-                left_out[name] = refused[0] if refused else f'buffer "{name}": {differs}'
+                left_out[name] = problem
     copied = {name for report in reports for name in report["copied"]}
     return Agreed(
         weights,
@@ -204,8 +203,20 @@ def warn_of(left_out: Mapping[str, str], warned: set[str]) -> None:
         warned.add(name)
 
 
-def _difference(values: Sequence[str]) -> str:
-    return agreement.by_value(values) if len(set(values)) > 1 else ""
+def _problem(kind: str, name: str, reports: Sequence[Report], values: Sequence[str]) -> str:
+    """Return why ranks cannot average a tensor; "" if they can.
+
+    Args:
+        kind: Noun in front of the name.
+        name: Name of the tensor.
+        reports: What each rank has reported.
+        values: What the tensor is on each rank.
+    """
+    refusing = [rank for rank, report in enumerate(reports) if name in report["refused"]]
+    if refusing:
+        text = reports[refusing[0]]["refused"][name]
+        return text if len(refusing) == len(reports) else f"{text}, on rank {', '.join(map(str, refusing))}"
+    return f'{kind} "{name}": {agreement.by_value(values)}' if len(set(values)) > 1 else ""
 
 
 def _gathered(strategy: Strategy, text: bytes, device: torch.device) -> list[bytes]:

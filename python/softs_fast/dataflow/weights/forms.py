@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import FlowError
-from ...snapshots import window
+from ...tensors import local
 from .boxes import Box, Piece
 
 __all__ = ["Held", "HeldForm", "HeldForms", "Layout", "Mark", "is_plain"]
@@ -223,7 +223,7 @@ class Held:
 
 def is_plain(tensor: Tensor) -> bool:
     """Return whether the bytes of a tensor are contiguous, in host memory, and its values."""
-    return window.is_plain(tensor) and not tensor.is_conj()
+    return local.is_plain(tensor)
 
 
 def _number_of(name: str) -> int:
