@@ -157,6 +157,21 @@ def test_only_what_is_trained_is_averaged_and_what_was_frozen_once_more(averager
     assert run_threads(rank) == [[0.0, 0.5, 0.5, 0.5, 0.0], [1.0, 0.5, 0.5, 0.5, 1.0]]
 
 
+@pytest.mark.parametrize("averager", AVERAGERS)
+def test_a_model_of_which_nothing_is_trained_yet(averager: str) -> None:
+    def rank(strategy: Any) -> float:
+        model = net().requires_grad_(False)
+        average = AVERAGERS[averager](model, strategy)
+        average.step()
+        model.requires_grad_(True)
+        with torch.no_grad():
+            model.body.weight.fill_(float(strategy.rank))
+        average.step()
+        return float(model.body.weight[0, 0].detach())
+
+    assert run_threads(rank) == [0.5, 0.5]
+
+
 SPECTRAL: dict[str, Callable[[nn.Module], nn.Module]] = {
     "parametrization": parametrizations.spectral_norm,
     "hook": nn.utils.spectral_norm,
@@ -268,3 +283,17 @@ def test_shards_are_averaged(averager: str) -> None:
         return model.w.to_local().unique().tolist()
 
     assert run_threads(rank) == [[0.5]] * 2
+
+
+def test_parameters_that_share_memory_are_averaged_once() -> None:
+    """Some libraries tie weights by parameters of their own on one memory, which torch lists twice."""
+
+    def rank(strategy: Any) -> list[float]:
+        model = net()
+        model.head.weight = nn.Parameter(model.body.weight.detach())
+        with torch.no_grad():
+            model.body.weight.fill_(4.0 * strategy.rank)
+        AverageAll(model, strategy, every=1, momentum=0.75).step()
+        return [float(layer.weight[0, 0].detach()) for layer in (model.body, model.head)]
+
+    assert run_threads(rank) == [[0.5, 0.5], [3.5, 3.5]]

@@ -197,6 +197,13 @@ def views_are_reduced_where_they_lie(strategy: Strategy, rank: int, size: int) -
     view.fill_(rank)
     strategy.broadcast_tensor(view, 1)
     assert whole[:, 1::2].eq(1).all()
+    # Of which the memory has the opposite signs.
+    negative = torch.full((2,), complex(0, rank + 1)).conj().imag
+    assert negative.is_neg()
+    strategy.all_reduce(negative)
+    assert negative.eq(-sum(range(size + 1))).all()
+    strategy.all_gather(every := torch.zeros(2 * size), torch.full((2,), complex(0, rank)).conj().imag)
+    assert every.tolist() == [-float(number) for number in range(size) for _ in range(2)]
     source = torch.arange(4.0 * size).view(-1, 2).t()
     target = torch.zeros(2, 6)[:, ::3]
     strategy.reduce_scatter(target, source)
@@ -206,5 +213,5 @@ def views_are_reduced_where_they_lie(strategy: Strategy, rank: int, size: int) -
 def no_remainder_is_dropped(strategy: Strategy, rank: int, size: int) -> None:
     with pytest.raises(ConfigError, match="one part of equal size per rank"):
         strategy.reduce_scatter(torch.empty(2), torch.ones(2 * size + 1))
-    with pytest.raises(ConfigError, match="room for every rank"):
+    with pytest.raises(ConfigError, match="one part of equal size per rank"):
         strategy.all_gather(torch.empty(2 * size - 1), torch.ones(2))

@@ -101,11 +101,12 @@ class DiLoCo:
         for name in everything:
             strategy.broadcast_tensor(found.local[name], 0)
         found.mark_written(everything)
-        weights = found.pick(agreed.weights)
+        # In the order of the model, so that a part has neighbours.
+        weights = {name: weight for name, weight in found.local.items() if name in set(agreed.weights)}
         # The names of each part, by when its turn is.
         self._fragments = {
             number * every // n_fragments % every: names
-            for number, names in enumerate(_fragments(weights, n_fragments), 1)
+            for number, names in enumerate(_fragments(weights, n_fragments) if weights else [[]], 1)
         }
         # Parameters that were trained at their last outer step.
         self._trained = set(weights)

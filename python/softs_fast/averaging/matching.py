@@ -72,22 +72,33 @@ class Found:
         parameters = dict(model.named_parameters())
         found = dict(persistent_buffers(model)) if rule == "average" else {}
         whole: dict[str, torch.Tensor] = parameters | {name: buffer for name, (buffer, _) in found.items()}
+        trained = {name for name, weight in parameters.items() if weight.requires_grad or name in once_more}
         local: dict[str, torch.Tensor] = {}
         refused: dict[str, str] = {}
-        for name, tensor in whole.items():
+        places: dict[object, str] = {}
+        for name, tensor in list(whole.items()):
             try:
                 kind = "parameter" if name in parameters else "buffer"
                 own = local_tensor(name, tensor, kind=kind, dtypes=_DTYPES).detach()
             except ConfigError as error:
                 refused[name] = str(error)
-            else:
+                continue
+            place = (own.device, own.data_ptr(), own.dtype, own.shape, own.stride()) if own.numel() else name
+            first = places.setdefault(place, name)
+            if first == name:
                 local[name] = torch.view_as_real(own) if own.is_complex() else own
+            else:
+                # Tied by their memory: parameters that are several objects.
+                del whole[name]
+                if name in trained:
+                    trained.remove(name)
+                    trained.add(first)
         return cls(
             local,
             whole,
-            {name for name, weight in parameters.items() if weight.requires_grad or name in once_more},
-            found.keys(),
-            {name for name, (_, is_copied) in found.items() if is_copied},
+            trained,
+            found.keys() & whole.keys(),
+            {name for name, (_, is_copied) in found.items() if is_copied and name in whole},
             refused,
         )
 
