@@ -231,6 +231,36 @@ def test_complex_parameters_are_shared_and_what_cannot_be_is_named(caplog: pytes
         loss.backward()
 
 
+class WithMasters(torch.optim.Optimizer):
+    """Keeps float32 copies of weights, and copies them back in each step, as optimizers for 16 bits do."""
+
+    def __init__(self, weights: Any) -> None:
+        super().__init__(weights, {})
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight] = {
+                "master": weight.detach().float() + 1e-4,
+                "moment": torch.zeros(weight.shape),
+            }
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for weight, state in self.state.items():
+            weight.copy_(state["master"])
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_an_optimizer_with_copies_in_float32_goes_on_with_the_new_weights(is_kept: bool) -> None:
+    pair = Pair(lambda value: layer(value + 1).bfloat16(), accept=lambda _: is_kept)
+    optimizer = WithMasters(pair.models[0].parameters())
+    pair.ranks[0].use(pair.models[0], optimizer)
+    assert pair.replaced().is_kept == is_kept
+    optimizer.step()
+    assert pair.models[0].weight.unique().tolist() == [2.0 if is_kept else 1.0]
+    state = optimizer.state[pair.models[0].weight]
+    assert state["master"].unique().tolist() == [2.0 if is_kept else pytest.approx(1.0001)]
+    assert not state["moment"].any()
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

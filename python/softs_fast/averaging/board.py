@@ -60,8 +60,8 @@ class Event:
         reason: why, in words.
         metric: what it had reported before.
         donations: the snapshots that it took; none after `reset_weights`.
-        waited_steps: from the decision to the change of the weights: until the donors had answered, and while the
-            sum was fetched.
+        waited_steps: Steps from the check to the change of the weights: until the others had reported, until the donors
+            had answered, and while the sum was fetched.
         is_kept: False if `accept` refused it, and all is as it was before.
         chance: a generator of random numbers that depends on seed, rank and number of the replacement alone.
     """

@@ -121,6 +121,7 @@ class SharedModel:
         built = Trainee(*self._build()) if self._build is not None else None
         share = self._rules.momentum
         old = copies_of(tensors) if share else {}
+        masters = self.trainee.masters()
         fetch.apply(tensors)
         copy_by_name(tensors, buffers)
         if share:
@@ -130,7 +131,7 @@ class SharedModel:
             copy_by_name(built.weights(built.parameters()), self.trainee.weights(self.trainee.parameters()))
             copy_by_name(self._found(built), tensors)
             self.use(built)
-        self._drop_state()
+        self._end_in_optimizer(masters)
 
     def reset(self) -> None:
         """Take new weights."""
@@ -139,12 +140,13 @@ class SharedModel:
         if self._rules.in_place:
             own = self.tensors()
             old = copies_of(own)
+            masters = self.trainee.masters()
             copy_by_name(own, self._found(new))
             if self._rules.momentum:
                 keep_share(own, old, self._rules.momentum)
+            self._end_in_optimizer(masters)
         else:
             self.use(new)
-        self._drop_state()
 
     def before(self) -> Before:
         """Return a copy of all that a takeover may change."""
@@ -183,7 +185,11 @@ class SharedModel:
     def _found_buffers(self, trainee: Trainee) -> dict[str, torch.Tensor]:
         return trainee.buffers() if self._rules.buffers != "own" else {}
 
-    def _drop_state(self) -> None:
+    def _end_in_optimizer(self, masters: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Let the optimizer go on with the weights that are there now, if they are in the model that it has."""
+        with torch.no_grad():
+            for master, weight in masters:
+                master.copy_(weight)
         if self._rules.in_place and self._rules.optimizer_state == "fresh":
             self.trainee.drop_state()
 

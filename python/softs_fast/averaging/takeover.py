@@ -103,6 +103,21 @@ class Trainee:
             if isinstance(value, torch.Tensor)
         }
 
+    def masters(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the copies of weights of 16 bits that the optimizer keeps in float32, each with its weight.
+
+        An optimizer copies them back in its step, so new weights alone would not last.
+        """
+        states = self.optimizer.state.items() if self.optimizer is not None else ()
+        return [
+            (value, weight)
+            for weight, state in states
+            if isinstance(weight, torch.Tensor) and weight.dtype in (torch.float16, torch.bfloat16)
+            for value in state.values()
+            if isinstance(value, torch.Tensor) and value.dtype is torch.float32
+            if value.shape == weight.shape and weight.any() and torch.equal(value.to(weight.dtype), weight)
+        ]
+
     def late_names(self, rules: Takeover) -> set[str]:
         """Return the names of the tensors that change in steps of the optimizer alone."""
         if self.optimizer is None:
@@ -136,6 +151,7 @@ class Before:
     @classmethod
     def of(cls, trainee: Trainee, tensors: dict[str, torch.Tensor]) -> Before:
         """Copy all that a takeover may change."""
+        tensors |= {f"master/{number}": master for number, (master, _) in enumerate(trainee.masters())}
         state = dict(trainee.optimizer.state) if trainee.optimizer is not None else {}
         return cls(trainee, tensors, copies_of(tensors), state)
 
