@@ -265,7 +265,11 @@ def test_an_optimizer_with_copies_in_float32_goes_on_with_the_new_weights(is_kep
     ("change", "text"),
     [
         (lambda model: model.requires_grad_(False), "no parameter of the model is trained"),
-        (lambda model: model.to("meta"), '"model/weight" is on the meta device'),
+        (lambda model: model.to("meta"), 'parameter "weight" is on the meta device'),
+        (
+            lambda model: model.register_module("late", torch.nn.LazyLinear(2)),
+            'parameter "late.weight" is not init',
+        ),
     ],
 )
 def test_a_model_that_cannot_be_shared_is_refused_in_the_first_step(

@@ -31,7 +31,7 @@ def refusal_of(outcomes: Sequence[Outcome]) -> Refused | None:
             return outcome
     first, *others = outcomes
     for other in others:
-        if first is not None and other is not None and other != first:
+        if isinstance(first, tuple) and isinstance(other, tuple) and other != first:
             ranks = [rank for (rank, step), (_, another) in zip(first, other, strict=True) if step != another]
             return Refused(ranks[0], "its shards are of different steps")
     return None

@@ -164,6 +164,8 @@ class SharedModel:
             raise ConfigError(
                 "no parameter of the model is trained; leave requires_grad on for those to be averaged"
             )
+        for name, weight in weights.items():
+            local_tensor(_plain(name), weight, kind="parameter")
         buffers = {}
         for name, buffer in self._found_buffers(self.trainee).items():
             try:
