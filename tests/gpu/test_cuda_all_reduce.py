@@ -167,14 +167,16 @@ def does_the_others(say: Say, rank: int, size: int, folder: str) -> dict[str, Op
                 strategy.synchronize()
                 assert same_bits(tensor, values(root, torch.float32, n))
         strategy.barrier()
+        metrics = dict(strategy.metrics)
         with pytest.raises(ConfigError, match="root is 3"):
             strategy.broadcast_tensor(tensor, 3)
         with pytest.raises(ConfigError, match="one part of equal size per rank"):
             strategy.reduce_scatter(tensor, tensor)
-        with pytest.raises(ConfigError, match="room for every rank"):
+        with pytest.raises(ConfigError, match="one part of equal size per rank"):
             strategy.all_gather(tensor, tensor)
         assert (strategy.rank, strategy.size, strategy.device) == (rank, size, device)
-        return strategy.metrics
+        assert strategy.metrics["broadcast"].errors == 1
+        return metrics
 
 
 def test_reduce_scatter_all_gather_broadcast_barrier(tmp_path: Path) -> None:

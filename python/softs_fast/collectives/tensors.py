@@ -164,7 +164,7 @@ def describe(tensor: torch.Tensor, part: str = "") -> str:
 
     Args:
         tensor: a local tensor.
-        part: what `shard_of` says of the tensor whose part it is.
+        part: what `shard_of` says of the whole tensor.
     """
     return f"{name_of(tensor.dtype)} {list(tensor.shape)}" + (f", {part}" if part else "")
 

@@ -59,7 +59,7 @@ def local_tensor(
     elif tensor.is_nested:
         what, remedy = "a nested tensor", "pass its values() and offsets()"
     elif not is_usual and _has_own_operations(tensor):
-        what = f"a {type(tensor).__name__}, a subclass of Tensor whose memory is not its own"
+        what = f"a {type(tensor).__name__}, a subclass of Tensor without memory of its own"
         remedy = "pass the tensors inside it"
     elif tensor.is_meta:
         what, remedy = "on the meta device, without memory", "call to_empty() and load its values first"
@@ -112,7 +112,7 @@ def shard_of(tensor: Tensor) -> str:
 
 
 def mark_written(tensors: Iterable[Tensor]) -> None:
-    """Move the version counters of tensors whose memory native code has written; nothing is copied.
+    """Move the version counters of tensors in the memory of which native code has written; nothing is copied.
 
     Autograd then raises where a graph made before needs their old values, as after an operation of torch. Views, and
     what `detach` returns, share the counter of their base; `Tensor.data` does not.

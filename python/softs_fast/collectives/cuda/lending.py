@@ -43,6 +43,12 @@ def check_device(name: str, tensor: torch.Tensor, device: int) -> None:
         )
 
 
+def check_devices(device: int, **tensors: torch.Tensor) -> None:
+    """Raise ConfigError unless all local tensors are on a device."""
+    for name, tensor in tensors.items():
+        check_device(name, tensor, device)
+
+
 def _plain(tensor: torch.Tensor, device: int) -> torch.Tensor:
     if tensor.is_contiguous() and not tensor.is_neg():
         return tensor

@@ -14,7 +14,7 @@ from softs_fast import _kernels
 from softs_fast.collectives import agreement
 from softs_fast.collectives.cuda.arena import Arena
 from softs_fast.collectives.cuda.completion import Completion
-from softs_fast.collectives.cuda.lending import check_device, lent
+from softs_fast.collectives.cuda.lending import check_device, check_devices, lent
 from softs_fast.collectives.cuda.pieces import Pieces
 from softs_fast.collectives.cuda.signals import Words
 from softs_fast.collectives.cuda.steps import Reduction, Steps
@@ -216,14 +216,13 @@ class CudaStrategy(Strategy):
         """
         with self._call("all_reduce", tensor) as steps:
             with self._refused_by_all(steps, "all_reduce"):
-                local = self._operand(tensor, op, written=output is None)
-                out = local if output is None else self._operand(output, name="output")
+                local = operand(tensor, op, written=output is None)
+                out = local if output is None else operand(output, name="output")
                 by = local.dtype if staged is None else staged
                 check_casts(local.dtype, by, out.dtype, op)
                 if out.shape != local.shape:
-                    raise ConfigError(
-                        f"all_reduce of {describe(local)} into {describe(out)}: need the same shape"
-                    )
+                    raise ConfigError(f"all_reduce {describe(local)} to {describe(out)}: need the same shape")
+                check_devices(self.device, tensor=local, output=out)
             what = f"all_reduce {op} of {describe(local, shard_of(tensor))}"
             if output is not None or scale != 1.0 or staged is not None:
                 what += f" by {name_of(by)} times {scale!r} into {name_of(out.dtype)}"
@@ -279,9 +278,10 @@ class CudaStrategy(Strategy):
         """
         with self._call("reduce_scatter", tensor) as steps:
             with self._refused_by_all(steps, "reduce_scatter"):
-                whole = self._operand(tensor, op, written=False)
-                own = self._operand(output, name="output")
+                whole = operand(tensor, op, written=False)
+                own = operand(output, name="output")
                 check_parts("reduce_scatter", whole, own, self.size)
+                check_devices(self.device, tensor=whole, output=own)
             what = f"reduce_scatter {op} of {describe(whole)}"
             reduction = Reduction(ReduceOp(op), 1.0, name_of(whole.dtype), whole.itemsize)
             with lent([whole], [own], self.device) as (source, target):
@@ -301,12 +301,13 @@ class CudaStrategy(Strategy):
         """
         with self._call("all_gather", output) as steps:
             with self._refused_by_all(steps, "all_gather"):
-                own = self._operand(tensor, written=False)
-                every = self._operand(output, name="output")
+                own = operand(tensor, written=False)
+                every = operand(output, name="output")
                 check_parts("all_gather", every, own, self.size)
+                check_devices(self.device, tensor=own, output=every)
             what = f"all_gather of {describe(own)}"
+            tag = agreement.tag_of_text(what)
             with lent([own], [every], self.device) as (source, target):
-                tag = agreement.tag_of_text(what)
                 if not steps.all_gather(source, target, self.schedule.chunk_bytes, tag):
                     self._explain(what)
 
@@ -321,8 +322,9 @@ class CudaStrategy(Strategy):
         """
         with self._call("broadcast", tensor) as steps:
             with self._refused_by_all(steps, "broadcast"):
-                local = self._operand(tensor)
+                local = operand(tensor)
                 check_root(root, self.size)
+                check_devices(self.device, tensor=local)
             what = f"broadcast of {describe(local, shard_of(tensor))} from rank {root}"
             with lent([local], [local], self.device) as (_, target):
                 if not steps.broadcast(target, root, self.schedule.chunk_bytes, agreement.tag_of_text(what)):
@@ -485,19 +487,6 @@ class CudaStrategy(Strategy):
                 raise
             finally:
                 lap.waiting_s += waited_s(group) - waiting
-
-    def _operand(
-        self,
-        tensor: torch.Tensor,
-        op: ReduceOp | str | None = None,
-        *,
-        name: str = "tensor",
-        written: bool = True,
-    ) -> torch.Tensor:
-        """Return the local tensor of an argument, which must be on the device."""
-        local = operand(tensor, op, name=name, written=written)
-        check_device(name, local, self.device)
-        return local
 
     def _refused_by_all(self, steps: Steps, call: str) -> RefusedByAll:
         def agree(what: str) -> None:
