@@ -147,8 +147,7 @@ class SelectiveAveraging:
         #: Published with each snapshot from now on: a small dict that JSON can hold, such as the learning rate.
         self.config: Mapping[str, Any] | None = None
         self._checks = Checks(self._board, rules, schedule)
-        # Whether a check waits for its decision, on all shards alike.
-        self._is_open = False
+        self._is_open = False  # a check waits for its decision, on all shards alike
         self._digest: bytes | None = None
         self._is_closed = False
         self._pending: _Pending | None = None
@@ -192,7 +191,7 @@ class SelectiveAveraging:
     @property
     def metrics(self) -> list[float]:
         """What ranks had reported at the last check that was decided, this one too."""
-        return [member.metric for member in self._seen if member.metric is not None]
+        return [one.metric for one in self._seen if one.metric is not None]
 
     def step(
         self, metric: float | None = None, *, number: int | None = None, publish: bool = True
@@ -419,10 +418,10 @@ class SelectiveAveraging:
         model = self.model
         self._board.settle()
         before = self._shared.before() if self._accept is not None else None
-        if fetch is None:
-            self._shared.reset()
-        else:
+        if fetch is not None:
             self._shared.take(fetch, pending.buffers or {})
+        else:
+            self._shared.reset()
         event = Event(
             self.rank,
             self._n_steps,
@@ -456,9 +455,9 @@ class SelectiveAveraging:
     def _drop(self) -> None:
         """Remove a decision that was not applied, and checks that are not decided."""
         self._drop_checks()
-        if self._pending is not None:
-            self._write(self._pending.check, self._pending.decision, ())
-        self._pending = None
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._write(pending.check, pending.decision, ())
 
     def _drop_checks(self) -> None:
         self._checks.drop()
