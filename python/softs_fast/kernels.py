@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import _kernels
 from .errors import ConfigError
 from .tensors.dtypes import is_tensor
+from .tensors.local import mark_written
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,6 +128,9 @@ def reduce(
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    tensors = [buffer for buffer in outs if is_tensor(buffer)]
+    if tensors:
+        mark_written(tensors)
 
 
 @dataclass(frozen=True)

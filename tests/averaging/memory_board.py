@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from softs_fast.averaging import Board, Donation, Member, Refused
+from softs_fast.averaging.reports import MAX_REPORTS, Report
 
 
 @dataclass
@@ -29,6 +30,8 @@ class World:
     copy_s: float = 0.0
     snapshots: dict[int, list[Snapshot]] = field(default_factory=dict)
     digests: dict[int, bytes] = field(default_factory=dict)
+    reports: dict[int, list[Report]] = field(default_factory=dict)
+    is_fixed: bool = False
     asked: set[int] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     torn: set[int] = field(default_factory=set)
@@ -64,11 +67,20 @@ class MemoryBoard(Board):
     def rank(self) -> int:
         return self._rank
 
-    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
+    def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
+        self._as_is = as_is
         digest = repr([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]).encode()
         self.world.digests[self.rank] = digest
         self.world.snapshots[self.rank] = []
+        self.world.reports[self.rank] = []
         return digest
+
+    @property
+    def is_fixed(self) -> bool:
+        return self.world.is_fixed
+
+    def report(self, report: Report) -> None:
+        self.world.reports[self.rank].append(report)
 
     def members(self) -> Sequence[Member]:
         return [
@@ -80,7 +92,10 @@ class MemoryBoard(Board):
     def _seen(self, rank: int, snapshots: list[Snapshot]) -> Member:
         last = snapshots[-1] if snapshots else Snapshot({}, 0, None, 0, None, 0.0)
         alive = rank not in self.world.dead
-        return Member(rank, alive, len(snapshots), last.trained, last.metric, self.world.digests[rank])
+        reports = tuple(self.world.reports[rank][-MAX_REPORTS:])
+        return Member(
+            rank, alive, len(snapshots), last.trained, last.metric, self.world.digests[rank], reports
+        )
 
     def publish(
         self,
@@ -92,7 +107,7 @@ class MemoryBoard(Board):
         config: Mapping[str, Any] | None,
     ) -> int:
         self.world.now_s += self.world.copy_s
-        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self.world.snapshots[self.rank].append(
             Snapshot(copies, step, metric, trained, config, self.world.now_s)
         )
@@ -123,8 +138,8 @@ class MemoryBoard(Board):
             last = self.world.snapshots[rank][-1]
             if not all(
                 bool(tensor.isfinite().all())
-                for tensor in last.tensors.values()
-                if tensor.is_floating_point()
+                for name, tensor in last.tensors.items()
+                if name not in self._as_is and tensor.is_floating_point()
             ):
                 return Refused(rank, "its weights are not finite")
             taken.append((weight, last.tensors))

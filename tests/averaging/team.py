@@ -30,7 +30,7 @@ def net(value: float) -> torch.nn.Module:
 
 
 class Team:
-    """Ranks in one process that make their steps in turn."""
+    """Ranks in one process that make their steps in turn, the last one first."""
 
     def __init__(self, n: int, rules: Rules = RULES, schedule: Schedule = NOW, **arguments: Any) -> None:
         self.world = World()
@@ -53,9 +53,15 @@ class Team:
             for rank, (model, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True))
         ]
 
+    def meet(self) -> None:
+        """Let all ranks join, so that each knows the others at its first check with metrics."""
+        self.step(*[None] * len(self.ranks))
+
     def step(self, *metrics: float | None) -> list[Event | None]:
         self.world.now_s += 1.0
-        return [rank.step(metric) for rank, metric in zip(self.ranks, metrics, strict=True)]
+        # Backwards, so that rank 0, the worst one in most tests, sees the reports of the others in the same step.
+        events = [rank.step(metric) for rank, metric in zip(self.ranks[::-1], metrics[::-1], strict=True)]
+        return events[::-1]
 
     def value(self, rank: int) -> float:
         (value,) = {round(float(weight.detach().mean()), 5) for weight in self.models[rank].parameters()}

@@ -87,18 +87,27 @@ def donates_and_then(
             for weight in model.parameters():
                 weight.fill_(float(rank))
         if rank == 1:
-            engine.step(0.9)
-            settle(engine)
+            for _ in range(2):  # it reports its first check
+                engine.step(0.9)
+                settle(engine)
+            Path(folder, "reported").touch()
             say(None)
             if way == "sleeps":
                 signal.pause()
             else:
                 ctypes.PyDLL(None).pause()  # with the GIL
+        while not Path(folder, "reported").exists():
+            time.sleep(0.001)
         event: Event | None = None
         while event is None:
             event = engine.step(0.1)
             settle(engine)
-        return [event.waited_steps, event.donations[0].step, model.weight.detach().unique().tolist()]
+        return [
+            event.step,
+            event.waited_steps,
+            event.donations[0].step,
+            model.weight.detach().unique().tolist(),
+        ]
 
 
 @pytest.mark.parametrize("way", ["sleeps", "holds the GIL"])
@@ -106,7 +115,8 @@ def test_a_donor_that_does_nothing_gives_its_last_snapshot(tmp_path: Path, way: 
     running = ranks.start(donates_and_then, 2, str(tmp_path / "place"), way)
     try:
         assert running.receive(1) is None
-        assert running.receive(0) == [6, 1, [1.0]], "five steps for an answer, and one to fetch"
+        # Of its first check, at step 2: five steps for an answer, and one to fetch.
+        assert running.receive(0) == [8, 6, 1, [1.0]]
     finally:
         running.stop()
 

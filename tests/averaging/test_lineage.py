@@ -16,14 +16,14 @@ from softs_fast.errors import ConfigError
 
 
 def train(folder: Path) -> list[SelectiveAveraging]:
-    """Three ranks make nine steps; the metric of rank 2 becomes NaN, and rank 1 refuses its second replacement."""
+    """Three ranks make ten steps; the metric of rank 2 becomes NaN, and rank 1 refuses its second replacement."""
     world = World()
     refusals = iter([True, False, True, True, True])
     ranks = [
         SelectiveAveraging(
             torch.nn.Linear(2, 2),
             None,
-            Rules(every=2, cooldown=2, replace_worst=0.4, strategy="weighted_mean"),
+            Rules(every=2, cooldown=1, replace_worst=0.4, strategy="weighted_mean"),
             meet=MemoryBoard(world, rank),
             schedule=Schedule(publish_every=1, max_wait_steps=1, log=folder / f"{rank}.jsonl", seed=5),
             accept=(lambda _: next(refusals)) if rank == 1 else None,
@@ -31,7 +31,7 @@ def train(folder: Path) -> list[SelectiveAveraging]:
         )
         for rank in range(3)
     ]
-    for step in range(9):
+    for step in range(10):
         world.now_s += 1.0
         for rank, metric in zip(ranks, (0.5, 0.1, 0.9 if step < 6 else math.nan), strict=True):
             rank.step(metric)
@@ -53,9 +53,9 @@ def test_each_check_has_a_line_that_is_decided_again_the_same(tmp_path: Path) ->
             assert one.decision.reason == one.outcome["reason"]
         outcomes[rank.rank] = [one.outcome for one in replayed]
     applied = [(one["step"], one["applied_at"], one["accepted"]) for one in outcomes[1] if one["replace"]]
-    assert applied[:2] == [(2, 4, True), (6, 8, False)]
+    assert applied[:2] == [(2, 5, True), (6, 9, False)]
     assert [one[0] for one in outcomes[1][0]["taken"]] == [0, 2]
-    assert ranks[1].state_dict()["lineage"][0]["step"] == 4
+    assert ranks[1].state_dict()["lineage"][0]["step"] == 5
     assert any(one["replace"] for one in outcomes[2]), "NaN is replaced, and JSON can say so"
     assert not any(one["replace"] for one in outcomes[0])
 

@@ -17,24 +17,28 @@ from torch.optim.swa_utils import AveragedModel
 from softs_fast.averaging import Event, Rules, Schedule, SelectiveAveraging, Takeover
 from softs_fast.errors import ConfigError
 
+# All ranks decide of the same reports.
+PATIENT = Schedule(publish_every=1, max_wait_steps=1)
+
 
 def test_the_worst_rank_takes_the_weights_of_the_best_in_place() -> None:
-    team = Team(3)
+    team = Team(3, schedule=PATIENT)
+    team.meet()
     model = team.models[0]
     held = {name: weight for name, weight in model.named_parameters()}
     ema = AveragedModel(model)
     scheduler = torch.optim.lr_scheduler.StepLR(team.optimizers[0], 1)
     calls: list[int] = []
     model.one.register_forward_hook(lambda *_: calls.append(1))
-    assert team.step(0.1, 0.5, 0.7) == [None, None, None]  # rank 0 saw no other rank
-    assert team.step(0.1, 0.5, 0.7) == [None, None, None]
-    assert team.value(0) == 0.0, "it has decided, and fetches"
+    for _ in range(2):
+        assert team.step(0.1, 0.5, 0.7) == [None, None, None]
+        assert team.value(0) == 0.0, "it has decided, and its donor answers"
     first, *others = team.step(0.1, 0.5, 0.7)
     assert others == [None, None]
     assert first is not None
-    assert first.waited_steps == 1
+    assert first.waited_steps == 2
     assert first.reason == "metric 0.1 is among the worst 1 of 3; best_only of rank 2"
-    assert [(one.rank, one.version, one.step, one.age_s) for one in first.donations] == [(2, 1, 1, 1.0)]
+    assert [(one.rank, one.version, one.step, one.age_s) for one in first.donations] == [(2, 3, 3, 0.0)]
     assert first.metric == 0.1
     assert team.value(0) == 2.0
     assert model.norm.num_batches_tracked.item() == 2
@@ -62,43 +66,45 @@ def test_mean_and_weighted_mean() -> None:
 def test_a_replaced_rank_counts_anew() -> None:
     team = Team(2, Rules(every=1, burn_in=2, cooldown=4, strategy="best_only"))
     events = [team.step(0.1, 0.5)[0] for _ in range(9)]
-    # Rank 1 is no donor before its second step, which rank 0 sees in its third.
-    assert [step for step, event in enumerate(events, 1) if event] == [4, 9]
+    # Rank 1 is no donor before its second step.
+    assert [step for step, event in enumerate(events, 1) if event] == [3, 8]
     assert team.ranks[0].counters["replaced"] == 2
     # Others see in its next step that its snapshot is of a rank that has just begun.
-    assert [one.trained for one in team.world.snapshots[0]] == [1, 2, 3, 1, 2, 3, 4]
+    assert [one.trained for one in team.world.snapshots[0]] == [1, 2, 1, 2, 3, 4, 1]
     assert {one.metric for one in team.world.snapshots[0]} == {0.1}
 
 
 def test_a_metric_of_the_weights_before_does_not_count() -> None:
     team = Team(2)
-    events = [team.step(0.1, 0.5)[0] for _ in range(3)]
-    assert events[2] is not None
+    events = [team.step(0.1, 0.5)[0] for _ in range(2)]
+    assert events[1] is not None
     assert [team.step(None, 0.5) for _ in range(3)] == [[None, None]] * 3
     assert [bool(team.step(0.1, 0.5)[0]) for _ in range(2)] == [False, True]
 
 
 def test_the_next_rank_does_not_move_up_when_the_worst_is_replaced() -> None:
-    team = Team(4)
+    team = Team(4, schedule=PATIENT)
+    team.meet()
     events = [event for _ in range(6) for event in team.step(0.1, 0.2, 0.3, 0.4) if event]
     assert {event.rank for event in events} == {0}
 
 
 def test_a_rank_with_weights_that_are_not_finite_is_replaced_and_donates_to_no_rank() -> None:
-    team = Team(3, Rules(every=1, replace_worst=0.01, strategy="mean"))
+    team = Team(3, Rules(every=1, replace_worst=0.01, strategy="mean"), PATIENT)
+    team.meet()
     with torch.no_grad():
         team.models[2].log_z.fill_(math.nan)
     # Rank 2 claims the best metric, but counts as the worst.
-    events = [team.step(0.1, 0.5, 0.9) for _ in range(3)]
-    assert [event for event, *_ in events] == [None] * 3, (
+    events = [team.step(0.1, 0.5, 0.9) for _ in range(4)]
+    assert [event for event, *_ in events] == [None] * 4, (
         "rank 0 sees the metric as NaN, itself not as the worst"
     )
-    assert [bool(event) for *_, event in events] == [False, True, False]
-    event = events[1][2]
+    assert [bool(event) for *_, event in events] == [False, False, False, True]
+    event = events[3][2]
     assert event is not None
     assert event.reason == "metric nan is among the worst 1 of 3; mean of rank 0, 1"
     assert team.value(2) == 0.5
-    assert [math.isnan(one.metric or 0.0) for one in team.world.snapshots[2]] == [True, False]
+    assert [math.isnan(one.metric or 0.0) for one in team.world.snapshots[2]] == [False, True, True, True]
 
 
 def test_snapshots_are_no_closer_than_twice_the_time_of_a_copy() -> None:
@@ -175,7 +181,7 @@ def test_what_is_not_accepted_is_undone(rule: Any) -> None:
     )
     for state in team.optimizers[1].state.values():
         state["step"].fill_(3.0)
-    event = [team.step(0.1, 0.5)[0] for _ in range(3)][-1]
+    event = [team.step(0.1, 0.5)[0] for _ in range(2)][-1]
     assert event is not None
     assert not event.is_kept
     assert [value for value, _ in seen] == [1.0]
@@ -199,7 +205,8 @@ def test_a_callback_gets_the_config_of_the_donor_and_its_own_chance() -> None:
         found.append((event.config["lr"], event.chance.choice([0.8, 1.2]), event.chance.random()))
 
     for _ in range(2):
-        team = Team(3, on_replace=explore)
+        team = Team(3, schedule=PATIENT, on_replace=explore)
+        team.meet()
         team.ranks[2].config = {"lr": 0.5}
         for _ in range(3):
             team.step(0.1, 0.5, 0.7)
@@ -262,7 +269,7 @@ def test_other_layers_are_shared_as_they_were_last() -> None:
         return model, None
 
     team = Team(2, build=build, takeover=Takeover(in_place=False, optimizer_state="fresh"))
-    for _ in range(3):
+    for _ in range(2):
         team.step(0.1, 0.5)
     new = team.ranks[0].model
     assert new is not team.models[0]
@@ -320,18 +327,21 @@ def test_patience_counts_checks_and_begins_anew_after_a_replacement() -> None:
 def test_it_goes_on_where_it_was_saved() -> None:
     rules = Rules(every=1, cooldown=5, strategy="best_only")
     team = Team(2, rules)
-    for _ in range(3):
+    for _ in range(2):
         team.step(0.1, 0.5)
     state = team.ranks[0].state_dict()
-    assert [one["step"] for one in state["lineage"]] == [3]
+    assert [one["step"] for one in state["lineage"]] == [2]
     assert state["lineage"][0]["donors"] == [[1, 1, 1.0]]
     again = SelectiveAveraging(
         team.models[0], None, rules, meet=MemoryBoard(team.world, 0), schedule=NOW, clock=team.world.clock
     )
     again.load_state_dict(state)
     assert again.state_dict() == state
-    steps = [again.step(0.1) for _ in range(6)]
-    assert [step for step, event in enumerate(steps, 4) if event] == [9]
+    steps = []
+    for _ in range(6):
+        team.ranks[1].step(0.5)
+        steps.append(again.step(0.1))
+    assert [step for step, event in enumerate(steps, 3) if event] == [8]
 
 
 def test_shutdown_twice_and_before_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,10 +142,10 @@ def trains(
 def test_the_worst_rank_gets_a_new_model_with_the_mean_of_the_others(tmp_path: Path) -> None:
     told = ranks.run(trains, 3, str(tmp_path), [0.1, 0.5, 0.9], {})
     worst = told[0]
-    # The metrics are published in iteration 2. Rank 0 decides in iteration 4, in which the others answer, and fetches in
-    # iteration 5.
-    assert worst["infos"] == [False] * 6 + [True]
-    assert worst["values"] == [0.0] * 6 + [1.5]
+    # All have reported in iteration 2. Rank 0 decides in iteration 3, in which the others answer, and fetches in
+    # iteration 4.
+    assert worst["infos"] == [False] * 5 + [True, False]
+    assert worst["values"] == [0.0] * 5 + [1.5] * 2
     assert worst["n_built"] == 1
     assert worst["buffer"] == 1.5, "buffers are averaged too"
     assert not worst["is_held"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -26,9 +27,35 @@ def check_results(strategy: Strategy, rank: int, size: int) -> None:
         every_bit_of_a_dtype_counts,
         views_are_reduced_where_they_lie,
         no_remainder_is_dropped,
+        autograd_uses_no_value_from_before_a_call,
     ):
         check(strategy, rank, size)
         strategy.barrier()
+
+
+def autograd_uses_no_value_from_before_a_call(strategy: Strategy, rank: int, size: int) -> None:
+    """Weights that a call has written between forward and backward give an error, and no wrong gradients."""
+    parts = torch.ones(size * 2)
+    calls: list[Callable[[torch.Tensor], object]] = [
+        lambda tensor: strategy.broadcast_tensor(tensor, 0),
+        strategy.all_reduce,
+        lambda tensor: strategy.all_reduce_gradients({"weight": tensor}),
+        lambda tensor: strategy.reduce_scatter(tensor, parts),
+        lambda tensor: strategy.all_gather(tensor.expand(size, 2).contiguous(), tensor),
+    ]
+    for number, call in enumerate(calls):
+        weight = torch.full((2,), 100.0, requires_grad=True)
+        loss = weight.square().sum()
+        call(weight.detach())
+        if number < 4:  # the last call reads it alone
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+        else:
+            loss.backward()
+    output = torch.zeros(size * 2)
+    version = output._version
+    strategy.all_gather(output, torch.ones(2))
+    assert output._version > version
 
 
 def each_step_has_its_own_sum(strategy: Strategy, rank: int, size: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from softs_fast.averaging.decide import Member
+from softs_fast.averaging.reports import Report
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Event:
         reason: why, in words.
         metric: what it had reported before.
         donations: the snapshots that it took; none after `reset_weights`.
-        waited_steps: from the decision to the change of the weights: until the donors had answered, and while the
-            sum was fetched.
+        waited_steps: Steps from the check to the change of the weights: until the others had reported, until the donors
+            had answered, and while the sum was fetched.
         is_kept: False if `accept` refused it, and all is as it was before.
         chance: a generator of random numbers that depends on seed, rank and number of the replacement alone.
     """
@@ -82,7 +83,7 @@ class Event:
 
 
 class Fetch(Protocol):
-    """A weighted sum of snapshots, whole and finite. It is there until the next `Board.fetch`."""
+    """A weighted sum of snapshots, whole, and finite where it must be. It is there until the next `Board.fetch`."""
 
     @property
     def donations(self) -> Sequence[Donation]:
@@ -104,11 +105,24 @@ class Board(Protocol):
     def rank(self) -> int:
         """This rank's number."""
 
-    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
-        """Take a place for snapshots of such tensors; return the digest of their names, shapes and dtypes."""
+    def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
+        """Take a place for snapshots of such tensors; return the digest of their names, shapes and dtypes.
+
+        Args:
+            tensors: All that is shared, by name.
+            as_is: Names of those that may have any values, such as buffers with masks; others must be finite.
+        """
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no rank joins later: then each one that lives is waited for at a check."""
+        return False
 
     def members(self) -> Sequence[Member]:
-        """Return the other ranks, as known now."""
+        """Return the other ranks with their reports, as known now."""
+
+    def report(self, report: Report) -> None:
+        """Show the state of this rank at a check to the others, before they or it decide."""
 
     def publish(
         self,

@@ -10,11 +10,12 @@ import hashlib
 import math
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 from typing import Literal, get_args
 
+from softs_fast.averaging.reports import Report
 from softs_fast.errors import ConfigError
 
 Strategy = Literal["mean", "weighted_mean", "best_only", "reset_weights"]
@@ -55,6 +56,11 @@ class Rules:
     cooldown: int = 0
     patience: int = 1
 
+    @property
+    def compares_metrics(self) -> bool:
+        """Whether metrics of ranks are compared; by age alone a rank is replaced whatever they are."""
+        return self.mode != "age" or self.strategy in ("weighted_mean", "best_only")
+
     def __post_init__(self) -> None:
         _check_name("mode", self.mode, get_args(Mode))
         _check_name("strategy", self.strategy, get_args(Strategy))
@@ -87,6 +93,7 @@ class Member:
         trained: steps since its start or last replacement.
         metric: higher is better; NaN counts as the worst; None if it has reported none.
         digest: hash of the names, shapes and dtypes of its tensors.
+        reports: Its reports of its last checks, the newest one last.
     """
 
     rank: int
@@ -95,6 +102,14 @@ class Member:
     trained: int
     metric: float | None
     digest: bytes
+    reports: tuple[Report, ...] = ()
+
+    def at(self, check: int) -> Member:
+        """Return the rank as it reported itself at a check; without a metric if it did not, or does not show it now."""
+        for report in reversed(self.reports):
+            if report.check == check:
+                return replace(self, metric=report.metric, trained=report.trained, reports=())
+        return replace(self, metric=None, reports=())
 
 
 @dataclass(frozen=True)
@@ -157,7 +172,7 @@ def decide(
         return _keep(f"replaced {step - last_replaced} steps ago; the cooldown is {rules.cooldown} steps")
     if own.trained < rules.burn_in:
         return _keep(f"trained {own.trained} steps; the burn-in is {rules.burn_in} steps")
-    peers = [other for other in others if other.alive and other.version > 0 and other.digest == own.digest]
+    peers = [other for other in others if other.alive and other.digest == own.digest]
     if rules.mode == "age":
         lifetime = lifetime_of(me, n_replaced, rules, seed)
         if own.trained <= lifetime:
@@ -178,7 +193,7 @@ def decide(
         if n_bad < rules.patience:
             return _keep(f"{why}, for {n_bad} of {rules.patience} checks in a row", n_bad)
         donors = [donor for donor in donors if _is_finite(donor) and _score(donor) > _score(own)]
-    donors = [donor for donor in donors if donor.trained >= rules.burn_in]
+    donors = [donor for donor in donors if donor.version > 0 and donor.trained >= rules.burn_in]
     if not donors:
         return _keep(f"{why}, but there is no donor: {_why_none(others, own, rules)}", n_bad)
     if rules.strategy == "reset_weights":

@@ -17,7 +17,7 @@ from softs_fast.averaging.mpi import load_mpi
 from softs_fast.averaging.window_board import WindowBoard
 from softs_fast.collectives.rendezvous import as_rendezvous
 from softs_fast.errors import ConfigError
-from softs_fast.snapshots import Members
+from softs_fast.snapshots import Members, Window
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -30,9 +30,23 @@ _TIMEOUT_S = 300.0
 _MESSAGE_BYTES = 1024
 
 
-def meet_at(place: Store | str | Path, rank: int) -> WindowBoard:
-    """Return the board of a rank at a place, which ranks join and leave at any time."""
-    return WindowBoard(rank, lambda window: Members(place, window, rank=rank, name="averaging"))
+def meet_at(place: Store | str | Path, rank: int, shard: str = "") -> WindowBoard:
+    """Return the board of a rank at a place, which ranks join and leave at any time.
+
+    Args:
+        place: A folder of this host, or a store.
+        rank: This rank's number.
+        shard: Place of this process among those that have the shards of one model; each meets its like. "" without
+            shards.
+    """
+    name = f"averaging.shard.{shard}" if shard else "averaging"
+
+    def join(window: Window, line: Window) -> tuple[Members, Members]:
+        # Reports first: a rank that shows weights without reports would be waited for.
+        reporters = Members(place, line, rank=rank, name=f"{name}.reports")
+        return Members(place, window, rank=rank, name=name), reporters
+
+    return WindowBoard(rank, join)
 
 
 def meet_in_group(group: Any, poll_interval_s: float = POLL_INTERVAL_S) -> GroupBoard:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from softs_fast.averaging.board import Board
+from softs_fast.averaging.shards import Shards
 from softs_fast.averaging.shared_model import SharedModel
 
 
@@ -18,13 +19,22 @@ class Publishing:
     Args:
         board: where.
         shared: the model.
+        shards: The processes that have its shards; they publish in the same steps.
         every: steps from one snapshot to the next.
         clock: seconds.
     """
 
-    def __init__(self, board: Board, shared: SharedModel, every: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        board: Board,
+        shared: SharedModel,
+        shards: Shards,
+        every: int,
+        clock: Callable[[], float],
+    ) -> None:
         self._board = board
         self._shared = shared
+        self._shards = shards
         self._every = every
         self._clock = clock
         #: Of the last snapshot.
@@ -37,8 +47,12 @@ class Publishing:
         self._first = 1
 
     def follow(self) -> None:
-        """Have the board copy beside the training what changes in steps of the optimizer alone."""
-        self._board.follow(self._shared.trainee.optimizer, self._shared.late_names())
+        """Have the board copy beside the training what changes in steps of the optimizer alone.
+
+        Shards are copied in the call, as a copy that one of them is not ready for would be of another step.
+        """
+        optimizer = self._shared.trainee.optimizer if self._shards.is_alone else None
+        self._board.follow(optimizer, self._shared.late_names())
 
     def begin_anew(self) -> None:
         """Publish as soon as possible, since the weights are others than before."""
@@ -50,7 +64,7 @@ class Publishing:
         """Return whether the weights are finite; if a thread looks at snapshots, whether the last one was."""
         inspected = self._board.inspected()
         if inspected is None:
-            return self._shared.trainee.is_finite()
+            return self._shared.is_finite()
         version, is_finite = inspected
         return is_finite or version < self._first
 
@@ -60,7 +74,8 @@ class Publishing:
         """Make a snapshot, if it is time for one; return whether one was begun."""
         self._must_publish |= step % self._every == 0 or self._board.is_asked()
         start = self._clock()
-        if not self._must_publish or start < self._not_before:
+        said = self._shards.gather((self._must_publish, start >= self._not_before))
+        if not any(must for must, _ in said) or not all(may for _, may in said):
             return False
         self._metric = self._metric if metric is None else metric
         version = self._board.publish(

@@ -16,11 +16,13 @@ import torch
 from torch.optim import Optimizer
 
 from softs_fast.averaging.board import Board, Donation, Event, Fetch, Refused
+from softs_fast.averaging.checks import Checks
 from softs_fast.averaging.decide import Decision, Member, Rules
 from softs_fast.averaging.lineage import Check, line_of
 from softs_fast.averaging.meeting import meet_at, own_rank
 from softs_fast.averaging.publishing import Publishing
 from softs_fast.averaging.schedule import Schedule
+from softs_fast.averaging.shards import Shards, outcome_of, refusal_of
 from softs_fast.averaging.shared_model import Build, SharedModel
 from softs_fast.averaging.takeover import Takeover, Trainee
 from softs_fast.errors import ConfigError
@@ -41,6 +43,7 @@ class _Pending:
     Attributes:
         check: what it was made of.
         decision: of which the donors are asked, and then fetched.
+        since: Step of the decision.
         versions: of the donors' snapshots when they were asked.
         is_fetching: whether a fetch is under way.
         buffers: of the best donor; None until they are fetched, if they are wanted.
@@ -48,6 +51,7 @@ class _Pending:
 
     check: Check
     decision: Decision
+    since: int
     versions: dict[int, int]
     is_fetching: bool = False
     buffers: dict[str, torch.Tensor] | None = None
@@ -65,18 +69,20 @@ class SelectiveAveraging:
     refused, and its rank donates no more until it has published another one.
 
     Args:
-        model: of this rank; all ranks have the same tensors. One with others takes no part, and a warning says why.
+        model: of this rank. Its parameters that are trained in the first step are shared, and buffers that a checkpoint
+            has; all ranks have the same ones. A rank with others takes no part, and a warning says why.
         optimizer: its optimizer; None leaves all optimizers alone.
         rules: when to replace, and by what.
         meet: where the ranks find each other: a folder of this host, or a `torch.distributed.Store`; or a `Board`. A
             rank may join at any time.
-        rank: this rank's number, which no other rank has; None for that of torch.distributed.
+        rank: this rank's number, which no other rank has; None for that of torch.distributed. The processes that have the
+            shards of one distributed model, such as FSDP2 makes, are one rank together; None is that of the first one.
         takeover: what is taken over.
         schedule: when to publish.
         build: makes a model and an optimizer: for the strategy `reset_weights`, and with `Takeover(in_place=False)`,
             after which `model` and `optimizer` are new objects.
         on_replace: called after each replacement that is kept, with its event: to change what is not a weight.
-        accept: called after each replacement; if it returns False, weights and optimizer are set back.
+        accept: Called after each replacement; if it returns False or raises, weights and optimizer are set back.
         clock: seconds.
 
     Raises:
@@ -128,22 +134,25 @@ class SelectiveAveraging:
             )
         self._shared = SharedModel(Trainee(model, optimizer), takeover, build)
         self._rules = rules
-        self._board = meet if isinstance(meet, Board) else meet_at(meet, own_rank(rank))
-        self._takeover = takeover
+        self._shards = shards = Shards(model)
+        if not isinstance(meet, Board):
+            meet = meet_at(meet, own_rank(shards.first if rank is None else rank), shards.place)
+        self._board = meet
         self._schedule = schedule
         self._on_replace = on_replace
         self._accept = accept
-        self._publishing = Publishing(self._board, self._shared, schedule.publish_every or rules.every, clock)
+        self._publishing = Publishing(
+            self._board, self._shared, shards, schedule.publish_every or rules.every, clock
+        )
         #: Published with each snapshot from now on: a small dict that JSON can hold, such as the learning rate.
         self.config: Mapping[str, Any] | None = None
+        self._checks = Checks(self._board, rules, schedule)
+        self._is_open = False  # a check waits for its decision, on all shards alike
         self._digest: bytes | None = None
         self._is_closed = False
         self._pending: _Pending | None = None
         # Of the weights that there are.
         self._metric: float | None = None
-        self._warned: set[int] = set()
-        # Versions of snapshots that were refused.
-        self._refused: dict[int, int] = {}
         self._n_steps = self._trained = self._n_replaced = self._n_bad = 0
         self._last_replaced: int | None = None
         self._lineage: list[dict[str, Any]] = []
@@ -181,8 +190,8 @@ class SelectiveAveraging:
 
     @property
     def metrics(self) -> list[float]:
-        """What ranks had reported at the last check, this one too."""
-        return [member.metric for member in self._seen if member.metric is not None]
+        """What ranks had reported at the last check that was decided, this one too."""
+        return [one.metric for one in self._seen if one.metric is not None]
 
     def step(
         self, metric: float | None = None, *, number: int | None = None, publish: bool = True
@@ -200,7 +209,7 @@ class SelectiveAveraging:
             What was replaced, if anything.
 
         Raises:
-            ConfigError: it was shut down.
+            ConfigError: it was shut down, or a parameter cannot be shared; the text names it.
             SegmentError: no memory for snapshots.
         """
         if self._is_closed:
@@ -210,16 +219,19 @@ class SelectiveAveraging:
         if metric is not None:
             self._metric = self._smoothed(float(metric))
         if self._digest is None:
-            self._digest = self._board.open(self._shared.tensors())
-            self._publishing.follow()
+            self._digest = self._open()
         is_due = self._n_steps % self._rules.every == 0
-        if is_due and not self._publishing.is_finite():
+        if is_due and not all(self._shards.gather(self._publishing.is_finite())):
             self._metric = math.nan
-        event = None
+        if is_due or self._is_open:
+            self._counters["alive"] = self._checks.look(self._digest)
+        if is_due:
+            self._checks.report(self._n_steps, self._own(self._digest))
         if self._pending is not None:
+            self._drop_checks()
             event = self._advance(self._pending)
-        elif is_due:
-            event = self._check()
+        else:
+            event = self._decide(is_due=is_due)
         # After weights were replaced, the next step publishes them: this call has made one copy already.
         if event is None and publish:
             self._publish()
@@ -256,6 +268,7 @@ class SelectiveAveraging:
             "last_replaced": self._last_replaced,
             "n_bad": self._n_bad,
             "metric": self._metric,
+            "check": self._checks.number,
             "lineage": list(self._lineage),
         }
 
@@ -266,6 +279,7 @@ class SelectiveAveraging:
         self._n_steps, self._trained = int(state["n_steps"]), int(state["trained"])
         self._n_replaced, self._last_replaced = int(state["n_replaced"]), state["last_replaced"]
         self._metric, self._n_bad = state["metric"], int(state["n_bad"])
+        self._checks.number = int(state.get("check", 0))
         self._lineage = list(state["lineage"])
 
     def shutdown(self) -> None:
@@ -295,9 +309,20 @@ class SelectiveAveraging:
             step=self._n_steps, metric=self._metric, trained=self._trained, config=self.config
         )
 
-    def _check(self) -> Event | None:
+    def _decide(self, *, is_due: bool) -> Event | None:
+        """Decide the checks that can be decided, all shards as the first one."""
+        event = None
+        while event is None and self._pending is None and (is_due or self._is_open):
+            own = self._checks.next(self._n_steps, self._last_replaced, self._n_replaced, self._n_bad)
+            check, self._is_open = self._shards.gather((own, self._checks.is_open))[0]
+            if check is None:
+                break
+            event = self._check(check)
+        return event
+
+    def _check(self, check: Check) -> Event | None:
         """Decide, and ask the donors for newer snapshots."""
-        check = self._look()
+        self._seen = check.members
         decision = check.decide()
         self._counters["checks"] += 1
         self._n_bad = decision.n_bad
@@ -305,8 +330,7 @@ class SelectiveAveraging:
             self._write(check, decision, ())
             return None
         ranks = [rank for rank, _ in decision.donors]
-        versions = {member.rank: member.version for member in check.members if member.rank in ranks}
-        self._pending = pending = _Pending(check, decision, versions)
+        self._pending = pending = _Pending(check, decision, self._n_steps, self._checks.versions(ranks))
         if not ranks:
             return self._conclude(pending, None)
         if self._schedule.max_wait_steps:
@@ -318,14 +342,16 @@ class SelectiveAveraging:
     def _advance(self, pending: _Pending) -> Event | None:
         """Go on with a decision: wait for the donors, fetch their weights, and take them when they are there."""
         if not pending.is_fetching:
-            if self._is_answered(pending):
+            if all(self._shards.gather(self._is_answered(pending))):
                 self._fetch(pending)
             return None
         found = self._board.fetched()
-        if found is None:
+        found_by_all = self._shards.gather(outcome_of(found))
+        refused = refusal_of(found_by_all)
+        if refused is not None:
+            return self._reconsider(pending, refused)
+        if found is None or isinstance(found, Refused) or None in found_by_all:
             return None
-        if isinstance(found, Refused):
-            return self._reconsider(pending, found)
         if pending.buffers is None and self._wants_buffers(pending.decision):
             pending.buffers = self._shared.buffers_of(found)
             self._board.fetch(pending.decision.donors)
@@ -335,7 +361,6 @@ class SelectiveAveraging:
     def _fetch(self, pending: _Pending) -> None:
         """Begin to fetch; before the average of several donors the buffers of the best one, if they are wanted."""
         pending.is_fetching = True
-        self._shared.tensors()  # the call that takes over goes not through all modules again
         donors = pending.decision.donors
         if self._wants_buffers(pending.decision):
             donors = ((max(donors, key=lambda donor: (donor[1], -donor[0]))[0], 1.0),)
@@ -343,12 +368,12 @@ class SelectiveAveraging:
 
     def _wants_buffers(self, decision: Decision) -> bool:
         """Return whether buffers are those of one donor while weights are those of several."""
-        return self._takeover.buffers == "best" and len(decision.donors) > 1 and self._shared.has_buffers()
+        return len(decision.donors) > 1 and bool(self._shared.of_best)
 
     def _reconsider(self, pending: _Pending, refused: Refused) -> Event | None:
         """Decide again, without a donor that is of no use."""
         self._counters["refused_donors"] += 1
-        check = self._without(pending.check, refused)
+        check = self._checks.without(pending.check, refused)
         decision = Decision(False, (), f"kept: {refused.reason}")
         if refused.rank is not None:
             decision = check.decide()
@@ -356,44 +381,29 @@ class SelectiveAveraging:
             self._pending = None
             self._write(check, decision, ())
             return None
-        self._pending = _Pending(check, decision, {})
+        self._pending = _Pending(check, decision, self._n_steps, {})
         self._fetch(self._pending)
         return None
 
-    def _look(self) -> Check:
-        """Return what is known now."""
-        digest = self._digest or b""
-        own = Member(self.rank, True, self._publishing.version, self._trained, self._metric, digest)
-        others = [self._without_refused(member) for member in self._board.members()]
-        for member in others:
-            if member.version and member.digest != digest and member.rank not in self._warned:
-                self._warned.add(member.rank)
-                logger.warning(
-                    "rank %d takes no part in averages: %s",
-                    member.rank,
-                    self._board.difference(member.rank),
-                )
-        self._seen = (own, *others)
-        self._counters["alive"] = 1 + sum(member.alive for member in others)
-        return Check(
-            self.rank,
-            self._n_steps,
-            self._seen,
-            self._rules,
-            self._last_replaced,
-            self._n_replaced,
-            self._schedule.seed,
-            self._n_bad,
-        )
+    def _open(self) -> bytes:
+        """Make this rank known to the others; return the digest of its tensors."""
+        ranks = self._shards.gather(self.rank)
+        if len(set(ranks)) > 1:
+            raise ConfigError(
+                f"the shards of one model have ranks {ranks}; expected one rank, as they are replaced together: give each "
+                "the number of their replica, or None"
+            )
+        digest = self._board.open(self._shared.tensors(), self._shared.buffers)
+        self._publishing.follow()
+        return digest
 
-    def _without_refused(self, member: Member) -> Member:
-        if self._refused.get(member.rank) == member.version:
-            return replace(member, metric=math.nan)
-        return member
+    def _own(self, digest: bytes) -> Member:
+        """Return this rank as it is now."""
+        return Member(self.rank, True, self._publishing.version, self._trained, self._metric, digest)
 
     def _is_answered(self, pending: _Pending) -> bool:
         """Return whether the donors have newer snapshots, or have had the time for that."""
-        if self._n_steps - pending.check.step >= self._schedule.max_wait_steps:
+        if self._n_steps - pending.since >= self._schedule.max_wait_steps:
             return True
         now = {member.rank: member for member in self._board.members()}
         return all(
@@ -408,10 +418,10 @@ class SelectiveAveraging:
         model = self.model
         self._board.settle()
         before = self._shared.before() if self._accept is not None else None
-        if fetch is None:
-            self._shared.reset()
-        else:
+        if fetch is not None:
             self._shared.take(fetch, pending.buffers or {})
+        else:
+            self._shared.reset()
         event = Event(
             self.rank,
             self._n_steps,
@@ -422,33 +432,36 @@ class SelectiveAveraging:
             True,
             random.Random(f"{self._schedule.seed} {self.rank} {self._n_replaced}"),
         )
-        if before is not None and self._accept is not None and not self._accept(event):
-            event = replace(event, is_kept=False)
-            self._shared.undo(before)
+        error = None
+        if before is not None and self._accept is not None:
+            try:
+                is_kept = self._accept(event)
+            except BaseException as raised:
+                is_kept, error = False, raised
+            if not all(self._shards.gather(bool(is_kept))):
+                event = replace(event, is_kept=False)
+                self._shared.undo(before)
+        self._drop_checks()
         self._write(check, decision, event.donations, applied_at=self._n_steps, accepted=event.is_kept)
         if self.model is not model:
             self._publishing.follow()
         self._count(event)
+        if error is not None:
+            raise error
         if event.is_kept and self._on_replace is not None:
             self._on_replace(event)
         return event
 
     def _drop(self) -> None:
-        """Remove a decision that was not applied."""
-        if self._pending is not None:
-            self._write(self._pending.check, self._pending.decision, ())
-        self._pending = None
+        """Remove a decision that was not applied, and checks that are not decided."""
+        self._drop_checks()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._write(pending.check, pending.decision, ())
 
-    def _without(self, check: Check, refused: Refused) -> Check:
-        """Return what is known, without a donor that is of no use."""
-        logger.info("rank %s is no donor: %s", refused.rank, refused.reason)
-        members = []
-        for member in check.members:
-            if member.rank == refused.rank:
-                self._refused[member.rank] = member.version
-                member = replace(member, alive=False)
-            members.append(member)
-        return replace(check, members=tuple(members))
+    def _drop_checks(self) -> None:
+        self._checks.drop()
+        self._is_open = False
 
     def _count(self, event: Event) -> None:
         self._last_replaced = event.step
@@ -481,7 +494,7 @@ class SelectiveAveraging:
         applied_at: int | None = None,
         accepted: bool = False,
     ) -> None:
-        if self._schedule.log is not None:
+        if self._schedule.log is not None and self._shards.is_first:
             line = line_of(check, decision, donations, applied_at=applied_at, accepted=accepted)
             with Path(self._schedule.log).open("a", encoding="utf-8") as file:
                 file.write(f"{line}\n")

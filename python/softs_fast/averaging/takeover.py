@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch.optim import Optimizer
 
+from softs_fast.averaging.matching import persistent_buffers
 from softs_fast.errors import ConfigError
-from softs_fast.snapshots import are_finite
 
 BufferRule = Literal["average", "own", "best"]
 StateRule = Literal["keep", "fresh", "donor"]
@@ -22,8 +22,9 @@ class Takeover:
 
     Attributes:
         momentum: share of the own weights that stays, from 0 to below 1: `w = momentum * w + (1 - momentum) * average`.
-        buffers: `average` takes the mean of float buffers and the largest of integers, `best` those of the donor with
-            the most weight, `own` shares none.
+        buffers: `average` takes the mean of float buffers and the largest of integers, and those by which a layer makes
+            its weight, such as the vectors of `spectral_norm`, of the donor with the most weight; `best` takes all of
+            that donor; `own` shares none. Buffers that a checkpoint does not have are never shared.
         optimizer_state: `keep` leaves it, `fresh` drops it, `donor` takes the donor's: a snapshot has it then, which
             with Adam triples its size. For the strategy `best_only`.
         in_place: whether weights change in the model that there is; else `build` makes a model and an optimizer for
@@ -56,7 +57,7 @@ class Takeover:
 
 @dataclass(eq=False)
 class Trainee:
-    """A model and its optimizer.
+    """A model and its optimizer. Its tensors are looked up at each use, since all of them may be replaced at any time.
 
     Attributes:
         model: the model.
@@ -66,57 +67,32 @@ class Trainee:
     model: torch.nn.Module
     optimizer: Optimizer | None
 
-    def __post_init__(self) -> None:
-        self._parameters: dict[str, torch.nn.Parameter] = {}
-        self._places: list[int] = []
-        self._weights: dict[str, torch.Tensor] = {}
-
-    def tensors(self, rules: Takeover, *, has_same_parameters: bool = False) -> dict[str, torch.Tensor]:
-        """Return what is shared by the rules, by name; tied weights once.
+    def weights(self, also: Collection[str] = ()) -> dict[str, torch.Tensor]:
+        """Return the parameters that are trained by name, tied ones once.
 
         Args:
-            rules: what is shared.
-            has_same_parameters: whether the parameters are the objects of the last call, which saves the way through
-                all modules.
+            also: Names of others that are returned too, such as those that were trained before.
         """
-        parameters = self._parameters
-        if not has_same_parameters or not parameters:
-            parameters = dict(self.model.named_parameters())
-        places = [weight.data_ptr() for weight in parameters.values()]
-        known = self._parameters.values()
-        if places != self._places or [*map(id, parameters.values())] != [*map(id, known)]:
-            self._places = places
-            self._weights = {f"model/{name}": weight.detach() for name, weight in parameters.items()}
-        self._parameters = parameters
-        shared = dict(self._weights)
-        if rules.buffers != "own":
-            shared |= {f"model/{name}": buffer.detach() for name, buffer in self.model.named_buffers()}
-        if rules.optimizer_state == "donor":
-            shared |= self._state()
-        return shared
+        return {
+            name: _real(weight)
+            for name, weight in self.parameters().items()
+            if weight.requires_grad or name in also
+        }
 
-    def buffer_names(self) -> set[str]:
-        """Return the names of the buffers among `tensors`."""
-        return {f"model/{name}" for name, _ in self.model.named_buffers()}
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Return all parameters by name, tied ones once."""
+        return {f"model/{name}": weight for name, weight in self.model.named_parameters()}
 
-    def late_names(self, rules: Takeover) -> set[str]:
-        """Return the names of the tensors among `tensors` that change in steps of the optimizer alone."""
-        if self.optimizer is None:
-            return set()
-        trained = {id(weight) for group in self.optimizer.param_groups for weight in group["params"]}
-        names = {f"model/{name}" for name, weight in self.model.named_parameters() if id(weight) in trained}
-        return names | (self._state().keys() if rules.optimizer_state == "donor" else set())
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return the buffers that a checkpoint has, by name."""
+        return {f"model/{name}": _real(buffer) for name, (buffer, _) in persistent_buffers(self.model)}
 
-    def is_finite(self) -> bool:
-        """Return whether all weights are."""
-        return are_finite(self.model.parameters())
+    def makers(self) -> set[str]:
+        """Return the names of buffers by which a layer makes its weight, such as those of `spectral_norm`."""
+        return {f"model/{name}" for name, (_, makes) in persistent_buffers(self.model) if makes}
 
-    def drop_state(self) -> None:
-        """Have the optimizer begin as if it were new."""
-        if self.optimizer is not None:
-            self.optimizer.state.clear()
-
-    def _state(self) -> dict[str, torch.Tensor]:
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that the optimizer keeps, by name."""
         if self.optimizer is None:
             return {}
         names = {id(weight): name for name, weight in self.model.named_parameters()}
@@ -126,6 +102,34 @@ class Trainee:
             for key, value in state.items()
             if isinstance(value, torch.Tensor)
         }
+
+    def masters(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the copies of weights of 16 bits that the optimizer keeps in float32, each with its weight.
+
+        An optimizer copies them back in its step, so new weights alone would not last.
+        """
+        states = self.optimizer.state.items() if self.optimizer is not None else ()
+        return [
+            (value, weight)
+            for weight, state in states
+            if isinstance(weight, torch.Tensor) and weight.dtype in (torch.float16, torch.bfloat16)
+            for value in state.values()
+            if isinstance(value, torch.Tensor) and value.dtype is torch.float32
+            if value.shape == weight.shape and weight.any() and torch.equal(value.to(weight.dtype), weight)
+        ]
+
+    def late_names(self, rules: Takeover) -> set[str]:
+        """Return the names of the tensors that change in steps of the optimizer alone."""
+        if self.optimizer is None:
+            return set()
+        trained = {id(weight) for group in self.optimizer.param_groups for weight in group["params"]}
+        names = {name for name, weight in self.parameters().items() if id(weight) in trained}
+        return names | (self.state().keys() if rules.optimizer_state == "donor" else set())
+
+    def drop_state(self) -> None:
+        """Have the optimizer begin as if it were new."""
+        if self.optimizer is not None:
+            self.optimizer.state.clear()
 
 
 @dataclass
@@ -145,13 +149,11 @@ class Before:
     state: dict[Any, Any]
 
     @classmethod
-    def of(cls, trainee: Trainee, rules: Takeover) -> Before:
+    def of(cls, trainee: Trainee, tensors: dict[str, torch.Tensor]) -> Before:
         """Copy all that a takeover may change."""
-        tensors = trainee.tensors(rules)
-        copies = {name: tensor.clone() for name, tensor in tensors.items()}
-        return cls(
-            trainee, tensors, copies, dict(trainee.optimizer.state) if trainee.optimizer is not None else {}
-        )
+        tensors |= {f"master/{number}": master for number, (master, _) in enumerate(trainee.masters())}
+        state = dict(trainee.optimizer.state) if trainee.optimizer is not None else {}
+        return cls(trainee, tensors, copies_of(tensors), state)
 
     def restore(self) -> None:
         """Undo the takeover."""
@@ -159,6 +161,11 @@ class Before:
         if self.trainee.optimizer is not None:
             self.trainee.optimizer.state.clear()
             self.trainee.optimizer.state.update(self.state)
+
+
+def copies_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return copies of tensors, by name."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def copy_by_name(into: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tensor]) -> None:
@@ -177,3 +184,9 @@ def keep_share(tensors: Mapping[str, torch.Tensor], old: Mapping[str, torch.Tens
             if tensor.is_floating_point():
                 wide = torch.promote_types(tensor.dtype, torch.float32)
                 tensor.copy_(old[name].to(wide) * share + tensor.to(wide) * (1 - share))
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, or its memory as pairs of floats if it is complex: snapshots have no complex dtypes."""
+    is_complex = tensor.is_complex() and tensor.layout is torch.strided and not tensor.is_conj()
+    return torch.view_as_real(tensor.detach()) if is_complex else tensor

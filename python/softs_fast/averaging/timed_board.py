@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from softs_fast.averaging.board import Board, Donation, Fetch, Refused
 from softs_fast.averaging.decide import Member
+from softs_fast.averaging.reports import Report
 
 # Of the measurements of one kind, so many are kept.
 _MOST_KEPT = 10_000
@@ -72,13 +73,22 @@ class TimedBoard(Board):
         """This rank's number."""
         return self._board.rank
 
-    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
+    def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
         """As the other board."""
-        return self._board.open(tensors)
+        return self._board.open(tensors, as_is)
+
+    @property
+    def is_fixed(self) -> bool:
+        """As the other board."""
+        return self._board.is_fixed
 
     def members(self) -> Sequence[Member]:
         """As the other board."""
         return self._board.members()
+
+    def report(self, report: Report) -> None:
+        """As the other board."""
+        self._board.report(report)
 
     def publish(
         self,

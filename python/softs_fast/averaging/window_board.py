@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from torch.optim import Optimizer
 
 from softs_fast.averaging.board import Board, Donation, Refused
 from softs_fast.averaging.decide import Member
+from softs_fast.averaging.report_line import ReportLine, read_reports
+from softs_fast.averaging.reports import Report
 from softs_fast.errors import ConfigError, ForkedError, NotFinite, SegmentError
 from softs_fast.snapshots import Fetched, Header, Publisher, RemoteWindow, SnapshotLayout, Window, fetch
 from softs_fast.snapshots import Member as Owner
@@ -24,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Membership(Protocol):
-    """Which ranks there are; `snapshots.Members` is one."""
+    """Which ranks there are; `snapshots.Members` is one, of one kind of windows."""
 
     def refresh(self) -> list[Owner]:
         """Return the others that are alive, with their windows."""
@@ -38,19 +41,24 @@ class WindowBoard(Board):
 
     Args:
         rank: this rank's number; no other rank has it.
-        join: makes this rank's window known to the others.
+        join: makes this rank's windows known to the others: that of its weights, and that of its reports.
     """
 
-    def __init__(self, rank: int, join: Callable[[Window], Membership]) -> None:
+    def __init__(self, rank: int, join: Callable[[Window, Window], tuple[Membership, Membership]]) -> None:
         self._rank = rank
         self._join = join
         self._window: Window | None = None
+        self._line: ReportLine | None = None
         self._members: Membership | None = None
+        self._reporters: Membership | None = None
         self._seen: dict[int, RemoteWindow] = {}
         self._version = 0
         self._followed: _Followed | None = None
         self._publisher: Publisher | None = None
-        self._places: list[int] = []
+        # What is published: in steps of the optimizer alone changes the first, at any time the second.
+        self._late: Mapping[str, torch.Tensor] = {}
+        self._early: Mapping[str, torch.Tensor] = {}
+        self._as_is: Set[str] = frozenset()
         self._pid = os.getpid()
         # It starts with the first fetch, blocks in between, and ends with the board, or when the interpreter exits.
         self._reader = ThreadPoolExecutor(1, "softs-fetch")
@@ -62,26 +70,31 @@ class WindowBoard(Board):
         """This rank's number."""
         return self._rank
 
-    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
-        """Make a window, and make it known; return the digest of its layout.
+    def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
+        """Make windows, and make them known; return the digest of the layout.
+
+        Args:
+            tensors: All that is shared, by name.
+            as_is: Names of those that may have any values; others must be finite.
 
         Raises:
             ConfigError: there is no place to meet, or a tensor cannot be in a snapshot.
             PeerLost: a rank did not take part.
             SegmentError: no shared memory.
         """
-        self._window = Window(SnapshotLayout.of(tensors))
-        try:
-            self._members = self._join(self._window)
-        except BaseException:
-            self._window.close()
-            raise
+        self._as_is = as_is
+        with ExitStack() as undo:
+            self._window = undo.enter_context(Window(SnapshotLayout.of(tensors)))
+            self._line = ReportLine()
+            undo.callback(self._line.close)
+            self._members, self._reporters = self._join(self._window, self._line.window)
+            undo.pop_all()
         self.members()
         return self._opened.layout.digest
 
     def members(self) -> Sequence[Member]:
         """Return the other ranks, as known now; those that have ended are not among them."""
-        if self._members is None:
+        if self._members is None or self._reporters is None:
             return []
         self._seen = {}
         for member in self._members.refresh():
@@ -91,7 +104,21 @@ class WindowBoard(Board):
                 )
             else:
                 self._seen[member.rank] = member.window
-        return [self._member(rank, window) for rank, window in self._seen.items()]
+        lines = {_process(one.rank, one.window): one.window for one in self._reporters.refresh()}
+        return [
+            self._member(rank, window, lines.get(_process(rank, window)))
+            for rank, window in self._seen.items()
+        ]
+
+    def report(self, report: Report) -> None:
+        """Show a report to the others.
+
+        Raises:
+            ConfigError: The board is not open.
+        """
+        if self._line is None:
+            raise ConfigError("this board has no window yet; call open first")
+        self._line.add(report)
 
     def publish(
         self,
@@ -162,7 +189,7 @@ class WindowBoard(Board):
             self._refuse(Refused(gone, "it has ended"))
             return
         windows = [self._seen[rank] for rank, _ in donors]
-        self._begin(partial(read_windows, list(donors), windows))
+        self._begin(partial(read_windows, list(donors), windows, as_is=self._as_is))
 
     def fetched(self) -> WindowFetch | Refused | None:
         """Return what `fetch` has brought, until the next one; None while it is under way.
@@ -185,10 +212,12 @@ class WindowBoard(Board):
             self._reader.shutdown(cancel_futures=True)
         self._reading = None
         self._stop_publishing()
-        if self._members is not None:
-            self._members.close()
-        if self._window is not None:
-            self._window.close()
+        for membership in (self._members, self._reporters):
+            if membership is not None:
+                membership.close()
+        for window in (self._window, self._line):
+            if window is not None:
+                window.close()
         self._seen = {}
 
     def _is_wanted(self) -> bool:
@@ -223,14 +252,13 @@ class WindowBoard(Board):
         return self._window
 
     def _publisher_of(self, tensors: Mapping[str, torch.Tensor], followed: _Followed) -> Publisher:
-        """Return the publisher of tensors; another one if their memory is no longer the same."""
-        places = [tensor.data_ptr() for tensor in tensors.values()]
-        if self._publisher is None or places != self._places:
-            self._stop_publishing()
-            late = {name: tensor for name, tensor in tensors.items() if name in followed.late}
-            early = {name: tensor for name, tensor in tensors.items() if name not in followed.late}
-            self._publisher = Publisher(self._opened, late, early, followed.optimizer, inspect=True)
-            self._places = places
+        """Return the publisher, which publishes these tensors next."""
+        self._late = {name: tensor for name, tensor in tensors.items() if name in followed.late}
+        self._early = {name: tensor for name, tensor in tensors.items() if name not in followed.late}
+        if self._publisher is None:
+            self._publisher = Publisher(
+                self._opened, lambda: self._late, lambda: self._early, followed.optimizer, inspect=True
+            )
         return self._publisher
 
     def _stop_publishing(self) -> None:
@@ -238,13 +266,19 @@ class WindowBoard(Board):
             self._publisher.close()
             self._publisher = None
 
-    def _member(self, rank: int, window: RemoteWindow) -> Member:
+    def _member(self, rank: int, window: RemoteWindow, line: RemoteWindow | None) -> Member:
         try:
             header = window.header()
+            reports = () if line is None else read_reports(line)
         except SegmentError as error:
             logger.warning("rank %d is left out: %s", rank, error)
             return Member(rank, False, 0, 0, None, window.digest)
-        return Member(rank, True, header.version, header.trained, header.metric, window.digest)
+        return Member(rank, True, header.version, header.trained, header.metric, window.digest, reports)
+
+
+def _process(rank: int, window: RemoteWindow) -> tuple[int, object, object]:
+    """Return the rank and the process of a window: a rank that starts anew has other reports."""
+    return rank, window.address["pid"], window.address["started"]
 
 
 @dataclass(frozen=True)
@@ -279,6 +313,8 @@ def read_windows(
     windows: Sequence[RemoteWindow],
     layout: SnapshotLayout,
     scratch: torch.Tensor,
+    *,
+    as_is: Set[str] = frozenset(),
 ) -> WindowFetch | Refused:
     """Return the weighted sum of the snapshots of donors.
 
@@ -287,12 +323,13 @@ def read_windows(
         windows: of each.
         layout: of the tensors.
         scratch: memory for the sum.
+        as_is: Names of tensors that may have any values.
 
     Raises:
         ConfigError: a donor has other tensors, or a weight is none.
     """
     try:
-        fetched = fetch(windows, [weight for _, weight in donors], layout, scratch=scratch)
+        fetched = fetch(windows, [weight for _, weight in donors], layout, scratch=scratch, as_is=as_is)
     except NotFinite as error:
         return Refused(donors[error.donor][0] if error.donor >= 0 else None, str(error))
     except (SegmentError, ConfigError) as error:

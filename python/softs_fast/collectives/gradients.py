@@ -10,7 +10,7 @@ import torch
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.tensors import DTYPE_CODES, describe, op_code
 from softs_fast.errors import ConfigError
-from softs_fast.tensors.local import local_tensor, shard_of
+from softs_fast.tensors.local import local_tensor, mark_written, shard_of
 
 __all__ = ["Gradients"]
 
@@ -67,6 +67,7 @@ class Gradients:
             else:
                 manifest[name] = describe(local, shard_of(tensor))
                 tensors[name] = local
+        mark_written(tensor for name, tensor in gradients.items() if tensor is not None and name in tensors)
         return cls({} if refusal else tensors, manifest, refusal)
 
     def by_dtype(self) -> dict[torch.dtype, list[torch.Tensor]]:

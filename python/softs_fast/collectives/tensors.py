@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.errors import ConfigError
-from softs_fast.tensors.local import as_plain, local_tensor
+from softs_fast.tensors.local import as_plain, local_tensor, mark_written
 
 # Enumerators of csrc/cpu/reduce.hpp.
 DTYPE_CODES = {
@@ -65,6 +65,8 @@ def operand(
 ) -> torch.Tensor:
     """Return the local tensor of an argument of a collective operation.
 
+    The version counter of one that is written moves here, before the call, as its contents are undefined after a failure.
+
     Args:
         tensor: the argument.
         op: the reduction; None if there is none.
@@ -77,6 +79,8 @@ def operand(
     local = local_tensor(name, tensor, kind="argument", dtypes=DTYPE_CODES, written=written)
     if op is not None:
         op_code(op, local.dtype)
+    if written:
+        mark_written([tensor])
     return local
 
 

@@ -23,6 +23,7 @@ from softs_fast.averaging.hosts.group_board import (
     exchange_greetings,
     in_parts,
 )
+from softs_fast.averaging.reports import MAX_REPORTS, Report
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.snapshots import SnapshotLayout, Window
 
@@ -108,6 +109,21 @@ def test_a_donor_answers_with_its_newest_version_and_asks_reach_it(opened: Any) 
     assert one.age_s >= 0
     for thread in threading.enumerate():
         assert thread.name != "softs-averaging-donor", "a thread that has sent a version ends"
+
+
+def test_reports_reach_ranks_of_this_host_and_of_others(opened: Any) -> None:
+    _, boards = opened([0, 0, 1])
+    told = [Report(check, math.inf if check % 2 else None, check) for check in range(1, MAX_REPORTS + 3)]
+    for report in told:
+        boards[0].report(report)
+    for reader in boards[1:]:
+        until(
+            lambda reader=reader: (
+                [one.reports for one in reader.members() if one.rank == 0] == [tuple(told[-MAX_REPORTS:])]
+            ),
+            f"rank {reader.rank} has the reports",
+        )
+        assert reader.is_fixed
 
 
 def test_weights_that_are_not_finite_are_refused_by_name(opened: Any) -> None:
@@ -278,7 +294,7 @@ def test_a_rank_of_another_version_is_named(said: bytes) -> None:
         Window(SnapshotLayout.of(tensors(0.0))) as window,
         pytest.raises(ConfigError, match="rank 1 of the group says"),
     ):
-        exchange_greetings(window, "host", lambda own: [own, said])
+        exchange_greetings(window, window, "host", lambda own: [own, said])
 
 
 def test_ranks_of_this_host_are_known_while_they_are_alive() -> None:

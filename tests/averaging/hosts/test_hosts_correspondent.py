@@ -18,6 +18,7 @@ from softs_fast.averaging.hosts.correspondent import (
     Correspondent,
 )
 from softs_fast.averaging.hosts.messages import Ask, Leave, Look, Message, Seen, Want
+from softs_fast.averaging.reports import Report
 from softs_fast.snapshots import Header
 
 
@@ -31,6 +32,7 @@ class Node:
 
     known: Correspondent
     version: int = 0
+    reports: tuple[Report, ...] = ()
     is_stopped: bool = False
     waiting: list[tuple[int, Message]] = field(default_factory=list)
 
@@ -75,7 +77,7 @@ class Network:
                 for sender, message in node.waiting:
                     self.send(rank, node.known.hear(sender, message, self.now_s))
                 node.waiting = []
-                self.send(rank, node.known.tell(header(node.version), self.now_s))
+                self.send(rank, node.known.tell(header(node.version), node.reports, self.now_s))
 
     def sees(self, rank: int, other: int) -> tuple[int, bool]:
         known = self.nodes[rank].known
@@ -142,9 +144,22 @@ def test_a_rank_that_leaves_gets_no_more_answers() -> None:
 
 def test_messages_that_overtake_each_other_bring_no_older_version() -> None:
     known = Correspondent([1], 0.0)
-    assert known.hear(1, Seen(header(5)), 0.0) == [(1, Look(5))]
-    assert known.hear(1, Seen(header(4)), 0.0) == [(1, Look(5))]
+    assert known.hear(1, Seen(header(5)), 0.0) == [(1, Look(5, 0))]
+    assert known.hear(1, Seen(header(4)), 0.0) == [(1, Look(5, 0))]
     assert known.header(1).version == 5
+
+
+def test_a_report_is_news_without_a_version() -> None:
+    network = Network(2)
+    network.run(1.0)
+    network.nodes[1].reports = (Report(1, 0.5, 100),)
+    network.run(0.2)
+    assert network.nodes[0].known.reports(1) == (Report(1, 0.5, 100),)
+    known = Correspondent([1], 0.0)
+    newer, older = (Report(2, 0.5, 200),), (Report(1, 0.5, 100),)
+    known.hear(1, Seen(header(1), newer), 0.0)
+    assert known.hear(1, Seen(header(1), older), 0.0) == [(1, Look(1, 2))]
+    assert known.reports(1) == newer
 
 
 def test_an_ask_holds_until_a_newer_version() -> None:

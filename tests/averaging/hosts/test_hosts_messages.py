@@ -24,6 +24,7 @@ from softs_fast.averaging.hosts.messages import (
     decode,
     encode,
 )
+from softs_fast.averaging.reports import MAX_REPORTS, Report
 from softs_fast.errors import WireError
 from softs_fast.snapshots import Header
 
@@ -39,9 +40,10 @@ headers = st.builds(
     published_s=st.integers(0, 1000).map(float),
     config=configs,
 )
+reports = st.builds(Report, numbers, st.none() | st.floats(), numbers)
 everything = st.one_of(
-    st.builds(Look, numbers),
-    st.builds(Seen, headers),
+    st.builds(Look, numbers, numbers),
+    st.builds(Seen, headers, st.lists(reports, max_size=MAX_REPORTS).map(tuple)),
     st.builds(Ask, numbers),
     st.builds(Want, numbers, st.booleans()),
     st.builds(Offer, numbers, st.integers(0, 1 << 40), headers),
@@ -93,10 +95,12 @@ def test_bytes_that_were_changed_are_a_message_or_refused(message: Message, data
     ("said", "text"),
     [
         (b"", "has 0 bytes"),
-        (b"\x01" * (MAX_MESSAGE_BYTES + 1), "has 4097 bytes"),
+        (b"\x01" * (MAX_MESSAGE_BYTES + 1), "has 8193 bytes"),
         (b"\x09", "kind 9"),
         (b"\x07x", "kind 7"),
-        (b"\x01" + b"\xff" * 8, "at most"),
+        (b"\x01" + b"\xff" * 16, "at most"),
+        (b"\x02" + bytes([MAX_REPORTS + 1]) + bytes(1000), "kind 2"),
+        (b"\x02\x02" + bytes(30), "kind 2"),
         (b"\x04" + bytes(8) + b"\x02", "at most 1"),
         (b"\x05" + struct.pack("<QQ", 1, (1 << 40) + 1) + bytes(43), "at most 1099511627776"),
     ],
@@ -107,7 +111,7 @@ def test_what_is_malformed_is_named(said: bytes, text: str) -> None:
 
 
 def header_with(config: bytes, age_s: float = 0.0) -> bytes:
-    return b"\x02" + messages._HEADER.pack(1, 0, 0, 0, 0.0, age_s, len(config)) + config
+    return b"\x02\x00" + messages._HEADER.pack(1, 0, 0, 0, 0.0, age_s, len(config)) + config
 
 
 @pytest.mark.parametrize(

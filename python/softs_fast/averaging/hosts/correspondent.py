@@ -1,6 +1,6 @@
 """What a rank says to ranks of other hosts, and what it knows of them: decisions alone, without clock or transport.
 
-Each rank looks at each other one: a `Look` is answered by one `Seen`, at once if there is a newer version, else after
+Each rank looks at each other one: a `Look` is answered by one `Seen`, at once if there is a newer version or report, else after
 `BEAT_S` as a sign of life. So there are never more than a few messages on their way between two ranks, even if one of
 them is stopped.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from softs_fast.averaging.hosts.messages import Ask, Leave, Look, Message, Offer, Refuse, Seen, Want
+from softs_fast.averaging.reports import Report, last_check
 from softs_fast.snapshots import Header
 
 # A header that is looked at is sent after so long at the latest, seconds.
@@ -34,10 +35,11 @@ Letter = tuple[int, Message]
 @dataclass
 class _Peer:
     header: Header = NOTHING_YET
+    reports: tuple[Report, ...] = ()
     heard_s: float = -math.inf
     has_left: bool = False
-    # What it looks for: the version that it knows, and since when. None: it has its answer.
-    looks: tuple[int, float] | None = None
+    # What it looks for: the news that it has, and since when. None: it has its answer.
+    looks: tuple[Look, float] | None = None
     # The version that it has asked to be followed by a newer one.
     asked: int = -1
     # What it wants, and since when.
@@ -59,20 +61,22 @@ class Correspondent:
 
     def greet(self) -> list[Letter]:
         """Return the first messages."""
-        return [(rank, Look(0)) for rank in self._peers]
+        return [(rank, Look(0, 0)) for rank in self._peers]
 
     def hear(self, rank: int, message: Message, now_s: float) -> list[Letter]:
         """Take note of a message; return the answers that it gets at once. `Offer` and `Refuse` are of no concern here."""
         peer = self._peers[rank]
         peer.heard_s = now_s
         match message:
-            case Look(seen):
-                peer.looks = (seen, now_s)
-            case Seen(header):
-                # A version never goes back; messages may overtake each other.
+            case Look():
+                peer.looks = (message, now_s)
+            case Seen(header, reports):
+                # Neither a version nor a check goes back; messages may overtake each other.
                 if header.version >= peer.header.version:
                     peer.header = header
-                return [(rank, Look(peer.header.version))]
+                if last_check(reports) >= last_check(peer.reports):
+                    peer.reports = reports
+                return [(rank, Look(peer.header.version, last_check(peer.reports)))]
             case Ask(seen):
                 peer.asked = max(peer.asked, seen)
             case Want():
@@ -85,15 +89,16 @@ class Correspondent:
                 pass
         return []
 
-    def tell(self, own: Header, now_s: float) -> list[Letter]:
-        """Return the answers to looks that are due, with this rank's header."""
+    def tell(self, own: Header, reports: tuple[Report, ...], now_s: float) -> list[Letter]:
+        """Return the answers to looks that are due, with this rank's header and reports."""
         told: list[Letter] = []
         for rank, peer in self._peers.items():
             if peer.looks is not None and not peer.has_left:
-                seen, since_s = peer.looks
-                if own.version > seen or now_s - since_s >= BEAT_S:
+                look, since_s = peer.looks
+                has_news = own.version > look.seen or last_check(reports) > look.check
+                if has_news or now_s - since_s >= BEAT_S:
                     peer.looks = None
-                    told.append((rank, Seen(own)))
+                    told.append((rank, Seen(own, reports)))
         return told
 
     def next_to_serve(self, now_s: float) -> tuple[int, Want] | None:
@@ -122,6 +127,10 @@ class Correspondent:
     def header(self, rank: int) -> Header:
         """Return what a rank has said of its newest version."""
         return self._peers[rank].header
+
+    def reports(self, rank: int) -> tuple[Report, ...]:
+        """Return what a rank has reported at its last checks."""
+        return self._peers[rank].reports
 
     def is_alive(self, rank: int, now_s: float) -> bool:
         """Return whether a rank is there: it has not left, and a message of it has arrived a short while ago."""

@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from softs_fast.averaging.decide import Member
 from softs_fast.averaging.hosts.channel import Channel
 from softs_fast.averaging.hosts.correspondent import WANTED_S, Correspondent, Letter
 from softs_fast.averaging.hosts.messages import Ask, Message, Offer, Refuse, Want, decode, encode
+from softs_fast.averaging.reports import MAX_REPORTS, Report
 from softs_fast.errors import NotFinite, PeerLost, SegmentError, SoftsError, WireError
 from softs_fast.snapshots import Fetched, Header, RemoteWindow, SnapshotLayout, Window, fetch
 
@@ -67,6 +68,7 @@ class Courier:
         window: of this rank.
         channel: to those ranks; closed with the courier.
         poll_interval_s: seconds.
+        as_is: Names of tensors that may have any values.
     """
 
     def __init__(
@@ -76,6 +78,8 @@ class Courier:
         window: Window,
         channel: Channel,
         poll_interval_s: float,
+        *,
+        as_is: Set[str] = frozenset(),
     ) -> None:
         self._rank = rank
         self._digests = dict(digests)
@@ -85,9 +89,10 @@ class Courier:
         self._poll_interval_s = poll_interval_s
         # As others see it: versions that are copied are not yet there.
         self._own = RemoteWindow.open(window.address)
-        self._copies = _Copies(self._own, window.layout)
-        # Guards the two below, and what ranks have said.
+        self._copies = _Copies(self._own, window.layout, as_is)
+        # Guards the three below, and what ranks have said.
         self._lock = threading.Lock()
+        self._reports: tuple[Report, ...] = ()
         self._outbox: list[Letter] = []
         self._awaited: dict[int, _Awaited] = {}
         self._correspondent = Correspondent(digests, time.monotonic())
@@ -106,14 +111,22 @@ class Courier:
         with self._lock:
             known = self._correspondent
             seen = [
-                (rank, known.is_alive(rank, now_s), known.header(rank))
+                (rank, known.is_alive(rank, now_s), known.header(rank), known.reports(rank))
                 for rank in known.ranks()
                 if not known.has_left(rank)
             ]
         return [
-            Member(rank, is_alive, header.version, header.trained, header.metric, self._digests[rank])
-            for rank, is_alive, header in seen
+            Member(
+                rank, is_alive, header.version, header.trained, header.metric, self._digests[rank], reports
+            )
+            for rank, is_alive, header, reports in seen
         ]
+
+    def report(self, report: Report) -> None:
+        """Show a report to the ranks of other hosts."""
+        with self._lock:
+            self._reports = (*self._reports, report)[-MAX_REPORTS:]
+        self._wake.set()
 
     def ask(self, ranks: Iterable[int]) -> None:
         """Ask ranks for newer versions than those that they have shown."""
@@ -269,7 +282,7 @@ class Courier:
         own = self._own.header()
         with self._lock:
             letters, self._outbox = self._outbox, []
-            letters += self._correspondent.tell(own, now_s)
+            letters += self._correspondent.tell(own, self._reports, now_s)
             wanted = self._correspondent.next_to_serve(now_s)
         self._send(letters)
         if wanted is not None:
@@ -342,9 +355,10 @@ class Courier:
 class _Copies:
     """Private copies of a window's newest version; those that are in use are shared."""
 
-    def __init__(self, window: RemoteWindow, layout: SnapshotLayout) -> None:
+    def __init__(self, window: RemoteWindow, layout: SnapshotLayout, as_is: Set[str]) -> None:
         self._window = window
         self._layout = layout
+        self._as_is = as_is
         self._last: weakref.ref[Fetched] | None = None
         self._lock = threading.Lock()
 
@@ -358,6 +372,6 @@ class _Copies:
             last = self._last() if self._last is not None else None
             if last is not None and last.headers[0].version == self._window.header().version:
                 return last
-            copy = fetch([self._window], [1.0], self._layout)
+            copy = fetch([self._window], [1.0], self._layout, as_is=self._as_is)
             self._last = weakref.ref(copy) if copy is not None else None
             return copy

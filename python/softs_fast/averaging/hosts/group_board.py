@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ from softs_fast.averaging.board import Donation, Refused
 from softs_fast.averaging.decide import Member
 from softs_fast.averaging.hosts.channel import Channel
 from softs_fast.averaging.hosts.courier import Courier, Unavailable
+from softs_fast.averaging.reports import Report
 from softs_fast.averaging.window_board import WindowBoard, WindowFetch, read_windows
 from softs_fast.errors import ConfigError, SegmentError
 from softs_fast.snapshots import Fetched, Header, RemoteWindow, SnapshotLayout, Window
@@ -40,17 +41,19 @@ class Greeting:
     Attributes:
         host: equal if they can open each other's windows.
         window: address of the rank's window.
+        line: Address of the window of its reports.
         digest: of its layout.
         nonce: a random text.
     """
 
     host: str
     window: dict[str, Any]
+    line: dict[str, Any]
     digest: bytes
     nonce: str
 
 
-def exchange_greetings(window: Window, host: str, exchange: Exchange) -> list[Greeting]:
+def exchange_greetings(window: Window, line: Window, host: str, exchange: Exchange) -> list[Greeting]:
     """Return what the ranks of a group say, by rank. A call of all of them.
 
     Raises:
@@ -59,6 +62,7 @@ def exchange_greetings(window: Window, host: str, exchange: Exchange) -> list[Gr
     own = {
         "host": host,
         "window": window.address,
+        "line": line.address,
         "digest": window.layout.digest.hex(),
         "nonce": secrets.token_hex(8),
     }
@@ -69,7 +73,11 @@ def _parsed(rank: int, said: bytes) -> Greeting:
     try:
         found = json.loads(said)
         greeting = Greeting(
-            found["host"], dict(found["window"]), bytes.fromhex(found["digest"]), found["nonce"]
+            found["host"],
+            dict(found["window"]),
+            dict(found["line"]),
+            bytes.fromhex(found["digest"]),
+            found["nonce"],
         )
         if not isinstance(greeting.host, str) or not isinstance(greeting.nonce, str):
             raise ValueError("a value is of another type")
@@ -141,8 +149,12 @@ class GroupBoard(WindowBoard):
         # By number; the last one is for sums.
         self._mirrors: dict[int, _Mirror] = {}
 
-    def open(self, tensors: Mapping[str, torch.Tensor]) -> bytes:
+    def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
         """Make a window, and tell all ranks of the group; a call of all of them. Return the digest of its layout.
+
+        Args:
+            tensors: All that is shared, by name.
+            as_is: Names of those that may have any values; others must be finite.
 
         Raises:
             ConfigError: a tensor cannot be in a snapshot; or there are several hosts, and the transport cannot serve a
@@ -150,17 +162,28 @@ class GroupBoard(WindowBoard):
             PeerLost: a rank did not take part.
             SegmentError: no shared memory.
         """
-        digest = super().open(tensors)
+        digest = super().open(tensors, as_is)
         # One of each kind of other layouts, for `difference`.
         kinds = {other: rank for rank, other in self._elsewhere.items() if other != digest}
         for rank in kinds.values():
             self._reader.submit(self._learn, rank)
         return digest
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no rank joins later."""
+        return True
+
     def members(self) -> Sequence[Member]:
         """Return the other ranks, as known now; those that have ended, as far as that is known, are not among them."""
         here = super().members()
         return [*here, *self._courier.members()] if self._courier is not None else here
+
+    def report(self, report: Report) -> None:
+        """Show a report to the others."""
+        super().report(report)
+        if self._courier is not None:
+            self._courier.report(report)
 
     def ask(self, ranks: Iterable[int]) -> None:
         """Ask ranks for newer snapshots."""
@@ -204,18 +227,21 @@ class GroupBoard(WindowBoard):
             mirror.close()
         self._mirrors = {}
 
-    def _gather(self, window: Window) -> GatheredMembers:
-        greetings = exchange_greetings(window, self._host, self._exchange)
+    def _gather(self, window: Window, line: Window) -> tuple[GatheredMembers, GatheredMembers]:
+        greetings = exchange_greetings(window, line, self._host, self._exchange)
         here = {
-            rank: one.window
-            for rank, one in enumerate(greetings)
-            if rank != self.rank and one.host == self._host
+            rank: one for rank, one in enumerate(greetings) if rank != self.rank and one.host == self._host
         }
         self._elsewhere = {rank: one.digest for rank, one in enumerate(greetings) if one.host != self._host}
         if self._elsewhere:
             channel = self._connect(greetings[0].nonce, list(self._elsewhere))
-            self._courier = Courier(self.rank, self._elsewhere, window, channel, self._poll_interval_s)
-        return GatheredMembers(here)
+            self._courier = Courier(
+                self.rank, self._elsewhere, window, channel, self._poll_interval_s, as_is=self._as_is
+            )
+        return (
+            GatheredMembers({rank: one.window for rank, one in here.items()}),
+            GatheredMembers({rank: one.line for rank, one in here.items()}),
+        )
 
     def _learn(self, rank: int) -> None:
         """Get the layout of a rank that has another one."""
@@ -254,7 +280,7 @@ class GroupBoard(WindowBoard):
             except SegmentError as error:
                 return Refused(None, f"no memory for versions of other hosts: {error}")
             before = [] if total is None else [(_SUM, 1.0)]
-            read = read_windows([*before, *part], sources, layout, scratch)
+            read = read_windows([*before, *part], sources, layout, scratch, as_is=self._as_is)
             if isinstance(read, Refused):
                 return read
             total = read.fetched

@@ -8,18 +8,22 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from softs_fast.averaging.reports import MAX_REPORTS, Report
 from softs_fast.errors import WireError
 from softs_fast.snapshots import MAX_CONFIG_BYTES, Header
 from softs_fast.snapshots.window import as_json
 
-# Of one message.
-MAX_MESSAGE_BYTES = 4096
+# Of one message: a header with the longest config, and the reports.
+MAX_MESSAGE_BYTES = 8192
 # Of what is transferred: 1 TiB, as a snapshot.
 MAX_TRANSFER_BYTES = 1 << 40
 
+# Number of the check, steps trained, whether there is a metric, metric.
+_REPORT = struct.Struct("<QQBd")
 # Version, step, trained, whether there is a metric, metric, age in seconds, bytes of the config.
 _HEADER = struct.Struct("<QqQBddH")
 _NUMBER = struct.Struct("<Q")
+_LOOK = struct.Struct("<QQ")
 _FLAGGED = struct.Struct("<QB")
 _OFFER = struct.Struct("<QQ")
 _LARGEST = (1 << 63) - 1
@@ -27,16 +31,23 @@ _LARGEST = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Look:
-    """The sender wants the receiver's header: at once if it is newer than a version, else as a sign of life, later."""
+    """The sender wants what the receiver shows: at once if there is news, else as a sign of life, later.
+
+    Attributes:
+        seen: Newest version that the sender knows.
+        check: Newest check of which the sender knows the report.
+    """
 
     seen: int
+    check: int
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The sender's header: the answer to one `Look`."""
+    """The sender's header and its reports, the newest one last: the answer to one `Look`."""
 
     header: Header
+    reports: tuple[Report, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,10 +124,11 @@ def encode(message: Message, now_s: float) -> bytes:
         now_s: on the clock of `Header.published_s`. The age of a snapshot is sent, as clocks of hosts differ.
     """
     match message:
-        case Look(seen):
-            return bytes([_Kind.LOOK]) + _NUMBER.pack(seen)
-        case Seen(header):
-            return bytes([_Kind.SEEN]) + _header_bytes(header, now_s)
+        case Look(seen, check):
+            return bytes([_Kind.LOOK]) + _LOOK.pack(seen, check)
+        case Seen(header, reports):
+            rows = b"".join(_report_bytes(one) for one in reports)
+            return bytes([_Kind.SEEN, len(reports)]) + rows + _header_bytes(header, now_s)
         case Ask(seen):
             return bytes([_Kind.ASK]) + _NUMBER.pack(seen)
         case Want(transfer, is_manifest):
@@ -141,9 +153,12 @@ def decode(said: bytes, now_s: float) -> Message:
     try:
         match kind:
             case _Kind.LOOK:
-                return Look(_number(*_NUMBER.unpack(rest)))
-            case _Kind.SEEN:
-                return Seen(_parsed_header(rest, now_s))
+                seen, check = _LOOK.unpack(rest)
+                return Look(_number(seen), _number(check))
+            case _Kind.SEEN if rest and rest[0] <= MAX_REPORTS:
+                end = 1 + rest[0] * _REPORT.size
+                reports = tuple(_parsed_report(row) for row in _REPORT.iter_unpack(rest[1:end]))
+                return Seen(_parsed_header(rest[end:], now_s), reports)
             case _Kind.ASK:
                 return Ask(_number(*_NUMBER.unpack(rest)))
             case _Kind.WANT:
@@ -188,6 +203,16 @@ def _parsed_header(said: bytes, now_s: float) -> Header:
         now_s - age_s,
         _parsed_config(config) if config else None,
     )
+
+
+def _report_bytes(report: Report) -> bytes:
+    has_metric = report.metric is not None
+    return _REPORT.pack(report.check, report.trained, has_metric, report.metric or 0.0)
+
+
+def _parsed_report(row: tuple[int, int, int, float]) -> Report:
+    check, trained, has_metric, metric = row
+    return Report(_number(check), metric if _number(has_metric, 1) else None, _number(trained))
 
 
 def _parsed_config(said: bytes) -> dict[str, object]:
