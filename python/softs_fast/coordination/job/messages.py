@@ -64,7 +64,7 @@ class Hello:
     Attributes:
         job: the name of the job.
         worker_id: of the worker, the same after a restart.
-        incarnation: of its process; a later process has a greater one.
+        incarnation: a random number of its process.
         wanted_seat: the number that the launcher gave it, if any.
         address: where other members reach it.
         last: what it has.
