@@ -24,7 +24,7 @@ from ..job.messages import (
     WorkerState,
 )
 from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
-from ..launcher import default_worker_id, launched_job
+from ..launcher import default_worker_id, launched_job, new_incarnation
 from ..session.session import Session
 from ..session.store import SessionStore
 from .listener import Listener
@@ -117,7 +117,7 @@ class Membership:
         self._logger = logger or _log
         # Held for moments only.
         self._changed = threading.Condition()
-        self._machine = Participant(Hello(job, self._worker_id, time.time_ns() // 1000, seat, address))
+        self._machine = Participant(Hello(job, self._worker_id, new_incarnation(), seat, address))
         self._build: Build | None = None
         self._epoch: Epoch | None = None
         self._fence: Fence | None = None

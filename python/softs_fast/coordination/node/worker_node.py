@@ -18,7 +18,7 @@ from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, WorkerState
 from ..job.participant import Build
-from ..launcher import default_worker_id, launched_job, launched_seat
+from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
 from ..session.store import SessionStore
 from .engines import EngineOf, memory_engine
 from .step_calls import StepCalls
@@ -95,7 +95,7 @@ class WorkerNode:
         hello = Hello(
             job,
             self._worker_id,
-            time.time_ns() // 1000,
+            new_incarnation(),
             wanted,
             last=WorkerState(committed=committed),
         )
