@@ -42,11 +42,11 @@ def test_it_names_each_file(save: Path) -> None:
 
 
 def test_an_empty_folder_has_a_record_too(tmp_path: Path) -> None:
-    with pytest.raises(DamagedError, match="save s has no manifest in "):
+    with pytest.raises(DamagedError, match="save s has no manifest /"):
         verify(tmp_path)
     write_manifest(tmp_path)
     assert verify(tmp_path) == frozenset()
-    with pytest.raises(DamagedError, match=r"save s is missing: .*/none is no folder"):
+    with pytest.raises(DamagedError, match=r"save s is missing: .*/none does not exist"):
         verify(tmp_path / "none")
 
 
@@ -70,6 +70,38 @@ def test_files_that_are_missing_cut_and_altered_are_named(save: Path) -> None:
     (save / "d").mkdir()
     with pytest.raises(DamagedError, match="'a' is missing, 'd' is missing"):
         verify(save)
+
+
+def test_a_single_file_has_its_record_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    with pytest.raises(DamagedError, match="is missing"):
+        verify(path)
+    path.write_bytes(b"weights")
+    with pytest.raises(DamagedError, match=r"save s has no manifest .*/model.pt.manifest"):
+        verify(path)
+    write_manifest(path)
+    assert verify(path) == {"model.pt"}
+    path.write_bytes(b"weight.")
+    with pytest.raises(DamagedError, match=r"'model.pt' was altered"):
+        verify(path)
+    path.unlink()
+    with pytest.raises(DamagedError, match=r"'model.pt' is missing"):
+        verify(path)
+
+
+def test_processes_share_the_work_and_each_sees_what_is_missing(save: Path) -> None:
+    (save / "a").write_bytes(b"x" * len(FILES["a"]))
+    outcomes = []
+    for number in range(3):
+        try:
+            outcomes.append(verify_manifest(save, "save s", (number, 3)) is None)
+        except DamagedError as error:
+            outcomes.append("'a' was altered" in str(error))
+    assert sorted(outcomes) == [False, False, True]
+    (save / "a").unlink()
+    for number in range(3):
+        with pytest.raises(DamagedError, match="'a' is missing"):
+            verify_manifest(save, "save s", (number, 3))
 
 
 def test_links_are_not_followed(save: Path, tmp_path: Path) -> None:
@@ -147,3 +179,16 @@ def test_a_sealed_file_of_another_kind_of_others_or_too_long_is_refused(tmp_path
     with pytest.raises(ConfigError, match="mode 0600"):
         read(path)
     assert read_sealed(path, "test", most_bytes=1, what="f", private=False) == b""
+
+
+def test_a_part_with_a_record_of_its_own_counts_by_that_alone(tmp_path: Path) -> None:
+    part = tmp_path / "weights" / "step-1"
+    part.mkdir(parents=True)
+    (part / "a").write_text("a")
+    (tmp_path / "weights" / "b").write_text("b")
+    write_manifest(part)
+    write_manifest(tmp_path, [part])
+    assert verify_manifest(tmp_path, "save s") == {"weights/b", "weights/step-1/manifest"}
+    (part / "manifest").write_text("")
+    with pytest.raises(DamagedError, match="'weights/step-1/manifest' has 0 of"):
+        verify_manifest(tmp_path, "save s")

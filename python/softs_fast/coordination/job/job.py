@@ -28,6 +28,7 @@ from .events import (
 from .messages import (
     Cause,
     CheckpointBegin,
+    CheckpointDamaged,
     CheckpointEnd,
     Fault,
     Fence,
@@ -130,9 +131,7 @@ class Job:
         found: list[Record] = [Booted(state.options.name, boot) for boot in state.boots]
         if state.table is not None:
             found.append(Opened(state.table))
-        if state.checkpoints.last is not None:
-            found.append(state.checkpoints.last)
-        return found
+        return [*found, *state.checkpoints.complete]
 
     def status(self, now_s: float) -> Status:
         """Return what the job does, and what it waits for."""
@@ -166,6 +165,8 @@ class Job:
         match message:
             case Fault():
                 self._fail(worker, message)
+            case CheckpointDamaged():
+                self._damaged(worker, message)
             case CheckpointBegin():
                 refused = state.checkpoints.begin(message.step, message.path[:MAX_TEXT], state.members)
                 if refused:
@@ -272,6 +273,17 @@ class Job:
             f"a call of {worker.name} failed in step {fault.step}{hint}: {fault.text[:MAX_TEXT]}",
         )
 
+    def _damaged(self, worker: Worker, damaged: CheckpointDamaged) -> None:
+        """Have all load an older checkpoint; without one the job fails, because it must not begin anew in silence."""
+        state = self._state
+        text = f"{worker.name} has found checkpoint {damaged.path[:MAX_TEXT]} of step {damaged.step} damaged"
+        if state.table is None or damaged.path[:MAX_TEXT] != state.table.checkpoint:
+            return
+        if state.checkpoints.drop(damaged.step, damaged.path[:MAX_TEXT]):
+            epochs.end(state, "fault", worker.seat, text)
+        else:
+            epochs.finish(state, "failed", f"{text}, and there is no other one; restore it, and begin again")
+
     def _lose(self, conn: int) -> None:
         self._state.newcomers.pop(conn, None)
         worker = self._state.seats.by_conn.get(conn)
@@ -333,7 +345,7 @@ class Job:
                     table = record.table
                     state.adopt([table.boot])
                 case Completed():
-                    state.checkpoints.last = record
+                    state.checkpoints.complete.append(record)
         if table is None:
             return
         highest = max(member.seat for member in table.members)

@@ -156,7 +156,16 @@ class CheckpointEnd:
     path: str
 
 
-FromWorker = Hello | Ready | Step | Fault | Leave | CheckpointBegin | CheckpointEnd
+@dataclass(frozen=True)
+class CheckpointDamaged:
+    """Was to load the checkpoint of a table, and has found files of it missing, cut or altered."""
+
+    epoch: int
+    step: int
+    path: str
+
+
+FromWorker = Hello | Ready | Step | Fault | Leave | CheckpointBegin | CheckpointEnd | CheckpointDamaged
 
 # --- To a worker ---
 
