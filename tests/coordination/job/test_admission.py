@@ -154,6 +154,32 @@ def test_a_process_takes_the_place_of_one_of_which_the_connection_has_ended(
     assert 'another process has taken the place of this one of worker "b", at b:1' in refused.text
 
 
+def test_spares_that_take_a_seat_again_and_again_are_restarts_too() -> None:
+    """Such as processes with names of their own, each of which comes before the seat of the one before is free."""
+    job = open_job("a", "b", restarts=2, away_s=1.0, rejoin_s=50.0)
+    for number, name in enumerate(("c", "d", "e")):
+        job.gone("b" if number == 0 else "bcde"[number])
+        job.hello(name)
+        job.wait(2.0)
+        seats = [one.seat for one in job.said[job.conns[name]] if isinstance(one, Welcome)]
+        assert seats == ([None, 1] if number < 2 else [None])
+    job.wait(60.0)
+    assert job.status.phase == "failed"
+
+
+def test_a_process_that_was_replaced_while_there_was_no_coordinator_has_its_time_of_grace() -> None:
+    job = open_job("a", "b")
+    again = DrivenJob(2, records=job.job.records(), grace_s=10.0, lost_after_s=3.0)
+    again.hello("a", engine_boot=77, engine_epoch=1)
+    assert again.hello("b", 2) == []
+    again.wait(9.9)
+    assert again.said.get(again.conns["b"], []) == []
+    assert again.status.phase == "open"
+    again.wait(0.2)
+    assert again.last("b", Welcome) == Welcome(77, 1)
+    assert again.last("a", Fence).cause == "restarted"
+
+
 def test_a_blink_of_a_process_lets_no_other_one_in() -> None:
     job = open_job("a", "b")
     before = job.conns["b"]

@@ -132,6 +132,7 @@ def test_which_state_counts(names: tuple[str, ...], source: str | None, checkpoi
 
 def two_of_four_are_replaced(window_s: float) -> DrivenJob:
     job = open_job("a", "b", "c", "d", min_size=2, max_size=4, away_s=None, window_s=window_s)
+    job.begin("a", 121)
     for name in ("b", "c"):
         job.gone(name)
     job.wait(0.06)
@@ -166,6 +167,7 @@ def test_survivors_that_are_gone_are_not_waited_for() -> None:
     job.gone("d")
     job.wait(0.06)
     assert [member.worker_id for member in job.last("b", Table).members] == ["b", "c"]
+    assert "steps 1 to 120 are lost: no worker has their weights any more, and no checkpoint" in job.log
 
 
 def test_a_seat_that_is_kept_is_waited_for() -> None:

@@ -39,9 +39,11 @@ class Contested:
 
     Attributes:
         refused: what the newcomer is told if the connection lasts.
+        is_connected: whether there is a connection now, or may be one in a moment.
     """
 
     refused: Refused
+    is_connected: bool
 
 
 @dataclass
@@ -92,7 +94,8 @@ class Gate:
                     f'worker "{hello.worker_id}" is connected from {known.address or "no address"} as another process; '
                     "end that process or evict it, or give this one another worker id",
                     known.id,
-                )
+                ),
+                known.conn is not None,
             )
         return self._admit(options, known.seat, now_s, known) or Admission(known.seat, replaced=known)
 
@@ -110,7 +113,8 @@ class Gate:
                     "taken",
                     f"{holder.name} is connected from {holder.address or 'no address'}; it has the seat",
                     holder.id,
-                )
+                ),
+                holder.conn is not None,
             )
         if len(seats.spares()) >= options.spares:
             return Refused(
@@ -122,20 +126,20 @@ class Gate:
         self, options: JobOptions, seat: int | None, now_s: float, before: Worker | None
     ) -> Refused | None:
         """Count that a process takes a seat, also one that the process before has left; return why it may not."""
-        if seat is None:
-            return None
-        if seat in self.used and not self._may_restart(options, seat, now_s):
+        if seat is not None and not self.take(options, seat, now_s):
             return Refused(
                 "restarts",
                 f"{f'seat {seat}' if before is None else before.name} was restarted {options.restarts} times in "
                 f"{options.restarts_s:g} s, the most that this job permits",
             )
-        self.used.add(seat)
         return None
 
-    def _may_restart(self, options: JobOptions, seat: int, now_s: float) -> bool:
-        """Count a restart of a seat, if it is permitted."""
+    def take(self, options: JobOptions, seat: int, now_s: float) -> bool:
+        """Count that a process takes a seat, if that is no restart or one that is permitted; return whether it is."""
         if options.restarts is None:
+            return True
+        if seat not in self.used:
+            self.used.add(seat)
             return True
         times = self.restarts.setdefault(seat, deque())
         while times and times[0] <= now_s - options.restarts_s:

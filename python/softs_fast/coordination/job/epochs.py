@@ -191,7 +191,7 @@ def _release_leaving(state: State) -> None:
 def _promote_spares(state: State) -> None:
     for worker in state.seats.spares():
         seat = state.seats.choose(None, state.now_s, state.options.kept_s)
-        if seat is None:
+        if seat is None or not state.gate.take(state.options, seat, state.now_s):
             return
         state.seats.add(worker, seat)
         state.tell(worker, Welcome(state.boot, seat))
@@ -287,6 +287,12 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
     )
     if state.table is not None:
         state.table_s = state.now_s - state.since_s
+    known = state.progress.top - 1
+    if way.step < known:
+        state.log(
+            f"steps {way.step + 1} to {known} are lost: no worker has their weights any more, and no checkpoint",
+            is_warning=True,
+        )
     state.enter(table)
     state.outputs.append(Persist(Opened(table)))
     state.log(

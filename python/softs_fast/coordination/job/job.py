@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...errors import ConfigError
 from . import epochs
-from .admission import Contested, Gate
+from .admission import Contested
 from .events import (
     Booted,
     Close,
@@ -81,7 +81,6 @@ class Job:
         self._state = State(options, boot, now_s, now_s, Seats(options.n_seats))
         # Processes that wait for the end of a connection, at most.
         self._most_newcomers = options.n_seats + options.spares
-        self._gate = Gate()
         self._wake_s = math.inf
         self._restore(records)
         self._state.adopt([boot])
@@ -195,11 +194,12 @@ class Job:
         if state.is_over:
             state.refuse(conn, Refused("ended", f"the job has {state.phase}: {state.reason}"))
             return
-        verdict = self._gate.judge(state.options, state.seats, hello, identity, state.now_s)
+        verdict = self._state.gate.judge(state.options, state.seats, hello, identity, state.now_s)
         if isinstance(verdict, Contested):
             until_s = state.now_s + state.options.lost_after_s
             newcomer = state.newcomers.pop(conn, None) or Newcomer(hello, identity, until_s)
-            if state.now_s < newcomer.until_s and len(state.newcomers) < self._most_newcomers:
+            is_early = state.now_s < newcomer.until_s or not verdict.is_connected
+            if is_early and len(state.newcomers) < self._most_newcomers:
                 state.newcomers[conn] = newcomer
                 return
             verdict = verdict.refused
@@ -241,7 +241,7 @@ class Job:
     def _replace(self, before: Worker, hello: Hello) -> None:
         """Make room for a later process with the same name or seat."""
         if before.id == hello.worker_id:
-            self._gate.replaced.append((before.id, before.incarnation))
+            self._state.gate.replaced.append((before.id, before.incarnation))
         self._remove(
             before,
             "restarted",
@@ -311,7 +311,7 @@ class Job:
             epochs.plan_end(self._state, "drained", worker.seat, f"{worker.name} is drained: {why}")
 
     def _evict(self, worker: Worker, cause: Cause, why: str) -> None:
-        self._gate.evicted.append((worker.id, worker.incarnation))
+        self._state.gate.evicted.append((worker.id, worker.incarnation))
         text = f"{worker.name} is evicted: {why}"
         if worker.conn is not None:
             self._state.refuse(worker.conn, Refused("evicted", text))

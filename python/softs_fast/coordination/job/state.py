@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .admission import Gate
 from .checkpoints import Checkpoints
 from .events import Close, Log, Output, Send
 from .messages import Fence, Hello, Member, Refused, Table, ToWorker
@@ -77,6 +78,7 @@ class State:
     joined_since_s: float | None = None
     boots: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_BOOTS))
     newcomers: dict[int, Newcomer] = field(default_factory=dict)
+    gate: Gate = field(default_factory=Gate)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     progress: Progress = field(default_factory=Progress)
     fences: deque[Fence] = field(default_factory=lambda: deque(maxlen=_MOST_SHOWN))
