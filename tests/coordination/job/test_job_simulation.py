@@ -71,6 +71,7 @@ def harm(world: World, numbers: list[int], *, wants: bool, incarnations: dict[in
             "leave",
             "double",
             "slow",
+            "slow",
             "earlier",
         ]
     )
