@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from pathlib import Path
 
 from ...durable import verify_manifest, write_manifest
@@ -41,7 +42,7 @@ def record_part(path: str, step: int, store: SessionStore, table: Table, logger:
     except PeerLost as error:
         logger.info("checkpoint %s of step %d does not count: %s", path, step, error)
         return False
-    if is_last and Path(path).exists():
+    if is_last and os.path.exists(path):
         write_manifest(Path(path))
     return True
 
@@ -55,6 +56,6 @@ def verify(table: Table, rank: int) -> None:
         DamagedError: files are missing, cut or altered.
         OSError: a file cannot be read.
     """
-    path = Path(table.checkpoint)
-    if path.exists():
-        verify_manifest(path, f"checkpoint {path}", (rank, len(table.members)))
+    path = table.checkpoint
+    if os.path.exists(path):
+        verify_manifest(Path(path), f"checkpoint {path}", (rank, len(table.members)))
