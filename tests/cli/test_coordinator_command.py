@@ -123,7 +123,7 @@ def test_a_second_coordinator_with_the_state_file(command: Command, tmp_path: Pa
         "coordinator", "--size", "2", "--listen", "127.0.0.1:0", "--state", str(file)
     )
     assert status == 1
-    assert f"in use by another coordinator, process {process.pid}" in errors
+    assert f"is in use by process {process.pid};" in errors
     assert command.end(process)[0] == 0
     file.write_bytes(file.read_bytes()[:-1])
     process, _ = started(command, "--size", "2", "--state", str(file), "--name", "job")

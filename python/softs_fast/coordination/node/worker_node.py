@@ -13,13 +13,14 @@ from typing import Self
 import torch
 
 from ...collectives import ReduceOp, Strategy
-from ...errors import ConfigError, PeerLost
+from ...errors import ConfigError, DamagedError, PeerLost
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, WorkerState
 from ..job.participant import Build
-from ..launcher import default_worker_id, launched_job, launched_seat
+from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
 from ..session.store import SessionStore
+from .checkpoints import record_part, verify
 from .engines import EngineOf, memory_engine
 from .step_calls import StepCalls
 from .training_state import TrainingState
@@ -97,7 +98,7 @@ class WorkerNode:
         hello = Hello(
             job,
             self._worker_id,
-            time.time_ns() // 1000,
+            new_incarnation(),
             wanted,
             last=WorkerState(committed=committed),
         )
@@ -231,10 +232,16 @@ class WorkerNode:
 
         The body writes it, durably. The checkpoint counts once the bodies of all members of the epoch have ended: only
         then is it what workers load if none is left that has the weights. If the epoch ends before, it is dropped; write
-        another one after the next step.
+        another one after the next step. The last worker records length and digest of each file, in the file
+        ``manifest`` of a folder or in ``PATH.manifest``; a checkpoint that differs from it is not loaded, but the one
+        before.
 
         Args:
-            path: the same on each worker, and different for each checkpoint.
+            path: the same on each worker, and different for each checkpoint; a file or a folder that all workers see, or
+                a name that is neither, such as a URL, which has no record.
+
+        Raises:
+            OSError: the record cannot be written.
 
         Example:
             >>> def save(node, model, path):
@@ -244,9 +251,11 @@ class WorkerNode:
         """
         link = self._link
         with link.changed:
-            epoch, step = self.epoch, self.committed
+            epoch, step, store, table = self.epoch, self.committed, link.store, self._machine.table
             link.do(self._machine.begin_checkpoint(path))
         yield
+        if store is None or table is None or not record_part(path, step, store, table, link.logger):
+            return
         with link.changed:
             link.do(self._machine.end_checkpoint(epoch, step, path))
 
@@ -353,6 +362,7 @@ class WorkerNode:
                     raise ConfigError(
                         f'no worker has the weights, and all are to load checkpoint "{table.checkpoint}"; give load='
                     )
+                verify(table, build.rank)
                 self._set_weights(None)
                 self._load(table.checkpoint)
                 self._set_weights(after)
@@ -367,6 +377,12 @@ class WorkerNode:
                 self._copy(strategy, table.source_rank, None if build.duty in ("keep", "apply") else after)
             strategy.barrier()
         except PeerLost as error:
+            link.failed(str(error))
+            return
+        except DamagedError as error:
+            with link.changed:
+                link.do(self._machine.damaged())
+            link.logger.error("%s", error)
             link.failed(str(error))
             return
         except BaseException as error:
