@@ -65,6 +65,7 @@ DTYPES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensors_come_back(dtype: torch.dtype) -> None:
     tensor = (torch.arange(12) % 2).to(dtype).view(3, 4).t()
