@@ -73,7 +73,9 @@ class Worker:
 
     def open(self, epoch: int, step: int, survivors: tuple[int, ...], source: int | None) -> None:
         """Open an epoch, and prepare for it."""
-        members = tuple(m.Member(rank, rank, f"w{rank}", self._link.machine._hello.incarnation, "") for rank in range(2))
+        members = tuple(
+            m.Member(rank, rank, f"w{rank}", self._link.machine._hello.incarnation, "") for rank in range(2)
+        )
         self._listener.received(m.Table(7, epoch, members, step, "back", survivors, source, "path"))
         build = self._link.next_build(0.0, 1.0)
         assert isinstance(build, Build)
@@ -139,7 +141,9 @@ def test_weights_that_were_lost_are_never_a_source(worker: Worker) -> None:
     assert worker.said == m.WorkerState()
 
 
-def test_a_step_in_doubt_that_cannot_be_applied_is_a_fault(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_in_doubt_that_cannot_be_applied_is_a_fault(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def is_lost(tensor: Any, op: Any) -> None:
         # The fence comes, so it does not wait for another table here.
         raise PeerLost("a rank is lost")
@@ -163,7 +167,9 @@ def test_weights_that_were_copied_count_from_then_on(worker: Worker, monkeypatch
     assert worker.said == m.WorkerState(7, 2, 9)
 
 
-def test_weights_that_were_copied_in_part_do_not_count(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_were_copied_in_part_do_not_count(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker.fence(1)
     monkeypatch.setattr(worker.state, "receive", lambda strategy, source: {"model": {}, "optimizer": {}})
     with pytest.raises(ConfigError, match='does not fit "model"'):
