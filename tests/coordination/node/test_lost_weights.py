@@ -12,6 +12,7 @@ from softs_fast.coordination.job import messages as m
 from softs_fast.coordination.job.participant import Build
 from softs_fast.coordination.node import TrainingState, WorkerNode, worker_node
 from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.loader import ranks as loader_ranks
 
 
 class Engine:
@@ -50,6 +51,7 @@ class Worker:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(worker_node, "SessionStore", Store)
+        monkeypatch.setattr(loader_ranks, "_of_worker", None)
         self.model = torch.nn.Linear(2, 1)
         self.engine = Engine(0)
         self.fails_in: str | None = None
@@ -188,6 +190,16 @@ def test_a_checkpoint_counts_when_it_is_loaded(worker: Worker, fails: bool) -> N
     else:
         worker.open(2, 9, (), None)
     assert worker.said == (m.WorkerState() if fails else m.WorkerState(7, 2, 9))
+
+
+def test_loaders_take_the_samples_of_the_worker(worker: Worker) -> None:
+    assert loader_ranks.ranks_of_process() == (0, 2)
+    worker.fence(1)
+    worker.engine.rank, worker.engine.size = 2, 3
+    worker.open(2, 1, (0, 1), 0)
+    assert loader_ranks.ranks_of_process() == (2, 3)
+    worker.node.close()
+    assert loader_ranks.ranks_of_process() == (0, 1)
 
 
 def test_a_body_that_raises_leaves_no_gradients_for_the_next_one(worker: Worker) -> None:

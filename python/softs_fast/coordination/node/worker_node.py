@@ -14,6 +14,7 @@ import torch
 
 from ...collectives import ReduceOp, Strategy
 from ...errors import ConfigError, PeerLost
+from ...loader.ranks import Ranks, set_ranks_of_worker
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, WorkerState
@@ -155,6 +156,7 @@ class WorkerNode:
                 link.changed.wait(TICK_S)
             link.drop_engine("the worker has left")
         link.session.close()
+        set_ranks_of_worker(None)
 
     def __enter__(self) -> Self:
         """Start it."""
@@ -362,6 +364,8 @@ class WorkerNode:
             strategy = self._engine_of(table, build.rank, store)
             self._calls = StepCalls(link, table.epoch, strategy)
             self._place = (strategy.rank, strategy.size)
+            # Loaders take the samples of this rank: torch.distributed knows nothing of it.
+            set_ranks_of_worker(Ranks(*self._place))
             link.has_engine(strategy)
             if table.source_rank is not None and len(table.survivors) < len(table.members):
                 self._copy(strategy, table.source_rank, None if build.duty in ("keep", "apply") else after)
