@@ -46,12 +46,10 @@ def ranks_of_worker() -> Ranks | None:
 
 
 def ranks_of_process() -> Ranks:
-    """Return the place in a job, else what torch.distributed says; without both this process is the only one."""
-    if _of_worker is not None:
-        return _of_worker
+    """Return what torch.distributed says, else the place in a job; without both this process is the only one."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())
-    return Ranks(0, 1)
+    return _of_worker or Ranks(0, 1)
 
 
 _of_worker: Ranks | None = None
