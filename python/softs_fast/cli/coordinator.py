@@ -154,6 +154,8 @@ def _job(arguments: argparse.Namespace) -> JobOptions:
         stall_s=arguments.stall,
         evict_stalled=arguments.evict_stalled,
         restarts=arguments.restarts,
+        # Pings fail after two of them.
+        lost_after_s=2 * arguments.ping + 1.0,
     )
 
 

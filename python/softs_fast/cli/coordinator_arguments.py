@@ -52,7 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser, loaded: Callable[[str], _Run]
         job.add_argument(f"--{name}", type=_seconds, default=default, metavar="SECONDS", help=text)
     job.add_argument("--evict-stalled", action="store_true", help="and loses its seat")
     job.add_argument(
-        "--restarts", type=_number, metavar="N", help="restarts of one seat within an hour, at most"
+        "--restarts",
+        type=_number,
+        metavar="N",
+        help="restarts of one seat within an hour, at most, however its process has ended",
     )
     net = parser.add_argument_group("address and identity")
     net.add_argument(

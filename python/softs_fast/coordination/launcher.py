@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Mapping
 
-__all__ = ["DEFAULT_JOB", "default_worker_id", "launched_job", "launched_seat"]
+__all__ = ["DEFAULT_JOB", "default_worker_id", "launched_job", "launched_seat", "new_incarnation"]
 
 #: Name of a job that has no other one.
 DEFAULT_JOB = "job"
@@ -17,6 +18,8 @@ _NUMBERS = ("RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX", "OMPI_COMM_WORLD_RAN
 _JOBS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 # What torchrun says if it was given no id.
 _NO_ID = "none"
+# The wire has numbers below 2^53.
+_INCARNATION_BITS = 53
 
 
 def launched_seat(environment: Mapping[str, str] = os.environ) -> int | None:
@@ -40,3 +43,8 @@ def launched_job(environment: Mapping[str, str] = os.environ) -> str:
 def default_worker_id(seat: int | None) -> str:
     """Return a name that a worker has again after a restart: by its number, or else by host and process."""
     return f"worker-{seat}" if seat is not None else f"{socket.gethostname()}-{os.getpid()}"
+
+
+def new_incarnation() -> int:
+    """Return a number for this process of a worker: random, because clocks of hosts differ."""
+    return secrets.randbits(_INCARNATION_BITS)

@@ -10,18 +10,21 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from simulated_engine import Callback, Engine
+
 from softs_fast.coordination.job import events
-from softs_fast.coordination.job.events import Completed, Opened, Received
+from softs_fast.coordination.job.events import Booted, Completed, Opened, Received
 from softs_fast.coordination.job.job import Job
-from softs_fast.coordination.job.messages import FromWorker, Hello, Table, ToWorker, WorkerState
+from softs_fast.coordination.job.messages import FromWorker, Hello, Member, Table, ToWorker, WorkerState
 from softs_fast.coordination.job.options import JobOptions
 from softs_fast.coordination.job.participant import Build, EndEngine, GiveUp, Participant, Say
 
-Callback = Callable[[list[Any] | None], None]
+#: Of the epochs of an earlier training.
+EARLIER_BOOT = 99
 
 
 @dataclass
@@ -35,52 +38,6 @@ class Link:
     down_s: float = 0.0
 
 
-@dataclass
-class Call:
-    """A collective call: what each member has brought, and what waits for its end."""
-
-    brought: dict[int, Any] = field(default_factory=dict)
-    waiting: dict[int, Callback] = field(default_factory=dict)
-    result: list[Any] | None = None
-
-
-class Engine:
-    """Of one epoch. A call is complete when all members have joined it; each learns that for itself."""
-
-    def __init__(self, world: World, size: int) -> None:
-        self._world, self._size = world, size
-        self._calls: dict[int, Call] = {}
-        self._here = set(range(size))
-
-    def join(self, rank: int, number: int, value: Any, done: Callback) -> None:
-        call = self._calls.setdefault(number, Call())
-        call.brought[rank], call.waiting[rank] = value, done
-        if len(call.brought) == self._size:
-            call.result = [call.brought[one] for one in range(self._size)]
-            for one in list(call.waiting):
-                self._world.later(self._world.delay(0.02), lambda one=one: self._end(call, one, call.result))
-        elif len(self._here) < self._size:
-            self._perhaps_fail(call, rank)
-
-    def leave(self, rank: int) -> None:
-        """A member is dead, or has dropped its engine: no call of it ends any more, others fail or hang."""
-        self._here.discard(rank)
-        for call in self._calls.values():
-            call.waiting.pop(rank, None)
-            for one in list(call.waiting):
-                self._perhaps_fail(call, one)
-
-    def _perhaps_fail(self, call: Call, rank: int) -> None:
-        if self._world.random.random() < 0.5:
-            self._world.later(self._world.delay(0.1), lambda: self._end(call, rank, None))
-
-    @staticmethod
-    def _end(call: Call, rank: int, result: list[Any] | None) -> None:
-        done = call.waiting.pop(rank, None)
-        if done is not None:
-            done(result)
-
-
 class Process:
     """A worker's process: its machine, weights and engine."""
 
@@ -90,7 +47,7 @@ class Process:
         worker_id: str,
         incarnation: int,
         seat: int | None,
-        step: int = 0,
+        state: WorkerState | None = None,
         weights: Any = None,
     ) -> None:
         self.world = world
@@ -102,7 +59,7 @@ class Process:
                 incarnation,
                 seat,
                 f"host:{worker_id}",
-                WorkerState(committed=step),
+                state or WorkerState(),
             )
         )
         self.incarnation = incarnation
@@ -113,6 +70,8 @@ class Process:
         self.rank = self.n_calls = 0
         self.is_alive, self.is_stopped = True, False
         self.is_over = False
+        #: How long the end of an engine takes, at most: calls may have to end first, such as those that apply a step.
+        self.end_s = 0.03
         self._deferred: list[Callable[[], None]] = []
 
     # --- What the world does to it ---
@@ -151,9 +110,9 @@ class Process:
                 case Build(table, rank, duty):
                     self._build(table, rank, duty)
                 case EndEngine():
-                    self.world.later(self.world.delay(0.03), lambda: self.run(self._drop_engine))
+                    self.world.later(self.world.delay(self.end_s), lambda: self.run(self._drop_engine))
                 case GiveUp(refused):
-                    self.is_over = refused.code not in ("taken", "full")
+                    self.is_over = refused.code != "full"
                     if self.is_over and self.engine is None:
                         self.world.later(0.0, self.kill)
 
@@ -274,7 +233,9 @@ class World:
         self.random = random.Random(seed)
         self.options = options
         self.now_s = 0.0
+        #: The latest process of each worker, and all of them by their incarnation too.
         self.processes: dict[str, Process] = {}
+        self.started: dict[tuple[str, int], Process] = {}
         self.links: dict[int, Link] = {}
         self.job: Job | None = None
         self.file: list[events.Record] = []
@@ -284,6 +245,7 @@ class World:
         self.log: list[str] = []
         #: Events of the present coordinator and what it made of them, to be repeated.
         self.history: list[tuple[float, events.Event, list[events.Output]]] = []
+        self.opened: list[Opened] = []
         self.began: tuple[int, float, list[events.Record]] = (0, 0.0, [])
         self.crash_at_persist = 0.0
         self.has_file = True
@@ -314,7 +276,7 @@ class World:
     def start_coordinator(self) -> None:
         boot = self.random.getrandbits(53) | 1
         records = list(self.file) if self.has_file else []
-        self.began, self.history = (boot, self.now_s, records), []
+        self.began, self.history, self.opened = (boot, self.now_s, records), [], []
         self.job = Job(self.options, boot, self.now_s, records)
         self._tell_coordinator(events.Tick())
 
@@ -358,6 +320,7 @@ class World:
                     self.file.append(record)
                     if isinstance(record, Opened):
                         self.check_table(record.table)
+                        self.opened.append(record)
                     if isinstance(record, Completed):
                         self.saved[record.path] = (record.step, self.writing[record.path])
                     if is_lost:
@@ -377,7 +340,7 @@ class World:
     # --- Connections ---
 
     def start(self, process: Process) -> None:
-        self.processes[process.id] = process
+        self.processes[process.id] = self.started[process.id, process.incarnation] = process
         self._connect(process)
 
     def _connect(self, process: Process) -> None:
@@ -449,12 +412,52 @@ class World:
         epoch = (table.boot, table.epoch)
         self._committed[epoch] = max(self._committed.get(epoch, 0), step)
 
+    def has_state_of(self, table: Table, member: Member) -> bool:
+        """Return whether a process has the state of an epoch, and can bring it into the next one."""
+        process = self.started[member.worker_id, member.incarnation]
+        if process.link is None or process.link.is_cut or process.machine.is_resting:
+            return False
+        assert self.job is not None
+        known = self.job._state.seats.by_conn.get(process.link.conn)
+        state = process.machine.state
+        return (
+            process.is_alive
+            and not process.is_over
+            and known is not None
+            and not known.is_leaving
+            and known.seat is not None
+            and (state.boot, state.epoch) == (table.boot, table.epoch)
+        )
+
+    def is_known(self, table: Table | None) -> bool:
+        """Return whether the present coordinator has opened an epoch, or has read of it."""
+        known = [*self.began[2], *self.opened]
+        return any(isinstance(one, Opened) and one.table == table for one in known)
+
+    def is_misleading(self, member: Member) -> bool:
+        """Return whether a coordinator that has lost an epoch must take a state for a later one.
+
+        It is of an earlier training, or of the last epoch that an older copy of the file has.
+        """
+        boot = self.started[member.worker_id, member.incarnation].machine.state.boot
+        records = self.began[2]
+        own = {one.table.boot for one in records if isinstance(one, Opened)}
+        return boot == EARLIER_BOOT or boot in own | {one.boot for one in records if isinstance(one, Booted)}
+
+    def check_survivors(self, table: Table, before: Table) -> None:
+        """I3: while a member of the epoch before is connected, there is none in the next one only if none is needed."""
+        if self.is_known(before) and not any(self.has_state_of(before, one) for one in table.members):
+            others = [one for one in before.members if self.has_state_of(before, one)]
+            assert others == [], "I3: an epoch without a survivor, and survivors are connected"
+
     def check_table(self, table: Table) -> None:
         options, seats = self.options, [member.seat for member in table.members]
         assert (table.boot, table.epoch) not in self._tables, "I1"
         before = list(self._tables.values())[-1] if self._tables else None
         if before is not None and before.boot == table.boot:
             assert table.epoch > before.epoch, "I1"
+        if before is not None:
+            self.check_survivors(table, before)
         self._tables[table.boot, table.epoch] = table
         assert len({member.worker_id for member in table.members}) == len(seats) == len(set(seats)), "I2"
         assert options.largest(len(seats)) == len(seats), "I5"
@@ -463,14 +466,15 @@ class World:
             assert set(range(first, first + options.block)) <= set(seats), "I5"
         assert seats == sorted(seats), "I6"
         assert [member.rank for member in table.members] == list(range(len(seats))), "I6"
+        is_certain = self.is_known(before) or not any(self.is_misleading(one) for one in table.members)
         for member in table.members:
-            process = self.processes[member.worker_id]
-            if not process.is_alive or process.incarnation != member.incarnation:
+            process = self.started[member.worker_id, member.incarnation]
+            if not process.is_alive:
                 continue
             assert process.machine.phase in ("idle", "away"), "I3"
             assert process.engine is None, "I3"
             state = process.machine.state
-            if before is not None and (state.boot, state.epoch) == (before.boot, before.epoch):
+            if is_certain and before is not None and (state.boot, state.epoch) == (before.boot, before.epoch):
                 committed = self._committed.get((before.boot, before.epoch), 0)
                 assert table.resume_step >= max(committed, state.committed), "I7: a committed step is lost"
                 assert table.resume_step <= state.reach, "I7"

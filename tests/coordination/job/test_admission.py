@@ -7,6 +7,8 @@ from driven_job import DrivenJob, open_job
 
 from softs_fast.coordination.job import events
 from softs_fast.coordination.job.messages import (
+    Fence,
+    Leave,
     Refused,
     Table,
     Welcome,
@@ -96,7 +98,6 @@ def test_workers_from_a_checkpoint_begin_at_its_step() -> None:
         ),
         ({"protocol": 9}, "protocol", "worker speaks version 9 of the protocol"),
         ({"identity": "mallory"}, "identity", 'worker "b" has proven to be "mallory"'),
-        ({"wanted_seat": 0}, "taken", 'seat 0 ("a") is connected from a:1; it has the seat'),
         ({"wanted_seat": -1}, "protocol", "are from 0 to"),
         ({"engine_epoch": 1 << 60}, "protocol", "are from 0 to"),
     ],
@@ -112,13 +113,108 @@ def test_refusals_say_why(hello: dict, code: str, text: str) -> None:
     assert job.hello("b") == [Welcome(77, 1)]
 
 
-def test_an_older_process_is_refused_while_a_later_one_runs() -> None:
+@pytest.mark.parametrize("incarnation", [0, 2])
+def test_a_process_does_not_displace_one_that_is_connected(incarnation: int) -> None:
+    """Whatever its number is: numbers say nothing about which process is the later one."""
+    job = open_job("a", "b", lost_after_s=3.0)
+    assert job.hello("b", incarnation) == []
+    job.wait(2.9)
+    assert job.status.phase == "open"
+    job.wait(0.2)
+    refused = job.last("b", Refused)
+    assert (refused.code, refused.held_by) == ("taken", "b")
+    assert refused.text.startswith('worker "b" is connected from b:1 as another process; end that process or')
+    assert job.conns["b"] in job.closed
+    assert job.status.phase == "open"
+
+
+@pytest.mark.parametrize("incarnation", [0, 2])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_process_takes_the_place_of_one_of_which_the_connection_has_ended(
+    incarnation: int, is_first: bool
+) -> None:
+    """Also if it came before that was known, and if its host has another clock."""
     job = open_job("a", "b")
-    [refused] = job.hello("b", 0)
+    before = job.conns["b"]
+    if is_first:
+        job.tell(events.Gone(before))
+        assert job.hello("b", incarnation) == [], "it may have been a blink"
+        job.wait(0.06)
+    else:
+        assert job.hello("b", incarnation) == []
+        job.wait(1.0)
+        job.tell(events.Gone(before))
+        job.wait(0.06)
+    assert job.said[job.conns["b"]] == [Welcome(77, 1)]
+    assert job.last("a", Fence).cause == "restarted"
+    # The process before was stopped, say, and goes on.
+    [refused] = job.hello("b", 1)
     assert isinstance(refused, Refused)
     assert (refused.code, refused.held_by) == ("older", "b")
-    assert "runs as a later process than this one, at b:1" in refused.text
-    assert job.status.phase == "open"
+    assert 'another process has taken the place of this one of worker "b", at b:1' in refused.text
+
+
+def test_spares_that_take_a_seat_again_and_again_are_restarts_too() -> None:
+    """Such as processes with names of their own, each of which comes before the seat of the one before is free."""
+    job = open_job("a", "b", restarts=2, away_s=1.0, rejoin_s=50.0)
+    for number, name in enumerate(("c", "d", "e")):
+        job.gone("b" if number == 0 else "bcde"[number])
+        job.hello(name)
+        job.wait(2.0)
+        seats = [one.seat for one in job.said[job.conns[name]] if isinstance(one, Welcome)]
+        assert seats == ([None, 1] if number < 2 else [None])
+    job.wait(60.0)
+    assert job.status.phase == "failed"
+
+
+def test_a_process_that_was_replaced_while_there_was_no_coordinator_has_its_time_of_grace() -> None:
+    job = open_job("a", "b")
+    again = DrivenJob(2, records=job.job.records(), grace_s=10.0, lost_after_s=3.0)
+    again.hello("a", engine_boot=77, engine_epoch=1)
+    assert again.hello("b", 2) == []
+    again.wait(9.9)
+    assert again.said.get(again.conns["b"], []) == []
+    assert again.status.phase == "open"
+    again.wait(0.2)
+    assert again.last("b", Welcome) == Welcome(77, 1)
+    assert again.last("a", Fence).cause == "restarted"
+
+
+def test_a_blink_of_a_process_lets_no_other_one_in() -> None:
+    job = open_job("a", "b")
+    before = job.conns["b"]
+    job.hello("b", 2)
+    newcomer = job.conns["b"]
+    job.tell(events.Gone(before))
+    job.wait(0.04)
+    assert job.hello("b", engine_boot=77, engine_epoch=1)[0] == Welcome(77, 1)
+    job.wait(5.0)
+    assert isinstance(job.said[newcomer][-1], Refused)
+    assert job.status.n_fences == {}
+
+
+def test_a_seat_of_a_connected_worker_is_waited_for_too() -> None:
+    job = open_job("a", "b")
+    assert job.hello("c", wanted_seat=0) == []
+    job.wait(3.1)
+    refused = job.last("c", Refused)
+    assert (refused.code, refused.held_by) == ("taken", "a")
+    assert refused.text == 'seat 0 ("a") is connected from a:1; it has the seat'
+    assert job.hello("d", wanted_seat=0) == []
+    job.gone("a")
+    job.wait(0.06)
+    assert job.last("d", Welcome) == Welcome(77, 0)
+
+
+def test_newcomers_are_bounded_and_end_with_their_connection_and_with_the_job() -> None:
+    job = open_job("a", "b", spares=0)
+    for incarnation in (2, 3):
+        assert job.hello("b", incarnation) == []
+    assert isinstance(job.hello("b", 4)[0], Refused), "as many as there are seats and spares"
+    job.tell(events.Gone(3))
+    assert job.hello("b", 5) == []
+    job.tell(events.End("enough"))
+    assert job.closed == {1, 2, 4, 5, 6}
 
 
 def test_spares_wait_for_a_seat() -> None:
@@ -142,14 +238,37 @@ def test_spares_wait_for_a_seat() -> None:
 
 
 def test_a_seat_that_is_restarted_too_often() -> None:
-    job = open_job("a", "b", restarts=2, restarts_s=100.0)
+    job = open_job("a", "b", restarts=2, restarts_s=20.0)
     for incarnation in (2, 3):
-        assert isinstance(job.hello("b", incarnation)[0], Welcome)
+        job.gone("b")
+        job.wait(0.06)
+        assert job.hello("b", incarnation) == [Welcome(77, 1)]
+    job.gone("b")
+    job.wait(0.06)
     [refused] = job.hello("b", 4)
     assert isinstance(refused, Refused)
     assert refused.code == "restarts"
-    assert 'seat 1 ("b") was restarted 2 times in 100 s' in refused.text
-    job.wait(101.0)
+    assert 'seat 1 ("b") was restarted 2 times in 20 s' in refused.text
+    job.wait(21.0)
+    assert job.hello("b", 5) == [Welcome(77, 1)]
+
+
+def test_a_restart_counts_after_a_process_that_has_left() -> None:
+    """A program that fails leaves the job on its way out."""
+    job = open_job("a", "b", min_size=1, max_size=2, restarts=2)
+    for incarnation in (2, 3, 4):
+        job.say("b", Leave("done", is_resting=True))
+        job.wait(1.1)
+        job.ready("a", 3)
+        job.ready("b", 3)
+        assert job.last("b", Refused).code == "ended"
+        answer = job.hello("b", incarnation)[0]
+        if incarnation < 4:
+            assert answer == Welcome(77, 1)
+            job.ready("b")
+            job.ready("a", 3)
+    assert isinstance(answer, Refused)
+    assert "seat 1 was restarted 2 times in 3600 s" in answer.text
 
 
 # --- Options ---

@@ -9,6 +9,7 @@ from softs_fast.coordination.job import events
 from softs_fast.coordination.job.messages import (
     Alarm,
     CheckpointBegin,
+    CheckpointDamaged,
     CheckpointEnd,
     Fault,
     Fence,
@@ -112,10 +113,10 @@ def test_what_is_said_of_another_epoch_changes_nothing() -> None:
 
 def test_a_process_that_is_started_again_ends_the_epoch_of_the_one_before() -> None:
     job = open_job("a", "b")
-    before = job.conns["b"]
-    assert job.hello("b", 2) == [Welcome(77, 1)]
-    assert isinstance(job.said[before][-1], Refused)
-    assert before in job.closed
+    job.gone("b")
+    assert job.hello("b", 2) == []
+    job.wait(0.05)
+    assert job.last("b", Welcome) == Welcome(77, 1)
     assert job.last("a", Fence).text == 'seat 1 ("b") was started again, as process 2 of b'
     job.ready("b")
     job.ready("a", 9)
@@ -343,6 +344,9 @@ def test_without_survivors_all_load_the_last_complete_checkpoint() -> None:
     for name in ("a", "b"):
         job.say(name, CheckpointEnd(1, 10, "ckpt/10"))
     for name in ("a", "b"):
+        job.gone(name)
+    job.wait(0.06)
+    for name in ("a", "b"):
         job.hello(name, 2)
         job.ready(name)
     table = job.last("a", Table)
@@ -352,6 +356,50 @@ def test_without_survivors_all_load_the_last_complete_checkpoint() -> None:
         (),
         "ckpt/10",
     )
+
+
+def with_checkpoints(*steps: int) -> DrivenJob:
+    """Return a job of which the workers have written checkpoints, and then were all lost."""
+    job = open_job("a", "b")
+    for step in steps:
+        for name in ("a", "b"):
+            job.say(name, CheckpointBegin(1, step, f"ckpt/{step}"))
+        for name in ("a", "b"):
+            job.say(name, CheckpointEnd(1, step, f"ckpt/{step}"))
+    job = restarted(job)
+    job.wait(3.1)
+    for name in ("a", "b"):
+        job.hello(name, 2)
+        job.ready(name)
+    return job
+
+
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before() -> None:
+    job = with_checkpoints(10, 20)
+    table = job.last("a", Table)
+    assert (table.resume_step, table.checkpoint) == (20, "ckpt/20")
+    job.say("b", CheckpointDamaged(table.epoch, 20, "ckpt/20"))
+    assert job.last("a", Fence).text == 'seat 1 ("b") has found checkpoint ckpt/20 of step 20 damaged'
+    for name in ("a", "b"):
+        job.ready(name, epoch=0)
+        job.say(name, Ready(WorkerState(), table.boot, table.epoch))
+    again = job.last("a", Table)
+    assert (again.resume_step, again.checkpoint, again.source_rank) == (10, "ckpt/10", None)
+    # What is said of another one changes nothing.
+    job.say("b", CheckpointDamaged(again.epoch, 20, "ckpt/20"))
+    assert job.status.phase == "open"
+    job.say("b", CheckpointDamaged(again.epoch, 10, "ckpt/10"))
+    assert job.status.phase == "failed"
+    assert job.status.reason == (
+        'seat 1 ("b") has found checkpoint ckpt/10 of step 10 damaged, and there is no other one; restore it, and begin '
+        "again"
+    )
+
+
+def test_only_the_last_checkpoints_are_remembered() -> None:
+    job = with_checkpoints(*range(1, 21))
+    kept = [one.step for one in job.job.records() if isinstance(one, events.Completed)]
+    assert kept == [*range(13, 21)]
 
 
 # --- A coordinator that is started again ---

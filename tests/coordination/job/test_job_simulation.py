@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from simulated_job import Process, World
+from simulated_job import EARLIER_BOOT, Process, World
 
 from softs_fast.coordination.job import events
+from softs_fast.coordination.job.messages import WorkerState
 from softs_fast.coordination.job.options import JobOptions
 
 SIZES = [
@@ -20,8 +21,23 @@ SIZES = [
 
 def options_of(seed: int) -> JobOptions:
     return JobOptions(
-        "job", **SIZES[seed % len(SIZES)], window_s=2.0, join_s=0.3, away_s=1.0, grace_s=1.0, stall_s=5.0
+        "job",
+        **SIZES[seed % len(SIZES)],
+        window_s=2.0,
+        join_s=0.3,
+        away_s=1.0,
+        grace_s=1.0,
+        stall_s=5.0,
+        lost_after_s=0.5,
     )
+
+
+def start_earlier(world: World, number: int, incarnation: int, *, wants: bool) -> None:
+    """Start a process of an earlier training, of which epochs and steps have numbers of their own."""
+    epoch = world.random.choice([1, 50, (1 << 53) - 1])
+    state = WorkerState(EARLIER_BOOT, epoch, world.random.choice([3, 300]))
+    process = Process(world, f"w{number}", incarnation, number if wants else None, state, ("earlier", state))
+    world.start(process)
 
 
 def start(world: World, number: int, incarnation: int, *, wants: bool) -> None:
@@ -29,7 +45,11 @@ def start(world: World, number: int, incarnation: int, *, wants: bool) -> None:
     step, weights = 0, None
     if world.saved and world.random.random() < 0.5:
         step, weights = max(world.saved.values(), key=lambda saved: saved[0])
-    world.start(Process(world, f"w{number}", incarnation, number if wants else None, step, weights))
+    world.start(
+        Process(
+            world, f"w{number}", incarnation, number if wants else None, WorkerState(committed=step), weights
+        )
+    )
 
 
 def harm(world: World, numbers: list[int], *, wants: bool, incarnations: dict[int, int]) -> None:
@@ -50,21 +70,26 @@ def harm(world: World, numbers: list[int], *, wants: bool, incarnations: dict[in
             "evict",
             "leave",
             "double",
+            "slow",
+            "slow",
+            "earlier",
         ]
     )
-    if what in ("kill", "drain", "evict", "leave", "double"):
-        incarnations[number] += 1
+    if what in ("kill", "drain", "evict", "leave", "double", "earlier"):
+        incarnations[number] = world.random.getrandbits(53)
     incarnation = incarnations[number]
 
     def restart() -> None:
         if world.processes[process.id] is process or not world.processes[process.id].is_alive:
             if process.is_alive:
                 process.kill()
-            start(world, number, incarnation, wants=wants)
+            (start_earlier if what == "earlier" else start)(world, number, incarnation, wants=wants)
 
-    if what == "kill":
+    if what in ("kill", "earlier"):
         process.kill()
         world.later(world.delay(1.0), restart)
+    elif what == "slow":
+        process.end_s = 8.0
     elif what == "stop":
         process.stop()
         world.later(world.delay(2.0), process.resume)
@@ -116,7 +141,7 @@ def run(seed: int) -> World:
         process = world.processes[f"w{number}"]
         if process.is_over or not process.is_alive:
             process.kill()
-            incarnations[number] += 1
+            incarnations[number] = world.random.getrandbits(53)
             start(world, number, incarnations[number], wants=wants)
     return world
 

@@ -179,17 +179,17 @@ def test_weights_that_were_copied_in_part_do_not_count(
     assert worker.said == m.WorkerState()
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_checkpoint_counts_when_it_is_loaded(worker: Worker, fails: bool) -> None:
+@pytest.mark.parametrize("fails_in", ["load", "barrier", None])
+def test_a_checkpoint_counts_when_all_have_loaded_it(worker: Worker, fails_in: str | None) -> None:
+    """Each member verifies some of the files, so one alone does not know that it has whole ones."""
     worker.fence(1)
-    worker.engine.is_lost = True
-    worker.fails_in = "load" if fails else None
-    if fails:
+    worker.fails_in, worker.engine.is_lost = fails_in, fails_in == "barrier"
+    if fails_in == "load":
         with pytest.raises(FloatingPointError):
             worker.open(2, 9, (), None)
     else:
         worker.open(2, 9, (), None)
-    assert worker.said == (m.WorkerState() if fails else m.WorkerState(7, 2, 9))
+    assert worker.said == (m.WorkerState() if fails_in else m.WorkerState(7, 2, 9))
 
 
 def test_loaders_take_the_samples_of_the_worker(worker: Worker) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from softs_fast.coordination.job.events import Drain, End
 from softs_fast.coordination.job.status import Status
 from softs_fast.coordination.node import Membership
 from softs_fast.coordination.session.calls import CoordinatorClient
+from softs_fast.durable import verify_manifest
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.loader.ranks import ranks_of_worker
 
@@ -116,6 +118,46 @@ def test_a_checkpoint_is_what_the_next_table_names(cluster: Cluster, make: Make)
     waits.join()
     assert (epoch.table.checkpoint, epoch.table.resume_step) == ("/a", 10)
     assert epoch.table.survivors == ()
+
+
+def test_of_the_checkpoints_the_newest_one_that_is_whole_is_used(
+    cluster: Cluster, make: Make, tmp_path: Path
+) -> None:
+    coordinator = cluster.coordinator("--size", "2")
+    members = [make(coordinator, seat) for seat in range(2)]
+    found: list[tuple[str, int] | str] = []
+
+    def begin_one(member: Membership) -> None:
+        try:
+            table = member.next_epoch(WATCHDOG_S).table
+            found.append((Path(table.checkpoint).name, table.resume_step))
+        except PeerLost as error:
+            found.append(str(error))
+
+    def begin() -> list[tuple[str, int] | str]:
+        found.clear()
+        threads = [threading.Thread(target=begin_one, args=[member]) for member in members]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+    begin()
+    for step in (10, 20):
+        folder = tmp_path / f"step-{step}"
+        folder.mkdir()
+        for number, member in enumerate(members):
+            with member.checkpoint(str(folder), step):
+                (folder / f"part-{number}").write_bytes(bytes(100) + bytes([step]))
+        assert verify_manifest(folder, "save") == {"part-0", "part-1"}
+    status_with(coordinator, lambda status: status.checkpoint is not None and status.checkpoint.step == 20)
+    (tmp_path / "step-20" / "part-1").write_bytes(bytes(101))
+    assert begin() == [("step-10", 10)] * 2
+    (tmp_path / "step-10" / "part-0").unlink()
+    for text in begin():
+        assert isinstance(text, str)
+        assert "step-10 of step 10 damaged, and there is no other one; restore it, and begin again" in text
 
 
 def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:

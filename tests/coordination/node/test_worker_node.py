@@ -117,9 +117,11 @@ def last_checkpoint(coordinator: Coordinator, step: int) -> str:
     raise AssertionError("the coordinator has ended")
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
 def test_workers_that_are_all_lost_go_on_from_the_last_complete_checkpoint(
-    cluster: Cluster, start: Start, tmp_path: Path
+    cluster: Cluster, start: Start, tmp_path: Path, is_damaged: bool
 ) -> None:
+    """Of which all files are whole: one flipped bit, and it is the one before."""
     coordinator = cluster.coordinator("--size", "2")
     options = {"folder": str(tmp_path), "pause_s": 0.005}
     trainers = [start(coordinator, one, n_steps=10_000, **options) for one in range(2)]
@@ -127,9 +129,15 @@ def test_workers_that_are_all_lost_go_on_from_the_last_complete_checkpoint(
     for trainer in trainers:
         trainer.kill()
     path = last_checkpoint(coordinator, 20)
+    step = int(path.rpartition("-")[2])
+    if is_damaged:
+        data = bytearray(Path(path).read_bytes())
+        data[len(data) // 2] ^= 4
+        Path(path).write_bytes(data)
+        step -= 10
     again = [start(coordinator, one, n_steps=400, model_seed=50 + one, **options) for one in range(2)]
     for trainer in again:
-        assert trainer.event("joined")["committed"] == int(path.rpartition("-")[2])
+        assert trainer.event("joined")["committed"] == step
     check(again, 400)
 
 

@@ -97,7 +97,7 @@ def test_workers_may_be_first(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [({"job": "another"}, "job"), ({"worker_id": "w9", "seat": 0}, "taken"), ({"incarnation": 0}, "older")],
+    [({"job": "another"}, "job"), ({"worker_id": "w9", "seat": 0}, "taken"), ({"incarnation": 0}, "taken")],
 )
 def test_a_worker_that_does_not_fit_is_refused_for_good(
     cluster: Cluster, options: dict[str, object], code: str

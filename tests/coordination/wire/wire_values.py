@@ -43,6 +43,7 @@ from_worker = st.one_of(
     st.builds(m.Leave, any_text),
     st.builds(m.CheckpointBegin, u64, u64, any_text),
     st.builds(m.CheckpointEnd, u64, u64, any_text),
+    st.builds(m.CheckpointDamaged, u64, u64, any_text),
 )
 fences = st.builds(
     m.Fence, u64, u64, st.sampled_from(get_args(m.Cause)), st.none() | u32, any_text, st.booleans()

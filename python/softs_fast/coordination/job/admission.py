@@ -10,8 +10,8 @@ from .messages import PROTOCOL, Hello, Refused
 from .options import MAX_TEXT, JobOptions
 from .seats import Seats, Worker
 
-# Evicted processes that are remembered.
-_MOST_EVICTED = 1024
+# Processes that are remembered because they may not take part any more.
+_MOST_ENDED = 1024
 # The largest numbers of the wire.
 _MAX_NUMBER = 1 << 53
 
@@ -31,16 +31,40 @@ class Admission:
     replaced: Worker | None = None
 
 
+@dataclass(frozen=True)
+class Contested:
+    """Another process has the name or the seat, and is connected, or may connect again in a moment.
+
+    If that connection ends, the newcomer takes the place; there is no other proof that the process before is dead.
+
+    Attributes:
+        refused: what the newcomer is told if the connection lasts.
+        is_connected: whether there is a connection now, or may be one in a moment.
+    """
+
+    refused: Refused
+    is_connected: bool
+
+
 @dataclass
 class Gate:
-    """What must be remembered of workers that are not there any more: bounded, whatever they do."""
+    """What must be remembered of workers that are not there any more: bounded, whatever they do.
 
-    evicted: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_MOST_EVICTED))
+    Attributes:
+        evicted: processes that were evicted, by name and incarnation.
+        replaced: processes of which others have taken the place.
+        used: seats that a process has had.
+        restarts: when seats were taken again.
+    """
+
+    evicted: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDED))
+    replaced: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDED))
+    used: set[int] = field(default_factory=set)
     restarts: dict[int, deque[float]] = field(default_factory=dict)
 
     def judge(
         self, options: JobOptions, seats: Seats, hello: Hello, identity: str | None, now_s: float
-    ) -> Admission | Refused:
+    ) -> Admission | Contested | Refused:
         """Return what becomes of a worker."""
         wrong = _mismatch(options, hello, identity)
         if wrong is not None:
@@ -51,43 +75,46 @@ class Gate:
                 f'worker "{hello.worker_id}" was evicted; start it again, so that it is another process',
             )
         known = seats.by_id.get(hello.worker_id)
+        if (hello.worker_id, hello.incarnation) in self.replaced:
+            there = "" if known is None else f", at {known.address or 'no address'}"
+            return Refused(
+                "older",
+                f'another process has taken the place of this one of worker "{hello.worker_id}"{there}; end this process, '
+                "or give it another worker id",
+                hello.worker_id,
+            )
         if known is None:
             return self._newcomer(options, seats, hello, now_s)
         if hello.incarnation == known.incarnation:
             return Admission(known.seat, known=known)
-        if hello.incarnation < known.incarnation and not known.is_missing(now_s, options.kept_s):
-            return Refused(
-                "older",
-                f'worker "{hello.worker_id}" runs as a later process than this one, at {known.address or "no address"}; '
-                "end this process, or give it another worker id",
-                known.id,
+        if known.is_present(now_s):
+            return Contested(
+                Refused(
+                    "taken",
+                    f'worker "{hello.worker_id}" is connected from {known.address or "no address"} as another process; '
+                    "end that process or evict it, or give this one another worker id",
+                    known.id,
+                ),
+                known.conn is not None,
             )
-        if known.seat is not None and not self._may_restart(options, known.seat, now_s):
-            return Refused(
-                "restarts",
-                f"{known.name} was restarted {options.restarts} times in {options.restarts_s:g} s, the most that this "
-                "job permits",
-            )
-        return Admission(known.seat, replaced=known)
+        return self._admit(options, known.seat, now_s, known) or Admission(known.seat, replaced=known)
 
-    def _newcomer(self, options: JobOptions, seats: Seats, hello: Hello, now_s: float) -> Admission | Refused:
+    def _newcomer(
+        self, options: JobOptions, seats: Seats, hello: Hello, now_s: float
+    ) -> Admission | Contested | Refused:
         seat = seats.choose(hello.wanted_seat, now_s, options.kept_s)
         if seat is not None:
-            before = seats.by_number.get(seat)
-            if before is not None and not self._may_restart(options, seat, now_s):
-                return Refused(
-                    "restarts",
-                    f"{before.name} was restarted {options.restarts} times in {options.restarts_s:g} s, the most that "
-                    "this job permits",
-                )
-            return Admission(seat)
+            return self._admit(options, seat, now_s, seats.by_number.get(seat)) or Admission(seat)
         wanted = hello.wanted_seat
         if wanted is not None and wanted in seats.by_number:
             holder = seats.by_number[wanted]
-            return Refused(
-                "taken",
-                f"{holder.name} is connected from {holder.address or 'no address'}; it has the seat",
-                holder.id,
+            return Contested(
+                Refused(
+                    "taken",
+                    f"{holder.name} is connected from {holder.address or 'no address'}; it has the seat",
+                    holder.id,
+                ),
+                holder.conn is not None,
             )
         if len(seats.spares()) >= options.spares:
             return Refused(
@@ -95,9 +122,24 @@ class Gate:
             )
         return Admission(None)
 
-    def _may_restart(self, options: JobOptions, seat: int, now_s: float) -> bool:
-        """Count a restart of a seat, if it is permitted."""
+    def _admit(
+        self, options: JobOptions, seat: int | None, now_s: float, before: Worker | None
+    ) -> Refused | None:
+        """Count that a process takes a seat, also one that the process before has left; return why it may not."""
+        if seat is not None and not self.take(options, seat, now_s):
+            return Refused(
+                "restarts",
+                f"{f'seat {seat}' if before is None else before.name} was restarted {options.restarts} times in "
+                f"{options.restarts_s:g} s, the most that this job permits",
+            )
+        return None
+
+    def take(self, options: JobOptions, seat: int, now_s: float) -> bool:
+        """Count that a process takes a seat, if that is no restart or one that is permitted; return whether it is."""
         if options.restarts is None:
+            return True
+        if seat not in self.used:
+            self.used.add(seat)
             return True
         times = self.restarts.setdefault(seat, deque())
         while times and times[0] <= now_s - options.restarts_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -9,6 +10,8 @@ from .events import Completed
 
 # Checkpoints that members may be writing at once.
 _MOST_OPEN = 16
+# Complete ones that are remembered, in case that later ones turn out to be damaged.
+_MOST_COMPLETE = 8
 
 
 @dataclass
@@ -16,12 +19,17 @@ class Checkpoints:
     """Of a job.
 
     Attributes:
-        last: the last complete one.
+        complete: the last complete ones, in their order.
         open: seats that have not written their part yet, by step and path.
     """
 
-    last: Completed | None = None
+    complete: deque[Completed] = field(default_factory=lambda: deque(maxlen=_MOST_COMPLETE))
     open: dict[tuple[int, str], set[int]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Completed | None:
+        """The last complete one."""
+        return self.complete[-1] if self.complete else None
 
     def begin(self, step: int, path: str, members: Iterable[int]) -> str:
         """Note that a member begins; return why it cannot, or an empty text."""
@@ -42,8 +50,16 @@ class Checkpoints:
         del self.open[step, path]
         completed = Completed(epoch, step, path)
         if self.last is None or step >= self.last.step:
-            self.last = completed
+            self.complete.append(completed)
         return completed
+
+    def drop(self, step: int, path: str) -> bool:
+        """Take a damaged one for incomplete, and return whether there is another one; the only one is kept."""
+        others = [one for one in self.complete if (one.step, one.path) != (step, path)]
+        if not others:
+            return False
+        self.complete = deque(others, _MOST_COMPLETE)
+        return True
 
     def abort(self) -> list[tuple[int, str]]:
         """Drop those that are not complete; return their steps and paths."""

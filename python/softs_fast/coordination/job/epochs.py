@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .events import Completed, Opened, Persist
+from .events import Booted, Completed, Opened, Persist
 from .forming import Formed, SeatView, Waiting, choose, form
-from .messages import Alarm, Cause, Fence, Member, Refused, Table, Welcome
+from .messages import Alarm, Cause, Fence, Member, Refused, Table, Welcome, WorkerState
 from .rolling import resume
 from .seats import Worker
 from .state import Phase, State
+
+# Numbers of epochs that workers of other coordinators claim count up to here: enough are left to count on.
+_MOST_CLAIMED = 1 << 52
 
 # --- Ends ---
 
@@ -47,6 +50,9 @@ def finish(state: State, phase: Phase, why: str) -> None:
         if worker.conn is not None:
             state.refuse(worker.conn, Refused("ended", f"the job has {phase}: {why}"))
         state.seats.remove(worker)
+    for conn in state.newcomers:
+        state.refuse(conn, Refused("ended", f"the job has {phase}: {why}"))
+    state.newcomers.clear()
     state.phase, state.reason, state.since_s = phase, why, state.now_s
 
 
@@ -86,6 +92,7 @@ def advance(state: State) -> list[Worker]:
 def deadlines(state: State) -> Iterator[float]:
     """Iterate over the times at which `advance` may have to do something; some may be past."""
     options = state.options
+    yield from (newcomer.until_s for newcomer in state.newcomers.values())
     for worker in () if state.seats.are_connected else state.seats:
         if worker.conn is None:
             yield worker.back_until_s
@@ -100,6 +107,7 @@ def deadlines(state: State) -> Iterator[float]:
         yield state.since_s + options.rejoin_s
     elif state.phase == "forming" and state.enough_since_s is not None:
         yield state.enough_since_s + options.window_s
+        yield state.enough_since_s + options.rejoin_s
 
 
 def _end_of_missing(state: State) -> None:
@@ -183,7 +191,7 @@ def _release_leaving(state: State) -> None:
 def _promote_spares(state: State) -> None:
     for worker in state.seats.spares():
         seat = state.seats.choose(None, state.now_s, state.options.kept_s)
-        if seat is None:
+        if seat is None or not state.gate.take(state.options, seat, state.now_s):
             return
         state.seats.add(worker, seat)
         state.tell(worker, Welcome(state.boot, seat))
@@ -239,7 +247,13 @@ def _result(state: State) -> Formed | Waiting:
     is_first = state.table is None
     since_s = state.enough_since_s if is_first else state.since_s
     is_over = since_s is not None and state.now_s >= since_s + state.options.window_s
-    views = [_view(state, worker) for worker in state.seats if not worker.is_leaving]
+    is_held = since_s is None or state.now_s < since_s + state.options.rejoin_s
+    was_unused = _was_unused(state)
+    views = [
+        _view(state, worker, is_held=is_held, was_unused=was_unused)
+        for worker in state.seats
+        if not worker.is_leaving
+    ]
     return form(state.options, views, is_first=is_first, is_over=is_over)
 
 
@@ -247,14 +261,23 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
     workers = [state.seats.by_number[seat] for seat in seats]
     checkpoint = state.checkpoints.last or Completed(0, 0, "")
     states = {rank: worker.ready for rank, worker in enumerate(workers) if worker.ready is not None}
-    way = resume(states, state.epoch_id, checkpoint.step)
+    way = resume(states, state.epoch_id, checkpoint.step, state.boots)
+    for rank, ready in states.items():
+        if ready.epoch and ready.boot not in state.boots and rank not in way.survivors:
+            state.log(
+                f"{workers[rank].name} comes from another training, with {ready.committed} steps of its epoch "
+                f"{ready.epoch}; it takes over the weights of this one",
+                is_warning=True,
+            )
+    for boot in state.adopt(states[rank].boot for rank in way.survivors if states[rank].epoch):
+        state.outputs.append(Persist(Booted(state.options.name, boot)))
     members = tuple(
         Member(rank, worker.number, worker.id, worker.incarnation, worker.address)
         for rank, worker in enumerate(workers)
     )
     table = Table(
         state.boot,
-        1 + max(state.epoch, *(ready.epoch for ready in states.values())),
+        1 + max([state.epoch, *(one.epoch for one in states.values() if one.epoch < _MOST_CLAIMED)]),
         members,
         way.step,
         way.roll,
@@ -264,6 +287,12 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
     )
     if state.table is not None:
         state.table_s = state.now_s - state.since_s
+    known = state.progress.top - 1
+    if way.step < known:
+        state.log(
+            f"steps {way.step + 1} to {known} are lost: no worker has their weights any more, and no checkpoint",
+            is_warning=True,
+        )
     state.enter(table)
     state.outputs.append(Persist(Opened(table)))
     state.log(
@@ -275,12 +304,37 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
         state.tell(worker, table)
 
 
-def _view(state: State, worker: Worker) -> SeatView:
+def _view(state: State, worker: Worker, *, is_held: bool, was_unused: bool) -> SeatView:
     ready = worker.ready
+    is_kept = not worker.is_missing(state.now_s, state.options.kept_s)
+    was_in = worker.was_member if state.table is None else state.is_member(worker)
+    is_survivor = ready is not None and _has_weights(state, ready, was_unused=was_unused)
     return SeatView(
         worker.number,
-        f"{worker.name}, which is {'away' if worker.conn is None else 'not ready'}",
+        f"{worker.name}, which is {'away' if worker.conn is None else 'not ready' if ready is None else 'ready'}",
         ready is not None,
-        ready is not None and (ready.boot, ready.epoch) == state.epoch_id,
-        worker.number in state.members and not worker.is_missing(state.now_s, state.options.kept_s),
+        is_survivor,
+        worker.number in state.members and is_kept,
+        is_held and is_kept and was_in and (ready is None or is_survivor),
     )
+
+
+def _was_unused(state: State) -> bool:
+    """Return whether no step of the last epoch was committed: a member has never had its engine."""
+    return any(
+        worker.ready is not None
+        and state.is_member(worker)
+        and (worker.ready.boot, worker.ready.epoch) != state.epoch_id
+        for worker in state.seats
+    )
+
+
+def _has_weights(state: State, ready: WorkerState, *, was_unused: bool) -> bool:
+    """Return whether a worker has the weights with which the training goes on."""
+    table = state.table
+    if table is None:
+        return ready.epoch > 0
+    if (ready.boot, ready.epoch) == state.epoch_id:
+        return True
+    is_own = not ready.epoch or ready.boot in state.boots
+    return was_unused and (table.source_rank is None or (is_own and ready.reach >= table.resume_step))

@@ -18,6 +18,7 @@ class SeatView:
         is_ready: whether its worker waits for a table.
         is_survivor: whether its worker was in the epoch before, and has its weights.
         is_expected: whether the table waits for it.
+        is_holder: whether its worker has the weights of the epoch before, or may say that it has them.
     """
 
     seat: int
@@ -25,6 +26,7 @@ class SeatView:
     is_ready: bool
     is_survivor: bool
     is_expected: bool
+    is_holder: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ def form(
     """Return the members of the next epoch, or why it is not opened.
 
     It is opened with all seats; or, after another one, if all that are expected are ready; or at the end of the window
-    with those that are ready. Survivors come before others, and low seats before high ones.
+    with those that are ready. Survivors come before others, and low seats before high ones. Without a survivor it is
+    not opened while there is a holder, which may still become ready, or its block whole: else the training would begin
+    anew, or go back to a checkpoint.
 
     Args:
         options: of the job.
@@ -68,6 +72,14 @@ def form(
     chosen = choose(options, ready, survivors)
     if len(chosen) == options.n_seats:
         return Formed(chosen)
+    holders = [view for view in views if view.is_holder]
+    if chosen and holders and survivors.isdisjoint(chosen):
+        names = ", ".join(view.name for view in holders)
+        return Waiting(
+            f"{len(ready)} workers are ready, but none that can be a member has the weights of the epoch before; "
+            f"waiting for {names}",
+            True,
+        )
     awaited = [view for view in views if view.is_expected and not view.is_ready]
     may_form = is_over or (not is_first and not awaited)
     if chosen and may_form:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...errors import ConfigError
 from . import epochs
-from .admission import Gate
+from .admission import Contested
 from .events import (
     Booted,
     Close,
@@ -28,6 +28,7 @@ from .events import (
 from .messages import (
     Cause,
     CheckpointBegin,
+    CheckpointDamaged,
     CheckpointEnd,
     Fault,
     Fence,
@@ -41,7 +42,7 @@ from .messages import (
 )
 from .options import MAX_TEXT, JobOptions
 from .seats import Seats, Worker
-from .state import State
+from .state import Newcomer, State
 from .status import Status, status_of
 
 
@@ -62,7 +63,8 @@ class Job:
     Invariants, which tests/coordination checks in thousands of histories:
         I1: one table per boot and epoch; the numbers of epochs only grow.
         I2: one process per seat.
-        I3: no table before each member of the epoch before was ready, or is no member of the new one.
+        I3: no table before each member of the epoch before was ready, or is no member of the new one; and none without
+            a member of the epoch before while one of them is connected or its seat is kept, until `rejoin_s`.
         I4: a message of an earlier epoch, connection or process changes nothing.
         I5: size, unit and blocks hold in every table.
         I6: ranks are 0 to n - 1 in the order of the seats.
@@ -77,9 +79,11 @@ class Job:
 
     def __init__(self, options: JobOptions, boot: int, now_s: float, records: Sequence[Record] = ()) -> None:
         self._state = State(options, boot, now_s, now_s, Seats(options.n_seats))
-        self._gate = Gate()
+        # Processes that wait for the end of a connection, at most.
+        self._most_newcomers = options.n_seats + options.spares
         self._wake_s = math.inf
         self._restore(records)
+        self._state.adopt([boot])
 
     def handle(self, now_s: float, event: Event) -> list[Output]:
         """Take an event; return what is to be done, in this order.
@@ -105,6 +109,7 @@ class Job:
                 self._resize(event)
             case End():
                 epochs.finish(state, "ended", event.why)
+        self._admit_newcomers()
         for worker in epochs.advance(state):
             self._evict(worker, "stalled", f"no progress for {state.options.stall_s:g} s")
         self._wake_s = min((at for at in epochs.deadlines(state) if at > state.now_s), default=math.inf)
@@ -122,12 +127,10 @@ class Job:
     def records(self) -> list[Record]:
         """Return what a coordinator after this one has to know."""
         state = self._state
-        found: list[Record] = [Booted(state.options.name, state.boot)]
+        found: list[Record] = [Booted(state.options.name, boot) for boot in state.boots]
         if state.table is not None:
             found.append(Opened(state.table))
-        if state.checkpoints.last is not None:
-            found.append(state.checkpoints.last)
-        return found
+        return [*found, *state.checkpoints.complete]
 
     def status(self, now_s: float) -> Status:
         """Return what the job does, and what it waits for."""
@@ -139,7 +142,7 @@ class Job:
         message = event.message
         worker = self._state.seats.by_conn.get(event.conn)
         if isinstance(message, Hello):
-            if worker is None:
+            if worker is None and event.conn not in self._state.newcomers:
                 self._admit(event.conn, message, event.identity)
             return
         # I4: of a connection that was closed, or one that has said no Hello.
@@ -161,6 +164,8 @@ class Job:
         match message:
             case Fault():
                 self._fail(worker, message)
+            case CheckpointDamaged():
+                self._damaged(worker, message)
             case CheckpointBegin():
                 refused = state.checkpoints.begin(message.step, message.path[:MAX_TEXT], state.members)
                 if refused:
@@ -189,7 +194,16 @@ class Job:
         if state.is_over:
             state.refuse(conn, Refused("ended", f"the job has {state.phase}: {state.reason}"))
             return
-        verdict = self._gate.judge(state.options, state.seats, hello, identity, state.now_s)
+        verdict = self._state.gate.judge(state.options, state.seats, hello, identity, state.now_s)
+        if isinstance(verdict, Contested):
+            until_s = state.now_s + state.options.lost_after_s
+            newcomer = state.newcomers.pop(conn, None) or Newcomer(hello, identity, until_s)
+            is_early = state.now_s < newcomer.until_s or not verdict.is_connected
+            if is_early and len(state.newcomers) < self._most_newcomers:
+                state.newcomers[conn] = newcomer
+                return
+            verdict = verdict.refused
+        state.newcomers.pop(conn, None)
         if isinstance(verdict, Refused):
             state.log(f'worker "{hello.worker_id[:200]}" is refused: {verdict.text}', is_warning=True)
             state.refuse(conn, verdict)
@@ -219,11 +233,15 @@ class Job:
             if state.fence is not None:
                 state.tell(worker, state.fence)
 
+    def _admit_newcomers(self) -> None:
+        """Admit processes for which a connection has ended; refuse those for which it has lasted."""
+        for conn, newcomer in list(self._state.newcomers.items()):
+            self._admit(conn, newcomer.hello, newcomer.identity)
+
     def _replace(self, before: Worker, hello: Hello) -> None:
         """Make room for a later process with the same name or seat."""
-        text = f'worker "{hello.worker_id}" was started again'
-        if before.conn is not None:
-            self._state.refuse(before.conn, Refused("older", text, hello.worker_id))
+        if before.id == hello.worker_id:
+            self._state.gate.replaced.append((before.id, before.incarnation))
         self._remove(
             before,
             "restarted",
@@ -255,7 +273,19 @@ class Job:
             f"a call of {worker.name} failed in step {fault.step}{hint}: {fault.text[:MAX_TEXT]}",
         )
 
+    def _damaged(self, worker: Worker, damaged: CheckpointDamaged) -> None:
+        """Have all load an older checkpoint; without one the job fails, because it must not begin anew in silence."""
+        state = self._state
+        text = f"{worker.name} has found checkpoint {damaged.path[:MAX_TEXT]} of step {damaged.step} damaged"
+        if state.table is None or damaged.path[:MAX_TEXT] != state.table.checkpoint:
+            return
+        if state.checkpoints.drop(damaged.step, damaged.path[:MAX_TEXT]):
+            epochs.end(state, "fault", worker.seat, text)
+        else:
+            epochs.finish(state, "failed", f"{text}, and there is no other one; restore it, and begin again")
+
     def _lose(self, conn: int) -> None:
+        self._state.newcomers.pop(conn, None)
         worker = self._state.seats.by_conn.get(conn)
         if worker is None:
             return
@@ -281,7 +311,7 @@ class Job:
             epochs.plan_end(self._state, "drained", worker.seat, f"{worker.name} is drained: {why}")
 
     def _evict(self, worker: Worker, cause: Cause, why: str) -> None:
-        self._gate.evicted.append((worker.id, worker.incarnation))
+        self._state.gate.evicted.append((worker.id, worker.incarnation))
         text = f"{worker.name} is evicted: {why}"
         if worker.conn is not None:
             self._state.refuse(worker.conn, Refused("evicted", text))
@@ -307,13 +337,15 @@ class Job:
         table = None
         for record in records:
             match record:
-                case Booted(job):
+                case Booted(job, boot):
+                    state.adopt([boot])
                     if job != state.options.name:
                         raise ConfigError(f'the state is of job "{job}", not of "{state.options.name}"')
                 case Opened():
                     table = record.table
+                    state.adopt([table.boot])
                 case Completed():
-                    state.checkpoints.last = record
+                    state.checkpoints.complete.append(record)
         if table is None:
             return
         highest = max(member.seat for member in table.members)

@@ -64,7 +64,7 @@ class Hello:
     Attributes:
         job: the name of the job.
         worker_id: of the worker, the same after a restart.
-        incarnation: of its process; a later process has a greater one.
+        incarnation: a random number of its process.
         wanted_seat: the number that the launcher gave it, if any.
         address: where other members reach it.
         last: what it has.
@@ -156,7 +156,16 @@ class CheckpointEnd:
     path: str
 
 
-FromWorker = Hello | Ready | Step | Fault | Leave | CheckpointBegin | CheckpointEnd
+@dataclass(frozen=True)
+class CheckpointDamaged:
+    """Was to load the checkpoint of a table, and has found files of it missing, cut or altered."""
+
+    epoch: int
+    step: int
+    path: str
+
+
+FromWorker = Hello | Ready | Step | Fault | Leave | CheckpointBegin | CheckpointEnd | CheckpointDamaged
 
 # --- To a worker ---
 

@@ -38,7 +38,9 @@ class JobOptions:
         grace_s: how long a coordinator that was restarted waits for the members of the open epoch.
         stall_s: a seat that is a step behind the others for so long is named in an alarm.
         evict_stalled: whether it is then taken away, too.
-        restarts: of one seat within `restarts_s`, at most; None for any number.
+        lost_after_s: how long a process waits for the connection of another one to end that has its name or its seat:
+            as long as pings take to find a dead one.
+        restarts: of one seat within `restarts_s`, at most, however the process before has ended; None for any number.
         restarts_s: see `restarts`.
 
     Raises:
@@ -60,6 +62,7 @@ class JobOptions:
     grace_s: float = 10.0
     stall_s: float = 300.0
     evict_stalled: bool = False
+    lost_after_s: float = 3.0
     restarts: int | None = None
     restarts_s: float = 3600.0
 
@@ -86,6 +89,7 @@ class JobOptions:
             "rejoin_s",
             "grace_s",
             "stall_s",
+            "lost_after_s",
             "restarts_s",
         ):
             value = getattr(self, name)

@@ -10,6 +10,7 @@ from ...errors import ConfigError
 from .messages import (
     Alarm,
     CheckpointBegin,
+    CheckpointDamaged,
     CheckpointEnd,
     Fault,
     Fence,
@@ -233,6 +234,13 @@ class Participant:
     def end_checkpoint(self, epoch: int, step: int, path: str) -> list[Action]:
         """It has written its part of a checkpoint that it began in an epoch, durably."""
         return self._say(CheckpointEnd(epoch, step, path))
+
+    def damaged(self) -> list[Action]:
+        """The checkpoint of the table is damaged: the epoch ends, and the next one has another checkpoint."""
+        table = self.table
+        if self.phase not in ("building", "member") or table is None:
+            return []
+        return self._say(CheckpointDamaged(table.epoch, table.resume_step, table.checkpoint))
 
     # --- Small things ---
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from .messages import Roll, WorkerState
@@ -25,7 +26,12 @@ class Resume:
     source: int | None
 
 
-def resume(states: Mapping[int, WorkerState], last: tuple[int, int] | None, checkpoint_step: int) -> Resume:
+def resume(
+    states: Mapping[int, WorkerState],
+    last: tuple[int, int] | None,
+    checkpoint_step: int,
+    own: Collection[int],
+) -> Resume:
     """Return how members go on.
 
     A step is: reduce, barrier, apply. A worker in doubt has reduced, and does not know whether all have. If a member of
@@ -36,22 +42,33 @@ def resume(states: Mapping[int, WorkerState], last: tuple[int, int] | None, chec
         states: what each member of the new epoch has, by rank.
         last: boot and number of the epoch before, as far as the coordinator knows; None if there was none.
         checkpoint_step: of the last complete checkpoint; 0 if there is none.
+        own: boots under which epochs of this training were opened. A worker of another training counts only if no
+            worker was in an epoch of this one: numbers of epochs say nothing about other trainings.
     """
     by_epoch: dict[tuple[int, int], list[int]] = {}
     for rank in sorted(states):
         if states[rank].epoch:
             by_epoch.setdefault((states[rank].boot, states[rank].epoch), []).append(rank)
-    # Numbers of epochs grow over all coordinators that hear of each other's; where they do not, the own one is later.
+    n_of_boot = Counter(state.boot for state in states.values())
+    # Numbers of epochs grow over all coordinators of a training; where they do not, the own one is later.
     newest = max(
         by_epoch,
-        key=lambda one: (one[1], one == last, max(states[rank].committed for rank in by_epoch[one])),
+        key=lambda one: (
+            one[0] in own,
+            0 if one[0] in own else n_of_boot[one[0]],
+            one[1],
+            one == last,
+            max(states[rank].committed for rank in by_epoch[one]),
+        ),
         default=None,
     )
     if newest is None:
         return _begin(states, checkpoint_step)
     ranks = by_epoch[newest]
     if newest != last and max(states[rank].committed for rank in ranks) < checkpoint_step:
-        # The epoch before has no survivor.
+        # The epoch before has no survivor. Steps of another training do not compare with those of this one.
+        if newest[0] in own:
+            states = {rank: one for rank, one in states.items() if not one.epoch or one.boot in own}
         return _begin(states, checkpoint_step)
     committed = max(states[rank].committed for rank in ranks)
     step = max(committed, min(states[rank].reach for rank in ranks))

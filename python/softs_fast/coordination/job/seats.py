@@ -25,6 +25,7 @@ class Worker:
         seat: its number; None for a spare.
         is_leaving: whether it leaves at the end of the present step.
         resting_since_s: since when it leaves, and is in no step; None if it may be in one.
+        was_member: whether it came with the state of an epoch.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Worker:
     seat: int | None = None
     is_leaving: bool = False
     resting_since_s: float | None = None
+    was_member: bool = False
 
     @property
     def number(self) -> int:
@@ -49,6 +51,10 @@ class Worker:
     def name(self) -> str:
         """How texts name it."""
         return f'spare "{self.id}"' if self.seat is None else f'seat {self.seat} ("{self.id}")'
+
+    def is_present(self, now_s: float) -> bool:
+        """Return whether it is connected, or may connect again as if it had not been away."""
+        return self.conn is not None or now_s < self.back_until_s
 
     def is_missing(self, now_s: float, kept_s: float) -> bool:
         """Return whether it has been away for longer than its seat is kept."""
@@ -116,6 +122,7 @@ class Seats:
         worker.conn = conn
         worker.address = hello.address
         worker.ready = worker.told = None
+        worker.was_member = hello.last.epoch > 0
         self.by_conn[conn] = worker
 
     def disconnect(self, worker: Worker) -> None:

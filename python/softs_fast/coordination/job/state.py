@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .admission import Gate
 from .checkpoints import Checkpoints
 from .events import Close, Log, Output, Send
-from .messages import Fence, Member, Refused, Table, ToWorker
+from .messages import Fence, Hello, Member, Refused, Table, ToWorker
 from .options import JobOptions
 from .progress import Progress
 from .seats import Seats, Worker
@@ -19,6 +20,23 @@ Phase = Literal["forming", "open", "fenced", "ended", "failed"]
 
 # Fences that the status shows.
 _MOST_SHOWN = 32
+# Boots of one training that are remembered.
+_MOST_BOOTS = 64
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """A process that waits until a connection of another one has ended, which has its name or its seat.
+
+    Attributes:
+        hello: that it has said.
+        identity: that its connection has proven.
+        until_s: when it is refused.
+    """
+
+    hello: Hello
+    identity: str | None
+    until_s: float
 
 
 @dataclass
@@ -40,6 +58,8 @@ class State:
         fence_since_s: when it was planned.
         enough_since_s: since when there are enough workers for the first epoch.
         joined_since_s: since when there are more workers than the open epoch has members.
+        boots: of this training: those under which its epochs were opened, the latest last.
+        newcomers: processes that wait for the end of a connection, by their own connection.
     """
 
     options: JobOptions
@@ -56,6 +76,9 @@ class State:
     fence_since_s: float = 0.0
     enough_since_s: float | None = None
     joined_since_s: float | None = None
+    boots: deque[int] = field(default_factory=lambda: deque(maxlen=_MOST_BOOTS))
+    newcomers: dict[int, Newcomer] = field(default_factory=dict)
+    gate: Gate = field(default_factory=Gate)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     progress: Progress = field(default_factory=Progress)
     fences: deque[Fence] = field(default_factory=lambda: deque(maxlen=_MOST_SHOWN))
@@ -85,6 +108,12 @@ class State:
             worker.id,
             worker.incarnation,
         )
+
+    def adopt(self, boots: Iterable[int]) -> list[int]:
+        """Count epochs of boots to this training; return those that did not count before."""
+        new = [boot for boot in dict.fromkeys(boots) if boot not in self.boots]
+        self.boots.extend(new)
+        return new
 
     def connected_members(self) -> Iterator[Worker]:
         """Iterate over the members that have a connection, by seat."""

@@ -9,17 +9,18 @@ from torch.distributed import Store
 __all__ = ["wait_for_members"]
 
 
-def wait_for_members(store: Store, size: int, timeout_s: float) -> None:
-    """Wait until all members of an epoch have called this; once an epoch.
+def wait_for_members(store: Store, size: int, timeout_s: float, what: str = "here") -> None:
+    """Wait until all members of an epoch have called this; once an epoch for each `what`.
 
     Args:
         store: of the epoch.
         size: number of members.
         timeout_s: how long to wait.
+        what: they are then, in one word.
 
     Raises:
         PeerLost: the epoch is over, or not all have come in time.
     """
-    if store.add("members that are here", 1) == size:
-        store.set("all are here", "")
-    store.wait(["all are here"], timedelta(seconds=timeout_s))
+    if store.add(f"members that are {what}", 1) == size:
+        store.set(f"all are {what}", "")
+    store.wait([f"all are {what}"], timedelta(seconds=timeout_s))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
-from ...errors import PeerLost, SoftsError
+from ...errors import DamagedError, PeerLost, SoftsError
 from ...loader.ranks import Ranks, set_ranks_of_worker
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
@@ -25,9 +25,10 @@ from ..job.messages import (
     WorkerState,
 )
 from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
-from ..launcher import default_worker_id, launched_job
+from ..launcher import default_worker_id, launched_job, new_incarnation
 from ..session.session import Session
 from ..session.store import SessionStore
+from .checkpoints import record_part, verify
 from .listener import Listener
 from .meeting import wait_for_members
 
@@ -118,7 +119,7 @@ class Membership:
         self._logger = logger or _log
         # Held for moments only.
         self._changed = threading.Condition()
-        self._machine = Participant(Hello(job, self._worker_id, time.time_ns() // 1000, seat, address))
+        self._machine = Participant(Hello(job, self._worker_id, new_incarnation(), seat, address))
         self._build: Build | None = None
         self._epoch: Epoch | None = None
         self._fence: Fence | None = None
@@ -184,7 +185,8 @@ class Membership:
     def next_epoch(self, timeout_s: float, why: str = "a member begins anew") -> Epoch:
         """Give up the present epoch, if there is one, and wait for the next one.
 
-        No call of the present one may be pending, nor may one write to anything any more.
+        No call of the present one may be pending, nor may one write to anything any more. The checkpoint of the next one
+        is verified; if it is damaged, the epoch after that one has an older checkpoint.
 
         Args:
             timeout_s: how long to wait.
@@ -194,6 +196,26 @@ class Membership:
             PeerLost: there was none in time, or there will be none.
         """
         end_s = time.monotonic() + timeout_s
+        while True:
+            epoch = self._next_epoch(end_s, why)
+            if epoch.table.source_rank is not None or not epoch.table.checkpoint:
+                return epoch
+            try:
+                verify(epoch.table, epoch.rank)
+                left_s = max(0.0, end_s - time.monotonic())
+                wait_for_members(epoch.store, epoch.size, left_s, "sure of the checkpoint")
+                return epoch
+            except DamagedError as error:
+                why = str(error)
+                self._logger.error("%s", why)
+                with self._changed:
+                    self._do(self._machine.damaged())
+            except PeerLost:
+                with self._changed:
+                    if self._fence is None and self._error is None:
+                        raise
+
+    def _next_epoch(self, end_s: float, why: str) -> Epoch:
         with self._changed:
             if self._epoch is not None:
                 if self._fence is None:
@@ -236,16 +258,24 @@ class Membership:
         """Write this member's part of a checkpoint; by all members.
 
         The body writes it, durably. The checkpoint counts once the bodies of all members have ended: only then does
-        the next table name it. If the epoch ends before, it is dropped.
+        the next table name it. If the epoch ends before, it is dropped. The last member records length and digest of
+        each file, in the file ``manifest`` of a folder or in ``PATH.manifest``; `next_epoch` verifies them.
 
         Args:
-            path: the same on each member, and different for each checkpoint.
+            path: the same on each member, and different for each checkpoint; a file or a folder that all members see, or
+                a name that is neither, such as a URL, which has no record.
             step: that it is of.
+
+        Raises:
+            OSError: the record cannot be written.
         """
         with self._changed:
-            number = 0 if self._epoch is None else self._epoch.table.epoch
+            epoch = self._epoch
+            number = 0 if epoch is None else epoch.table.epoch
             self._session.send(CheckpointBegin(number, step, path))
         yield
+        if epoch is None or not record_part(path, step, epoch.store, epoch.table, self._logger):
+            return
         with self._changed:
             self._session.send(CheckpointEnd(number, step, path))
 

@@ -25,6 +25,7 @@ class WorkerLink:
     """What the thread that trains and the thread of the session share.
 
     Attributes:
+        logger: what happens is logged to it.
         changed: notified when anything here changes. Held for moments only: never during a call of the engine.
         machine: decides; with the lock.
         strategy: the engine of the epoch; None if there is none.
@@ -48,7 +49,7 @@ class WorkerLink:
         credentials: ClientCredentials | None,
         logger: logging.Logger | None = None,
     ) -> None:
-        self._logger = logger or _log
+        self.logger = logger or _log
         self.changed = threading.Condition()
         self.machine = Participant(hello)
         self.strategy: Strategy | None = None
@@ -65,6 +66,11 @@ class WorkerLink:
     def epoch(self) -> int:
         """The number of the last epoch; 0 before the first one."""
         return 0 if self.machine.table is None else self.machine.table.epoch
+
+    @property
+    def store(self) -> SessionStore | None:
+        """The store of the epoch; None if there is none."""
+        return self._store
 
     def is_in(self, epoch: int) -> bool:
         """Return whether it is a member of an epoch; with the lock."""
@@ -169,7 +175,7 @@ class WorkerLink:
                 case Build():
                     self._build = action
                 case EndEngine(fence):
-                    self._logger.info("epoch %d is over: %s", fence.epoch, fence.text)
+                    self.logger.info("epoch %d is over: %s", fence.epoch, fence.text)
                     self._build = None
                     if self._in_call:
                         # The thread that is in the call drops the engine: no other one knows when the call has ended.
@@ -178,7 +184,7 @@ class WorkerLink:
                         self.drop_engine(fence.text)
                         self.do(self.machine.ended())
                 case Warn(text):
-                    self._logger.warning("%s", text)
+                    self.logger.warning("%s", text)
                 case GiveUp(refused):
                     self.error = PeerLost(f"the coordinator has refused this worker: {refused.text}")
         self.changed.notify_all()

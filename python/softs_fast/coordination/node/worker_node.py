@@ -13,20 +13,19 @@ from typing import Self
 import torch
 
 from ...collectives import ReduceOp, Strategy
-from ...errors import ConfigError, PeerLost
+from ...errors import ConfigError, DamagedError, PeerLost
 from ...loader.ranks import Ranks, set_ranks_of_worker
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, WorkerState
 from ..job.participant import Build
-from ..launcher import default_worker_id, launched_job, launched_seat
+from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
 from ..session.store import SessionStore
+from .checkpoints import record_part, verify
 from .engines import EngineOf, memory_engine
 from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import TICK_S, WorkerLink
-
-_log = logging.getLogger(__name__)
 
 # How long `close` waits for the end of the epoch.
 _CLOSE_S = 10.0
@@ -98,7 +97,7 @@ class WorkerNode:
         hello = Hello(
             job,
             self._worker_id,
-            time.time_ns() // 1000,
+            new_incarnation(),
             wanted,
             last=WorkerState(committed=committed),
         )
@@ -108,7 +107,6 @@ class WorkerNode:
         self._place = (-1, 0)
         self._has_weights = True
         self._is_checked = False
-        self._logger = logger or _log
         self._calls: StepCalls | None = None
         self._has_said_leave = False
         self._has_left = False
@@ -233,10 +231,16 @@ class WorkerNode:
 
         The body writes it, durably. The checkpoint counts once the bodies of all members of the epoch have ended: only
         then is it what workers load if none is left that has the weights. If the epoch ends before, it is dropped; write
-        another one after the next step.
+        another one after the next step. The last worker records length and digest of each file, in the file
+        ``manifest`` of a folder or in ``PATH.manifest``; a checkpoint that differs from it is not loaded, but the one
+        before.
 
         Args:
-            path: the same on each worker, and different for each checkpoint.
+            path: the same on each worker, and different for each checkpoint; a file or a folder that all workers see, or
+                a name that is neither, such as a URL, which has no record.
+
+        Raises:
+            OSError: the record cannot be written.
 
         Example:
             >>> def save(node, model, path):
@@ -246,9 +250,11 @@ class WorkerNode:
         """
         link = self._link
         with link.changed:
-            epoch, step = self.epoch, self.committed
+            epoch, step, store, table = self.epoch, self.committed, link.store, self._machine.table
             link.do(self._machine.begin_checkpoint(path))
         yield
+        if store is None or table is None or not record_part(path, step, store, table, link.logger):
+            return
         with link.changed:
             link.do(self._machine.end_checkpoint(epoch, step, path))
 
@@ -318,7 +324,7 @@ class WorkerNode:
         try:
             self._state.check()
         except ConfigError as error:
-            self._logger.error(
+            self._link.logger.error(
                 "a worker that is replaced could not copy the state of this training: %s", error
             )
 
@@ -343,8 +349,8 @@ class WorkerNode:
         try:
             if build.duty in ("keep", "apply") and not self._has_weights:
                 raise ConfigError(
-                    "no worker has valid weights from which this one could copy, since its own were lost in a step that "
-                    "could not be applied; restart the job from a checkpoint"
+                    "no worker has valid weights from which this one could copy: its own were lost when a step could not "
+                    "be applied, or a state or checkpoint not be loaded; restart the job from a checkpoint"
                 )
             if build.duty == "apply":
                 self._apply()
@@ -355,9 +361,9 @@ class WorkerNode:
                     raise ConfigError(
                         f'no worker has the weights, and all are to load checkpoint "{table.checkpoint}"; give load='
                     )
+                verify(table, build.rank)
                 self._set_weights(None)
                 self._load(table.checkpoint)
-                self._set_weights(after)
             self._state.drop_gradients()
             store = SessionStore(link.session, self._job, table)
             link.meet(store)
@@ -370,7 +376,16 @@ class WorkerNode:
             if table.source_rank is not None and len(table.survivors) < len(table.members):
                 self._copy(strategy, table.source_rank, None if build.duty in ("keep", "apply") else after)
             strategy.barrier()
+            if build.duty == "load":
+                # Each member has verified some of the files, and now all have.
+                self._set_weights(after)
         except PeerLost as error:
+            link.failed(str(error))
+            return
+        except DamagedError as error:
+            with link.changed:
+                link.do(self._machine.damaged())
+            link.logger.error("%s", error)
             link.failed(str(error))
             return
         except BaseException as error:
@@ -392,7 +407,7 @@ class WorkerNode:
         if strategy.rank == source:
             refusal = self._state.send(strategy)
             if refusal:
-                self._logger.error("a new worker cannot copy the state of this one: %s", refusal)
+                self._link.logger.error("a new worker cannot copy the state of this one: %s", refusal)
             return
         try:
             states = self._state.receive(strategy, source)
@@ -400,7 +415,7 @@ class WorkerNode:
             if after is not None:
                 raise
             # What this worker has is valid, and it goes on with the others.
-            self._logger.error("a new worker cannot copy the state of another one: %s", error)
+            self._link.logger.error("a new worker cannot copy the state of another one: %s", error)
             return
         if after is not None:
             self._set_weights(None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,8 +22,10 @@ from ..job.messages import (
     Refused,
     Table,
     ToWorker,
+    Welcome,
     WorkerState,
 )
+from ..launcher import new_incarnation
 from ..wire.requests import (
     EndCheckpointRequest,
     EndCheckpointResponse,
@@ -177,11 +178,8 @@ class HeartbeatWorkers:
         worker = _Worker(request.worker_id, identity, self._ready, self._remove)
         worker.number = self._driver.connect(worker)
         self._workers[request.worker_id] = worker
-        # Later processes need greater numbers, also across restarts of the coordinator.
-        incarnation = time.time_ns() // 1000
-        hello = Hello(self._job, request.worker_id, incarnation, address=request.address)
+        hello = Hello(self._job, request.worker_id, new_incarnation(), address=request.address)
         self._driver.receive(worker.number, hello, identity)
-        self._ready(worker)
         return worker
 
     def _ready(self, worker: _Worker) -> None:
@@ -240,6 +238,9 @@ class _Worker:
     def send(self, message: ToWorker, data: bytes) -> None:
         """Note a message."""
         match message:
+            case Welcome():
+                # It may have waited for the end of another process of its name.
+                self._loop.call_soon(self._say_ready, self)
             case Table():
                 self.table, self.is_fenced = message, False
                 self.told = message.boot, message.epoch

@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import EndpointInUse
 from ..addresses import parse_address
 from ..credentials import ServerCredentials
-from ..job.events import Record
+from ..job.events import Booted, Record
 from ..job.job import Job
 from ..job.options import JobOptions
 from ..pings import Pings
@@ -173,7 +173,11 @@ class Coordinator:
                     self._options.state,
                 )
         now_s = asyncio.get_running_loop().time()
-        machine = self._make_machine(self._job, secrets.randbits(64), now_s, records)
+        boot = secrets.randbits(64)
+        machine = self._make_machine(self._job, boot, now_s, records)
+        if state is not None:
+            # Before the first epoch, too, the file tells of which job it is.
+            state.append(Booted(self._job.name, boot))
         self._driver = Driver(machine, state, self._options.logger)
         guard = Guard(self._options.credentials, self.port, logger=self._options.logger)
         most = self._job.n_seats + self._job.spares + _MORE_WORKERS

@@ -51,6 +51,7 @@ _FROM_WORKER: dict[str, type] = {
     "leave": m.Leave,
     "checkpoint_begin": m.CheckpointBegin,
     "checkpoint_end": m.CheckpointEnd,
+    "checkpoint_damaged": m.CheckpointDamaged,
 }
 _TO_WORKER: dict[str, type] = {
     "welcome": m.Welcome,
