@@ -97,6 +97,15 @@ def a_mean_is_over_all_ranks(strategy: Strategy, rank: int, size: int) -> None:
     part = torch.empty(1)
     strategy.reduce_scatter(part, torch.full((size,), values[rank]), "mean")
     assert [float(tensor), float(gradients["a"]), float(part)] == pytest.approx([wanted] * 3)
+    # Sums of half precision overflow where their mean does not.
+    half = torch.full((3,), 30000.0 + 1024 * rank, dtype=torch.float16)
+    halves = {"small": half.clone(), "large": half.repeat(20_000), "other": half.clone().float()}
+    strategy.all_reduce(half, "mean")
+    strategy.all_reduce_gradients(halves)
+    for one in (half, *halves.values()):
+        torch.testing.assert_close(
+            one.float(), torch.full_like(one.float(), 30000.0 + 512 * (size - 1)), rtol=2e-3, atol=0
+        )
     total = torch.tensor([values[rank]])
     strategy.all_reduce(total)
     assert float(total) == sum(values)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +35,35 @@ def trained(rank: int, state: DDPState | None, *, views: bool) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
 
 
+def heads(rank: int, state: DDPState | None, *, views: bool) -> torch.Tensor:
+    """Train heads that no rank uses after the first step, or some ranks only; returns their weights."""
+    torch.manual_seed(0)
+    net = torch.nn.ModuleDict({name: torch.nn.Linear(4, 1) for name in ("body", "unused", "some")})
+
+    class Model(torch.nn.Module):
+        net: torch.nn.ModuleDict
+
+        def forward(self, row: torch.Tensor, names: list[str]) -> torch.Tensor:
+            return torch.stack([self.net[name](row).mean() for name in names]).sum()
+
+    whole = Model()
+    whole.net = net
+    model = DistributedDataParallel(whole, find_unused_parameters=True, gradient_as_bucket_view=views)
+    if state is not None:
+        model.register_comm_hook(state, ddp_hook)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        names = ["body", *(["unused"] if step == 0 else []), *(["some"] if rank == 0 else [])]
+        model(torch.full((2, 4), 1.0 + step + rank), names).backward()
+        optimizer.step()
+    if state is not None:
+        state.close()
+    found = dict(net.named_parameters())
+    assert [name for name, one in found.items() if one.grad is None] == ["unused.weight", "unused.bias"]
+    return torch.cat([one.detach().flatten() for one in found.values()])
+
+
 def with_and_without(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[float]:
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=size)
     with ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, dist.group.WORLD) as strategy:
@@ -50,6 +78,17 @@ def with_and_without(say: Callable[[Any], None], rank: int, size: int, folder: s
                 narrow = trained(rank, DDPState(strategy, compress=compress), views=views)
                 assert not torch.equal(narrow, ours)
                 assert torch.allclose(narrow, ours, atol=5e-3)
+            stock, with_heads = (heads(rank, state, views=views) for state in (None, DDPState(strategy)))
+            assert torch.allclose(stock, with_heads, rtol=1e-5, atol=1e-6)
+        sparse = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True)))
+        refuses = DDPState(strategy)
+        sparse.register_comm_hook(refuses, ddp_hook)
+        with pytest.raises(
+            ConfigError, match=r'gradient of parameter "0\.weight" is float32 of layout sparse_coo'
+        ):
+            sparse(torch.tensor([rank, 3])).sum().backward()
+        assert isinstance(refuses.error, ConfigError)
+        refuses.close()
         closed = DDPState(strategy)
         closed.close()
         with pytest.raises(ConfigError, match="closed"):
@@ -94,13 +133,3 @@ def test_a_failure_is_raised_by_backward(tmp_path: Path) -> None:
     for_ddp, kept = ranks.run(breaks, 2, str(tmp_path))[0]
     assert "rank 1" in kept
     assert kept in for_ddp
-
-
-def test_sparse_gradients_are_refused_by_the_shape_of_their_parameter() -> None:
-    weight = torch.ones(10, 3)
-    bucket: Any = SimpleNamespace(buffer=weight.to_sparse, parameters=lambda: [weight])
-    with (
-        DDPState(ShmStrategy()) as state,
-        pytest.raises(ConfigError, match=r"parameters of shapes \[10, 3\] are sparse_coo"),
-    ):
-        ddp_hook(state, bucket)

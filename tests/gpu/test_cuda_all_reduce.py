@@ -135,6 +135,8 @@ def reduces_gradients(
         assert own["whole"].tolist() == [(size - 1) // 2, 10]
         assert torch.equal(own["turned"].cpu(), torch.arange(600).view(20, 30) * mean)
         strategy.all_reduce_gradients({})
+        strategy.all_reduce_gradients({"unused": None, "one": own["one"]})
+        strategy.all_reduce_gradients({"unused": None})
 
 
 @pytest.mark.parametrize(("schedule", "in_kernel"), WAYS)

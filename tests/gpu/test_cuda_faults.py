@@ -223,6 +223,7 @@ def different_calls(say: Say, rank: int, size: int, folder: str) -> list[str]:
             lambda: strategy.barrier() if odd else strategy.all_reduce(made(100_000)),
             lambda: strategy.broadcast_tensor(made(4), root=rank),
             lambda: strategy.all_reduce_gradients({"same": made(2), "b" if odd else "a": made(3)}),
+            lambda: strategy.all_reduce_gradients({"c": None if odd else made(3), "same": made(2)}),
             lambda: (
                 strategy.reduce_scatter(made(4), made(size * 4))
                 if odd
@@ -245,7 +246,8 @@ def different_calls(say: Say, rank: int, size: int, folder: str) -> list[str]:
 def test_calls_that_differ_are_an_error_that_says_how(tmp_path: Path) -> None:
     told = ranks.run(different_calls, 3, str(tmp_path))
     assert told[0] == told[1] == told[2]
-    shapes, dtypes, scales, kinds, roots, gradients, others = told[0]
+    shapes, dtypes, scales, kinds, roots, gradients, nones, others = told[0]
+    assert '"c": float32 [3] on rank 0, 2; no gradient on rank 1' in nones
     assert "all_reduce sum of float32 [2, 3] on rank 1" in shapes
     assert "bfloat16 [4] on rank 0, 2" in dtypes
     assert "by float32 times 2.0 into float32 on rank 1" in scales

@@ -209,6 +209,49 @@ def test_which_share_a_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share(worker, rank=0, world_size=1) == (2, 3)
 
 
+def test_workers_of_a_job_share_a_stream_without_torch_distributed(
+    numbered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "_of_worker", ranks.Ranks(1, 3))
+    loader = SoftDataLoader(*FIRST, batch_size=2, ordered=True)
+    batches = iter(loader)
+    assert numbers_of(next(batches)) == [1, 4]
+    # Another epoch of the job with the same place, and then one of another size.
+    ranks.set_ranks_of_worker(ranks.Ranks(1, 3))
+    assert numbers_of(next(batches)) == [7, 10]
+    ranks.set_ranks_of_worker(ranks.Ranks(1, 2))
+    for again in (batches, batches, iter(loader)):
+        with pytest.raises(ConfigError, match=r"was rank 1 of 3 when it began.*is rank 1 of 2 now"):
+            next(again)
+    new = SoftDataLoader(*FIRST, batch_size=2, ordered=True)
+    assert numbers_of(next(iter(new))) == [1, 3]
+    # The job is over, and what was begun goes on.
+    ranks.set_ranks_of_worker(None)
+    assert numbers_of(next(iter(new))) == [5, 7]
+    for one in (loader, new):
+        one.soft_dataset.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stream_that_was_begun_before_the_job_is_refused(
+    numbered: None, monkeypatch: pytest.MonkeyPatch, num_workers: int
+) -> None:
+    monkeypatch.setattr(ranks, "_of_worker", None)
+    workers = {"num_workers": num_workers, "multiprocessing_context": "fork" if num_workers else None}
+    loader, given = (
+        SoftDataLoader(*FIRST, batch_size=2, ordered=True, **workers, **place)
+        for place in ({}, {"rank": 0, "world_size": 1})
+    )
+    batches, others = iter(loader), iter(given)
+    assert numbers_of(next(batches)) == numbers_of(next(others)) == [0, 1]
+    ranks.set_ranks_of_worker(ranks.Ranks(0, 2))
+    with pytest.raises(ConfigError, match="is rank 0 of 2 now"):
+        next(batches)
+    assert numbers_of(next(others)) == [2, 3], "what is given counts"
+    for one in (loader, given):
+        one.soft_dataset.close()
+
+
 def test_a_process_that_is_no_worker_asks_its_own_torch(
     numbered: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ model = DistributedDataParallel(net, gradient_as_bucket_view=True)
 model.register_comm_hook(DDPState(strategy), ddp_hook)
 """
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Self
 
 import torch
 from torch.distributed import GradBucket
+from torch.nn.parallel import DistributedDataParallel
 
 from softs_fast.collectives.cuda.strategy import CudaStrategy
 from softs_fast.collectives.strategy import ReduceOp, Strategy
@@ -122,15 +124,25 @@ def ddp_hook(state: DDPState, bucket: GradBucket) -> torch.futures.Future[torch.
     optimizer reads.
 
     Raises:
-        ConfigError: the state is closed, or gradients are sparse, as of `torch.nn.Embedding(sparse=True)`; `backward()`
-            raises it on all ranks.
+        ConfigError: The state is closed, or a gradient is sparse; the text names its parameter.
     """
     buffer = bucket.buffer()
     if buffer.layout is not torch.strided:
-        # DDP tells a hook no names.
-        shapes = ", ".join(str(list(parameter.shape)) for parameter in bucket.parameters())
-        raise ConfigError(
-            f"gradients of parameters of shapes {shapes} are {str(buffer.layout).removeprefix('torch.')}; expected dense "
-            "ones: make their modules with sparse=False"
+        names = ", ".join(f'"{_name_of(parameter)}"' for parameter in bucket.parameters())
+        state.error = ConfigError(
+            f"the gradient of parameter {names} is {name_of(buffer.dtype)} of layout "
+            f"{str(buffer.layout).removeprefix('torch.')}; the hook reduces dense ones: make the module without "
+            "sparse=True, or leave out the hook"
         )
+        raise state.error
     return state.submit(buffer)
+
+
+def _name_of(parameter: torch.Tensor) -> str:
+    """Return the name of a parameter in its model: torch tells a hook none, so all models of the process are asked."""
+    for model in gc.get_objects():
+        if issubclass(type(model), DistributedDataParallel):
+            for name, one in model.module.named_parameters():
+                if one is parameter:
+                    return str(name)
+    return f"of shape {list(parameter.shape)}"

@@ -173,12 +173,15 @@ class Engine:
         return every
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp) -> None:
-        """Reduce in place. Groups add 16-bit floats in 16 bits."""
+        """Reduce in place. Groups add 16-bit floats in 16 bits, so a mean of them is divided before, as by DDP."""
         lent, group_op = _reducible(self._placed(tensor), op)
+        divides_first = op is ReduceOp.MEAN and lent.is_floating_point() and lent.element_size() == 2
+        if divides_first:
+            divide(lent, self.size)
         options = dist.AllreduceOptions()
         options.reduceOp = group_op
         self._wait(self._usable.allreduce([lent], options))
-        if op is ReduceOp.MEAN:
+        if op is ReduceOp.MEAN and not divides_first:
             divide(lent, self.size)
         if lent.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(lent)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +13,24 @@ from softs_fast.collectives.tensors import DTYPE_CODES, describe, op_code
 from softs_fast.errors import ConfigError
 from softs_fast.tensors.local import local_tensor, mark_written, shard_of
 
-__all__ = ["Gradients"]
+__all__ = ["Gradients", "joined"]
 
 _NONE = "no gradient"
+# A call between processes takes longer than to copy so much.
+_SMALL_BYTES = 1 << 16
+
+
+@contextmanager
+def joined(tensors: Sequence[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:
+    """Yield tensors of one dtype as one flat tensor on a device; what becomes of it is copied back at the end.
+
+    Nothing is copied back if the block raises.
+    """
+    flat = torch.cat([tensor.detach().reshape(-1).to(device) for tensor in tensors])
+    yield flat
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.detach().copy_(part.view(tensor.shape))
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,14 @@ class Gradients:
         for tensor in self.tensors.values():
             found.setdefault(tensor.dtype, []).append(tensor)
         return found
+
+    def runs(self) -> Iterator[list[torch.Tensor]]:
+        """Iterate over the tensors that are best reduced in one call: small ones of a dtype, and each of the others."""
+        for tensors in self.by_dtype().values():
+            small = [one for one in tensors if one.numel() * one.element_size() <= _SMALL_BYTES]
+            if small:
+                yield small
+            yield from ([one] for one in tensors if one.numel() * one.element_size() > _SMALL_BYTES)
 
     def raise_if_refused(self) -> None:
         """Raise the error about an unsuitable tensor, which all ranks have."""

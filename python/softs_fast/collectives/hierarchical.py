@@ -10,7 +10,7 @@ from typing import Self
 import torch
 
 from softs_fast.collectives.bounded_store import BoundedStore
-from softs_fast.collectives.gradients import Gradients
+from softs_fast.collectives.gradients import Gradients, joined
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.meter import Lap, Meter
@@ -166,11 +166,8 @@ class HierarchicalStrategy(Strategy):
             own.raise_if_refused()
             for tensors in own.by_dtype().values():
                 # One flat tensor, because each of many small ones would wait for the network.
-                flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
-                levels.all_reduce(flat, ReduceOp(op), lap)
-                parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-                for tensor, part in zip(tensors, parts, strict=True):
-                    tensor.detach().copy_(part.view(tensor.shape))
+                with joined(tensors, torch.device("cpu")) as flat:
+                    levels.all_reduce(flat, ReduceOp(op), lap)
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM

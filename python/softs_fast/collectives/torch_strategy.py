@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from softs_fast.collectives import agreement
 from softs_fast.collectives.engine import Engine
-from softs_fast.collectives.gradients import Gradients
+from softs_fast.collectives.gradients import Gradients, joined
 from softs_fast.collectives.meter import Meter
 from softs_fast.collectives.nccl_engine import NcclEngine
 from softs_fast.collectives.rendezvous import as_rendezvous
@@ -26,7 +26,7 @@ class TorchStrategy(Strategy):
 
     It is the engine between nodes, and a reference for comparison. Before each call the calls of the ranks are compared
     by one small all-gather, so that different calls are an error and neither a hang nor a mix of tensors. 16-bit floats
-    are summed in 16 bits.
+    are summed in 16 bits; for a mean they are divided before, as by DDP, so that the sum does not overflow.
 
     Args:
         process_group: the group to use, of any backend; None makes gloo connections in `init`.
@@ -243,8 +243,12 @@ class TorchStrategy(Strategy):
         with self._call("all_reduce", *own.tensors.values()) as engine:
             self._agree(engine, f"all_reduce_gradients {op}", own.manifest)
             own.raise_if_refused()
-            for tensor in own.tensors.values():
-                engine.all_reduce(tensor, ReduceOp(op))
+            for tensors in own.runs():
+                if len(tensors) == 1:
+                    engine.all_reduce(tensors[0], ReduceOp(op))
+                    continue
+                with joined(tensors, tensors[0].device) as flat:
+                    engine.all_reduce(flat, ReduceOp(op))
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM

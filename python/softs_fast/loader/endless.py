@@ -22,7 +22,7 @@ from ..market import Client, Medium
 from .plan import SINGLE_SAMPLES, IterationPlan
 from .product.source import ProductSource
 from .product.subscription import MAX_PRODUCTS, Stride, Subscription
-from .ranks import Ranks, checked_ranks, ranks_of_process
+from .ranks import Ranks, checked_ranks, ranks_of_process, ranks_of_worker
 from .readers.choice import make_reader
 from .readers.device import check_on_device, is_on_device
 from .readers.views import check_zero_copy
@@ -69,6 +69,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._given_ranks = checked_ranks(options.rank, options.world_size)
         # In a worker that was not forked: those of its trainer.
         self._trainers_ranks: Ranks | None = None
+        # With which this process has begun to take samples, and the place in a job for which that was checked last.
+        self._begun_as: Ranks | None = None
+        self._checked_for: Ranks | None = None
         self.source = source
         self.endpoint = endpoint
         self.num_slots = options.num_slots
@@ -168,7 +171,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         stride = Stride() if worker is None else Stride(worker.id * run, run, worker.num_workers * run)
         # torch may end a worker that has failed with a signal, which leaves no time to clean up.
         on_error = None if worker is None else self.close
-        return SampleIterator(lambda: self.begin(plan, self.own_positions(), stride), on_error)
+        return SampleIterator(
+            lambda: self.begin(plan, self.own_positions(), stride), on_error, self.check_ranks
+        )
 
     def begin_workers(self, n_workers: int) -> ctypes.Array[ctypes.c_uint64]:
         """Return where the workers that a loader starts now call `note_used`; they go on after those of the last ones."""
@@ -234,6 +239,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             "_open": None,
             "_used_by_workers": None,
             "_locks": {},
+            "_begun_as": None,
             "_trainers_ranks": self._ranks(),
         }
 
@@ -257,6 +263,25 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
     def own_positions(self) -> dict[str, int]:
         """Return how many samples of each product this process has handed out; a worker begins without its trainer's."""
         return self._positions.setdefault(os.getpid(), {})
+
+    def check_ranks(self) -> None:
+        """Check that this process is the rank that it was when it began to take samples.
+
+        Raises:
+            ConfigError: It is another one: the workers of its job have changed.
+        """
+        place = ranks_of_worker()
+        if self._begun_as is not None and (place is None or place is self._checked_for):
+            return
+        ranks, self._checked_for = self._ranks(), place
+        self._begun_as = self._begun_as or ranks
+        if ranks != self._begun_as:
+            self._checked_for = None
+            was, now = (f"rank {one.rank} of {one.world_size}" for one in (self._begun_as, ranks))
+            raise ConfigError(
+                f"this process was {was} when it began to take samples, and is {now} now, so that ranks would take the same "
+                "samples; make a new loader when the workers of the job change, or give rank= and world_size="
+            )
 
     def _ranks(self) -> Ranks:
         """Return which of the processes that share the streams this one is, or is a worker of."""

@@ -8,7 +8,7 @@ import torch.distributed
 
 from ..errors import ConfigError
 
-__all__ = ["Ranks", "checked_ranks", "ranks_of_process"]
+__all__ = ["Ranks", "checked_ranks", "ranks_of_process", "ranks_of_worker", "set_ranks_of_worker"]
 
 
 class Ranks(NamedTuple):
@@ -34,8 +34,22 @@ def checked_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
     return Ranks(rank, world_size)
 
 
+def set_ranks_of_worker(ranks: Ranks | None) -> None:
+    """Note the place of this process in a job without torch.distributed, whose workers may change; None to forget it."""
+    global _of_worker
+    _of_worker = ranks
+
+
+def ranks_of_worker() -> Ranks | None:
+    """Return the place that was noted last, the same object until another one is noted."""
+    return _of_worker
+
+
 def ranks_of_process() -> Ranks:
-    """Return what torch.distributed says; without it this process is the only one."""
+    """Return what torch.distributed says, else the place in a job; without both this process is the only one."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())
-    return Ranks(0, 1)
+    return _of_worker or Ranks(0, 1)
+
+
+_of_worker: Ranks | None = None

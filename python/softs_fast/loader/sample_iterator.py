@@ -159,12 +159,17 @@ class SampleIterator:
     Args:
         begin: returns the samples and what makes items of them; called at the first request.
         on_error: called when an exception leaves the iterator; the next request calls `begin` again then.
+        check: Called at each request before samples are taken; None: nothing is.
     """
 
     def __init__(
-        self, begin: Callable[[], tuple[Stream, Reader]], on_error: Callable[[], None] | None = None
+        self,
+        begin: Callable[[], tuple[Stream, Reader]],
+        on_error: Callable[[], None] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self._begin = begin
+        self._check = check
         self._on_error = on_error
         self._begun: tuple[Stream, Reader] | None = None
         self._returned_at = float("inf")
@@ -175,6 +180,8 @@ class SampleIterator:
     def __next__(self) -> Any:
         is_busy = time.perf_counter() - self._returned_at >= _BUSY_S
         try:
+            if self._check is not None:
+                self._check()
             if self._begun is None:
                 self._begun = self._begin()
             stream, reader = self._begun

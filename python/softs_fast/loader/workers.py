@@ -73,9 +73,11 @@ class BatchesOfWorkers:
 
     def __init__(self, dataset: EndlessDataset, plan: IterationPlan, options: WorkerOptions) -> None:
         self._source = dataset.source
+        self._check = dataset.check_ranks
         self._is_ordered = dataset.ordered
         self._positions = dataset.own_positions()
         self._n_rows = plan.batch_size or 1
+        self._check()
         # One thread at a time takes batches, and with them makes requests.
         self._lock = threading.Lock()
         # In memory that workers share: a request of an earlier attempt must not keep a worker waiting.
@@ -97,6 +99,7 @@ class BatchesOfWorkers:
 
     def __next__(self) -> Any:
         with self._lock:
+            self._check()
             while True:
                 try:
                     answer: _Answer = next(self._answers)

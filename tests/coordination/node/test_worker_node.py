@@ -88,6 +88,13 @@ def test_an_error_in_the_body_ends_the_step_of_all(cluster: Cluster, start: Star
     check(trainers[:1], 100)
 
 
+def test_a_step_that_one_worker_cannot_apply_is_copied_from_another(cluster: Cluster, start: Start) -> None:
+    coordinator = cluster.coordinator("--size", "2")
+    trainers = [start(coordinator, 0, n_steps=10), start(coordinator, 1, n_steps=10, apply_fails_at=5)]
+    check(trainers, 10)
+    assert max(step["epoch"] for step in trainers[0].steps) == 2, "the other one has learned of it"
+
+
 def test_the_coordinator_is_killed_and_started_again(cluster: Cluster, start: Start, tmp_path: Path) -> None:
     options = ("--size", "2", "--state", str(tmp_path / "state"))
     coordinator = cluster.coordinator(*options)

@@ -104,7 +104,15 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
     """Train in this process, and report each step."""
     # A worker that copies nothing would have other weights.
     training = Training(options["model_seed"])
-    state = TrainingState(training.model, training.optimizer)
+    fails_at = {options.get("apply_fails_at")}
+
+    def apply() -> None:
+        training.optimizer.step()
+        if node.committed in fails_at:
+            fails_at.clear()
+            raise FloatingPointError("half of a step")
+
+    state = TrainingState(training.model, training.optimizer, apply=apply)
     folder = options.get("folder", "")
 
     def load(path: str) -> None:
@@ -147,15 +155,19 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
                 }
             )
             while node.committed < options["n_steps"] and not node.is_leaving:
-                with node.step() as step:
-                    # With 1, 2 or 4 ranks that differ, the mean is exact in any order.
-                    differs = (node.rank - (node.size - 1) / 2) if options.get("ranks_differ") else 0.0
-                    training.backward(step.number, differs * (step.number % 5))
-                    time.sleep(options.get("pause_s", 0.0))
-                    if "check" in options and options.get("checks_at", step.number) == step.number:
-                        IN_STEP[options["check"]](node, options)
-                    if options.get("fails_at") == step.number:
-                        raise ValueError("a defect of the training")
+                try:
+                    with node.step() as step:
+                        # With 1, 2 or 4 ranks that differ, the mean is exact in any order.
+                        differs = (node.rank - (node.size - 1) / 2) if options.get("ranks_differ") else 0.0
+                        training.backward(step.number, differs * (step.number % 5))
+                        time.sleep(options.get("pause_s", 0.0))
+                        if "check" in options and options.get("checks_at", step.number) == step.number:
+                            IN_STEP[options["check"]](node, options)
+                        if options.get("fails_at") == step.number:
+                            raise ValueError("a defect of the training")
+                except FloatingPointError:
+                    # The user goes on; the weights are those of another worker then.
+                    continue
                 if folder and step.is_committed and node.committed % 10 == 0:
                     save()
                 say(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ...errors import DamagedError, PeerLost, SoftsError
+from ...loader.ranks import Ranks, set_ranks_of_worker
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import (
@@ -154,6 +155,7 @@ class Membership:
                     self._changed.wait(_TICK_S)
             self._epoch = None
         self._session.close()
+        set_ranks_of_worker(None)
 
     def __enter__(self) -> Self:
         """Begin to connect."""
@@ -235,6 +237,8 @@ class Membership:
             build, self._build = self._build, None
             self._machine.prepared()
             self._epoch = Epoch(build.table, build.rank, SessionStore(self._session, self._job, build.table))
+            # Loaders take the samples of this rank, whether torch.distributed knows of it or not.
+            set_ranks_of_worker(Ranks(self._epoch.rank, self._epoch.size))
             return self._epoch
 
     def progress(self, step: int) -> None:

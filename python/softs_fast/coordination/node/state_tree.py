@@ -173,7 +173,7 @@ class _Encoder:
         return [*self._bytes(name, value.tobytes()), value.dtype.str, list(value.shape)]
 
     def _bytes(self, name: str, data: bytes) -> list[Any]:
-        self.tensors.append(torch.tensor(bytearray(data), dtype=torch.uint8))
+        self.tensors.append(torch.from_numpy(np.frombuffer(bytearray(data), np.uint8)))
         return [name, len(data)]
 
 
@@ -241,7 +241,9 @@ class _Decoder:
 
     def _fill(self, found: dict[Any, Any], pairs: list[Any], depth: int) -> None:
         for key, one in pairs:
-            found[self.value(key, depth + 1)] = self.value(one, depth + 1)
+            # Their tensors come in this order.
+            place = self.value(key, depth + 1)
+            found[place] = self.value(one, depth + 1)
 
     def _tensor(self, dtype: str, shape: list[Any]) -> torch.Tensor:
         tensor = torch.empty(_checked(shape), dtype=_DTYPES[dtype])

@@ -14,6 +14,7 @@ import torch
 
 from ...collectives import ReduceOp, Strategy
 from ...errors import ConfigError, DamagedError, PeerLost
+from ...loader.ranks import Ranks, set_ranks_of_worker
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, WorkerState
@@ -25,8 +26,6 @@ from .engines import EngineOf, memory_engine
 from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import TICK_S, WorkerLink
-
-_log = logging.getLogger(__name__)
 
 # How long `close` waits for the end of the epoch.
 _CLOSE_S = 10.0
@@ -108,7 +107,6 @@ class WorkerNode:
         self._place = (-1, 0)
         self._has_weights = True
         self._is_checked = False
-        self._logger = logger or _log
         self._calls: StepCalls | None = None
         self._has_said_leave = False
         self._has_left = False
@@ -156,6 +154,7 @@ class WorkerNode:
                 link.changed.wait(TICK_S)
             link.drop_engine("the worker has left")
         link.session.close()
+        set_ranks_of_worker(None)
 
     def __enter__(self) -> Self:
         """Start it."""
@@ -325,7 +324,7 @@ class WorkerNode:
         try:
             self._state.check()
         except ConfigError as error:
-            self._logger.error(
+            self._link.logger.error(
                 "a worker that is replaced could not copy the state of this training: %s", error
             )
 
@@ -350,8 +349,8 @@ class WorkerNode:
         try:
             if build.duty in ("keep", "apply") and not self._has_weights:
                 raise ConfigError(
-                    "no worker has valid weights from which this one could copy, since its own were lost in a step that "
-                    "could not be applied; restart the job from a checkpoint"
+                    "no worker has valid weights from which this one could copy: its own were lost when a step could not "
+                    "be applied, or a state or checkpoint not be loaded; restart the job from a checkpoint"
                 )
             if build.duty == "apply":
                 self._apply()
@@ -365,17 +364,21 @@ class WorkerNode:
                 verify(table, build.rank)
                 self._set_weights(None)
                 self._load(table.checkpoint)
-                self._set_weights(after)
             self._state.drop_gradients()
             store = SessionStore(link.session, self._job, table)
             link.meet(store)
             strategy = self._engine_of(table, build.rank, store)
             self._calls = StepCalls(link, table.epoch, strategy)
             self._place = (strategy.rank, strategy.size)
+            # Loaders take the samples of this rank: torch.distributed knows nothing of it.
+            set_ranks_of_worker(Ranks(*self._place))
             link.has_engine(strategy)
             if table.source_rank is not None and len(table.survivors) < len(table.members):
                 self._copy(strategy, table.source_rank, None if build.duty in ("keep", "apply") else after)
             strategy.barrier()
+            if build.duty == "load":
+                # Each member has verified some of the files, and now all have.
+                self._set_weights(after)
         except PeerLost as error:
             link.failed(str(error))
             return
@@ -404,7 +407,7 @@ class WorkerNode:
         if strategy.rank == source:
             refusal = self._state.send(strategy)
             if refusal:
-                self._logger.error("a new worker cannot copy the state of this one: %s", refusal)
+                self._link.logger.error("a new worker cannot copy the state of this one: %s", refusal)
             return
         try:
             states = self._state.receive(strategy, source)
@@ -412,7 +415,7 @@ class WorkerNode:
             if after is not None:
                 raise
             # What this worker has is valid, and it goes on with the others.
-            self._logger.error("a new worker cannot copy the state of another one: %s", error)
+            self._link.logger.error("a new worker cannot copy the state of another one: %s", error)
             return
         if after is not None:
             self._set_weights(None)

@@ -1,0 +1,234 @@
+"""A worker that does not have the weights of a step never says that it has: it copies them, or ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from softs_fast.coordination.job import messages as m
+from softs_fast.coordination.job.participant import Build
+from softs_fast.coordination.node import TrainingState, WorkerNode, worker_node
+from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.loader import ranks as loader_ranks
+
+
+class Engine:
+    """A strategy of two ranks in one process: what this one reduces is the mean, and it copies zeros."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.size = rank, 2
+        self.is_lost = False
+
+    def all_reduce(self, tensor: Any, op: Any) -> None:
+        pass
+
+    def all_reduce_gradients(self, gradients: Mapping[str, torch.Tensor], op: Any) -> None:
+        pass
+
+    def barrier(self) -> None:
+        if self.is_lost:
+            raise PeerLost("a rank is lost")
+
+    def close(self) -> None:
+        pass
+
+
+class Store:
+    """A store of an epoch."""
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    def end(self, why: str) -> bool:
+        return True
+
+
+class Worker:
+    """A worker in one process, with a coordinator that is played by the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(worker_node, "SessionStore", Store)
+        monkeypatch.setattr(loader_ranks, "_of_worker", None)
+        self.model = torch.nn.Linear(2, 1)
+        self.engine = Engine(0)
+        self.fails_in: str | None = None
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.state = TrainingState(self.model, optimizer, apply=self.apply)
+        engine: Any = lambda table, rank, store: self.engine  # noqa: E731
+        self.node = WorkerNode("127.0.0.1:1", self.state, worker_id="w0", engine=engine, load=self.load)
+        self._link = self.node._link
+        self._listener = self._link.session._listener
+        self._listener.hello()
+        self._listener.received(m.Welcome(7, 0))
+
+    def apply(self) -> None:
+        self.state.optimizer.step()
+        if self.fails_in == "apply":
+            raise FloatingPointError("a defect")
+
+    def load(self, path: str) -> None:
+        if self.fails_in == "load":
+            raise FloatingPointError("a defect")
+
+    def open(self, epoch: int, step: int, survivors: tuple[int, ...], source: int | None) -> None:
+        """Open an epoch, and prepare for it."""
+        members = tuple(
+            m.Member(rank, rank, f"w{rank}", self._link.machine._hello.incarnation, "") for rank in range(2)
+        )
+        self._listener.received(m.Table(7, epoch, members, step, "back", survivors, source, "path"))
+        build = self._link.next_build(0.0, 1.0)
+        assert isinstance(build, Build)
+        self.node._prepare(build)
+
+    def fence(self, epoch: int) -> None:
+        """Say that an epoch is over."""
+        self._listener.received(m.Fence(7, epoch, "gone", 1, "seat 1 is gone"))
+
+    def step(self) -> bool:
+        """Make a step; return whether it was committed."""
+        with self.node.step() as step:
+            self.model(torch.ones(1, 2)).sum().backward()
+        return step.is_committed
+
+    @property
+    def said(self) -> m.WorkerState:
+        """What the worker says that it has."""
+        return self._link.machine.state
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """A worker that has made one step in epoch 1."""
+    found = Worker(monkeypatch)
+    found.open(1, 0, (0, 1), 0)
+    assert found.step()
+    assert found.said == m.WorkerState(7, 1, 1)
+    return found
+
+
+def sent_to(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the worker copy a state of zeros."""
+    zeros = {name: torch.zeros_like(one) for name, one in worker.model.state_dict().items()}
+    states = {"model": zeros, "optimizer": worker.state.optimizer.state_dict()}
+    monkeypatch.setattr(worker.state, "receive", lambda strategy, source: states)
+
+
+def test_a_step_that_cannot_be_applied_is_a_fault_and_the_weights_are_copied(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.fails_in = "apply"
+    with pytest.raises(FloatingPointError, match="a defect"):
+        worker.step()
+    assert worker.said == m.WorkerState(), "it is no survivor"
+    assert worker.node.not_ready
+    assert all(one.grad is None for one in worker.model.parameters())
+    worker.fails_in = None
+    sent_to(worker, monkeypatch)
+    worker.open(2, 2, (1,), 1)
+    assert worker.said == m.WorkerState(7, 2, 2)
+    assert all(not one.any() for one in worker.model.parameters())
+    assert worker.step()
+
+
+def test_weights_that_were_lost_are_never_a_source(worker: Worker) -> None:
+    worker.fails_in = "apply"
+    with pytest.raises(FloatingPointError):
+        worker.step()
+    # No worker had any, and the coordinator begins anew with those of the lowest rank.
+    with pytest.raises(ConfigError, match="no worker has valid weights from which this one could copy"):
+        worker.open(2, 0, (0,), 0)
+    assert worker.said == m.WorkerState()
+
+
+def test_a_step_in_doubt_that_cannot_be_applied_is_a_fault(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_lost(tensor: Any, op: Any) -> None:
+        # The fence comes, so it does not wait for another table here.
+        raise PeerLost("a rank is lost")
+
+    monkeypatch.setattr(worker.engine, "all_reduce", is_lost)
+    monkeypatch.setattr(worker.node, "_settle", lambda step: False)
+    assert not worker.step()
+    assert worker.said.in_doubt
+    worker.fails_in = "apply"
+    with pytest.raises(FloatingPointError):
+        worker.open(2, 2, (0,), 0)
+    assert worker.said == m.WorkerState()
+
+
+def test_weights_that_were_copied_count_from_then_on(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the epoch ends before its first step: they are not those of the step that the worker had."""
+    worker.fence(1)
+    sent_to(worker, monkeypatch)
+    worker.engine.is_lost = True
+    worker.open(2, 9, (1,), 1)
+    assert worker.said == m.WorkerState(7, 2, 9)
+
+
+def test_weights_that_were_copied_in_part_do_not_count(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.fence(1)
+    monkeypatch.setattr(worker.state, "receive", lambda strategy, source: {"model": {}, "optimizer": {}})
+    with pytest.raises(ConfigError, match='does not fit "model"'):
+        worker.open(2, 9, (1,), 1)
+    assert worker.said == m.WorkerState()
+
+
+@pytest.mark.parametrize("fails_in", ["load", "barrier", None])
+def test_a_checkpoint_counts_when_all_have_loaded_it(worker: Worker, fails_in: str | None) -> None:
+    """Each member verifies some of the files, so one alone does not know that it has whole ones."""
+    worker.fence(1)
+    worker.fails_in, worker.engine.is_lost = fails_in, fails_in == "barrier"
+    if fails_in == "load":
+        with pytest.raises(FloatingPointError):
+            worker.open(2, 9, (), None)
+    else:
+        worker.open(2, 9, (), None)
+    assert worker.said == (m.WorkerState() if fails_in else m.WorkerState(7, 2, 9))
+
+
+def test_loaders_take_the_samples_of_the_worker(worker: Worker) -> None:
+    assert loader_ranks.ranks_of_process() == (0, 2)
+    worker.fence(1)
+    worker.engine.rank, worker.engine.size = 2, 3
+    worker.open(2, 1, (0, 1), 0)
+    assert loader_ranks.ranks_of_process() == (2, 3)
+    worker.node.close()
+    assert loader_ranks.ranks_of_process() == (0, 1)
+
+
+def test_a_body_that_raises_leaves_no_gradients_for_the_next_one(worker: Worker) -> None:
+    def body() -> None:
+        with worker.node.step():
+            worker.model(torch.ones(1, 2)).sum().backward()
+            raise ValueError("a batch that does not fit")
+
+    with pytest.raises(ValueError, match="a batch"):
+        body()
+    assert all(one.grad is None for one in worker.model.parameters())
+
+
+def test_a_survivor_goes_on_if_another_worker_cannot_copy(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Be it the source or not; the state has become one that cannot be sent."""
+    worker.fence(1)
+    monkeypatch.setattr(worker.state, "send", lambda strategy: "a deque")
+    worker.open(2, 1, (0,), 0)
+    assert worker.said == m.WorkerState(7, 2, 1)
+    worker.fence(2)
+
+    def refused(strategy: Any, source: int) -> Any:
+        raise ConfigError("rank 1 cannot send its state: a deque")
+
+    monkeypatch.setattr(worker.state, "receive", refused)
+    worker.engine.rank = 1
+    worker.open(3, 1, (0,), 0)
+    assert worker.said == m.WorkerState(7, 3, 1)
+    assert caplog.text.count("cannot copy the state") == 2
+    assert worker.step()
