@@ -329,12 +329,12 @@ class Flow(StartedFlow):
     def _step(self, *, is_complete: bool) -> FlowStep:
         runner, number = self._runner, self._n_steps
         self._n_steps += 1
-        calls = [
-            one
-            for one in runner.results
-            if one.step <= number or self._calls[one.function].partition != TRAIN
-        ]
-        runner.results = [one for one in runner.results if one not in calls]
+        calls: list[CallResult] = []
+        later: list[CallResult] = []
+        for one in runner.results:
+            is_due = one.step <= number or self._calls[one.function].partition != TRAIN
+            (calls if is_due else later).append(one)
+        runner.results = later
         trained = [one for one in calls if self._calls[one.function].partition == TRAIN]
         n_rows = max((self._n_rows(name, trained) for name in self._calls), default=0)
         dropped = dict(runner.master.rows.counts[TRAIN].dropped)
@@ -374,8 +374,7 @@ class Flow(StartedFlow):
         self._error = runner.lost
         if self._error is None and watch is not None:
             self._error = watch.error()
-        posted = set(runner.posted)
-        for number in [number for number in runner.errors if number not in posted]:
+        for number in [number for number in runner.errors if number not in runner.posted]:
             failed, cause = runner.errors.pop(number)
             if self._error is None:
                 self._error = failed
