@@ -70,6 +70,14 @@ def test_synchronous_steps_use_each_row_once_and_in_order() -> None:
     assert set(steps[0].seconds) == names | {"gen.generate: data_transfer", "actor.train: data_transfer"}
     assert steps[0].waited_s == 0
     assert steps[1].waited_s > 0
+    assert "actor.train" in steps[0]
+    assert "no_such" not in steps[0]
+    assert steps[0].get("no_such") is None
+    assert {name: sorted(own) for name, own in steps[0].items()} == {
+        "gen.generate": [],
+        "actor.train": ["age", "n", "sum"],
+    }
+    assert len(steps[0]) == 2
     with pytest.raises(KeyError, match="no_such has no call in step 1"):
         steps[0]["no_such"]
 

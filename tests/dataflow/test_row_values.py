@@ -80,3 +80,12 @@ def test_the_longest_value_of_a_column_and_of_all() -> None:
     assert rows.longest() == 8
     with pytest.raises(KeyError):
         rows.longest("y")
+
+
+def test_the_length_of_rows_is_their_number_and_the_keys_are_the_columns() -> None:
+    rows = rows_of(x=[1, 2, 3], y=["a", "b", "c"])
+    assert len(rows) == rows.n_rows == 3
+    assert list(rows) == list(rows.keys()) == ["x", "y"]
+    assert len(rows.keys()) == len(rows.items()) == len(rows.values()) == 2
+    assert {**rows} == dict(rows.items()) == {"x": [1, 2, 3], "y": ["a", "b", "c"]}
+    assert "z" not in rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 
 from ..errors import FlowError
 from .rows.records import Tag
@@ -17,7 +17,7 @@ class Rows(Mapping[str, Column]):
 
     `rows["seq"]` is a tensor [rows, ...] if all rows have one shape, a `RaggedTensor` if their first dimension differs,
     and otherwise a list, such as where some rows have None. The memory is the function's own; what it changes there is not
-    seen by others.
+    seen by others. `len(rows)` is the number of rows, as of a data frame; `rows.keys()` are the columns.
 
     Attributes:
         ids: of the rows; those of one group are neighbours.
@@ -77,11 +77,26 @@ class Rows(Mapping[str, Column]):
         return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._values)
+        """Return the number of rows, padding among them."""
+        return len(self.ids)
+
+    # Those of `Mapping` take `len` for the number of keys.
+
+    def keys(self) -> KeysView[str]:
+        """Return the names of the columns."""
+        return dict.fromkeys(self._values).keys()
+
+    def values(self) -> ValuesView[Column]:
+        """Return the columns."""
+        return {name: self[name] for name in self}.values()
+
+    def items(self) -> ItemsView[str, Column]:
+        """Return the columns with their names."""
+        return {name: self[name] for name in self}.items()
 
     @property
     def n_rows(self) -> int:
-        """How many rows there are, padding among them."""
+        """The number of rows, padding among them; `len` is the same."""
         return len(self.ids)
 
     def values_of(self, name: str) -> list[Value]:

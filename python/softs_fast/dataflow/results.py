@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["CallResult", "FlowStep"]
@@ -31,8 +32,10 @@ class CallResult:
 
 
 @dataclass(frozen=True)
-class FlowStep:
+class FlowStep(Mapping[str, dict[str, float]]):
     """A step of a flow: its functions have used the rows of the step.
+
+    It maps the functions that had a call in the step to their numbers; of several calls, to the means over their rows.
 
     Attributes:
         number: from 1.
@@ -69,14 +72,28 @@ class FlowStep:
         return sums
 
     def __getitem__(self, function: str) -> dict[str, float]:
-        """Return the numbers of a function; of several calls, the means over their rows."""
+        """Return the numbers of a function; of several calls, the means over their rows.
+
+        Raises:
+            KeyError: It has no call in the step, such as a training function of which all rows were dropped in the last one.
+        """
         calls = [call for call in self.calls if call.function == function]
         if not calls:
             raise KeyError(
-                f"{function} has no call in step {self.number}; there are {', '.join(sorted({c.function for c in self.calls}))}"
+                f"{function} has no call in step {self.number}; there are {', '.join(sorted(self))}"
             )
         means: dict[str, float] = {}
         for name in {name: None for call in calls for name in call.numbers}:
             own = [(call.numbers[name], len(call.ids)) for call in calls if name in call.numbers]
             means[name] = sum(value * n for value, n in own) / sum(n for _, n in own)
         return means
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(call.function for call in self.calls))
+
+    def __len__(self) -> int:
+        return len({call.function for call in self.calls})
+
+    def __bool__(self) -> bool:
+        """Return True: `while step := await flow.step()` ends with the source."""
+        return True
