@@ -63,7 +63,7 @@ def test_synchronous_steps_use_each_row_once_and_in_order() -> None:
         assert flow.role(gen).log[-1] == ("generate", (10, 11))
         assert flow.role(gen).mesh.size("dp") == 1
         assert str(flow.role(gen).mesh.declared) == "dp2"
-        nothing = {"rows": 0, "bytes": 0, "dropped": {}, "restarts": 0, "made_again": 0}
+        nothing = {"rows": 0, "bytes": 0, "dropped": {}, "restarts": 0, "made_again": 0, "not_finite": {}}
         assert flow.ask("stats") == {"steps": 3, **nothing}
     assert {call.function for call in steps[0].calls} == {"gen.generate", "actor.train"}
     names = {"gen.generate: main", "actor.train: main", "actor.train: publish"}
@@ -241,13 +241,13 @@ def test_an_exception_has_its_traceback_and_its_rows() -> None:
     [
         (None, "it did not return y; it returned a NoneType"),
         ({"z": torch.ones(2)}, "it did not return y; it returned z"),
-        ({"y": torch.ones(3)}, "column 'y' has 3 rows; need 2"),
+        ({"y": torch.ones(3)}, "column 'y' has 3 rows; expected 2"),
         ({"y": torch.tensor(1.0)}, "column 'y' is a tensor without dimensions"),
-        ({"y": [{}, {}]}, "column 'y' has a dict; rows have tensors"),
+        ({"y": [{}, {}]}, "column 'y', row 0 of the batch, has a dict; expected a tensor"),
         ({"y": 3}, "column 'y' is a int"),
         (
             {"y": torch.ones(2), "w": torch.ones(2)},
-            "it returned 'w', which is a Tensor and no declared output",
+            "'w', which it returned and is no declared output, is a Tensor; expected a number",
         ),
     ],
 )
@@ -362,22 +362,6 @@ def test_rows_of_another_partition_do_not_keep_a_flow_from_its_end() -> None:
     with df.Flow(calls, source={"train": numbers(4), "val": numbers()}) as flow:
         flow.fetch(1, partition="val")  # of two that a call needs
         assert [step.number for step in flow.steps()] == [1, 2]
-
-
-def test_a_rest_that_is_dropped_after_training_has_used_it_is_an_error() -> None:
-    class Learner(df.Role):
-        def train(self, rows: df.Rows) -> None: ...
-
-    calls = [
-        df.call(df.place(Learner).train, "x", rows=2),
-        df.call(double, "x -> y", rows=4, uneven="drop"),
-        df.call(lambda rows: None, "y", rows=4, name="end"),
-    ]
-    with (
-        df.Flow(calls, source=numbers(6), max_age=1) as flow,
-        pytest.raises(FlowError, match=r"are dropped \(rest\), but learner.train has used them"),
-    ):
-        list(flow.steps())
 
 
 def test_bytes_of_rows_are_bounded() -> None:

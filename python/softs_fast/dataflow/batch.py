@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from operator import index
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from ..errors import FlowError
 from .rows.records import Tag
@@ -127,7 +132,7 @@ class Rows(Mapping[str, Column]):
             reason: a word for the counts of the flow.
 
         Raises:
-            FlowError: a place is out of range, or the reason is no text.
+            FlowError: a place is out of range or no integer, as in a mask, or the reason is no text.
         """
         self.dropped |= dict.fromkeys(self._ids_of(rows), checked_reason(reason))
 
@@ -146,8 +151,22 @@ class Rows(Mapping[str, Column]):
         self.failed |= dict.fromkeys(self._ids_of(rows), checked_reason(reason))
 
     def _ids_of(self, rows: Iterable[int]) -> list[int]:
-        places = list(rows)
+        places = [_place(one) for one in rows]
         wrong = [place for place in places if not 0 <= place < len(self.ids)]
         if wrong:
             raise FlowError(f"places {wrong} are not in a batch of {len(self.ids)} rows")
         return [self.ids[place] for place in places if not self.is_padding[place]]
+
+
+def _place(given: object) -> int:
+    """Return a place; True and False are none, as of a mask."""
+    is_mask = isinstance(given, (bool, np.bool_)) or (isinstance(given, Tensor) and given.dtype is torch.bool)
+    if not is_mask:
+        try:
+            return index(given)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise FlowError(
+        f"place {given!r} of a row is a {'truth value' if is_mask else type(given).__name__}; expected places from 0, such "
+        "as mask.nonzero()[:, 0]"
+    )

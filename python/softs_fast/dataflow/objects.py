@@ -30,6 +30,7 @@ from .devices import wait_for_devices
 from .journal.role_state import load_state, save_state
 from .reductions.group import RankGroup
 from .rows.tags import checked_name
+from .values import plain_number
 from .weights.forms import Held, HeldForms
 from .weights.held import held_tensors, reshard
 
@@ -306,13 +307,8 @@ def numbers_of(name: str, result: object) -> dict[str, float]:
         raise FlowError(f"{name} returned a {type(result).__name__}; need a dict")
     numbers = {}
     for key, value in result.items():
-        if isinstance(value, Tensor) and not value.ndim:
-            value = value.item()
-        if not isinstance(value, (bool, int, float)):
-            raise FlowError(
-                f"{name} returned {key!r}, which is a {type(value).__name__} and no declared output"
-            )
-        numbers[checked_name(f"{name} returned a number; its name", str(key))] = float(value)
+        what = f"{key!r}, which {name} returned and is no declared output,"
+        numbers[checked_name(f"{name} returned a number; its name", str(key))] = plain_number(what, value)
     if len(numbers) > _MOST_NUMBERS:
         raise FlowError(f"{name} returned {len(numbers)} numbers; need at most {_MOST_NUMBERS}")
     return numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ class CallResult:
         numbers: what the function returned beside columns, and its evaluation.
         seconds: of each hook and of the main part, by name; "data_transfer" is the reading of the inputs.
         digest: of ids and inputs; empty if the flow takes none.
+        not_finite: rows with a NaN or an infinity that a training function has read, by column.
     """
 
     function: str
@@ -29,6 +31,16 @@ class CallResult:
     numbers: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     digest: str = ""
+    not_finite: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def all_not_finite(self) -> dict[str, int]:
+        """Rows by "column -> function", and 1 by "function -> number" for each number that is NaN or infinite."""
+        counts = {f"{column} -> {self.function}": n for column, n in self.not_finite.items()}
+        for name, value in self.numbers.items():
+            if not math.isfinite(value):
+                counts[f"{self.function} -> {name}"] = 1
+        return counts
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,17 @@ class FlowStep(Mapping[str, dict[str, float]]):
             for name, seconds in call.seconds.items():
                 sums[f"{call.function}: {name}"] = sums.get(f"{call.function}: {name}", 0.0) + seconds
         return sums
+
+    @property
+    def not_finite(self) -> dict[str, int]:
+        """NaN and infinities of the step: rows by "column -> function" that a training function has read, and calls by
+        "function -> number" that have reported one.
+        """
+        counts: dict[str, int] = {}
+        for call in self.calls:
+            for name, n in call.all_not_finite.items():
+                counts[name] = counts.get(name, 0) + n
+        return counts
 
     def __getitem__(self, function: str) -> dict[str, float]:
         """Return the numbers of a function; of several calls, the means over their rows.

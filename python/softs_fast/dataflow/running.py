@@ -24,6 +24,7 @@ class Running:
     numbers: dict[str, float] = field(default_factory=dict)
     times: CallTimes = field(default_factory=CallTimes)
     digest: str = ""
+    not_finite: dict[str, int] = field(default_factory=dict)
     error: FlowError | None = None
     cause: BaseException | None = None
 

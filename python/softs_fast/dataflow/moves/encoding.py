@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import FlowError
+from ...errors import ConfigError, FlowError
+from ...tensors.local import local_tensor
 from ..values import Value
 from .columns import Places
 from .places import ITEM_BYTES, Form, spread
@@ -247,10 +248,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 def _plain(column: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise FlowError(f"column {column!r} has a list with a {type(value).__name__}; need a list of tensors")
-    if value.layout is not torch.strided or value.dtype not in _NAMES:
-        raise FlowError(
-            f"column {column!r} has a tensor of {value.dtype}, {value.layout}; need a strided one of {', '.join(_DTYPES)}"
-        )
+    try:
+        value = local_tensor(column, value, kind="column", dtypes=_NAMES, written=False)
+    except ConfigError as error:
+        raise FlowError(str(error)) from None
     if value.requires_grad:
         value = value.detach()
     if value.is_neg() or value.is_conj():
