@@ -32,7 +32,7 @@ from .reductions.group import RankGroup
 from .rows.tags import checked_name
 from .values import plain_number
 from .weights.forms import Held, HeldForms
-from .weights.held import held_tensors, reshard
+from .weights.held import check_tensors, held_tensors, reshard
 
 __all__ = ["Objects", "RoleGroups", "numbers_of", "tensors_of"]
 
@@ -71,13 +71,18 @@ class Objects:
         self._worker = worker
         self._groups = groups
         self._roles = {role.name: role for role in roles if worker is None or worker in role.on}
+        self._followed = {role.follows for role in roles}
         self._objects: dict[str, Role] = {}
         self._homes: dict[str, dict[int, torch.device]] = {}
         #: Forms that the tensors of roles had last, with buffers or without, the newest first.
         self._forms: dict[tuple[str, bool], list[HeldForms]] = {}
 
     def setup(self) -> None:
-        """Make the objects; a role that follows one in this process begins with its weights."""
+        """Make the objects; a role that follows one in this process begins with its weights.
+
+        Raises:
+            FlowError: A role has tensors that cannot move to the roles that follow it, or from the one that it follows.
+        """
         for name, role in self._roles.items():
             self._objects[name] = one = role.role()
             one.setup(self._mesh(role))
@@ -85,6 +90,8 @@ class Objects:
             followed = role.follows
             if followed is not None and followed in self and self._are_whole(role, followed):
                 self.copy(self.state(followed), role, followed)
+            if self._worker is not None and (followed is not None or role in self._followed):
+                check_tensors(role, self.state(role), written=followed is not None)
         wait_for_devices()  # the weights may be shown next
 
     def agree(self, role: Placement | None, is_well: bool) -> bool:

@@ -18,10 +18,21 @@ from ..values import Value
 from .columns import Places
 from .places import ITEM_BYTES, Form, spread
 
-__all__ = ["EncodedColumn", "Targets", "decode", "dtype_name", "empty_values", "encode", "torch_dtype"]
+__all__ = [
+    "SENT_DTYPES",
+    "EncodedColumn",
+    "Targets",
+    "decode",
+    "dtype_name",
+    "empty_values",
+    "encode",
+    "torch_dtype",
+]
 
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+#: Dtypes that rows and weights may have.
+SENT_DTYPES = _NAMES.keys()
 
 _LAYOUT, _DTYPE, _SHAPE = attrgetter("layout"), attrgetter("dtype"), attrgetter("shape")
 _IS_CPU, _REQUIRES_GRAD = attrgetter("is_cpu"), attrgetter("requires_grad")
@@ -249,7 +260,7 @@ def _plain(column: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise FlowError(f"column {column!r} has a list with a {type(value).__name__}; need a list of tensors")
     try:
-        value = local_tensor(column, value, kind="column", dtypes=_NAMES, written=False)
+        value = local_tensor(column, value, kind="column", dtypes=SENT_DTYPES, written=False)
     except ConfigError as error:
         raise FlowError(str(error)) from None
     if value.requires_grad:

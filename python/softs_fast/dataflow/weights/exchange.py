@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ...errors import FlowError
+from ...tensors.local import mark_written
 from ..declare.roles import Placement
 from ..moves import DataManager
 from ..moves.encoding import dtype_name, torch_dtype
@@ -208,7 +209,7 @@ class _TakePlan:
         memory: int64 [copies], of which memory.
         starts: int64 [copies], where it begins there, bytes.
         sizes: int64 [copies], bytes.
-        written: numbers of the tensors into which these are copied.
+        written: numbers of the tensors into which something is copied or mixed.
         others: what torch copies or mixes.
     """
 
@@ -354,7 +355,7 @@ class _Exchange:
                 far = None if read.source == self.worker else which
                 others.append(_ByTorch(read.name, read.box, far, start, dtype, read.held))
         into_, into_starts, which_, starts, sizes = np.array(copies, np.int64).reshape(-1, 5).T
-        written = tuple(np.unique(into_).tolist())
+        written = tuple({*into_.tolist(), *(numbers[one.name] for one in others)})
         return _TakePlan(workers, into_, into_starts, which_, starts, sizes, written, tuple(others))
 
 
@@ -373,8 +374,9 @@ def _apply(
             memory = np.concatenate((theirs.addresses, memory))
         targets = mine.addresses[plan.into] + plan.into_starts
         copy_memory(targets, memory[plan.memory] + plan.starts, plan.sizes)
-        # As an operation of torch would do, so that autograd refuses to use what it saved before.
-        torch.autograd.graph.increment_version([mine.tensors[i] for i in plan.written])
+        # As an operation of torch would do, so that autograd refuses to use what it saved before. A DTensor has a counter
+        # of its own, which no operation on its shard moves.
+        mark_written(mine.owners[i] for i in plan.written)
         for one in plan.others:
             into = mine.forms[one.name].region(mine.by_name[one.name], one.box)
             if one.memory is None:

@@ -152,9 +152,10 @@ class HeldForms(Mapping[str, HeldForm]):
         """
         if self._marks is None or list(tensors) != list(self._marks):
             return None
-        found = []
+        found, owners = [], []
         with torch.no_grad():
-            for tensor, mark in zip(tensors.values(), self._marks.values(), strict=True):
+            for owner, mark in zip(tensors.values(), self._marks.values(), strict=True):
+                tensor = owner
                 if (
                     type(tensor) is not mark.kind
                     or tensor.dtype is not mark.dtype
@@ -172,7 +173,8 @@ class HeldForms(Mapping[str, HeldForm]):
                 if is_plain(tensor) is not mark.is_plain:
                     return None
                 found.append(tensor)
-        return Held(self, found)
+                owners.append(owner)
+        return Held(self, found, owners)
 
 
 class Held:
@@ -181,11 +183,13 @@ class Held:
     Args:
         forms: of the tensors.
         tensors: what is here of each, in the order of the forms; they are the role's own.
+        owners: The tensors of the role: DTensors, where what is here are shards. None: they are the same.
     """
 
-    def __init__(self, forms: HeldForms, tensors: list[Tensor]) -> None:
+    def __init__(self, forms: HeldForms, tensors: list[Tensor], owners: list[Tensor] | None = None) -> None:
         self.forms = forms
         self.tensors = tensors
+        self.owners = tensors if owners is None else owners
 
     def __len__(self) -> int:
         return len(self.tensors)
