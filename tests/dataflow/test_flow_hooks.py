@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import softs_fast.dataflow as df
+from softs_fast.dataflow.objects import Objects
 from softs_fast.errors import ConfigError, FlowError
 
 LOG: list[str] = []
@@ -100,6 +101,44 @@ def test_param_realloc_mixes_parameters() -> None:
             expected = 0.75 * expected + 0.25 * weight
             assert flow.role(average).net.weight.item() == pytest.approx(expected)
         assert flow.role(average).net.running_mean.item() == 0  # a buffer
+
+
+def test_a_tensor_of_several_names_is_mixed_once() -> None:
+    class Tied(df.Role):
+        def setup(self, mesh: df.Mesh) -> None:
+            self.net, self.head = nn.Linear(2, 2), nn.Linear(2, 2)
+            self.head.weight = self.net.weight
+            self.same = self.net
+
+        def run(self, rows: df.Rows) -> None: ...
+
+    source, target = df.place(Tied, name="source"), df.place(Tied, name="target")
+    objects = Objects([source, target])
+    objects.setup()
+    before = [one.detach().clone() for one in objects[target].net.parameters()]
+    objects.run(df.param_realloc(source, target, eta=0.5), None, 1)
+    for one, old, other in zip(
+        objects[target].net.parameters(), before, objects[source].net.parameters(), strict=True
+    ):
+        assert torch.equal(one, old.lerp(other, 0.5))
+
+
+def test_weights_are_not_cut_to_a_dtype_without_their_values() -> None:
+    class Counted(df.Role):
+        def setup(self, mesh: df.Mesh) -> None:
+            self.net = nn.Module()
+            self.net.register_buffer(
+                "n", torch.ones(2, dtype=torch.int32 if mesh.name == "gen" else torch.float32)
+            )
+
+        def run(self, rows: df.Rows) -> None: ...
+
+    actor = df.place(Counted, name="actor")
+    objects = Objects([actor, df.place(Counted, follows=actor, name="gen")])
+    with pytest.raises(
+        FlowError, match=r"net\.n is torch.float32, role 'gen' has torch.int32, which has no such values"
+    ):
+        objects.setup()
 
 
 def test_weights_that_do_not_fit_are_named() -> None:

@@ -31,7 +31,7 @@ from .journal.role_state import load_state, save_state
 from .reductions.group import RankGroup
 from .rows.tags import checked_name
 from .values import plain_number
-from .weights.forms import Held, HeldForms
+from .weights.forms import Held, HeldForms, twins_of
 from .weights.held import check_tensors, held_tensors, reshard
 
 __all__ = ["Objects", "RoleGroups", "numbers_of", "tensors_of"]
@@ -278,7 +278,13 @@ class Objects:
                     f"weights of role {source.name!r}: {name} has shape {tuple(theirs[name].shape)}, "
                     f"role {target.name!r} has {tuple(tensor.shape)}"
                 )
-        return [(tensor, theirs[name]) for name, tensor in mine.items()]
+            if not torch.can_cast(theirs[name].dtype, tensor.dtype):
+                raise FlowError(
+                    f"weights of role {source.name!r}: {name} is {theirs[name].dtype}, role {target.name!r} has "
+                    f"{tensor.dtype}, which has no such values"
+                )
+        twins = twins_of(mine)
+        return [(tensor, theirs[name]) for name, tensor in mine.items() if name not in twins]
 
 
 def tensors_of(role: Role, *, buffers: bool = True) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from ...errors import FlowError
 from ...snapshots import window
 from .boxes import Box, Piece
 
-__all__ = ["Held", "HeldForm", "HeldForms", "Layout", "Mark", "is_plain"]
+__all__ = ["Held", "HeldForm", "HeldForms", "Layout", "Mark", "is_plain", "twins_of"]
 
 #: Below that a tensor is shown by one of its holders, bytes.
 _LEAST_CUT = 1 << 16
@@ -215,14 +215,26 @@ class Held:
 
     def twins(self) -> frozenset[str]:
         """Return names of tensors that are another one of them under a second name, which would be mixed twice."""
-        seen: dict[object, str] = {}
         some = self.addresses[self.addresses != 0]
-        if len(np.unique(some)) == len(some):
-            return frozenset()
-        for name, one in self.by_name.items():
-            key = (one.data_ptr(), one.shape, one.stride(), one.dtype, one.device) if one.numel() else name
-            seen.setdefault(key, name)
-        return frozenset(self.forms) - frozenset(seen.values())
+        return frozenset() if len(np.unique(some)) == len(some) else twins_of(self.by_name)
+
+
+def twins_of(tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Return names of tensors that are another one of them under a second name.
+
+    Args:
+        tensors: Tensors of one role by name.
+    """
+    seen: dict[object, str] = {}
+    for name, one in tensors.items():
+        try:
+            # Of a DTensor, and of other tensors without memory of their own, the address is 0 or an error.
+            pointer = one.data_ptr() if one.numel() else 0
+        except RuntimeError:
+            pointer = 0
+        key = (pointer, one.shape, one.stride(), one.dtype, one.device) if pointer else id(one)
+        seen.setdefault(key, name)
+    return frozenset(tensors) - frozenset(seen.values())
 
 
 def is_plain(tensor: Tensor) -> bool:
