@@ -413,3 +413,32 @@ def test_an_element_of_the_source_that_lacks_a_column_is_named() -> None:
         pytest.raises(FlowError, match="an element of the source lacks x; it has z"),
     ):
         next(flow.steps())
+
+
+def test_a_call_counts_the_rows_that_were_left_when_it_began() -> None:
+    """The means of a step are those over its rows, also where another function has dropped some of a call."""
+
+    class Half(df.Role):
+        def score(self, rows: df.Rows) -> dict[str, Any]:
+            rows.drop([place for place, x in enumerate(rows["x"]) if x % 2], "odd")
+            return {"score": rows["x"]}
+
+        def look(self, rows: df.Rows) -> dict[str, Any]:
+            return {"z": rows["x"], "mean": rows["x"].mean()}
+
+        def train(self, rows: df.Rows) -> dict[str, Any]:
+            return {"mean": rows["z"].mean()}
+
+    actor, ref = df.place(Half, name="actor"), df.place(Half, on=[1], frozen=True, name="ref")
+    calls = [
+        df.call(actor.score, "x -> score", rows=4),
+        df.call(ref.look, "x -> z", rows=4),
+        df.call(actor.train, "z, score", rows=4),
+    ]
+    with df.Flow(calls, source=numbers(24)) as flow:
+        steps = list(flow.steps())
+    assert [[call.ids for call in step.calls if call.function == "ref.look"] for step in steps][0] == [
+        (0, 2),
+        (4, 6),
+    ]
+    assert [step["ref.look"] for step in steps] == [step["actor.train"] for step in steps]

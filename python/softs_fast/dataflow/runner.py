@@ -331,6 +331,9 @@ class Runner:
         made, rows = reports.made(call.model_name), self.master.rows
         if not made:
             return  # no row was left
+        # Others may have dropped rows before it began.
+        own = {row_id for done in made for row_id in done.outcome.ids}
+        running.ids = tuple(row_id for row_id in taken.ids if row_id in own)
         running.numbers |= reports.numbers(call.model_name)
         running.digest = reports.digest(call.model_name)
         running.not_finite = reports.not_finite()
@@ -455,7 +458,7 @@ class Runner:
         assert state is not None
         result = CallResult(
             answer.name,
-            taken.ids if taken is not None else (),
+            running.ids,
             taken.step if taken is not None else 0,
             taken.age if taken is not None else 0,
             running.numbers,

@@ -21,6 +21,7 @@ class Running:
     """What is known of a call between its steps."""
 
     state: CallState
+    ids: tuple[int, ...] = ()
     numbers: dict[str, float] = field(default_factory=dict)
     times: CallTimes = field(default_factory=CallTimes)
     digest: str = ""
