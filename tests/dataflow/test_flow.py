@@ -437,8 +437,5 @@ def test_a_call_counts_the_rows_that_were_left_when_it_began() -> None:
     ]
     with df.Flow(calls, source=numbers(24)) as flow:
         steps = list(flow.steps())
-    assert [[call.ids for call in step.calls if call.function == "ref.look"] for step in steps][0] == [
-        (0, 2),
-        (4, 6),
-    ]
+    assert [call.ids for call in steps[0].calls if call.function == "ref.look"] == [(0, 2), (4, 6)]
     assert [step["ref.look"] for step in steps] == [step["actor.train"] for step in steps]
