@@ -123,6 +123,22 @@ def test_a_tensor_of_several_names_is_mixed_once() -> None:
         assert torch.equal(one, old.lerp(other, 0.5))
 
 
+def test_a_role_that_lacks_tensors_of_the_one_that_it_follows_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Adapted(Model):
+        def setup(self, mesh: df.Mesh) -> None:
+            self.net = nn.Linear(1, 1)
+            if mesh.name == "actor":
+                self.net.adapter = nn.Linear(1, 1, bias=False)
+
+    actor = df.place(Adapted, name="actor")
+    Objects([actor, df.place(Adapted, follows=actor, name="gen")]).setup()
+    assert [one.message for one in caplog.records] == [
+        "weights of role 'actor': role 'gen' has no net.adapter.weight: they are not copied to it"
+    ]
+
+
 def test_weights_are_not_cut_to_a_dtype_without_their_values() -> None:
     class Counted(df.Role):
         def setup(self, mesh: df.Mesh) -> None:

@@ -32,7 +32,7 @@ from .reductions.group import RankGroup
 from .rows.tags import checked_name
 from .values import plain_number
 from .weights.forms import Held, HeldForms, twins_of
-from .weights.held import check_tensors, held_tensors, reshard
+from .weights.held import check_tensors, held_tensors, reshard, warn_of_rest
 
 __all__ = ["Objects", "RoleGroups", "numbers_of", "tensors_of"]
 
@@ -90,6 +90,7 @@ class Objects:
             followed = role.follows
             if followed is not None and followed in self and self._are_whole(role, followed):
                 self.copy(self.state(followed), role, followed)
+                warn_of_rest(followed, role, self.state(followed), self.state(role))
             if self._worker is not None and (followed is not None or role in self._followed):
                 check_tensors(role, self.state(role), written=followed is not None)
         wait_for_devices()  # the weights may be shown next

@@ -133,6 +133,18 @@ def test_a_plan_is_made_once(stores: list[DataManager], monkeypatch: pytest.Monk
             assert torch.equal(one, other)
 
 
+def test_tensors_that_a_target_does_not_have_are_said_once(
+    stores: list[DataManager], caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target = objects_of(SOURCE), objects_of(TARGET)
+    source[SOURCE].net.layer0.adapter = nn.Linear(1, 1)
+    for _ in range(3):
+        publish(stores, source, target)
+        publish(stores, source, target, 0.5)
+    said = "weights of role 'source': role 'target' has no net.layer0.adapter.bias, net.layer0.adapter.weight: they are not"
+    assert [one.message for one in caplog.records] == [f"{said} copied to it"]
+
+
 def test_autograd_sees_that_a_tensor_was_copied_into(stores: list[DataManager]) -> None:
     source, target = objects_of(SOURCE), objects_of(TARGET)
     for _ in range(2):

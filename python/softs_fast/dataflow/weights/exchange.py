@@ -20,6 +20,7 @@ from ..moves.memory import copy_memory, tensor_at
 from ..moves.places import Place
 from .boxes import Box
 from .forms import Held, HeldForms
+from .held import warn_of_rest
 from .reads import Read, first_lacking, plan_reads
 from .shown import Shown, ShownLayout, ShownRegion
 
@@ -281,6 +282,9 @@ class _Exchange:
         wanted, held = self._wanted(), self._held(layouts)
         if first_lacking(wanted, held) is not None:
             return None
+        if self.is_copy:
+            names = (name for boxes in held.values() for name in boxes)
+            warn_of_rest(self.source, self.target, names, self.mine)
         item_bytes = dict.fromkeys(wanted, 1)
         for layout in layouts.values():
             item_bytes |= layout.item_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-__all__ = ["check_tensors", "held_tensors", "reshard"]
+__all__ = ["check_tensors", "held_tensors", "reshard", "warn_of_rest"]
+
+logger = logging.getLogger(__name__)
 
 #: Along these dimensions of a layout workers may have tensors of other names.
 _DIFFERENT = ("pp", "ep")
@@ -121,6 +124,25 @@ def check_tensors(role: Placement, tensors: Mapping[str, Tensor], *, written: bo
     """
     for name, tensor in tensors.items():
         _checked(role, name, tensor, written=written)
+
+
+def warn_of_rest(source: Placement, target: Placement, theirs: Iterable[str], mine: Iterable[str]) -> None:
+    """Warn of tensors that a role does not get because it has none of their names, such as those of an adapter.
+
+    Args:
+        source: Role that the weights are of.
+        target: Role that gets them.
+        theirs: Names of the source's tensors.
+        mine: Names of the target's tensors on this worker.
+    """
+    rest = sorted(set(theirs) - set(mine))
+    # The workers of a pipeline have some each.
+    if rest and not any(dim in _DIFFERENT and size > 1 for dim, size in target.layout.dims):
+        more = f" and {len(rest) - 4} more" if len(rest) > 4 else ""
+        logger.warning(
+            "weights of role %r: role %r has no %s%s: they are not copied to it",
+            *(source.name, target.name, ", ".join(rest[:4]), more),
+        )
 
 
 def _checked(role: Placement, name: str, tensor: Tensor, *, written: bool = False) -> Tensor:
