@@ -233,6 +233,23 @@ def test_a_checkpoint_that_was_not_completed_is_not_loaded(tmp_path: Path) -> No
     assert sorted(path.name for path in (tmp_path / "actor").iterdir()) == ["step-1", "step-2"]
 
 
+def test_numbers_of_an_evaluation_do_not_replace_those_of_the_function() -> None:
+    class Same(Model):
+        def evaluate(self) -> dict[str, float]:
+            return {"y": 0.0, "other": 1.0}
+
+    role = df.place(Same, name="actor")
+    calls = [df.call(role.train, "y", rows=2, after=[df.evaluate()])]
+    with (
+        df.Flow(calls, source=({"y": torch.ones(())} for _ in range(4))) as flow,
+        pytest.raises(
+            FlowError,
+            match=r"hook evaluate of actor\.train failed .*: it reports y, which the call has reported",
+        ),
+    ):
+        list(flow.steps())
+
+
 def test_a_hook_that_fails_is_named() -> None:
     def broken(role: Model) -> None:
         raise OSError("disk is full")

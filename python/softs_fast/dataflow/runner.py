@@ -320,7 +320,13 @@ class Runner:
             self._moves.check(ticket.order)
             if isinstance(work, LoadRows):
                 self._loaded += reports.done
-            running.numbers |= reports.numbers(work.roles[0] if work.roles else role)
+            numbers = reports.numbers(work.roles[0] if work.roles else role)
+            twice = sorted(numbers.keys() & running.numbers.keys())
+            if twice:
+                raise FlowError(
+                    f"it reports {', '.join(twice)}, which the call has reported before; use other names"
+                )
+            running.numbers |= numbers
         elif call is not None and state.taken is not None:
             reports.check(ticket.parts)
             self._use_main(call, state, state.taken, running, reports)
