@@ -98,10 +98,11 @@ std::unique_ptr<Remote> open(int pid, std::uint64_t started, int fd, const py::b
 }
 
 py::tuple average_of(const std::vector<const Remote*>& remotes, const std::vector<double>& weights, const std::vector<PyRun>& given,
-                     std::uintptr_t scratch) {
+                     std::uintptr_t scratch, const std::vector<PyRun>& as_is) {
     const auto donors = views(remotes);
     std::vector<Run> runs;
-    for (const auto& [at, count, dtype] : given) runs.push_back({at, count, named(dtypes, "dtype", dtype)});
+    for (const auto& [at, count, dtype] : given) runs.push_back({at, count, named(dtypes, "dtype", dtype), true});
+    for (const auto& [at, count, dtype] : as_is) runs.push_back({at, count, named(dtypes, "dtype", dtype), false});
     Averaged result;
     {
         const py::gil_scoped_release released;
@@ -155,7 +156,8 @@ void bind_snapshots(py::module_& module) {
         .def("is_asked", [](const Window& window, const std::vector<const Remote*>& others) { return window.is_asked(views(others)); })
         .def("close", &Window::close);
 
-    module.def("snapshot_average", &average_of);
+    module.def("snapshot_average", &average_of, py::arg("remotes"), py::arg("weights"), py::arg("runs"), py::arg("scratch"),
+               py::arg("as_is") = std::vector<PyRun>{});
     module.def("snapshot_scatter", &scatter);
     module.attr("MAX_CONFIG_BYTES") = max_config_bytes;
 }

@@ -10,11 +10,12 @@
 
 namespace softs::snapshots {
 
-// Items of one dtype that lie one after another, padding included.
+// Items of one dtype that lie one after another, padding included. Those that are not inspected may be infinite or NaN.
 struct Run {
     std::size_t at;
     std::size_t count;
     Dtype dtype;
+    bool is_inspected;
 };
 
 enum class Outcome : std::uint8_t {

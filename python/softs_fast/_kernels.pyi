@@ -472,6 +472,7 @@ def snapshot_average(
     weights: Sequence[float],
     runs: Sequence[tuple[int, int, str]],
     scratch: int,
+    as_is: Sequence[tuple[int, int, str]] = ...,
 ) -> tuple[str, int, int, list[_Seen]]:
     """Sum snapshots into `scratch`, without the GIL; see csrc/snapshots/average.hpp.
 
@@ -480,6 +481,7 @@ def snapshot_average(
         weights: of each.
         runs: offset, items and dtype of what lies together.
         scratch: address of memory of the size of a half.
+        as_is: More runs, of items that may be infinite or NaN.
 
     Returns:
         "complete", "torn", "nothing yet" or "not finite"; number of the donor and offset of the first item that is not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -19,6 +20,9 @@ def check_results(strategy: Strategy, rank: int, size: int) -> None:
         tensors_are_matched_by_name,
         a_mean_is_over_all_ranks,
         absent_and_short_tensors_are_refused,
+        no_gradient_on_any_rank_is_none,
+        unsuitable_gradients_are_named_on_all_ranks,
+        unsuitable_tensors_are_errors_of_all_ranks,
         every_bit_of_a_dtype_counts,
         views_are_reduced_where_they_lie,
         no_remainder_is_dropped,
@@ -89,6 +93,52 @@ def absent_and_short_tensors_are_refused(strategy: Strategy, rank: int, size: in
     assert full.eq(1).all()
 
 
+def no_gradient_on_any_rank_is_none(strategy: Strategy, rank: int, size: int) -> None:
+    """A parameter without a gradient stays so if no rank has one; it is never zeros, which decay and momentum move."""
+    gradient = torch.full((3,), float(rank))
+    strategy.all_reduce_gradients({"a": None, "b": gradient, "c": None})
+    assert gradient.eq((size - 1) / 2).all()
+    strategy.all_reduce_gradients({"a": None})
+    own = torch.ones(2)
+    with pytest.raises(ConfigError, match=r'"a".*no gradient on rank 0.*float32 \[2\] on rank 1'):
+        strategy.all_reduce_gradients({"a": own if rank else None, "b": gradient})
+    assert own.eq(1).all()
+
+
+def unsuitable_gradients_are_named_on_all_ranks(strategy: Strategy, rank: int, size: int) -> None:
+    """One rank's sparse or complex gradient is an error of all ranks, not a wait for one that has raised it alone."""
+    dense = torch.ones(2, 2)
+    for odd in (dense.to_sparse(), dense.to(torch.complex64)):
+        for is_odd in (True, rank == 1):
+            with pytest.raises(ConfigError, match=r'"emb\.weight"'):
+                strategy.all_reduce_gradients({"b": dense, "emb.weight": odd if is_odd else dense})
+    assert dense.eq(1).all()
+
+
+def unsuitable_tensors_are_errors_of_all_ranks(strategy: Strategy, rank: int, size: int) -> None:
+    """One rank refuses its arguments: the others get its error, and do not wait for it until they give up."""
+    good, whole = torch.ones(2), torch.ones(2 * size)
+    odd = {
+        "layout sparse_coo": good.to_sparse(),
+        "meta": good.to("meta"),
+        "complex64": good.to(torch.complex64),
+        "share memory": torch.ones(1).expand(2),
+    }
+    for text, bad in odd.items():
+        for given in (bad, bad if rank == 1 else good):
+            with pytest.raises(ConfigError, match=rf'argument "tensor" is .*{text}'):
+                strategy.all_reduce(given)
+            with pytest.raises(ConfigError, match=rf'argument "tensor" is .*{text}'):
+                strategy.broadcast_tensor(given, 1)
+            with pytest.raises(ConfigError, match=rf'argument "output" is .*{text}'):
+                strategy.reduce_scatter(given, whole)
+        with pytest.raises(ConfigError, match=r"need the same dtype|all_gather"):
+            strategy.all_gather(whole, good[: 2 - (rank == 1)])
+    with pytest.raises(ConfigError, match=re.escape(f"root is {size} in a group of {size}")):
+        strategy.broadcast_tensor(good, size if rank == 1 else 0)
+    assert good.eq(1).all()
+
+
 def every_bit_of_a_dtype_counts(strategy: Strategy, rank: int, size: int) -> None:
     for dtype, value, wanted in (
         (torch.int64, (1 << 53) + 1, size * ((1 << 53) + 1)),
@@ -120,6 +170,13 @@ def views_are_reduced_where_they_lie(strategy: Strategy, rank: int, size: int) -
     view.fill_(rank)
     strategy.broadcast_tensor(view, 1)
     assert whole[:, 1::2].eq(1).all()
+    # Of which the memory has the opposite signs.
+    negative = torch.full((2,), complex(0, rank + 1)).conj().imag
+    assert negative.is_neg()
+    strategy.all_reduce(negative)
+    assert negative.eq(-sum(range(size + 1))).all()
+    strategy.all_gather(every := torch.zeros(2 * size), torch.full((2,), complex(0, rank)).conj().imag)
+    assert every.tolist() == [-float(number) for number in range(size) for _ in range(2)]
     source = torch.arange(4.0 * size).view(-1, 2).t()
     target = torch.zeros(2, 6)[:, ::3]
     strategy.reduce_scatter(target, source)
@@ -129,5 +186,5 @@ def views_are_reduced_where_they_lie(strategy: Strategy, rank: int, size: int) -
 def no_remainder_is_dropped(strategy: Strategy, rank: int, size: int) -> None:
     with pytest.raises(ConfigError, match="one part of equal size per rank"):
         strategy.reduce_scatter(torch.empty(2), torch.ones(2 * size + 1))
-    with pytest.raises(ConfigError, match="room for every rank"):
+    with pytest.raises(ConfigError, match="one part of equal size per rank"):
         strategy.all_gather(torch.empty(2 * size - 1), torch.ones(2))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,3 +94,13 @@ def test_a_failure_is_raised_by_backward(tmp_path: Path) -> None:
     for_ddp, kept = ranks.run(breaks, 2, str(tmp_path))[0]
     assert "rank 1" in kept
     assert kept in for_ddp
+
+
+def test_sparse_gradients_are_refused_by_the_shape_of_their_parameter() -> None:
+    weight = torch.ones(10, 3)
+    bucket: Any = SimpleNamespace(buffer=weight.to_sparse, parameters=lambda: [weight])
+    with (
+        DDPState(ShmStrategy()) as state,
+        pytest.raises(ConfigError, match=r"parameters of shapes \[10, 3\] are sparse_coo"),
+    ):
+        ddp_hook(state, bucket)

@@ -13,7 +13,7 @@ from softs_fast.collectives import Strategy, TorchStrategy
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.nodes import Topology
 from softs_fast.collectives.placement import Placement
-from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.errors import PeerLost
 from softs_fast.kernels import reduce
 
 # Longer than the test's own limit.
@@ -190,32 +190,6 @@ def test_every_part_comes_to_its_rank(sizes: list[int], width: int) -> None:
         # No slice is much larger than another.
         lengths = [end - begin for begin, end in pairwise(inside[: topology.n_slices + 1])]
         assert max(lengths) - min(lengths) <= len(nodes)
-
-
-def out_of_step(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[str]:
-    """Calls that one rank refuses before it takes part in them meet no call of the others."""
-    texts = []
-    with hierarchies.joined(rank, [[0], [1]], folder) as strategy:
-        sparse = torch.ones(4).to_sparse()
-        for call in (
-            lambda tensor: strategy.all_reduce(tensor),
-            lambda tensor: strategy.broadcast_tensor(tensor, 0),
-            lambda tensor: strategy.all_reduce_gradients({"a": tensor}),
-        ):
-            if rank == 0:
-                with pytest.raises(ConfigError, match="dense"):
-                    call(sparse)
-            with pytest.raises(ConfigError) as raised:
-                strategy.barrier() if rank == 0 else call(torch.ones(4))
-            texts.append(str(raised.value))
-        strategy.barrier()
-    return texts
-
-
-def test_a_call_that_a_rank_refuses_is_compared_with_its_next_one(tmp_path: Any) -> None:
-    told = ranks.run(out_of_step, 2, str(tmp_path))
-    assert told[0] == told[1]
-    assert all("barrier on rank 0" in text for text in told[0])
 
 
 class InterruptedGroup(hierarchies.CountingGroup):

@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
+from meshes import shard_of_two
 from torch import Tensor
 
 from softs_fast.errors import ConfigError, NotFinite
@@ -181,3 +182,40 @@ def test_parameters_are_replaced_in_place_and_autograd_learns_it() -> None:
         assert torch.equal(tensor, source[name])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_tensors_that_are_taken_as_they_are_may_be_infinite(dtype: torch.dtype) -> None:
+    """Masks of attention are buffers of -inf; they must not end a replacement. NaN elsewhere must."""
+    mask = torch.tensor([0.0, -torch.inf, torch.nan]).to(dtype)
+    models = [
+        {"a": torch.full((3,), float(i)).to(dtype), "m": mask, "z": torch.ones(2).to(dtype)} for i in (1, 3)
+    ]
+    into = {name: torch.zeros_like(tensor) for name, tensor in models[0].items()}
+    layout = SnapshotLayout.of(into)
+    assert layout.runs_apart({"m"}) == (
+        [(entry.offset, len(models[0][entry.names[0]]), entry.dtype) for entry in layout.tensors[::2]],
+        [(layout.tensors[1].offset, 3, layout.tensors[1].dtype)],
+    )
+    with donors(models) as remotes:
+        with pytest.raises(NotFinite, match='"m"'):
+            average(remotes, [0.5, 0.5], into, layout)
+        assert average(remotes, [0.5, 0.5], into, layout, as_is={"m"})
+    torch.testing.assert_close(into, {**models[0], "a": torch.full((3,), 2.0).to(dtype)}, equal_nan=True)
+    models[1]["z"][1] = torch.nan
+    with donors(models) as remotes, pytest.raises(NotFinite, match='"z"'):
+        average(remotes, [0.5, 0.5], into, layout, as_is={"m"})
+
+
+def test_shards_are_published_and_replaced_in_place() -> None:
+    whole = torch.arange(12.0).reshape(4, 3)
+    into = {"w": torch.nn.Parameter(shard_of_two(torch.zeros(4, 3), 1))}
+    wrong = {"w": shard_of_two(whole, 0)}
+    with donors([{"w": shard_of_two(whole, 1)}, wrong]) as remotes:
+        loss = (into["w"] * into["w"]).sum()
+        assert average(remotes[:1], [1.0], into, SnapshotLayout.of(into))
+        assert into["w"].to_local().tolist() == whole[2:].tolist()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.to_local().backward()
+        with pytest.raises(ConfigError, match=r"shard S\(0\) 1/2 here, .* shard S\(0\) 0/2 in process"):
+            average(remotes[1:], [1.0], into, SnapshotLayout.of(into))

@@ -253,6 +253,42 @@ def test_tensors_of_any_dtype_are_inspected() -> None:
                 assert not are_finite([torch.ones(3), weight])
 
 
+def test_tensors_are_looked_up_for_each_version(
+    window: Window, model: Model, optimizer: torch.optim.Optimizer, eventually: Callable[..., None]
+) -> None:
+    def buffers() -> dict[str, Tensor]:
+        return {"count": model.count, "late": torch.zeros(1)}
+
+    with Publisher(
+        window, lambda: dict(model.named_parameters(remove_duplicate=False)), buffers, optimizer
+    ) as publisher:
+        offered = iter(range(9))
+
+        def offer() -> bool:
+            return publisher.begin(step=next(offered), metric=None, trained=0)
+
+        assert offer()
+        publisher.wait()
+        state = {name: torch.full_like(tensor, 7.0) for name, tensor in model.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+        model.b.weight = model.a.weight
+        eventually(offer, "a version after the rest")
+        publisher.wait()
+        assert all(tensor.eq(7).all() for tensor in published(window, model)[1].values())
+        model.half()
+        with pytest.raises(ConfigError, match=r'"a\.weight": float32.* in the snapshot, float16'):
+            eventually(offer, "a version after the rest")
+
+
+def test_buffers_may_have_any_values(window: Window, model: Model, optimizer: torch.optim.Optimizer) -> None:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    with Publisher(window, parameters, dict(model.named_buffers()), optimizer, inspect=True) as publisher:
+        model.count.fill_(-math.inf)
+        publisher.begin(step=0, metric=0.5, trained=0)
+        publisher.wait()
+        assert publisher.inspected() == (1, True)
+
+
 def test_a_copy_that_fails_is_raised_by_the_next_step(
     window: Window, model: Model, optimizer: torch.optim.Optimizer
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from meshes import shard_of_two
 from torch import Tensor
 
 from softs_fast.errors import ConfigError, SegmentError
@@ -126,8 +127,25 @@ def test_tensors_that_do_not_fit_are_refused(given_: dict[str, Tensor]) -> None:
     ],
 )
 def test_tensors_that_snapshots_cannot_hold_are_refused(tensor: Tensor) -> None:
-    with pytest.raises(ConfigError, match=r'"w" is .* snapshots hold dense tensors'):
+    with pytest.raises(ConfigError, match=r'tensor "w" is .*; expected a dense tensor'):
         SnapshotLayout.of({"w": tensor})
+
+
+def test_shards_are_parts_of_the_layout_that_only_the_same_shard_has() -> None:
+    whole = torch.arange(12.0).reshape(4, 3)
+    first, second = (SnapshotLayout.of({"w": shard_of_two(whole, rank)}) for rank in (0, 1))
+    assert (str(first.tensors[0]), first.n_bytes) == ("float32 [2, 3], shard S(0) 0/2", 64)
+    assert first.difference(second) == (
+        '"w": float32 [2, 3], shard S(0) 0/2 here, float32 [2, 3], shard S(0) 1/2 there'
+    )
+    assert (
+        SnapshotLayout.parse(first.manifest) == first == SnapshotLayout.of({"w": shard_of_two(whole + 1, 0)})
+    )
+    for other in ({"w": shard_of_two(whole, 1)}, {"w": whole}):
+        with pytest.raises(ConfigError, match="do not fit"):
+            first.bind(other)
+        with pytest.raises(ConfigError, match='tensor "w"'):
+            first.bind_part(other)
 
 
 GOOD = [["float32", [2], ["a", "b"]], ["int8", [], ["c"]]]
@@ -139,6 +157,9 @@ GOOD = [["float32", [2], ["a", "b"]], ["int8", [], ["c"]]]
         {},
         [1],
         [["float32", [2]]],
+        [["float32", [2], ["a"], 1]],
+        [["float32", [2], ["a"], ""]],
+        [["float32", [2], ["a"], "x", "y"]],
         [["float31", [2], ["a"]]],
         [[["float32"], [2], ["a"]]],
         [["float32", [-1], ["a"]]],

@@ -7,13 +7,8 @@ from typing import Any
 
 import torch
 
-from softs_fast.averaging.reduction import (
-    BufferRule,
-    average_in_place,
-    buffers_of,
-    check_every,
-    weights_of,
-)
+from softs_fast.averaging.matching import BufferRule, Found, agree, warn_of
+from softs_fast.averaging.reduction import average_in_place, check_every
 from softs_fast.collectives import Strategy
 from softs_fast.errors import ConfigError
 
@@ -25,17 +20,25 @@ class AverageAll:
     all ranks have the same bits afterwards. With `every=10, momentum=0.99` this is PAPA; with gradients that are reduced
     at first and no longer later, it is post-local SGD. Optimizers keep their state.
 
+    The tensors of the model are looked up at each mean, so they may be replaced, and layers may be added or unfrozen
+    meanwhile, as long as all ranks have the same ones at a mean. Frozen parameters are left alone, and buffers that a
+    checkpoint does not have. Of a distributed model, such as that of FSDP2, the shards of this process are averaged: then
+    the ranks of the strategy are those that have the same shards.
+
     A rank that dies costs one repeated reduction among those that are left, if the strategy can `rebuild`.
 
     Args:
-        model: its parameters are averaged; tied ones once.
+        model: its trainable parameters are averaged, tied ones once; one that was frozen since the last mean once more.
         strategy: the group, after `init`.
         every: steps from one mean to the next; the same on all ranks.
         momentum: share of the own weights that stays, from 0 to below 1.
-        buffers: `average` takes the mean of float buffers and the largest of integers; `own` keeps them.
+        buffers: `average` takes the mean of float buffers and the largest of integers, and the first rank's buffers of a
+            reparametrisation, such as the vectors of `spectral_norm`; those that differ in shape between ranks are left
+            alone, with a warning. `own` keeps all.
 
     Raises:
-        ConfigError: an argument is out of range.
+        ConfigError: an argument is out of range, or a trainable parameter has no memory or no dtype that can be
+            averaged.
 
     Example:
         >>> import tempfile, torch
@@ -63,8 +66,12 @@ class AverageAll:
         check_every(every)
         if not 0 <= momentum < 1:
             raise ConfigError(f"momentum is {momentum}; the share of the own weights is from 0 to below 1")
-        self._weights = weights_of(model)
-        self._buffers = buffers_of(model, buffers)
+        found = Found.of(model, buffers)
+        found.check()
+        self._model = model
+        self._buffers = buffers
+        self._trained = found.trained
+        self._warned: set[str] = set()
         self._strategy = strategy
         self._every = every
         self._momentum = momentum
@@ -79,7 +86,7 @@ class AverageAll:
 
         Raises:
             PeerLost: a rank was lost, and the strategy cannot rebuild its group; the weights are as they were.
-            ConfigError: the models of the ranks differ; the text names the tensors.
+            ConfigError: the models of the ranks differ, or a parameter cannot be averaged; the text names it.
         """
         self._n_steps += 1
         if self._n_steps % self._every:
@@ -94,8 +101,18 @@ class AverageAll:
             PeerLost: as `step`.
             ConfigError: as `step`.
         """
-        average_in_place(self._strategy, self._weights, momentum=self._momentum)
-        average_in_place(self._strategy, self._buffers, momentum=0.0)
+        found = Found.of(self._model, self._buffers, self._trained)
+        agreed = agree(self._strategy, found)
+        warn_of(agreed.left_out, self._warned)
+        average_in_place(
+            self._strategy,
+            found.pick(agreed.weights),
+            momentum=self._momentum,
+            buffers=found.pick(agreed.buffers),
+            copied=found.pick(agreed.copied),
+        )
+        found.mark_written((*agreed.weights, *agreed.buffers, *agreed.copied))
+        self._trained = found.still_trained(agreed.weights)
         self._n_averaged += 1
 
     @property

@@ -7,14 +7,8 @@ from typing import Any
 
 import torch
 
-from softs_fast.averaging.reduction import (
-    BufferRule,
-    average_in_place,
-    buffers_of,
-    check_every,
-    reduce_among_survivors,
-    weights_of,
-)
+from softs_fast.averaging.matching import Agreed, BufferRule, Found, agree, warn_of
+from softs_fast.averaging.reduction import average_in_place, check_every, reduce_among_survivors
 from softs_fast.collectives import Strategy
 from softs_fast.errors import ConfigError
 
@@ -33,20 +27,25 @@ class DiLoCo:
     A rank that dies costs one repeated reduction among those that are left, if the strategy can `rebuild`, and no
     training step: anchor and weights are both still there.
 
-    Making one is a call of all ranks: they begin with the weights and buffers of rank 0.
+    The tensors of the model are looked up at each outer step, so they may be replaced. A parameter that is frozen has no
+    outer steps after the next one. One that is added, unfrozen or resized later is set to the mean of the ranks at its
+    first outer step, which makes its anchor. Of a distributed model, such as that of FSDP2, the shards of this process
+    are trained: then the ranks of the strategy are those that have the same shards.
+
+    Making one is a call of all ranks: they begin with the weights and buffers of rank 0, frozen ones included.
 
     Args:
-        model: its parameters are trained; they must be floats. Tied ones count once.
+        model: its trainable parameters take outer steps; tied ones count once.
         strategy: the group, after `init`.
         every: steps from one outer step of a parameter to the next; the same on all ranks.
         lr: learning rate of the outer step.
         momentum: of the outer step, from 0 to below 1.
         n_fragments: parts of the model that take their outer steps in turn, at most `every`.
-        buffers: `average` takes the mean of float buffers and the largest of integers, with the last part; `own` keeps
-            them.
+        buffers: as for `AverageAll`, with the last part.
 
     Raises:
-        ConfigError: an argument is out of range, a parameter is no float, or the models of the ranks differ.
+        ConfigError: an argument is out of range, a trainable parameter has no memory or no dtype that can be averaged,
+            or the models of the ranks differ; on all ranks.
         PeerLost: a rank was lost.
 
     Example:
@@ -79,32 +78,39 @@ class DiLoCo:
         buffers: BufferRule = "average",
     ) -> None:
         check_every(every)
-        self._weights = weights_of(model)
-        self._buffers = buffers_of(model, buffers)
+        found = Found.of(model, buffers)
         if lr <= 0 or not 0 <= momentum < 1:
             raise ConfigError(f"lr is {lr}, momentum {momentum}; lr is above 0, momentum from 0 to below 1")
-        if not 1 <= n_fragments <= min(every, len(self._weights)):
+        n_most = min(every, max(1, len(found.trained)))
+        if not 1 <= n_fragments <= n_most:
             raise ConfigError(
-                f"n_fragments is {n_fragments}; with every={every} and {len(self._weights)} parameters it is from 1 to "
-                f"{min(every, len(self._weights))}"
+                f"n_fragments is {n_fragments}; with every={every} and {len(found.trained)} parameters it is from 1 to "
+                f"{n_most}"
             )
-        for name, weight in self._weights.items():
-            if not weight.is_floating_point():
-                raise ConfigError(f'parameter "{name}" is {weight.dtype}; an outer step needs floats')
+        self._model = model
+        self._buffers = buffers
         self._strategy = strategy
         self._every = every
         self._lr = lr
         self._momentum = momentum
+        self._n_steps = 0
+        self._n_outer = 0
+        self._warned: set[str] = set()
+        agreed = self._agree(found)
+        everything = (*agreed.weights, *agreed.frozen, *agreed.buffers, *agreed.copied)
+        for name in everything:
+            strategy.broadcast_tensor(found.local[name], 0)
+        found.mark_written(everything)
+        # In the order of the model, so that a part has neighbours.
+        weights = {name: weight for name, weight in found.local.items() if name in set(agreed.weights)}
         # The names of each part, by when its turn is.
         self._fragments = {
             number * every // n_fragments % every: names
-            for number, names in enumerate(_fragments(self._weights, n_fragments), 1)
+            for number, names in enumerate(_fragments(weights, n_fragments) if weights else [[]], 1)
         }
-        self._n_steps = 0
-        self._n_outer = 0
-        for tensor in (self._weights | self._buffers).values():
-            strategy.broadcast_tensor(tensor, 0)
-        self._anchor = {name: _master(weight) for name, weight in self._weights.items()}
+        # Parameters that were trained at their last outer step.
+        self._trained = set(weights)
+        self._anchor = {name: _master(weight) for name, weight in weights.items()}
         self._velocity = {name: torch.zeros_like(anchor) for name, anchor in self._anchor.items()}
 
     def step(self) -> bool:
@@ -120,11 +126,23 @@ class DiLoCo:
         """
         self._n_steps += 1
         place = self._n_steps % self._every
-        names = self._fragments.get(place, [])
-        if names:
-            self._outer_step(names)
+        if place not in self._fragments and place:
+            return False
+        found = Found.of(self._model, self._buffers, self._trained)
+        agreed = self._agree(found)
+        names = [name for name in self._due(place) if name in agreed.weights]
         if place == 0:
-            average_in_place(self._strategy, self._buffers, momentum=0.0)
+            fragments = set().union(*self._fragments.values())
+            names += [name for name in agreed.weights if name not in fragments]
+        if names:
+            self._outer_step(found.pick(names))
+            found.mark_written(names)
+        self._trained = self._trained.difference(names) | found.still_trained(names)
+        if place == 0:
+            average_in_place(
+                self._strategy, {}, buffers=found.pick(agreed.buffers), copied=found.pick(agreed.copied)
+            )
+            found.mark_written((*agreed.buffers, *agreed.copied))
         return bool(names)
 
     @property
@@ -150,31 +168,57 @@ class DiLoCo:
         Raises:
             ConfigError: the state is of a model with other parameters.
         """
+        weights = Found.of(self._model, "own").local
         for what, own in (("anchor", self._anchor), ("momentum", self._velocity)):
-            _check_fits(what, own, state[what])
+            _check_fits(what, own, weights, state[what])
         for what, own in (("anchor", self._anchor), ("momentum", self._velocity)):
-            for name, tensor in own.items():
-                tensor.copy_(state[what][name])
+            own.update(
+                {name: _master(tensor).to(weights[name].device) for name, tensor in state[what].items()}
+            )
+        self._trained |= self._anchor.keys()
         self._n_steps = int(state["n_steps"])
         self._n_outer = int(state["n_outer"])
 
-    def _outer_step(self, names: list[str]) -> None:
+    def _agree(self, found: Found) -> Agreed:
+        agreed = agree(self._strategy, found)
+        warn_of(agreed.left_out, self._warned)
+        return agreed
+
+    def _due(self, place: int) -> list[str]:
+        return self._fragments.get(place, [])
+
+    def _outer_step(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Move the anchor of some parameters by the mean of all ranks, and the parameters to it."""
+        for name, weight in weights.items():
+            self._fit(name, weight)
 
         def deltas() -> dict[str, torch.Tensor]:
             # The step is a part of the names: ranks at different steps get an error, and mix nothing.
             return {
-                f"{name} at step {self._n_steps}": self._anchor[name]
-                - self._weights[name].to(self._anchor[name].dtype)
-                for name in names
+                f"{name} at step {self._n_steps}": self._anchor[name] - weight.to(self._anchor[name].dtype)
+                if name in self._anchor
+                else _master(weight)
+                for name, weight in weights.items()
             }
 
         means = reduce_among_survivors(self._strategy, deltas)
-        for name, mean in zip(names, means.values(), strict=True):
-            velocity = self._velocity[name].mul_(self._momentum).add_(mean)
-            self._anchor[name].sub_(mean.add_(velocity, alpha=self._momentum), alpha=self._lr)
-            self._weights[name].copy_(self._anchor[name])
+        for (name, weight), mean in zip(weights.items(), means.values(), strict=True):
+            if name in self._anchor:
+                velocity = self._velocity[name].mul_(self._momentum).add_(mean)
+                self._anchor[name].sub_(mean.add_(velocity, alpha=self._momentum), alpha=self._lr)
+            else:
+                self._anchor[name], self._velocity[name] = mean, torch.zeros_like(mean)
+            weight.copy_(self._anchor[name])
         self._n_outer += 1
+
+    def _fit(self, name: str, weight: torch.Tensor) -> None:
+        """Bring anchor and momentum where a parameter is now; drop those of one with another shape."""
+        for kept in (self._anchor, self._velocity):
+            if name in kept and kept[name].shape != weight.shape:
+                del kept[name]
+            elif name in kept:
+                wider = torch.promote_types(kept[name].dtype, weight.dtype)
+                kept[name] = kept[name].to(weight.device, wider)
 
 
 def _master(weight: torch.Tensor) -> torch.Tensor:
@@ -198,9 +242,14 @@ def _fragments(weights: Mapping[str, torch.Tensor], n: int) -> Iterator[list[str
         yield part
 
 
-def _check_fits(what: str, own: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+def _check_fits(
+    what: str,
+    own: Mapping[str, torch.Tensor],
+    weights: Mapping[str, torch.Tensor],
+    given: Mapping[str, torch.Tensor],
+) -> None:
     for name in own.keys() | given.keys():
-        if name not in own or name not in given or own[name].shape != given[name].shape:
-            here = list(own[name].shape) if name in own else "no such parameter"
+        if name not in weights or name not in given or weights[name].shape != given[name].shape:
+            here = list(weights[name].shape) if name in weights else "no such parameter"
             there = list(given[name].shape) if name in given else "nothing"
             raise ConfigError(f'{what} of "{name}": this model has {here}, the state {there}')

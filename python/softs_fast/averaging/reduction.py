@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, Protocol, get_args, runtime_checkable
+from types import MappingProxyType
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
 from softs_fast.collectives import Strategy
 from softs_fast.errors import ConfigError, PeerLost
 
-BufferRule = Literal["average", "own"]
+R = TypeVar("R")
 
 # Bytes of weights that are reduced at once: the copies of a whole model would double its memory.
 _PART_BYTES = 32 << 20
@@ -26,14 +27,35 @@ class Rebuilds(Protocol):
         """Form a new group of the remaining ranks."""
 
 
+def among_survivors(strategy: Strategy, call: Callable[[], R]) -> R:
+    """Return what a collective call returns; after a death, that of the ranks that are left.
+
+    All ranks that are left repeat the same call, or none does: `rebuild` finds out if some have its result. With
+    `ShmStrategy` a death never causes that, since every rank had published the last epoch of a call of which one rank
+    has the result.
+
+    Args:
+        strategy: the group.
+        call: uses the strategy; what it leaves behind after a failure is undefined.
+
+    Raises:
+        PeerLost: a rank was lost, and the strategy cannot rebuild its group, or did so without this rank.
+        ConfigError: a hierarchy has no store to rebuild in; or some ranks have the result that others lack, so that these
+            must not repeat the call alone.
+    """
+    while True:
+        try:
+            return call()
+        except PeerLost:
+            if not isinstance(strategy, Rebuilds):
+                raise
+            strategy.rebuild()
+
+
 def reduce_among_survivors(
     strategy: Strategy, make: Callable[[], Mapping[str, torch.Tensor]], op: str = "mean"
 ) -> Mapping[str, torch.Tensor]:
-    """Reduce the tensors of `make` over all ranks; after a death, those of the ranks that are left.
-
-    All ranks that are left repeat the same reduction, or none does: `rebuild` finds out if some have its result. With
-    `ShmStrategy` a death never causes that, since every rank had published the last epoch of a call of which one rank
-    has the result.
+    """Reduce the tensors of `make` over all ranks, as `among_survivors`.
 
     Args:
         strategy: the group.
@@ -44,70 +66,76 @@ def reduce_among_survivors(
         The reduced tensors.
 
     Raises:
-        PeerLost: a rank was lost, and the strategy cannot rebuild its group, or did so without this rank.
-        ConfigError: ranks differ in names, shapes or dtypes; a hierarchy has no store to rebuild in; or some ranks have
-            the result that others lack, so that these must not repeat the reduction alone.
+        PeerLost: as `among_survivors`.
+        ConfigError: as `among_survivors`, or ranks differ in names, shapes or dtypes.
     """
-    while True:
+
+    def reduce() -> Mapping[str, torch.Tensor]:
         tensors = make()
-        try:
-            strategy.all_reduce_gradients(tensors, op)
-        except PeerLost:
-            if not isinstance(strategy, Rebuilds):
-                raise
-            strategy.rebuild()
-        else:
-            return tensors
+        strategy.all_reduce_gradients(tensors, op)
+        return tensors
+
+    return among_survivors(strategy, reduce)
 
 
-def average_in_place(strategy: Strategy, tensors: Mapping[str, torch.Tensor], *, momentum: float) -> None:
-    """Set floats to `momentum` times themselves plus the rest of their mean over all ranks, others to the largest.
+def average_in_place(
+    strategy: Strategy,
+    weights: Mapping[str, torch.Tensor],
+    *,
+    momentum: float = 0.0,
+    buffers: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    copied: Mapping[str, torch.Tensor] = MappingProxyType({}),
+) -> None:
+    """Set tensors to what they are on average over all ranks. After an exception all of them are as they were.
 
-    After an exception all tensors are as they were.
+    Args:
+        strategy: the group.
+        weights: floats; set to `momentum` times themselves plus the rest of their mean.
+        momentum: share of the own weights that stays.
+        buffers: floats are set to their mean, others to the largest.
+        copied: set to those of the first rank.
 
     Raises:
         PeerLost: as `reduce_among_survivors`.
         ConfigError: as `reduce_among_survivors`.
     """
     before: list[tuple[torch.Tensor, torch.Tensor]] = []
-    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-    others = {name: tensor for name, tensor in tensors.items() if name not in floats}
-    try:
-        for op, group in (("mean", floats), ("max", others)):
-            for part in _parts(group):
-                reduced = reduce_among_survivors(strategy, lambda part=part: _widened(part), op)  # type: ignore[misc]
-                with torch.no_grad():
+    floats = {name: tensor for name, tensor in buffers.items() if tensor.is_floating_point()}
+    others = {name: tensor for name, tensor in buffers.items() if name not in floats}
+
+    def change(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        before.append((tensor, tensor.clone()))
+        tensor.copy_(value)
+
+    with torch.no_grad():
+        try:
+            for op, group, share in (
+                ("mean", weights, momentum),
+                ("mean", floats, 0.0),
+                ("max", others, 0.0),
+            ):
+                for part in _parts(group):
+                    reduced = reduce_among_survivors(strategy, lambda part=part: _widened(part), op)  # type: ignore[misc]
                     for name, tensor in part.items():
-                        before.append((tensor, tensor.clone()))
-                        share = momentum if op == "mean" else 0.0
-                        tensor.copy_(_blend(tensor, reduced[name], share))
-    except BaseException:
-        with torch.no_grad():
+                        change(tensor, _blend(tensor, reduced[name], share))
+            for _, tensor in sorted(copied.items()):
+                change(tensor, among_survivors(strategy, lambda tensor=tensor: _of_first(strategy, tensor)))  # type: ignore[misc]
+        except BaseException:
             for tensor, old in before:
                 tensor.copy_(old)
-        raise
-
-
-def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the parameters of a model by name, tied ones once, without their gradients."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def buffers_of(model: torch.nn.Module, rule: BufferRule) -> dict[str, torch.Tensor]:
-    """Return the buffers that ranks share by a rule, by name.
-
-    Raises:
-        ConfigError: the rule is unknown.
-    """
-    if rule not in get_args(BufferRule):
-        raise ConfigError(f'buffers is "{rule}"; known are {", ".join(get_args(BufferRule))}')
-    return {name: buffer.detach() for name, buffer in model.named_buffers()} if rule == "average" else {}
+            raise
 
 
 def check_every(every: int) -> None:
     """Raise ConfigError unless `every` counts steps."""
     if not isinstance(every, int) or every < 1:
         raise ConfigError(f"every is {every!r}; it counts steps, from 1")
+
+
+def _of_first(strategy: Strategy, tensor: torch.Tensor) -> torch.Tensor:
+    copy = tensor.clone()
+    strategy.broadcast_tensor(copy, 0)
+    return copy
 
 
 def _parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:

@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 
 from softs_fast.averaging.board import Board, Event
 from softs_fast.averaging.decide import Rules, Strategy
+from softs_fast.averaging.matching import Found, agree
 from softs_fast.averaging.meeting import meet_in_group
-from softs_fast.averaging.reduction import average_in_place, weights_of
+from softs_fast.averaging.reduction import average_in_place
 from softs_fast.averaging.schedule import Schedule
 from softs_fast.averaging.selective import SelectiveAveraging
 from softs_fast.averaging.takeover import Takeover
@@ -96,7 +97,8 @@ class AverageAllPolicy(SpawnPolicy):
         if iteration % self.average_every or dist.get_rank(group) < 0:
             return model, optimizer, {"averaged_this_iteration": False}
         strategy = TorchStrategy(group if group is not None else dist.group.WORLD)
-        average_in_place(strategy, weights_of(model), momentum=0.0)
+        found = Found.of(model, "own")
+        average_in_place(strategy, found.pick(agree(strategy, found).weights))
         return model, optimizer, {"averaged_this_iteration": True}
 
 

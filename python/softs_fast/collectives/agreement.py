@@ -64,7 +64,7 @@ def tag_of_text(what: str) -> int:
 def check_same(what: str, values: Sequence[object]) -> None:
     """Raise ConfigError unless all ranks have the same value; the text lists the values with their ranks."""
     if any(value != values[0] for value in values):
-        raise ConfigError(f"{what} differs: {_by_value([str(value) for value in values])}")
+        raise ConfigError(f"{what} differs: {by_value([str(value) for value in values])}")
 
 
 def difference(group: Exchanger, what: str, manifest: Mapping[str, str]) -> str:
@@ -83,20 +83,21 @@ def difference(group: Exchanger, what: str, manifest: Mapping[str, str]) -> str:
     texts = [text.split("\n") for text in _exchange(group, text)]
     calls = [lines[0] for lines in texts]
     if any(call != calls[0] for call in calls):
-        return f"ranks make different calls: {_by_value(calls)}"
+        return f"ranks make different calls: {by_value(calls)}"
     manifests = [dict(line.partition("\t")[::2] for line in lines[1:]) for lines in texts]
     found = []
     for name in dict.fromkeys(name for names in manifests for name in names):
         values = [names.get(name, "absent") for names in manifests]
         if any(value != values[0] for value in values):
-            found.append(f'"{name}": {_by_value(values)}')
+            found.append(f'"{name}": {by_value(values)}')
     if not found:
         return f"ranks make the same call, {calls[0]}, with different schedules; give every rank the same"
     more = f"; and {len(found) - _MOST_LISTED} more" if len(found) > _MOST_LISTED else ""
     return f"tensors differ between ranks in {calls[0]}: " + "; ".join(found[:_MOST_LISTED]) + more
 
 
-def _by_value(values: Sequence[str]) -> str:
+def by_value(values: Sequence[str]) -> str:
+    """Return the values of the ranks in words: "1 on rank 0, 2; 3 on rank 1"."""
     ranks: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(str(rank))

@@ -122,6 +122,15 @@ def ddp_hook(state: DDPState, bucket: GradBucket) -> torch.futures.Future[torch.
     optimizer reads.
 
     Raises:
-        ConfigError: the state is closed.
+        ConfigError: the state is closed, or gradients are sparse, as of `torch.nn.Embedding(sparse=True)`; `backward()`
+            raises it on all ranks.
     """
-    return state.submit(bucket.buffer())
+    buffer = bucket.buffer()
+    if buffer.layout is not torch.strided:
+        # DDP tells a hook no names.
+        shapes = ", ".join(str(list(parameter.shape)) for parameter in bucket.parameters())
+        raise ConfigError(
+            f"gradients of parameters of shapes {shapes} are {str(buffer.layout).removeprefix('torch.')}; expected dense "
+            "ones: make their modules with sparse=False"
+        )
+    return state.submit(buffer)

@@ -284,7 +284,7 @@ def _reduced(rows: torch.Tensor, op: ReduceOp) -> torch.Tensor:
 
 def _reducible(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Any]:
     """Return a contiguous tensor of a dtype that groups reduce, and their name of the operation."""
-    lent = tensor.detach().contiguous()
+    lent = tensor.detach().resolve_neg().contiguous()
     if tensor.dtype is torch.bool:
         # Logical or and and, on bytes that are 0 or 1.
         return lent.to(torch.uint8), dist.ReduceOp.MIN if op is ReduceOp.MIN else dist.ReduceOp.MAX
@@ -296,7 +296,7 @@ def _reducible(tensor: torch.Tensor, op: ReduceOp) -> tuple[torch.Tensor, Any]:
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor as bytes, which every group supports; a view if possible."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    return tensor.detach().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 def _own_host() -> str:

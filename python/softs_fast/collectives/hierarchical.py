@@ -10,6 +10,7 @@ from typing import Self
 import torch
 
 from softs_fast.collectives.bounded_store import BoundedStore
+from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.meter import Lap, Meter
@@ -23,10 +24,19 @@ from softs_fast.collectives.rendezvous import (
     as_store,
 )
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
-from softs_fast.collectives.tensors import check_operand, describe, plain
+from softs_fast.collectives.tensors import (
+    RefusedByAll,
+    bytes_of,
+    check_parts,
+    check_root,
+    describe,
+    operand,
+    plain,
+)
 from softs_fast.collectives.torch_strategy import TorchStrategy
 from softs_fast.collectives.world import World
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.tensors.local import as_plain, shard_of
 
 _NO_GROUP = "this strategy is in no group yet; call init first"
 
@@ -129,36 +139,38 @@ class HierarchicalStrategy(Strategy):
 
         Source: own; slices instead of the leaders of Horovod's hierarchical all-reduce.
         """
-        check_operand(tensor, op)
-        with self._call("all_reduce", tensor) as (levels, lap), plain([tensor]) as (lent,):
-            levels.agree(f"all_reduce {op} of {describe(tensor)}", {})
-            levels.all_reduce(lent.detach().view(-1), ReduceOp(op), lap)
+        with self._call("all_reduce", tensor) as (levels, lap):
+            with RefusedByAll(levels.agree, "all_reduce"):
+                local = operand(tensor, op)
+            levels.agree(f"all_reduce {op} of {describe(local, shard_of(tensor))}")
+            with plain([local]) as (lent,):
+                levels.all_reduce(lent.detach().view(-1), ReduceOp(op), lap)
 
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
+
+        Args:
+            gradients: Tensors by name; None for a parameter that has no gradient on any rank.
+            op: The reduction.
 
         Raises:
             ConfigError: as for `all_reduce`; the text names the tensors that differ.
             PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
             ForkedError: called in a fork of the process that made the group.
         """
-        ordered = dict(sorted(gradients.items()))
-        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-        for tensor in ordered.values():
-            check_operand(tensor, op)
-            by_dtype.setdefault(tensor.dtype, []).append(tensor.detach())
-        with self._call("all_reduce", *ordered.values()) as (levels, lap):
-            manifest = {name: describe(tensor) for name, tensor in ordered.items()}
-            levels.agree(f"all_reduce_gradients {op}", manifest)
-            for tensors in by_dtype.values():
+        own = Gradients.of(gradients, op)
+        with self._call("all_reduce", *own.tensors.values()) as (levels, lap):
+            levels.agree(f"all_reduce_gradients {op}", own.manifest)
+            own.raise_if_refused()
+            for tensors in own.by_dtype().values():
                 # One flat tensor, because each of many small ones would wait for the network.
-                flat = torch.cat([tensor.reshape(-1).cpu() for tensor in tensors])
+                flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
                 levels.all_reduce(flat, ReduceOp(op), lap)
                 parts = torch.split(flat, [tensor.numel() for tensor in tensors])
                 for tensor, part in zip(tensors, parts, strict=True):
-                    tensor.copy_(part.view(tensor.shape))
+                    tensor.detach().copy_(part.view(tensor.shape))
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
@@ -179,16 +191,15 @@ class HierarchicalStrategy(Strategy):
             PeerLost: a rank died, stopped or left.
             ForkedError: called in a fork of the process that made the group.
         """
-        if output.dtype != tensor.dtype or tensor.numel() != self.size * output.numel():
-            raise ConfigError(
-                f"reduce_scatter of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
-                "need the same dtype, and one part of equal size per rank"
-            )
-        check_operand(tensor, op)
-        with self._call("reduce_scatter", tensor) as (levels, lap), plain([output]) as (lent,):
-            levels.agree(f"reduce_scatter {op} of {describe(tensor)}", {})
-            parts = tensor.detach().cpu().contiguous().view(self.size, -1)
-            levels.reduce_scatter(lent.detach().view(-1), parts, ReduceOp(op), lap)
+        with self._call("reduce_scatter", tensor) as (levels, lap):
+            with RefusedByAll(levels.agree, "reduce_scatter"):
+                source = operand(tensor, op, written=False)
+                target = operand(output, name="output")
+                check_parts("reduce_scatter", source, target, self.size)
+            levels.agree(f"reduce_scatter {op} of {describe(source)}")
+            with plain([target]) as (lent,):
+                parts = as_plain(source).detach().view(self.size, -1)
+                levels.reduce_scatter(lent.detach().view(-1), parts, ReduceOp(op), lap)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Put the `tensor` [n] of every rank, by rank of the world, into `output` [size * n].
@@ -198,15 +209,14 @@ class HierarchicalStrategy(Strategy):
             PeerLost: a rank died, stopped or left.
             ForkedError: called in a fork of the process that made the group.
         """
-        if output.dtype != tensor.dtype or output.numel() != self.size * tensor.numel():
-            raise ConfigError(
-                f"all_gather of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
-                "need the same dtype, and room for every rank's"
-            )
-        check_operand(tensor)
-        with self._call("all_gather", output) as (levels, _), plain([output]) as (lent,):
-            levels.agree(f"all_gather of {describe(tensor)}", {})
-            levels.gather(lent.detach().view(self.size, -1), tensor.detach().cpu().contiguous().view(-1))
+        with self._call("all_gather", output) as (levels, _):
+            with RefusedByAll(levels.agree, "all_gather"):
+                source = operand(tensor, written=False)
+                target = operand(output, name="output")
+                check_parts("all_gather", target, source, self.size)
+            levels.agree(f"all_gather of {describe(source)}")
+            with plain([target]) as (lent,):
+                levels.gather(lent.detach().view(self.size, -1), as_plain(source).detach().view(-1))
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
         """Copy `tensor` of rank `root` of the world to every rank.
@@ -216,12 +226,13 @@ class HierarchicalStrategy(Strategy):
             PeerLost: a rank died, stopped or left.
             ForkedError: called in a fork of the process that made the group.
         """
-        if not 0 <= root < self.size:
-            raise ConfigError(f"root is {root} in a world of {self.size}")
-        check_operand(tensor)
-        with self._call("broadcast", tensor) as (levels, _), plain([tensor]) as (lent,):
-            levels.agree(f"broadcast of {describe(tensor)} from rank {root}", {})
-            levels.broadcast(lent, root)
+        with self._call("broadcast", tensor) as (levels, _):
+            with RefusedByAll(levels.agree, "broadcast"):
+                local = operand(tensor)
+                check_root(root, self.size)
+            levels.agree(f"broadcast of {describe(local, shard_of(tensor))} from rank {root}")
+            with plain([local]) as (lent,):
+                levels.broadcast(lent, root)
 
     def barrier(self) -> None:
         """Return once every rank of the world has called it.
@@ -344,8 +355,7 @@ class HierarchicalStrategy(Strategy):
     def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[tuple[Levels, Lap]]:
         """Count a call. If it ends midway on one level, tell the ranks of both, which would wait for this one."""
         levels = self._joined
-        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        with self._meter.lap(name, n_bytes) as lap:
+        with self._meter.lap(name, bytes_of(tensors)) as lap:
             waiting = levels.waiting_s
             try:
                 yield levels, lap

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 
 import torch
 
@@ -49,7 +50,7 @@ class Levels:
         """Seconds that this rank has waited for ranks of its node."""
         return sum(metric.waiting_s for metric in self._local.metrics.values())
 
-    def agree(self, what: str, manifest: Mapping[str, str]) -> None:
+    def agree(self, what: str, manifest: Mapping[str, str] = MappingProxyType({})) -> None:
         """Raise ConfigError, on every rank, unless all make the same call; also a barrier."""
         tag = agreement.tag_of({"": what, **manifest})
         tags = torch.tensor([tag, -tag], dtype=torch.int64)

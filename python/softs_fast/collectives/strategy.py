@@ -73,9 +73,13 @@ class Strategy(Protocol):
         """Reduce `tensor`, of the same shape and dtype on every rank, in place."""
 
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
-        """Reduce all tensors in place, matched by name; the order of the mapping does not matter."""
+        """Reduce all tensors in place, matched by name; the order of the mapping does not matter.
+
+        None stands for a parameter that has no gradient on any rank. If some ranks have one, all raise a ConfigError
+        that names it, and nothing was moved.
+        """
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM

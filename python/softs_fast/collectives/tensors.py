@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.errors import ConfigError
+from softs_fast.tensors.local import as_plain, local_tensor
 
 # Enumerators of csrc/cpu/reduce.hpp.
 DTYPE_CODES = {
@@ -57,16 +60,64 @@ def op_code(op: ReduceOp | str, dtype: torch.dtype) -> int:
     return code
 
 
-def check_operand(tensor: torch.Tensor, op: ReduceOp | str | None = None) -> None:
-    """Check a tensor for a collective operation, and the reduction, if there is one.
+def operand(
+    tensor: torch.Tensor, op: ReduceOp | str | None = None, *, name: str = "tensor", written: bool = True
+) -> torch.Tensor:
+    """Return the local tensor of an argument of a collective operation.
+
+    Args:
+        tensor: the argument.
+        op: the reduction; None if there is none.
+        name: of the argument.
+        written: whether the operation writes into it.
 
     Raises:
-        ConfigError: the dtype or the operation is unknown, or the tensor is sparse.
+        ConfigError: the tensor has no memory in this process, its dtype or the operation is unknown.
     """
-    dtype_code(tensor.dtype)
-    is_plain(tensor)
+    local = local_tensor(name, tensor, kind="argument", dtypes=DTYPE_CODES, written=written)
     if op is not None:
-        op_code(op, tensor.dtype)
+        op_code(op, local.dtype)
+    return local
+
+
+class RefusedByAll:
+    """Has all ranks raise if this one refuses its arguments inside, before anything has moved: they wait for it.
+
+    Args:
+        agree: Compares a text with those of the other ranks, and raises a ConfigError if they differ.
+        call: Name of the call.
+    """
+
+    __slots__ = ("_agree", "_call")
+
+    def __init__(self, agree: Callable[[str], object], call: str) -> None:
+        self._agree = agree
+        self._call = call
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Compare the error with what the other ranks do."""
+        if isinstance(error, ConfigError):
+            self._agree(f"{self._call}: {error}")
+
+
+def check_parts(call: str, whole: torch.Tensor, part: torch.Tensor, size: int) -> None:
+    """Raise ConfigError unless a tensor has the same dtype as another one, and one part of its size for each rank."""
+    if part.dtype != whole.dtype or whole.numel() != size * part.numel():
+        raise ConfigError(
+            f"{call} between {describe(whole)} for all ranks and {describe(part)} for one among {size}: need the same "
+            "dtype, and one part of equal size per rank"
+        )
+
+
+def check_root(root: int, size: int) -> None:
+    """Raise ConfigError unless a rank is one of a group."""
+    if not 0 <= root < size:
+        raise ConfigError(f"root is {root} in a group of {size}")
 
 
 def check_casts(tensor: torch.dtype, staged: torch.dtype, output: torch.dtype, op: ReduceOp | str) -> None:
@@ -90,14 +141,28 @@ def check_casts(tensor: torch.dtype, staged: torch.dtype, output: torch.dtype, o
         raise ConfigError(f"no reduction of {name_of(staged)} to {name_of(output)}: floats go to floats")
 
 
+def bytes_of(tensors: Iterable[object]) -> int:
+    """Return the bytes of tensors; what is not one has none."""
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in tensors
+        if isinstance(tensor, torch.Tensor) and not is_lazy(tensor)
+    )
+
+
 def name_of(dtype: torch.dtype) -> str:
     """Return "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
 
 
-def describe(tensor: torch.Tensor) -> str:
-    """Return dtype and shape: "float32 [2, 3]"."""
-    return f"{name_of(tensor.dtype)} {list(tensor.shape)}"
+def describe(tensor: torch.Tensor, part: str = "") -> str:
+    """Return dtype and shape: "float32 [2, 3]".
+
+    Args:
+        tensor: a local tensor.
+        part: what `shard_of` says of the tensor whose part it is.
+    """
+    return f"{name_of(tensor.dtype)} {list(tensor.shape)}" + (f", {part}" if part else "")
 
 
 def shape_tag(tensor: torch.Tensor) -> int:
@@ -105,28 +170,14 @@ def shape_tag(tensor: torch.Tensor) -> int:
     return hash(tuple(tensor.shape)) & _TAG_MASK
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether the native side can work on the tensor in place.
-
-    Raises:
-        ConfigError: it is sparse.
-    """
-    if tensor.layout is not torch.strided:
-        raise ConfigError(f"collectives work on dense tensors; this one is {tensor.layout}: call to_dense()")
-    return tensor.is_contiguous() and tensor.device.type == "cpu"
-
-
 @contextmanager
 def plain(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield the tensors as plain ones; those that are not are copied, and copied back at the end.
+    """Yield local tensors as plain ones; those that are not are copied, and copied back at the end.
 
     Nothing is copied back if the block raises.
-
-    Raises:
-        ConfigError: one is sparse.
     """
     originals = list(tensors)
-    lent = [tensor if is_plain(tensor) else tensor.detach().cpu().contiguous() for tensor in originals]
+    lent = [as_plain(tensor) for tensor in originals]
     yield lent
     with torch.no_grad():
         for original, copy in zip(originals, lent, strict=True):

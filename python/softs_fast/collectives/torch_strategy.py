@@ -11,12 +11,14 @@ import torch.distributed as dist
 
 from softs_fast.collectives import agreement
 from softs_fast.collectives.engine import Engine
+from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.meter import Meter
 from softs_fast.collectives.nccl_engine import NcclEngine
 from softs_fast.collectives.rendezvous import as_rendezvous
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
-from softs_fast.collectives.tensors import check_operand, describe
+from softs_fast.collectives.tensors import RefusedByAll, bytes_of, check_parts, check_root, describe, operand
 from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.tensors.local import shard_of
 
 
 class TorchStrategy(Strategy):
@@ -218,27 +220,30 @@ class TorchStrategy(Strategy):
             ConfigError: dtype or operation is unknown, or ranks differ (nothing was moved).
             PeerLost: the engine failed: a rank died, or was too late.
         """
-        check_operand(tensor, op)
         with self._call("all_reduce", tensor) as engine:
-            self._agree(engine, f"all_reduce {op} of {describe(tensor)}", {})
-            engine.all_reduce(tensor, ReduceOp(op))
+            with self._refused_by_all(engine, "all_reduce"):
+                local = operand(tensor, op)
+            self._agree(engine, f"all_reduce {op} of {describe(local, shard_of(tensor))}", {})
+            engine.all_reduce(local, ReduceOp(op))
 
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
+
+        Args:
+            gradients: Tensors by name; None for a parameter that has no gradient on any rank.
+            op: The reduction.
 
         Raises:
             ConfigError: as for `all_reduce`; the text names the tensors that differ.
             PeerLost: the engine failed: a rank died, or was too late.
         """
-        ordered = dict(sorted(gradients.items()))
-        for tensor in ordered.values():
-            check_operand(tensor, op)
-        with self._call("all_reduce", *ordered.values()) as engine:
-            manifest = {name: describe(tensor) for name, tensor in ordered.items()}
-            self._agree(engine, f"all_reduce_gradients {op}", manifest)
-            for tensor in ordered.values():
+        own = Gradients.of(gradients, op)
+        with self._call("all_reduce", *own.tensors.values()) as engine:
+            self._agree(engine, f"all_reduce_gradients {op}", own.manifest)
+            own.raise_if_refused()
+            for tensor in own.tensors.values():
                 engine.all_reduce(tensor, ReduceOp(op))
 
     def reduce_scatter(
@@ -254,19 +259,18 @@ class TorchStrategy(Strategy):
             ConfigError: sizes do not fit, or as for `all_reduce`.
             PeerLost: the engine failed: a rank died, or was too late.
         """
-        if output.dtype != tensor.dtype or tensor.numel() != self.size * output.numel():
-            raise ConfigError(
-                f"reduce_scatter of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
-                "need the same dtype, and one part of equal size per rank"
-            )
-        check_operand(tensor, op)
-        check_operand(output)
         with self._call("reduce_scatter", tensor) as engine:
-            self._agree(engine, f"reduce_scatter {op} of {describe(tensor)}", {})
-            own = torch.empty(output.numel(), dtype=tensor.dtype, device=tensor.device)
+            with self._refused_by_all(engine, "reduce_scatter"):
+                source = operand(tensor, op, written=False)
+                target = operand(output, name="output")
+                check_parts("reduce_scatter", source, target, self.size)
+            self._agree(engine, f"reduce_scatter {op} of {describe(source)}", {})
+            own = torch.empty(target.numel(), dtype=source.dtype, device=source.device)
             bounds = [rank * own.numel() for rank in range(self.size + 1)]
-            engine.reduce_scatter(own, tensor.detach().contiguous().view(-1), bounds, ReduceOp(op))
-            output.detach().copy_(own.view(output.shape))
+            engine.reduce_scatter(
+                own, source.detach().resolve_neg().contiguous().view(-1), bounds, ReduceOp(op)
+            )
+            target.detach().copy_(own.view(target.shape))
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Put the `tensor` [n] of every rank, one after another, into `output` [size * n].
@@ -275,17 +279,14 @@ class TorchStrategy(Strategy):
             ConfigError: sizes do not fit, or as for `all_reduce`.
             PeerLost: the engine failed: a rank died, or was too late.
         """
-        if output.dtype != tensor.dtype or output.numel() != self.size * tensor.numel():
-            raise ConfigError(
-                f"all_gather of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
-                "need the same dtype, and room for every rank's"
-            )
-        check_operand(tensor)
-        check_operand(output)
         with self._call("all_gather", output) as engine:
-            self._agree(engine, f"all_gather of {describe(tensor)}", {})
-            every = engine.gather(tensor.detach().contiguous().view(-1).view(torch.uint8))
-            output.detach().copy_(torch.cat(every).view(output.dtype).view(output.shape))
+            with self._refused_by_all(engine, "all_gather"):
+                source = operand(tensor, written=False)
+                target = operand(output, name="output")
+                check_parts("all_gather", target, source, self.size)
+            self._agree(engine, f"all_gather of {describe(source)}", {})
+            every = engine.gather(source.detach().resolve_neg().contiguous().view(-1).view(torch.uint8))
+            target.detach().copy_(torch.cat(every).view(target.dtype).view(target.shape))
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
         """Copy `tensor` of rank `root` to every rank.
@@ -294,12 +295,12 @@ class TorchStrategy(Strategy):
             ConfigError: there is no such rank, or as for `all_reduce`.
             PeerLost: the engine failed: a rank died, or was too late.
         """
-        if not 0 <= root < self.size:
-            raise ConfigError(f"root is {root} in a group of {self.size}")
-        check_operand(tensor)
         with self._call("broadcast", tensor) as engine:
-            self._agree(engine, f"broadcast of {describe(tensor)} from rank {root}", {})
-            engine.broadcast(tensor, root)
+            with self._refused_by_all(engine, "broadcast"):
+                local = operand(tensor)
+                check_root(root, self.size)
+            self._agree(engine, f"broadcast of {describe(local, shard_of(tensor))} from rank {root}", {})
+            engine.broadcast(local, root)
 
     def barrier(self) -> None:
         """Return once every rank has called it.
@@ -335,9 +336,11 @@ class TorchStrategy(Strategy):
     def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Engine]:
         """Count a call, and raise the engine's errors as PeerLost."""
         engine = self.engine
-        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        with self._meter.lap(name, n_bytes), engine.call(name):
+        with self._meter.lap(name, bytes_of(tensors)), engine.call(name):
             yield engine
+
+    def _refused_by_all(self, engine: Engine, call: str) -> RefusedByAll:
+        return RefusedByAll(lambda what: self._agree(engine, what, {}), call)
 
     def _agree(self, engine: Engine, what: str, manifest: Mapping[str, str]) -> None:
         """Raise ConfigError unless every rank makes the same call."""

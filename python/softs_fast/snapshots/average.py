@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from .. import _kernels
 from ..errors import ConfigError, NotFinite
+from ..tensors.local import is_plain, mark_written
 from .layout import SnapshotLayout, TensorEntry
-from .window import Header, RemoteWindow, header_of, is_plain
+from .window import Header, RemoteWindow, header_of
 
 __all__ = ["Fetched", "average", "fetch"]
 
@@ -41,7 +42,8 @@ class Fetched:
         Raises:
             ConfigError: the tensors do not fit the layout; none has changed.
         """
-        self._copy(self.layout.bind(into), self.layout.tensors)
+        self._copy(self.layout.bind(into, written=True), self.layout.tensors)
+        mark_written(into.values())
 
     def apply_part(self, into: Mapping[str, Tensor]) -> None:
         """Copy some of the tensors, in place.
@@ -52,7 +54,9 @@ class Fetched:
         Raises:
             ConfigError: a tensor is not of the layout; none has changed.
         """
-        self._copy(list(into.values()), self.layout.entries_of(into))
+        entries, targets = self.layout.bind_part(into, written=True)
+        self._copy(targets, entries)
+        mark_written(into.values())
 
     def _copy(self, targets: Sequence[Tensor], entries: Sequence[TensorEntry]) -> None:
         plain = [is_plain(target) for target in targets]
@@ -66,8 +70,6 @@ class Fetched:
             for target, entry, is_done in zip(targets, entries, plain, strict=True):
                 if not is_done:
                     target.copy_(entry.view(self.memory))
-            # As an operation of torch would do, so that autograd refuses to use what it saved before.
-            torch.autograd.graph.increment_version([target for target in targets if target.requires_grad])
 
 
 def fetch(
@@ -76,6 +78,7 @@ def fetch(
     layout: SnapshotLayout,
     *,
     scratch: Tensor | None = None,
+    as_is: Set[str] = frozenset(),
 ) -> Fetched | None:
     """Return a weighted sum of the newest snapshots of other processes; nothing waits for those.
 
@@ -90,13 +93,14 @@ def fetch(
         weights: of each donor; above 0, finite; for a mean they sum up to 1.
         layout: of the tensors.
         scratch: `layout.scratch()`, to be used again by later calls; without it, new memory is taken each time.
+        as_is: Names of tensors that may be infinite or NaN, such as buffers with masks.
 
     Returns:
         The sum. None if a donor has published nothing yet, or at each attempt has published twice meanwhile.
 
     Raises:
         ConfigError: a window does not fit the layout, or a weight is none.
-        NotFinite: a result is infinite or NaN; the text names the tensor and the donor.
+        NotFinite: a result that is not `as_is` is infinite or NaN; the text names the tensor and the donor.
         SegmentError: a segment is malformed.
         ForkedError: called in a fork of the process that opened a window.
 
@@ -119,8 +123,9 @@ def fetch(
             f"scratch is {scratch.dtype} {list(scratch.shape)}; need layout.scratch(), uint8 [{layout.n_bytes}]"
         )
     natives = [window.native for window in windows]
+    inspected, others = layout.runs_apart(as_is)
     outcome, donor, at, seen = _kernels.snapshot_average(
-        natives, list(weights), layout.runs, scratch.data_ptr()
+        natives, list(weights), inspected, scratch.data_ptr(), *filter(None, [others])
     )
     if outcome == "not finite":
         raise _not_finite(layout, at, windows, donor)
@@ -136,6 +141,7 @@ def average(
     layout: SnapshotLayout,
     *,
     scratch: Tensor | None = None,
+    as_is: Set[str] = frozenset(),
 ) -> list[Header] | None:
     """Replace tensors by a weighted sum of the newest snapshots of other processes: `fetch`, then `Fetched.apply`.
 
@@ -147,13 +153,14 @@ def average(
         into: the tensors that are replaced.
         layout: of the tensors.
         scratch: as for `fetch`.
+        as_is: As for `fetch`.
 
     Returns:
         The header of each snapshot that was used; None where `fetch` returns None.
 
     Raises:
         ConfigError: as for `fetch`, or the tensors do not fit the layout.
-        NotFinite: a result is infinite or NaN; the text names the tensor and the donor.
+        NotFinite: a result that is not `as_is` is infinite or NaN; the text names the tensor and the donor.
         SegmentError: a segment is malformed.
         ForkedError: called in a fork of the process that opened a window.
 
@@ -167,7 +174,7 @@ def average(
         >>> ours["w"].tolist()
         [0.0, 1.0, 2.0]
     """
-    fetched = fetch(windows, weights, layout, scratch=scratch)
+    fetched = fetch(windows, weights, layout, scratch=scratch, as_is=as_is)
     if fetched is None:
         return None
     fetched.apply(into)

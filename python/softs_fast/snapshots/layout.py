@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from ..errors import ConfigError, SegmentError
+from ..tensors.local import local_tensor, shard_of
 
 __all__ = ["SnapshotLayout", "TensorEntry"]
 
@@ -37,8 +39,8 @@ _DTYPES = {
 _ORDER = {name: number for number, name in enumerate(_DTYPES)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
-# Dtype, shape, names.
-_Spec = tuple[str, tuple[int, ...], tuple[str, ...]]
+# Dtype, shape, names, part.
+_Spec = tuple[str, tuple[int, ...], tuple[str, ...], str]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class TensorEntry:
         shape: of the tensor.
         offset: of its first byte in a snapshot.
         n_bytes: its size.
+        part: Words for the shard of a distributed tensor that this is; "" for a whole tensor.
     """
 
     names: tuple[str, ...]
@@ -58,6 +61,7 @@ class TensorEntry:
     shape: tuple[int, ...]
     offset: int
     n_bytes: int
+    part: str = ""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -69,20 +73,21 @@ class TensorEntry:
         return snapshot[self.offset : self.offset + self.n_bytes].view(self.torch_dtype).view(self.shape)
 
     def __str__(self) -> str:
-        """Return dtype and shape: "float32 [2, 3]"."""
-        return f"{self.dtype} {list(self.shape)}"
+        """Return dtype, shape and part: "float32 [2, 3]"."""
+        return f"{self.dtype} {list(self.shape)}" + (f", {self.part}" if self.part else "")
 
 
 @dataclass(frozen=True, eq=False)
 class SnapshotLayout:
     """Names, dtypes, shapes and offsets of the tensors of a snapshot.
 
-    It does not depend on the order of the names, on devices or on strides. Tensors of one dtype lie together.
+    It does not depend on the order of the names, on devices or on strides. Tensors of one dtype lie together. Of a
+    distributed tensor a process has its shard; layouts of other shards are other layouts.
 
     Attributes:
         tensors: by dtype, then by name.
         n_bytes: size of a snapshot.
-        manifest: names, dtypes and shapes as canonical JSON.
+        manifest: names, dtypes, shapes and parts as canonical JSON.
         digest: SHA-256 of the manifest; two layouts with equal digests are equal.
 
     Example:
@@ -101,20 +106,16 @@ class SnapshotLayout:
         """Return the layout of tensors. Names of the same memory, shape and strides share an entry.
 
         Raises:
-            ConfigError: a tensor is not dense, has no memory (meta) or a dtype that snapshots do not have.
+            ConfigError: a tensor has no memory in this process, is not strided, or has a dtype that snapshots do not have.
         """
-        by_memory: dict[object, tuple[Tensor, list[str]]] = {}
-        for name, tensor in tensors.items():
-            if tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype not in _NAMES:
-                raise ConfigError(
-                    f'tensor "{name}" is {tensor.dtype}, {tensor.layout}, on {tensor.device}; snapshots hold dense '
-                    f"tensors with memory, of {', '.join(_DTYPES)}"
-                )
-            place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-            by_memory.setdefault(place if tensor.numel() else name, (tensor, []))[1].append(name)
+        by_memory: dict[object, tuple[Tensor, str, list[str]]] = {}
+        for name, given in tensors.items():
+            tensor = _local(name, given)
+            place: object = _place(tensor) if tensor.numel() else name
+            by_memory.setdefault(place, (tensor, shard_of(given), []))[2].append(name)
         return cls._laid_out(
-            (_NAMES[tensor.dtype], tuple(tensor.shape), tuple(sorted(names)))
-            for tensor, names in by_memory.values()
+            (_NAMES[tensor.dtype], tuple(tensor.shape), tuple(sorted(names)), part)
+            for tensor, part, names in by_memory.values()
         )
 
     @classmethod
@@ -136,15 +137,15 @@ class SnapshotLayout:
     def _laid_out(cls, specs: Iterable[_Spec]) -> SnapshotLayout:
         entries = []
         end = 0
-        for dtype, shape, names in sorted(specs, key=lambda spec: (_ORDER[spec[0]], spec[2])):
+        for dtype, shape, names, part in sorted(specs, key=lambda spec: (_ORDER[spec[0]], spec[2])):
             n_bytes = math.prod(shape) * _DTYPES[dtype].itemsize
-            entries.append(TensorEntry(names, dtype, shape, end, n_bytes))
+            entries.append(TensorEntry(names, dtype, shape, end, n_bytes, part))
             end += -(-n_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
         if end > _MAX_TENSOR_BYTES:
             raise ConfigError(
                 f"the tensors have {end} bytes together; snapshots hold at most {_MAX_TENSOR_BYTES}"
             )
-        rows = [[entry.dtype, entry.shape, entry.names] for entry in entries]
+        rows = [[entry.dtype, entry.shape, entry.names, *filter(None, [entry.part])] for entry in entries]
         manifest = json.dumps(rows, separators=(",", ":")).encode()
         return cls(tuple(entries), end, manifest, hashlib.sha256(manifest).digest())
 
@@ -177,42 +178,47 @@ class SnapshotLayout:
         more = len(found) - _MAX_NAMED_DIFFERENCES
         return "; ".join(found[:_MAX_NAMED_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
 
-    def bind(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        """Return the tensor of each entry, after a check that names, shapes, dtypes and ties are those of the layout.
+    def bind(self, tensors: Mapping[str, Tensor], *, written: bool = False) -> list[Tensor]:
+        """Return the local tensor of each entry, after a check that names, shapes, dtypes and ties are those of the layout.
+
+        Args:
+            tensors: All tensors by name.
+            written: Whether the caller writes into them.
 
         Raises:
-            ConfigError: they are not.
+            ConfigError: They are not those of the layout, or one cannot be read or written in place.
         """
-        if len(tensors) == len(self.by_name):
-            bound = [tensors.get(entry.names[0]) for entry in self.tensors]
-            if all(
-                tensor is not None
-                and tensor.dtype is dtype
-                and tensor.shape == shape
-                and tensor.layout is torch.strided
-                for tensor, (dtype, shape) in zip(bound, self._kinds, strict=True)
-            ) and all(self._is_tied(entry, tensors) for entry in self._tied):
-                return bound  # type: ignore[return-value]
+        if tensors.keys() == self.by_name.keys():
+            local = {name: _local(name, tensor, written=written) for name, tensor in tensors.items()}
+            if all(_fits(local[name], tensors[name], entry) for name, entry in self.by_name.items()) and all(
+                self._is_tied(entry, local) for entry in self._tied
+            ):
+                return [local[entry.names[0]] for entry in self.tensors]
         other = SnapshotLayout.of(tensors)
         raise ConfigError(
             f"the tensors do not fit the snapshot: {self.difference(other, 'in the snapshot', 'given')}"
         )
 
-    def entries_of(self, tensors: Mapping[str, Tensor]) -> list[TensorEntry]:
-        """Return the entry of each of some tensors.
+    def bind_part(
+        self, tensors: Mapping[str, Tensor], *, written: bool = False
+    ) -> tuple[list[TensorEntry], list[Tensor]]:
+        """Return the entry and the local tensor of each of some tensors.
 
         Raises:
-            ConfigError: a tensor has another name, shape or dtype than those of the layout.
+            ConfigError: A tensor has another name, shape or dtype than those of the layout, or cannot be read or written
+                in place.
         """
-        found = []
-        for name, tensor in tensors.items():
+        entries, local = [], []
+        for name, given in tensors.items():
+            tensor = _local(name, given, written=written)
             entry = self.by_name.get(name)
-            if entry is None or tensor.dtype is not entry.torch_dtype or tensor.shape != entry.shape:
+            if entry is None or not _fits(tensor, given, entry):
                 raise ConfigError(
                     f'tensor "{name}" is {tensor.dtype} {list(tensor.shape)}; the snapshot has {entry or "none"}'
                 )
-            found.append(entry)
-        return found
+            entries.append(entry)
+            local.append(tensor)
+        return entries, local
 
     def scratch(self) -> Tensor:
         """Return memory for `average`, uint8 [n_bytes]."""
@@ -234,17 +240,18 @@ class SnapshotLayout:
     @cached_property
     def runs(self) -> list[tuple[int, int, str]]:
         """Offset and number of items of each dtype, padding between the tensors included."""
-        runs = []
-        for dtype in _DTYPES:
-            entries = [entry for entry in self.tensors if entry.dtype == dtype]
-            if entries:
-                n_bytes = entries[-1].offset + entries[-1].n_bytes - entries[0].offset
-                runs.append((entries[0].offset, n_bytes // _DTYPES[dtype].itemsize, dtype))
-        return runs
+        return self.runs_apart(frozenset())[0]
 
-    @cached_property
-    def _kinds(self) -> list[tuple[torch.dtype, tuple[int, ...]]]:
-        return [(entry.torch_dtype, entry.shape) for entry in self.tensors]
+    def runs_apart(self, names: Set[str]) -> tuple[list[tuple[int, int, str]], list[tuple[int, int, str]]]:
+        """Return the runs, as `runs`, of the tensors without one of some names, and of those that have only such names."""
+        runs: tuple[list[tuple[int, int, str]], list[tuple[int, int, str]]] = ([], [])
+        for (dtype, is_named), group in groupby(
+            self.tensors, lambda entry: (entry.dtype, names >= set(entry.names))
+        ):
+            entries = list(group)
+            n_bytes = entries[-1].offset + entries[-1].n_bytes - entries[0].offset
+            runs[is_named].append((entries[0].offset, n_bytes // _DTYPES[dtype].itemsize, dtype))
+        return runs
 
     @cached_property
     def _tied(self) -> list[TensorEntry]:
@@ -252,9 +259,7 @@ class SnapshotLayout:
 
     @staticmethod
     def _is_tied(entry: TensorEntry, tensors: Mapping[str, Tensor]) -> bool:
-        known = [tensors[name] for name in entry.names if name in tensors]
-        places = {(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in known}
-        return len(known) == len(entry.names) and len(places) == 1
+        return not entry.n_bytes or len({_place(tensors[name]) for name in entry.names}) == 1
 
     def _in_words(self, name: str) -> str:
         entry = self.by_name.get(name)
@@ -262,6 +267,24 @@ class SnapshotLayout:
             return "absent"
         tied = [f'"{other}"' for other in entry.names if other != name]
         return f"{entry}, tied to {' and '.join(tied)}" if tied else str(entry)
+
+
+def _local(name: str, tensor: Tensor, *, written: bool = False) -> Tensor:
+    return local_tensor(name, tensor, dtypes=_NAMES, written=written)
+
+
+def _place(tensor: Tensor) -> object:
+    """Return what is equal for names of one tensor."""
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _fits(tensor: Tensor, given: Tensor, entry: TensorEntry) -> bool:
+    """Return whether the local tensor of a given one is that of an entry; a copy of a shard is a plain tensor."""
+    return (
+        tensor.dtype is entry.torch_dtype
+        and tensor.shape == entry.shape
+        and shard_of(given) in ("", entry.part)
+    )
 
 
 def _parsed(manifest: bytes) -> list[_Spec]:
@@ -272,9 +295,9 @@ def _parsed(manifest: bytes) -> list[_Spec]:
     specs: list[_Spec] = []
     seen: set[str] = set()
     for row in rows:
-        if not isinstance(row, list) or len(row) != 3:
-            raise ValueError("a row is not a list of dtype, shape and names")
-        dtype, shape, names = row
+        if not isinstance(row, list) or len(row) not in (3, 4):
+            raise ValueError("a row is not a list of dtype, shape, names and part")
+        dtype, shape, names, part = (*row, "")[:4]
         if dtype not in _DTYPES:
             raise ValueError("a dtype is unknown")
         if not isinstance(shape, list) or not all(
@@ -283,8 +306,10 @@ def _parsed(manifest: bytes) -> list[_Spec]:
             raise ValueError("a shape is not a list of sizes")
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise ValueError("names are not a list of texts")
+        if not isinstance(part, str):
+            raise ValueError("a part is not a text")
         if len(seen) + len(names) != len(seen.union(names)) or names != sorted(names):
             raise ValueError("a name occurs twice, or out of order")
         seen.update(names)
-        specs.append((dtype, tuple(shape), tuple(names)))
+        specs.append((dtype, tuple(shape), tuple(names), part))
     return specs

@@ -8,11 +8,12 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -25,6 +26,11 @@ from .window import RemoteWindow, Window, as_json
 
 __all__ = ["Publisher"]
 
+#: Tensors by name, or a function that returns those of the moment.
+Tensors = Mapping[str, Tensor] | Callable[[], Mapping[str, Tensor]]
+
+_ByDevice = dict[torch.device | None, dict[str, Tensor]]
+
 
 class Publisher:
     """Publishes a model in a window, beside the forward and backward pass of the next step.
@@ -35,12 +41,13 @@ class Publisher:
 
     Args:
         window: of the layout of parameters and buffers together; stays open.
-        parameters: by name.
-        buffers: by name; also all else that may change before the next step of the optimizer.
+        parameters: by name, or a function that returns them. A function is called for each version, so that it finds
+            the tensors of the model after `load_state_dict(assign=True)` too; what the window does not hold is left out.
+        buffers: as the parameters; also all else that may change before the next step of the optimizer.
         optimizer: that changes the parameters. Call `wait` before anything else changes them.
         every: steps from one version to the next; 0 publishes the first one, and then only what others ask for.
-        inspect: whether the thread looks at each copy if its floats are finite, buffers in host memory apart. A version
-            that is not is published with the metric NaN.
+        inspect: whether the thread looks at each copy if its parameters are finite; buffers may have any values. A
+            version that is not is published with the metric NaN.
 
     Raises:
         ConfigError: the tensors do not fit the window's layout, or `every` is negative.
@@ -50,7 +57,7 @@ class Publisher:
         >>> model = torch.nn.Linear(3, 2)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> with Window(SnapshotLayout.of(model.state_dict())) as window:
-        ...     with Publisher(window, dict(model.named_parameters()), {}, optimizer) as publisher:
+        ...     with Publisher(window, lambda: dict(model.named_parameters()), {}, optimizer) as publisher:
         ...         for step in range(3):
         ...             model(torch.ones(3)).sum().backward()
         ...             optimizer.step()
@@ -63,32 +70,23 @@ class Publisher:
     def __init__(
         self,
         window: Window,
-        parameters: Mapping[str, Tensor],
-        buffers: Mapping[str, Tensor],
+        parameters: Tensors,
+        buffers: Tensors,
         optimizer: Optimizer,
         *,
         every: int = 0,
         inspect: bool = False,
     ) -> None:
-        window.layout.bind({**parameters, **buffers})
-        first = {entry.names[0] for entry in window.layout.tensors}
-        late = by_device({name: tensor for name, tensor in parameters.items() if name in first})
-        early = by_device(
-            {name: tensor for name, tensor in buffers.items() if name in first and name not in parameters}
-        )
         self._window = window
-        self._parameters = late.get(None, {})
-        self._buffers = early.get(None, {})
-        self._staged = [
-            Staging(late.get(device, {}), early.get(device, {}), device)
-            for device in late.keys() | early.keys()
-            if device is not None
-        ]
+        self._parameters = parameters
+        self._buffers = buffers
+        self._stagings: dict[torch.device, Staging] = {}
         self._pace = Pace(every)
         self._inspect = inspect
         self._inspection = _Inspection()
         self._copier = _Copier()
-        self._guard = _Guard(self._copier, self._staged, has_host=bool(self._parameters))
+        self._guard = _Guard(self._copier)
+        self._find()
         hook = optimizer.register_step_pre_hook(self._guard)
         # Also when the interpreter exits: the memory of the parameters must outlast the copy.
         self._finalizer = weakref.finalize(self, _end, hook, self._copier)
@@ -115,7 +113,8 @@ class Publisher:
             Whether a version was begun; it is published when the copy ends.
 
         Raises:
-            ConfigError: the window or the publisher is closed, or the config is too long or not JSON.
+            ConfigError: the window or the publisher is closed, the config is too long or not JSON, or tensors no longer
+                fit the window, such as after a change of their dtype.
             RuntimeError: CUDA failed; also of the copy before.
             ForkedError: called in a fork of the process that made the window.
         """
@@ -196,28 +195,57 @@ class Publisher:
         self, now_s: float, step: int, metric: float | None, trained: int, config: Mapping[str, Any] | None
     ) -> None:
         said = None if config is None else json.loads(as_json(config))
-        window, parameters, staged = self._window, self._parameters, self._staged
-        inspect, inspection = self._inspect, self._inspection
+        parameters, buffers = self._find()
+        on_host = parameters.pop(None, {})
+        window, inspect, inspection = self._window, self._inspect, self._inspection
+        window.begin()
+        window.write(buffers.pop(None, {}))
+        staged = {device: self._staging(device) for device in parameters.keys() | buffers.keys() if device}
+        for device, staging in staged.items():
+            staging.submit(parameters.get(device, {}), buffers.get(device, {}))
 
         def copy() -> None:
-            window.write(parameters)
-            copied: list[Mapping[str, Tensor]] = [parameters]
-            for staging in staged:
-                copied.append(staging.finish())
-                window.write(copied[-1])
-            is_finite = not inspect or all(are_finite(part.values()) for part in copied)
+            window.write(on_host)
+            is_finite = not inspect or are_finite(on_host.values())
+            for device, staging in staged.items():
+                pinned = staging.finish()
+                window.write(pinned)
+                is_finite = is_finite and (
+                    not inspect or are_finite(pinned[name] for name in parameters.get(device, {}))
+                )
             version = window.commit(
                 step=step, metric=metric if is_finite else math.nan, trained=trained, config=said
             )
             if inspect:
                 inspection.version, inspection.is_finite = version, is_finite
 
-        window.begin()
-        window.write(self._buffers)
-        for staging in staged:
-            staging.submit()
+        self._guard.hold_for(staged.values(), has_host=bool(on_host))
         self._pace.begin(step, now_s)
         self._copier.start(copy)
+
+    def _find(self) -> tuple[_ByDevice, _ByDevice]:
+        """Return the local tensors of parameters and buffers, by device, that are published now.
+
+        Raises:
+            ConfigError: They do not fit the window.
+        """
+        late, early = _now(self._parameters), _now(self._buffers)
+        layout = self._window.layout
+        bound = layout.bind(
+            {name: tensor for name, tensor in {**early, **late}.items() if name in layout.by_name}
+        )
+        names = [entry.names[0] for entry in layout.tensors]
+        # Detached, the memory outlives the copy, even if a parameter gets other memory meanwhile.
+        local = {name: tensor.detach() for name, tensor in zip(names, bound, strict=True)}
+        return (
+            by_device({name: tensor for name, tensor in local.items() if name in late}),
+            by_device({name: tensor for name, tensor in local.items() if name not in late}),
+        )
+
+    def _staging(self, device: torch.device) -> Staging:
+        if device not in self._stagings:
+            self._stagings[device] = Staging(device)
+        return self._stagings[device]
 
 
 @dataclass
@@ -233,13 +261,21 @@ def _end(hook: RemovableHandle, copier: _Copier) -> None:
     copier.close()
 
 
+def _now(tensors: Tensors) -> Mapping[str, Tensor]:
+    return tensors() if callable(tensors) else tensors
+
+
 class _Guard:
     """The hook before a step of the optimizer: parameters change only after they have been copied."""
 
-    def __init__(self, copier: _Copier, staged: list[Staging], *, has_host: bool) -> None:
+    def __init__(self, copier: _Copier) -> None:
         self._copier = copier
-        self._staged = staged
-        self._has_host = has_host
+        self._staged: Collection[Staging] = ()
+        self._has_host = False
+
+    def hold_for(self, staged: Collection[Staging], *, has_host: bool) -> None:
+        """Let the next steps wait for copies of devices, and of the host if there are some."""
+        self._staged, self._has_host = staged, has_host
 
     def __call__(self, *_: object) -> None:
         if not self._copier.is_busy():

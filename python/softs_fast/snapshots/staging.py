@@ -26,34 +26,37 @@ class Staging:
     is what the work that was submitted before `submit`, in the stream of the caller, leaves behind.
 
     Args:
-        parameters: tensors that do not change before `hold`, on the device; copied in a stream of their own.
-        buffers: tensors that later work of the caller's stream may change; copied in that stream, before such work.
-        device: of all of them.
+        device: of all tensors.
     """
 
-    def __init__(
-        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], device: torch.device
-    ) -> None:
-        self._parameters = parameters
-        self._buffers = buffers
+    def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._pinned = {
-            name: torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            for name, tensor in {**buffers, **parameters}.items()
-        }
+        self._pinned: dict[str, Tensor] = {}
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
-    def submit(self) -> None:
-        """Submit the copies. The copies before have ended (`finish`)."""
+    def submit(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
+        """Submit the copies. The copies before have ended (`finish`).
+
+        Args:
+            parameters: Tensors on the device that do not change before `hold`; copied in a stream of their own.
+            buffers: Tensors on the device that later work of the caller's stream may change; copied in that stream,
+                before such work. Names have the same dtypes and shapes in each call.
+        """
+        before, self._pinned = self._pinned, {}
+        for name, tensor in {**buffers, **parameters}.items():
+            known = before.get(name)
+            self._pinned[name] = (
+                torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) if known is None else known
+            )
         current = torch.cuda.current_stream(self._device)
         with torch.no_grad():
-            for name, tensor in self._buffers.items():
+            for name, tensor in buffers.items():
                 self._pinned[name].copy_(tensor, non_blocking=True)
             # After all that has changed the parameters, and after the copies of the buffers.
             self._side.wait_stream(current)
             with torch.cuda.stream(self._side):
-                for name, tensor in self._parameters.items():
+                for name, tensor in parameters.items():
                     self._pinned[name].copy_(tensor, non_blocking=True)
                 self._copied.record(self._side)
 

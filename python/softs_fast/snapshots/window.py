@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import _kernels
 from ..errors import ConfigError, SegmentError
+from ..tensors.local import as_plain, is_plain
 from .layout import SnapshotLayout, TensorEntry
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "Window",
     "as_json",
     "header_of",
-    "is_plain",
 ]
 
 #: Largest published config, as JSON.
@@ -137,8 +137,8 @@ class Window:
             ConfigError: a tensor is not of the layout, no version was begun, or the window is closed.
             ForkedError: called in a fork of the process that made the window.
         """
-        entries = self.layout.entries_of(tensors)
-        with _rows(entries, list(tensors.values())) as rows, self._publishing:
+        entries, bound = self.layout.bind_part(tensors)
+        with _rows(entries, bound) as rows, self._publishing:
             self._native.write(rows)
 
     def write_bytes(self, part: Tensor, at: int) -> None:
@@ -324,22 +324,13 @@ def header_of(seen: tuple[int, int, float | None, int, int, bytes]) -> Header:
     return Header(version, step, metric, trained, published_ns / 1e9, config)
 
 
-def is_plain(tensor: Tensor) -> bool:
-    """Return whether the bytes of a tensor are contiguous and in host memory."""
-    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg()
-
-
 @contextmanager
 def _rows(entries: Iterable[TensorEntry], tensors: list[Tensor]) -> Iterator[list[_NativeRow]]:
     """Yield address, offset and size of each tensor; those that are not plain are copied."""
-    plain = [tensor if is_plain(tensor) else _copied(tensor) for tensor in tensors]
+    plain = [as_plain(tensor) for tensor in tensors]
     yield [
         (tensor.data_ptr(), entry.offset, entry.n_bytes) for tensor, entry in zip(plain, entries, strict=True)
     ]
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", memory_format=torch.contiguous_format).resolve_neg().contiguous()
 
 
 def as_json(config: Mapping[str, Any] | None) -> bytes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.tensor import DTensor
 
-__all__ = ["is_plain", "local_tensor", "mark_written", "shard_of"]
+__all__ = ["as_plain", "is_plain", "local_tensor", "mark_written", "shard_of"]
 
 
 def local_tensor(
@@ -45,30 +45,32 @@ def local_tensor(
         ConfigError: The tensor has no memory in this process, is not strided, or is of another dtype; the text has its
             name, what it is, and the remedy.
     """
+    torch = import_torch()
     what, remedy = "", ""
-    if not is_tensor(tensor):
+    is_usual = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+    if not is_usual and not is_tensor(tensor):
         what, remedy = f"of type {type(tensor).__name__}", "pass a tensor"
-    elif _is_distributed(tensor):
+    elif not is_usual and _is_distributed(tensor):
         if not any(placement.is_partial() for placement in tensor.placements):
             return local_tensor(name, _shard(tensor), kind=kind, dtypes=dtypes, written=written)
         what, remedy = "a DTensor of partial sums", "call redistribute() first"
-    elif import_torch().nn.parameter.is_lazy(tensor):
+    elif not is_usual and torch.nn.parameter.is_lazy(tensor):
         what, remedy = "not initialized", "run one forward pass first"
     elif tensor.is_nested:
         what, remedy = "a nested tensor", "pass its values() and offsets()"
-    elif _has_own_operations(tensor):
+    elif not is_usual and _has_own_operations(tensor):
         what = f"a {type(tensor).__name__}, a subclass of Tensor whose memory is not its own"
         remedy = "pass the tensors inside it"
     elif tensor.is_meta:
         what, remedy = "on the meta device, without memory", "call to_empty() and load its values first"
-    elif tensor.layout is not import_torch().strided:
+    elif tensor.layout is not torch.strided:
         what, remedy = f"of layout {str(tensor.layout).removeprefix('torch.')}", "call to_dense() first"
     elif tensor.is_quantized:
         what, remedy = f"quantized ({_dtype_of(tensor)})", "pass its int_repr(), or dequantize() it"
     elif dtypes is not None and tensor.dtype not in dtypes:
         what, remedy = _dtype_of(tensor), f"convert it to one of {', '.join(map(str, dtypes))}"
         remedy = remedy.replace("torch.", "")
-    elif written and _overlaps(tensor):
+    elif written and not tensor.is_contiguous() and _overlaps(tensor):
         what = f"{list(tensor.shape)} with strides {list(tensor.stride())}, so that elements share memory"
         remedy = "call contiguous() first"
     elif tensor.numel() and not tensor.untyped_storage().data_ptr():
@@ -79,11 +81,15 @@ def local_tensor(
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Return whether the bytes from the address of a local tensor on are its elements in order, in host memory.
-
-    If they are not, `tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()` has such bytes.
-    """
+    """Return whether the bytes from the address of a local tensor on are its elements in order, in host memory."""
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def as_plain(tensor: Tensor) -> Tensor:
+    """Return a local tensor itself if it is plain (`is_plain`), or a copy that is."""
+    if is_plain(tensor):
+        return tensor
+    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
 
 
 def shard_of(tensor: Tensor) -> str:
@@ -102,7 +108,7 @@ def shard_of(tensor: Tensor) -> str:
         for number, placement in enumerate(tensor.placements)
         if not placement.is_replicate() and mesh.size(number) > 1
     ]
-    return f"shard {', '.join(parts)} of {list(tensor.shape)}" if parts else ""
+    return f"shard {', '.join(parts)}" if parts else ""
 
 
 def mark_written(tensors: Iterable[Tensor]) -> None:
@@ -137,8 +143,6 @@ def _has_own_operations(tensor: Tensor) -> bool:
 
 def _overlaps(tensor: Tensor) -> bool:
     """Return whether elements may share memory: a step along a dimension does not leave what smaller steps reach."""
-    if tensor.is_contiguous():
-        return False
     end = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:

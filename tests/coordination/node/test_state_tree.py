@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,11 +17,25 @@ from hypothesis import strategies as st
 from softs_fast.coordination.node.state_tree import decode_tree, encode_tree
 from softs_fast.errors import ConfigError, WireError
 
-LEAVES = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
+Place = namedtuple("Place", ["x", "y"])
+
+KEYS = (
+    st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.tuples(st.text(), st.integers())
+)
+LEAVES = KEYS | st.floats(allow_nan=False) | st.complex_numbers(allow_nan=False) | st.binary().map(bytearray)
+LEAVES |= st.floats(allow_nan=False).map(np.float64) | st.integers(0, 200).map(np.uint8)
+LEAVES |= st.sets(KEYS) | st.frozensets(KEYS) | st.sampled_from([torch.bfloat16, torch.Size([2, 3])])
 TREES = st.recursive(
     LEAVES,
     lambda inner: (
-        st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers(), inner)
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.lists(inner, max_size=3).map(lambda found: deque(found, maxlen=4))
+        | st.tuples(inner, inner).map(lambda two: Place(*two))
+        | st.dictionaries(KEYS, inner)
+        | st.dictionaries(KEYS, inner).map(OrderedDict)
+        | st.dictionaries(KEYS, inner).map(lambda found: defaultdict(list, found))
+        | st.dictionaries(KEYS, st.integers()).map(Counter)
     ),
     max_leaves=20,
 )
@@ -37,15 +55,23 @@ def test_trees_come_back(tree: Any) -> None:
     assert repr(found) == repr(tree), "the same types, too"
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.uint8],
-)
+# Of the dtypes of torch those with elements of whole bytes that are not quantised.
+DTYPES = [
+    one
+    for name, one in vars(torch).items()
+    if isinstance(one, torch.dtype)
+    and not re.match(r"q|bits|bcomplex|float4|u?int[1-7]$", str(one)[6:])
+    and str(one) == f"torch.{name}"
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_tensors_come_back(dtype: torch.dtype) -> None:
     tensor = (torch.arange(12) % 2).to(dtype).view(3, 4).t()
     found = sent({"a": [tensor, {0: torch.ones((), dtype=dtype)}], "b": torch.empty(0, 3, dtype=dtype)})
     assert found["a"][0].dtype is dtype
-    assert torch.equal(found["a"][0], tensor)
+    as_bytes = [one.contiguous().view(torch.uint8) for one in (found["a"][0], tensor)]
+    assert torch.equal(*as_bytes)
     assert found["a"][1][0].shape == ()
     assert found["b"].shape == (0, 3)
 
@@ -69,13 +95,29 @@ def test_the_state_of_an_optimizer_comes_back() -> None:
     )
 
 
+class Color(IntEnum):
+    """A number that is more than a number."""
+
+    RED = 1
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
 @pytest.mark.parametrize(
     ("tree", "text"),
     [
-        ({"a": [1, object()]}, r'state at "\.a\[1\]" is a object'),
-        ({"a": {(1, 2): 3}}, r'state at "\.a" has a key of type tuple'),
-        ({"z": torch.zeros(2, dtype=torch.complex64)}, r'state at "\.z" is a tensor of complex64'),
-        ([torch.eye(2).to_sparse()], r'state at "\[0\]" is a tensor of layout torch.sparse_coo'),
+        ({"a": [1, object()]}, r'state "a\[1\]" is a object; possible are None'),
+        ({"a": {Color.RED: 3}}, r'state "the key <Color.RED: 1> of a" is a Color'),
+        ({"a": np.str_("text")}, r'state "a" is a str_ of <U4; only numbers of numpy'),
+        ({"a": np.ma.masked_array([1])}, r'state "a" is a MaskedArray'),
+        ({"a": defaultdict(lambda: 1)}, r'state "a" is a defaultdict'),
+        ({"a": namedtuple("Hidden", "x")(1)}, r'state "a" is a Hidden'),
+        ({"a": 10**5000}, "the state cannot be sent: Exceeds the limit"),
+        (LOOP, r'state "\[0\]\[0\].*" is nested more than 100 times'),
+        ({"z": torch.zeros(2, device="meta")}, r'state "z" is on the meta device'),
+        ([torch.eye(2).to_sparse()], r'state "\[0\]" is of layout sparse_coo'),
     ],
 )
 def test_what_cannot_be_sent_is_named(tree: Any, text: str) -> None:
@@ -97,9 +139,22 @@ def test_what_cannot_be_sent_is_named(tree: Any, text: str) -> None:
         ["t", "float32", [-1]],
         ["t", "float32", [1 << 30, 1 << 30]],
         ["t", "float32", "x"],
-        ["l", {}],
-        ["d", [[["v", 1], ["v", 1]]]],
-        ["d", [1]],
+        ["list", {}],
+        ["dict", [[["v", 1]]]],
+        ["dict", [[["list", []], ["v", 1]]]],
+        ["dict", [1]],
+        ["set", [["list", []]]],
+        ["deque", [], -1],
+        ["default", [], "exec"],
+        ["named", "os", "system", []],
+        ["named", "no such module", "x", []],
+        ["named", __name__, "Place", [["v", 1]]],
+        ["dtype", "float"],
+        ["bytes", -1],
+        ["array", 8, "|O", [1]],
+        ["array", 8, "<f8", [2]],
+        ["scalar", 8, 7, []],
+        ["ordered", [], ["v", 1]],
         ["x", 1],
     ],
 )
@@ -117,6 +172,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 def test_deep_trees_are_refused() -> None:
-    deep = b'["l",[' * 200 + b'["v",1]' + b"]]" * 200
+    deep = b'["list",[' * 200 + b'["v",1]' + b"]]" * 200
     with pytest.raises(WireError, match="nested more than 100 times"):
         decode_tree(deep, lambda tensor: None)

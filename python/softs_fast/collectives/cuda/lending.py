@@ -17,12 +17,9 @@ from softs_fast.tensors import cuda
 def lent(
     sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], device: int
 ) -> Iterator[tuple[Pieces, Pieces]]:
-    """Yield tensors as rows of elements; those that are not contiguous are copied on the device, and copied back.
+    """Yield local tensors as rows of elements; those that are not contiguous are copied on the device, and copied back.
 
     Nothing is copied back if the block raises.
-
-    Raises:
-        ConfigError: a tensor is sparse, or not on the device.
     """
     plain = {id(tensor): _plain(tensor, device) for tensor in (*sources, *targets)}
     yield (
@@ -36,15 +33,18 @@ def lent(
                 tensor.copy_(copy)
 
 
-def _plain(tensor: torch.Tensor, device: int) -> torch.Tensor:
-    if tensor.layout is not torch.strided:
-        raise ConfigError(f"collectives work on dense tensors; this one is {tensor.layout}: call to_dense()")
+def check_device(name: str, tensor: torch.Tensor, device: int) -> None:
+    """Raise ConfigError if a local tensor is not on a device."""
     if tensor.numel() and (found := cuda.device_of(tensor)) != device:
         where = "in the host's memory" if found is None else f"on CUDA device {found}"
         raise ConfigError(
-            f"a tensor, {describe(tensor)}, is {where}; need CUDA device {device}, or ShmStrategy for the host's memory"
+            f'tensor "{name}", {describe(tensor)}, is {where}; need CUDA device {device}, or ShmStrategy for the host\'s '
+            "memory"
         )
-    if tensor.is_contiguous():
+
+
+def _plain(tensor: torch.Tensor, device: int) -> torch.Tensor:
+    if tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     copy = cuda.empty(tensor.shape, name_of(tensor.dtype), device)
     return copy.copy_(tensor.detach())

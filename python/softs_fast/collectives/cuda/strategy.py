@@ -14,17 +14,28 @@ from softs_fast import _kernels
 from softs_fast.collectives import agreement
 from softs_fast.collectives.cuda.arena import Arena
 from softs_fast.collectives.cuda.completion import Completion
-from softs_fast.collectives.cuda.lending import lent
+from softs_fast.collectives.cuda.lending import check_device, lent
 from softs_fast.collectives.cuda.pieces import Pieces
 from softs_fast.collectives.cuda.signals import Words
 from softs_fast.collectives.cuda.steps import Reduction, Steps
+from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group
 from softs_fast.collectives.meter import Meter, waited_s
 from softs_fast.collectives.probe import LARGEST_DEVICE_SIZE, Schedule, choose_device_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
-from softs_fast.collectives.tensors import check_casts, describe, dtype_code, name_of
+from softs_fast.collectives.tensors import (
+    RefusedByAll,
+    bytes_of,
+    check_casts,
+    check_parts,
+    check_root,
+    describe,
+    name_of,
+    operand,
+)
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 from softs_fast.tensors import cuda
+from softs_fast.tensors.local import shard_of
 
 _VERSION = 2
 _SMALLEST_STAGING = 1 << 20
@@ -203,29 +214,35 @@ class CudaStrategy(Strategy):
         Source: own, see docs/collectives.md; one-shot and two-shot as in vLLM's custom all-reduce, with events instead
         of flags.
         """
-        out = tensor if output is None else output
-        by = tensor.dtype if staged is None else staged
-        check_casts(tensor.dtype, by, out.dtype, op)
-        if out.shape != tensor.shape:
-            raise ConfigError(f"all_reduce of {describe(tensor)} into {describe(out)}: need the same shape")
-        what = f"all_reduce {op} of {describe(tensor)}"
-        if output is not None or scale != 1.0 or staged is not None:
-            what += f" by {name_of(by)} times {scale!r} into {name_of(out.dtype)}"
-        reduction = Reduction(ReduceOp(op), scale, name_of(by), by.itemsize)
-        with (
-            self._call("all_reduce", tensor) as steps,
-            lent([tensor], [out], self.device) as (source, target),
-        ):
-            agreed = steps.all_reduce(source, target, reduction, self.schedule, agreement.tag_of_text(what))
-            if not agreed:
-                self._explain(what)
+        with self._call("all_reduce", tensor) as steps:
+            with self._refused_by_all(steps, "all_reduce"):
+                local = self._operand(tensor, op, written=output is None)
+                out = local if output is None else self._operand(output, name="output")
+                by = local.dtype if staged is None else staged
+                check_casts(local.dtype, by, out.dtype, op)
+                if out.shape != local.shape:
+                    raise ConfigError(
+                        f"all_reduce of {describe(local)} into {describe(out)}: need the same shape"
+                    )
+            what = f"all_reduce {op} of {describe(local, shard_of(tensor))}"
+            if output is not None or scale != 1.0 or staged is not None:
+                what += f" by {name_of(by)} times {scale!r} into {name_of(out.dtype)}"
+            reduction = Reduction(ReduceOp(op), scale, name_of(by), by.itemsize)
+            with lent([local], [out], self.device) as (source, target):
+                tag = agreement.tag_of_text(what)
+                if not steps.all_reduce(source, target, reduction, self.schedule, tag):
+                    self._explain(what)
 
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
 
         Tensors of one dtype are exchanged together, whatever their sizes.
+
+        Args:
+            gradients: Tensors by name; None for a parameter that has no gradient on any rank.
+            op: The reduction.
 
         Raises:
             ConfigError: ranks differ in names, shapes or dtypes (the text names them; nothing was moved, the group is
@@ -234,24 +251,20 @@ class CudaStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
             CudaError: CUDA refused.
         """
-        ordered = sorted(gradients.items())
-        manifest = {name: describe(tensor) for name, tensor in ordered}
+        own = Gradients.of(gradients, op, lambda name, tensor: check_device(name, tensor, self.device))
         what = f"all_reduce_gradients {op}"
-        tag = agreement.tag_of({"": what, **manifest})
-        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-        for _, tensor in ordered:
-            check_casts(tensor.dtype, tensor.dtype, tensor.dtype, op)
-            by_dtype.setdefault(tensor.dtype, []).append(tensor)
-        with self._call("all_reduce", *gradients.values()) as steps:
-            agreed = bool(by_dtype) or steps.agree(tag)
-            for dtype, tensors in by_dtype.items():
+        tag = agreement.tag_of({"": what, **own.manifest})
+        with self._call("all_reduce", *own.tensors.values()) as steps:
+            agreed = bool(own.tensors) or steps.agree(tag)
+            for dtype, tensors in own.by_dtype().items():
                 reduction = Reduction(ReduceOp(op), 1.0, name_of(dtype), dtype.itemsize)
                 with lent(tensors, tensors, self.device) as (source, target):
                     agreed = steps.all_reduce(source, target, reduction, self.schedule, tag)
                     if not agreed:
                         break
             if not agreed:
-                self._explain(what, manifest)
+                self._explain(what, own.manifest)
+            own.raise_if_refused()
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
@@ -264,22 +277,18 @@ class CudaStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
             CudaError: CUDA refused.
         """
-        if output.dtype != tensor.dtype or tensor.numel() != self.size * output.numel():
-            raise ConfigError(
-                f"reduce_scatter of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
-                "need the same dtype, and one part of equal size per rank"
-            )
-        check_casts(tensor.dtype, tensor.dtype, tensor.dtype, op)
-        what = f"reduce_scatter {op} of {describe(tensor)}"
-        reduction = Reduction(ReduceOp(op), 1.0, name_of(tensor.dtype), tensor.itemsize)
-        with (
-            self._call("reduce_scatter", tensor) as steps,
-            lent([tensor], [output], self.device) as (source, target),
-        ):
-            if not steps.reduce_scatter(
-                source, target, reduction, self.schedule.chunk_bytes, agreement.tag_of_text(what)
-            ):
-                self._explain(what)
+        with self._call("reduce_scatter", tensor) as steps:
+            with self._refused_by_all(steps, "reduce_scatter"):
+                whole = self._operand(tensor, op, written=False)
+                own = self._operand(output, name="output")
+                check_parts("reduce_scatter", whole, own, self.size)
+            what = f"reduce_scatter {op} of {describe(whole)}"
+            reduction = Reduction(ReduceOp(op), 1.0, name_of(whole.dtype), whole.itemsize)
+            with lent([whole], [own], self.device) as (source, target):
+                if not steps.reduce_scatter(
+                    source, target, reduction, self.schedule.chunk_bytes, agreement.tag_of_text(what)
+                ):
+                    self._explain(what)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Put the `tensor` [n] of every rank, one after another, into `output` [size * n], of which it may be a part.
@@ -290,19 +299,16 @@ class CudaStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
             CudaError: CUDA refused.
         """
-        if output.dtype != tensor.dtype or output.numel() != self.size * tensor.numel():
-            raise ConfigError(
-                f"all_gather of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
-                "need the same dtype, and room for every rank's"
-            )
-        dtype_code(tensor.dtype)
-        what = f"all_gather of {describe(tensor)}"
-        with (
-            self._call("all_gather", output) as steps,
-            lent([tensor], [output], self.device) as (source, target),
-        ):
-            if not steps.all_gather(source, target, self.schedule.chunk_bytes, agreement.tag_of_text(what)):
-                self._explain(what)
+        with self._call("all_gather", output) as steps:
+            with self._refused_by_all(steps, "all_gather"):
+                own = self._operand(tensor, written=False)
+                every = self._operand(output, name="output")
+                check_parts("all_gather", every, own, self.size)
+            what = f"all_gather of {describe(own)}"
+            with lent([own], [every], self.device) as (source, target):
+                tag = agreement.tag_of_text(what)
+                if not steps.all_gather(source, target, self.schedule.chunk_bytes, tag):
+                    self._explain(what)
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
         """Copy `tensor` of rank `root` to every rank.
@@ -313,13 +319,14 @@ class CudaStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
             CudaError: CUDA refused.
         """
-        if not 0 <= root < self.size:
-            raise ConfigError(f"root is {root} in a group of {self.size}")
-        dtype_code(tensor.dtype)
-        what = f"broadcast of {describe(tensor)} from rank {root}"
-        with self._call("broadcast", tensor) as steps, lent([tensor], [tensor], self.device) as (_, target):
-            if not steps.broadcast(target, root, self.schedule.chunk_bytes, agreement.tag_of_text(what)):
-                self._explain(what)
+        with self._call("broadcast", tensor) as steps:
+            with self._refused_by_all(steps, "broadcast"):
+                local = self._operand(tensor)
+                check_root(root, self.size)
+            what = f"broadcast of {describe(local, shard_of(tensor))} from rank {root}"
+            with lent([local], [local], self.device) as (_, target):
+                if not steps.broadcast(target, root, self.schedule.chunk_bytes, agreement.tag_of_text(what)):
+                    self._explain(what)
 
     def barrier(self) -> None:
         """Return once every rank has called it, and all work submitted before is done on their devices.
@@ -459,8 +466,7 @@ class CudaStrategy(Strategy):
             raise ForkedError(
                 "this group belongs to the process that made it; make one of the forked process's own"
             )
-        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        with self._lock, self._meter.lap(name, n_bytes) as lap:
+        with self._lock, self._meter.lap(name, bytes_of(tensors)) as lap:
             steps, group = self._work, self._group
             waiting = waited_s(group)
             try:
@@ -479,6 +485,26 @@ class CudaStrategy(Strategy):
                 raise
             finally:
                 lap.waiting_s += waited_s(group) - waiting
+
+    def _operand(
+        self,
+        tensor: torch.Tensor,
+        op: ReduceOp | str | None = None,
+        *,
+        name: str = "tensor",
+        written: bool = True,
+    ) -> torch.Tensor:
+        """Return the local tensor of an argument, which must be on the device."""
+        local = operand(tensor, op, name=name, written=written)
+        check_device(name, local, self.device)
+        return local
+
+    def _refused_by_all(self, steps: Steps, call: str) -> RefusedByAll:
+        def agree(what: str) -> None:
+            if not steps.agree(agreement.tag_of_text(what)):
+                self._explain(what)
+
+        return RefusedByAll(agree, call)
 
     def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
         """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""

@@ -12,8 +12,9 @@ from softs_fast.collectives import agreement
 from softs_fast.collectives.meter import Progress, counts_errors
 from softs_fast.collectives.probe import best_time, slowest
 from softs_fast.collectives.strategy import ReduceOp
-from softs_fast.collectives.tensors import dtype_code, name_of, op_code
+from softs_fast.collectives.tensors import DTYPE_CODES, dtype_code, name_of, op_code
 from softs_fast.errors import ConfigError
+from softs_fast.tensors.local import local_tensor
 
 if TYPE_CHECKING:
     from softs_fast import _kernels
@@ -41,7 +42,7 @@ class Bucket:
         self,
         group: _kernels.Group,
         region: _kernels.Region,
-        plan: _Plan,
+        plan: Plan,
         private: bool,
         tag: int,
         progress: Progress,
@@ -60,7 +61,7 @@ class Bucket:
     def create(
         cls,
         group: _kernels.Group,
-        specs: Mapping[str, Spec],
+        plan: Plan,
         *,
         private: bool,
         number: int,
@@ -69,11 +70,10 @@ class Bucket:
         """Make a bucket, with all ranks of the group.
 
         Raises:
-            ConfigError: ranks pass different arguments, a dtype is unknown, or the bucket is too large.
+            ConfigError: ranks pass different arguments, or the bucket is too large.
             SegmentError: no memory; then no rank has a bucket.
             PeerLost: a rank died, stopped or left.
         """
-        plan = _Plan(specs)
         tag = agreement.tag_of({"": f"{number} {private}", **plan.manifest})
         region = group.share(plan.n_bytes) if group.barrier(tag) else None
         if region is None:
@@ -122,22 +122,23 @@ class Bucket:
         self._stream = past < usual
 
 
-class _Plan:
-    """Offsets of the tensors: those of one dtype are adjacent, so that they are reduced in one run."""
+class Plan:
+    """Offsets of the tensors: those of one dtype are adjacent, so that they are reduced in one run.
+
+    Args:
+        specs: as for `ShmStrategy.bucket`.
+
+    Raises:
+        ConfigError: a tensor cannot be reduced; the text names it.
+    """
 
     def __init__(self, specs: Mapping[str, Spec]) -> None:
         self._shapes: dict[str, tuple[torch.dtype, tuple[int, ...], int]] = {}
         self.manifest: dict[str, str] = {}
         self.runs: list[tuple[torch.dtype, int, int]] = []
-        wanted = {
-            name: (tuple(spec.shape), spec.dtype)
-            if isinstance(spec, torch.Tensor)
-            else (tuple(spec[0]), spec[1])
-            for name, spec in sorted(specs.items())
-        }
+        wanted = {name: _wanted(name, spec) for name, spec in sorted(specs.items())}
         at = 0
         for dtype in dict.fromkeys(dtype for _, dtype in wanted.values()):
-            dtype_code(dtype)
             begin = at
             for name, (shape, of) in wanted.items():
                 if of is dtype:
@@ -155,3 +156,14 @@ class _Plan:
             name: whole[at : at + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
             for name, (dtype, shape, at) in self._shapes.items()
         }
+
+
+def _wanted(name: str, spec: Spec) -> tuple[tuple[int, ...], torch.dtype]:
+    """Return shape and dtype of a tensor; those of the local shard of a distributed one."""
+    if isinstance(spec, torch.Tensor) and not spec.is_meta:
+        spec = local_tensor(name, spec, dtypes=DTYPE_CODES, written=False)
+    shape, dtype = (spec.shape, spec.dtype) if isinstance(spec, torch.Tensor) else spec
+    if dtype not in DTYPE_CODES:
+        known = ", ".join(map(name_of, DTYPE_CODES))
+        raise ConfigError(f'tensor "{name}" is {name_of(dtype)}; a bucket holds one of {known}')
+    return tuple(shape), dtype

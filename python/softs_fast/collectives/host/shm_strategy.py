@@ -9,14 +9,26 @@ import torch
 
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
-from softs_fast.collectives.host.buckets import Bucket, Spec
+from softs_fast.collectives.gradients import Gradients
+from softs_fast.collectives.host.buckets import Bucket, Plan, Spec
 from softs_fast.collectives.host.ending import Ending
 from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group
 from softs_fast.collectives.meter import Progress, counts_errors
 from softs_fast.collectives.probe import Schedule, choose_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
-from softs_fast.collectives.tensors import describe, dtype_code, is_plain, op_code, plain, shape_tag
+from softs_fast.collectives.tensors import (
+    RefusedByAll,
+    check_parts,
+    check_root,
+    describe,
+    dtype_code,
+    op_code,
+    operand,
+    plain,
+    shape_tag,
+)
 from softs_fast.errors import ConfigError
+from softs_fast.tensors.local import as_plain, is_plain, shard_of
 
 # Rows of `_kernels.Group.metrics`, in the order of csrc/collective/group.hpp.
 _KINDS = ("barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "exchange", "share")
@@ -174,26 +186,31 @@ class ShmStrategy(Strategy):
         Source: own, see docs/collectives.md; reduce-scatter and all-gather over memory, in pieces that stay in the
         caches.
         """
-        dtype, code = dtype_code(tensor.dtype), op_code(op, tensor.dtype)
         group = self._group
-        tag = shape_tag(tensor)
-        if is_plain(tensor):
-            agreed = group.all_reduce([(tensor.data_ptr(), tensor.numel())], dtype, code, 1.0, tag)
+        with RefusedByAll(self._agree, "all_reduce"):
+            local = operand(tensor)
+            code = op_code(op, local.dtype)
+        dtype = dtype_code(local.dtype)
+        part = shard_of(tensor)
+        tag = agreement.tag_of_text(describe(local, part)) if part else shape_tag(local)
+        if is_plain(local):
+            agreed = group.all_reduce([(local.data_ptr(), local.numel())], dtype, code, 1.0, tag)
         else:
-            with plain([tensor]) as (lent,):
+            with plain([local]) as (lent,):
                 agreed = group.all_reduce([(lent.data_ptr(), lent.numel())], dtype, code, 1.0, tag)
         if not agreed:
-            self._explain(f"all_reduce {op} of {describe(tensor)}")
+            self._explain(f"all_reduce {op} of {describe(local, part)}")
         self._progress.completed += 1
 
     @counts_errors("all_reduce")
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
 
         Args:
-            gradients: tensors by name; the same names, shapes and dtypes on every rank.
+            gradients: Tensors by name; the same names, shapes and dtypes on every rank. None for a parameter that has
+                no gradient on any rank.
             op: the reduction.
 
         Raises:
@@ -202,23 +219,19 @@ class ShmStrategy(Strategy):
             PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
             ForkedError: called in a fork of the process that made the group.
         """
-        ordered = sorted(gradients.items())
-        manifest = {name: describe(tensor) for name, tensor in ordered}
-        tag = agreement.tag_of(manifest)
-        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-        for _, tensor in ordered:
-            by_dtype.setdefault(tensor.dtype, []).append(tensor)
-        codes = [(dtype_code(dtype), op_code(op, dtype)) for dtype in by_dtype]
+        own = Gradients.of(gradients, op)
+        tag = agreement.tag_of(own.manifest)
         group = self._group
-        agreed = bool(codes) or group.barrier(tag)
-        for (dtype, code), tensors in zip(codes, by_dtype.values(), strict=True):
+        agreed = bool(own.tensors) or group.barrier(tag)
+        for dtype, tensors in own.by_dtype().items():
             with plain(tensors) as lent:
                 pieces = [(tensor.data_ptr(), tensor.numel()) for tensor in lent]
-                agreed = group.all_reduce(pieces, dtype, code, 1.0, tag)
+                agreed = group.all_reduce(pieces, dtype_code(dtype), op_code(op, dtype), 1.0, tag)
             if not agreed:
                 break
         if not agreed:
-            self._explain(f"all_reduce_gradients {op}", manifest)
+            self._explain(f"all_reduce_gradients {op}", own.manifest)
+        own.raise_if_refused()
         self._progress.completed += 1
 
     def reduce_scatter(
@@ -237,13 +250,12 @@ class ShmStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
         """
         group = self._group
-        if output.dtype != tensor.dtype or tensor.numel() != group.size * output.numel():
-            raise ConfigError(
-                f"reduce_scatter of {describe(tensor)} into {describe(output)} among {group.size} ranks: "
-                "need the same dtype, and one part of equal size per rank"
-            )
-        bounds = [rank * output.numel() for rank in range(group.size + 1)]
-        self.reduce_scatter_slices(output, tensor, bounds, op)
+        with RefusedByAll(self._agree, "reduce_scatter"):
+            source = operand(tensor, op, written=False)
+            target = operand(output, name="output")
+            check_parts("reduce_scatter", source, target, group.size)
+        bounds = [rank * target.numel() for rank in range(group.size + 1)]
+        self.reduce_scatter_slices(target, source, bounds, op)
 
     @counts_errors("reduce_scatter")
     def reduce_scatter_slices(
@@ -270,15 +282,17 @@ class ShmStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
         """
         group = self._group
-        self._check_slices(bounds, tensor, output)
-        dtype, code = dtype_code(tensor.dtype), op_code(op, tensor.dtype)
-        source = tensor if is_plain(tensor) else tensor.detach().cpu().contiguous()
-        with plain([output]) as (target,):
+        with RefusedByAll(self._agree, "reduce_scatter"):
+            source = as_plain(operand(tensor, op, written=False))
+            own = operand(output, name="output")
+            self._check_slices(bounds, source, own)
+        dtype, code = dtype_code(source.dtype), op_code(op, source.dtype)
+        with plain([own]) as (target,):
             agreed = group.reduce_scatter(
-                source.data_ptr(), bounds, target.data_ptr(), dtype, code, scale, shape_tag(tensor)
+                source.data_ptr(), bounds, target.data_ptr(), dtype, code, scale, shape_tag(source)
             )
         if not agreed:
-            self._explain(f"reduce_scatter {op} of {describe(tensor)} at {list(bounds)}")
+            self._explain(f"reduce_scatter {op} of {describe(source)} at {list(bounds)}")
         self._progress.completed += 1
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
@@ -294,12 +308,11 @@ class ShmStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
         """
         group = self._group
-        if output.dtype != tensor.dtype or output.numel() != group.size * tensor.numel():
-            raise ConfigError(
-                f"all_gather of {describe(tensor)} into {describe(output)} among {group.size} ranks: "
-                "need the same dtype, and room for every rank's"
-            )
-        self.all_gather_slices(output, tensor, [rank * tensor.numel() for rank in range(group.size + 1)])
+        with RefusedByAll(self._agree, "all_gather"):
+            source = operand(tensor, written=False)
+            target = operand(output, name="output")
+            check_parts("all_gather", target, source, group.size)
+        self.all_gather_slices(target, source, [rank * source.numel() for rank in range(group.size + 1)])
 
     @counts_errors("all_gather")
     def all_gather_slices(self, output: torch.Tensor, tensor: torch.Tensor, bounds: Sequence[int]) -> None:
@@ -316,16 +329,16 @@ class ShmStrategy(Strategy):
             ForkedError: called in a fork of the process that made the group.
         """
         group = self._group
-        self._check_slices(bounds, output, tensor)
-        dtype_code(tensor.dtype)
-        item = tensor.element_size()
-        source = tensor if is_plain(tensor) else tensor.detach().cpu().contiguous()
-        in_bytes = [bound * item for bound in bounds]
-        tag = agreement.tag_of({"": describe(output)})
-        with plain([output]) as (target,):
+        with RefusedByAll(self._agree, "all_gather"):
+            source = as_plain(operand(tensor, written=False))
+            every = operand(output, name="output")
+            self._check_slices(bounds, every, source)
+        in_bytes = [bound * source.element_size() for bound in bounds]
+        tag = agreement.tag_of({"": describe(every)})
+        with plain([every]) as (target,):
             agreed = group.all_gather(source.data_ptr(), in_bytes, target.data_ptr(), tag)
         if not agreed:
-            self._explain(f"all_gather into {describe(output)} at {list(bounds)}")
+            self._explain(f"all_gather into {describe(every)} at {list(bounds)}")
         self._progress.completed += 1
 
     @counts_errors("broadcast")
@@ -341,13 +354,15 @@ class ShmStrategy(Strategy):
             PeerLost: a rank died, stopped or left.
             ForkedError: called in a fork of the process that made the group.
         """
-        dtype_code(tensor.dtype)
-        tag = agreement.tag_of({"": describe(tensor)})
-        with plain([tensor]) as (lent,):
-            n_bytes = lent.numel() * lent.element_size()
-            agreed = self._group.broadcast(lent.data_ptr(), n_bytes, root, tag)
+        group = self._group
+        with RefusedByAll(self._agree, "broadcast"):
+            local = operand(tensor)
+            check_root(root, group.size)
+        what = describe(local, shard_of(tensor))
+        with plain([local]) as (lent,):
+            agreed = group.broadcast(lent.data_ptr(), lent.nbytes, root, agreement.tag_of_text(what))
         if not agreed:
-            self._explain(f"broadcast of {describe(tensor)} from rank {root}")
+            self._explain(f"broadcast of {what} from rank {root}")
         self._progress.completed += 1
 
     @counts_errors("barrier")
@@ -376,15 +391,16 @@ class ShmStrategy(Strategy):
             The bucket; its memory is freed with its last view.
 
         Raises:
-            ConfigError: ranks pass different arguments, or a dtype is unknown.
+            ConfigError: ranks pass different arguments, or a tensor cannot be reduced; on all ranks, by its name.
             SegmentError: no memory; then no rank has a bucket.
             PeerLost: a rank died, stopped or left.
             ForkedError: called in a fork of the process that made the group.
         """
+        group = self._group
         self._n_buckets += 1
-        return Bucket.create(
-            self._group, specs, private=private, number=self._n_buckets, progress=self._progress
-        )
+        with RefusedByAll(self._agree, "bucket"):
+            plan = Plan(specs)
+        return Bucket.create(group, plan, private=private, number=self._n_buckets, progress=self._progress)
 
     def rebuild(self) -> None:
         """After PeerLost, form a new group of the remaining ranks. They keep their order; `rank` and `size` are new.
@@ -447,6 +463,11 @@ class ShmStrategy(Strategy):
             raise ConfigError(
                 f"slices at {list(bounds)} do not fit {describe(whole)} and rank {group.rank}'s {describe(own)}"
             )
+
+    def _agree(self, what: str) -> None:
+        """Raise ConfigError unless every rank does the same."""
+        if not self._group.barrier(agreement.tag_of_text(what)):
+            self._explain(what)
 
     def _explain(self, what: str, manifest: Mapping[str, str] | None = None) -> None:
         """Raise ConfigError with the differences between the ranks' calls; every rank does, and no data was moved."""

@@ -64,7 +64,7 @@ class StepCalls(Strategy):
             strategy.all_reduce(tensor, op)
 
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """See `Strategy.all_reduce_gradients`."""
         with self._call() as strategy:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
+from torch.optim import Optimizer
 
-from ...collectives import Strategy
+from ...collectives import ReduceOp, Strategy
 from ...errors import ConfigError, WireError
+from .optimizer_state import load_optimizer
 from .state_tree import MAX_TREE_BYTES, decode_tree, encode_tree
+
+#: Entry of the reduced gradients that says which parameters have one on any rank.
+_PRESENCE = "which parameters have a gradient"
 
 
 class Stateful(Protocol):
@@ -29,8 +34,9 @@ class TrainingState:
         model: its gradients are reduced; its parameters and buffers are copied.
         optimizer: applies the gradients.
         others: more objects with a state, by name.
-        apply: applies the reduced gradients, in place of `optimizer.step()`: to clip them, or to step a scheduler. It
-            must depend on nothing but this state and the gradients, so that all workers do the same.
+        apply: applies the reduced gradients, in place of `optimizer.step()`: to clip them, or to step a scheduler or a
+            second optimizer. It must depend on nothing but this state and the gradients, so that all workers do the
+            same. If it raises, the worker has no valid weights any more, and copies those of another one.
 
     Example:
         >>> import torch
@@ -50,71 +56,165 @@ class TrainingState:
         self._parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, **(others or {})}
         self._apply = apply or optimizer.step
 
-    def gradients(self) -> dict[str, torch.Tensor]:
-        """Return the gradients by name; zeros where there is none, because other workers may have one."""
-        found = {}
-        for name, parameter in self.model.named_parameters():
-            if parameter.requires_grad:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                found[name] = parameter.grad
-        return found
+    # --- Steps ---
+
+    def reduce(self, strategy: Strategy) -> None:
+        """Replace the gradients by their mean over all ranks; a call of all ranks.
+
+        A parameter without a gradient on some ranks counts as zero there. Without one on every rank it keeps none, so
+        that the optimizer leaves it alone, as it does in one process.
+
+        Raises:
+            ConfigError: A gradient cannot be reduced, or the ranks have different parameters; the text names them. Or
+                an optimizer has a gradient of a parameter that is not in the model.
+            PeerLost: A rank was lost; the gradients are undefined.
+        """
+        trained = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+        self._check_optimizers()
+        has = [one.grad is not None for one in trained.values()]
+        gradients = {}
+        for name, parameter in trained.items():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients[name] = parameter.grad
+        if not gradients:
+            return strategy.all_reduce_gradients({}, ReduceOp.MEAN)
+        # It travels with the gradients, because a worker that has these must know what to apply even if it loses the
+        # others in the next call. The dtype of a gradient saves a run of its own.
+        some = next(iter(gradients.values()))
+        presence = torch.tensor(has, device=some.device).to(some.dtype)
+        strategy.all_reduce_gradients({**gradients, _PRESENCE: presence}, ReduceOp.MEAN)
+        for parameter, count in zip(trained.values(), presence.tolist(), strict=True):
+            if not count:
+                parameter.grad = None
+        return None
 
     def apply(self) -> None:
         """Apply the gradients, and drop them."""
-        self._apply()
-        self.drop_gradients()
+        try:
+            self._apply()
+        finally:
+            self.drop_gradients()
 
     def drop_gradients(self) -> None:
-        """Drop the gradients."""
-        self.optimizer.zero_grad(set_to_none=True)
+        """Drop the gradients of all modules and optimizers."""
+        for part in self._parts.values():
+            # Optimizers of other libraries are not torch's.
+            zero_grad = getattr(part, "zero_grad", None)
+            if zero_grad is not None:
+                zero_grad(set_to_none=True)
 
-    def copy(self, strategy: Strategy, source: int, *, is_kept: bool) -> None:
-        """Copy the state of one rank to others; a call of all ranks.
+    # --- Copies ---
 
-        Args:
-            strategy: of the ranks.
-            source: the rank with the state.
-            is_kept: whether this rank has the state already.
+    def check(self) -> None:
+        """Check that the state can be sent to another worker.
 
         Raises:
-            PeerLost: a rank was lost; the state is as it was.
-            WireError: the source's state is malformed.
-            ConfigError: it does not fit the model, the optimizer or the other objects.
+            ConfigError: A part of it cannot; the text names it.
         """
-        if strategy.rank == source:
-            text, tensors = encode_tree({name: part.state_dict() for name, part in self._parts.items()})
-            strategy.broadcast_tensor(torch.tensor([len(text)]), source)
-            strategy.broadcast_tensor(torch.frombuffer(bytearray(text), dtype=torch.uint8), source)
-            for tensor in tensors:
-                if tensor.numel():
-                    strategy.broadcast_tensor(_bytes_of(tensor.detach().cpu()), source)
-            return
+        self._encoded()
+
+    def send(self, strategy: Strategy) -> str:
+        """Send the state to all ranks that `receive`; return why it cannot be sent, or an empty text.
+
+        Raises:
+            PeerLost: A rank was lost.
+        """
+        source, refusal = strategy.rank, ""
+        tensors: list[torch.Tensor] = []
+        try:
+            text, tensors = self._encoded()
+        except Exception as error:  # of the user's state_dict, too: the state that is trained here is valid
+            refusal = f"{type(error).__name__}: {error}"
+            text = refusal.encode()[:_MAX_REFUSAL_BYTES]
+        # A refusal is announced by a negative length.
+        strategy.broadcast_tensor(torch.tensor([-len(text) if refusal else len(text)]), source)
+        strategy.broadcast_tensor(torch.frombuffer(bytearray(text), dtype=torch.uint8), source)
+        for tensor in tensors:
+            if tensor.numel():
+                strategy.broadcast_tensor(_bytes_of(tensor), source)
+        return refusal
+
+    def receive(self, strategy: Strategy, source: int) -> Any:
+        """Return the states of a rank that calls `send`, for `load`; nothing has changed yet.
+
+        Raises:
+            PeerLost: A rank was lost.
+            WireError: The source's state is malformed.
+            ConfigError: The source cannot send its state; the text says why.
+        """
         length = torch.zeros(1, dtype=torch.int64)
         strategy.broadcast_tensor(length, source)
-        if not 0 < int(length) <= MAX_TREE_BYTES:
-            raise WireError(f"the source announces a state of {int(length)} bytes; at most {MAX_TREE_BYTES}")
-        tree = torch.empty(int(length), dtype=torch.uint8)
+        n_bytes = abs(int(length))
+        if not 0 < n_bytes <= MAX_TREE_BYTES:
+            raise WireError(f"the source announces a state of {n_bytes} bytes; at most {MAX_TREE_BYTES}")
+        tree = torch.empty(n_bytes, dtype=torch.uint8)
         strategy.broadcast_tensor(tree, source)
+        text = tree.numpy().tobytes()
+        if int(length) < 0:
+            said = text[:_MAX_REFUSAL_BYTES].decode(errors="replace")
+            raise ConfigError(f"rank {source} cannot send its state: {said}")
 
         def receive(tensor: torch.Tensor) -> None:
             if tensor.numel():
                 strategy.broadcast_tensor(_bytes_of(tensor), source)
 
-        states = decode_tree(tree.numpy().tobytes(), receive)
-        if not is_kept:
-            self._load(states)
+        return decode_tree(text, receive)
 
-    def _load(self, states: Any) -> None:
+    def load(self, states: Any) -> None:
+        """Go on with received states.
+
+        Raises:
+            ConfigError: They do not fit the model, the optimizer or the other objects, which are undefined then.
+        """
         if not isinstance(states, dict) or states.keys() != self._parts.keys():
             raise ConfigError(f"the source has {list(states)}; this worker has {list(self._parts)}")
         for name, part in self._parts.items():
             try:
+                if isinstance(part, Optimizer):
+                    load_optimizer(part, states[name])
+                    continue
+                if isinstance(part, torch.nn.Module):
+                    _check_dtypes(part.state_dict(), states[name])
                 part.load_state_dict(states[name])
-            except (RuntimeError, ValueError, KeyError) as error:
+            except Exception as error:
                 raise ConfigError(f'the state of the source does not fit "{name}": {error}') from error
+
+    def _encoded(self) -> tuple[bytes, list[torch.Tensor]]:
+        return encode_tree({name: part.state_dict() for name, part in self._parts.items()})
+
+    def _check_optimizers(self) -> None:
+        """Refuse gradients of parameters that are trained here, and are not in the model: ranks would differ in them."""
+        known = {id(one) for one in self.model.parameters()}
+        for name, part in self._parts.items():
+            for group in part.param_groups if isinstance(part, Optimizer) else ():
+                for number, one in enumerate(group["params"]):
+                    if one.grad is not None and id(one) not in known:
+                        raise ConfigError(
+                            f'parameter {number} of a group of "{name}", {list(one.shape)}, has a gradient, and is not in '
+                            "the model, so its gradient is not reduced: make one module of all that is trained"
+                        )
+
+
+#: Longest text of a refusal.
+_MAX_REFUSAL_BYTES = 2000
+
+
+def _check_dtypes(own: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
+    """Refuse tensors that a module would cast in silence."""
+    for name, tensor in own.items():
+        other = sent.get(name)
+        if (
+            isinstance(tensor, torch.Tensor)
+            and isinstance(other, torch.Tensor)
+            and tensor.dtype != other.dtype
+        ):
+            raise ConfigError(
+                f'"{name}" is {other.dtype} at the source and {tensor.dtype} here; expected the same'
+            )
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a contiguous tensor as bytes."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    """Return the elements of a tensor as bytes of host memory; of a plain one, its own."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return plain.reshape(-1).view(torch.uint8)

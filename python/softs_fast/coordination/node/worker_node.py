@@ -25,6 +25,8 @@ from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import TICK_S, WorkerLink
 
+_log = logging.getLogger(__name__)
+
 # How long `close` waits for the end of the epoch.
 _CLOSE_S = 10.0
 # A loss that a call in the body of a step has met is known to the coordinator within two pings, and a blink.
@@ -103,6 +105,9 @@ class WorkerNode:
         self._machine = self._link.machine
         # Rank and size: they stay while the body of a step runs, whatever becomes of the epoch.
         self._place = (-1, 0)
+        self._has_weights = True
+        self._is_checked = False
+        self._logger = logger or _log
         self._calls: StepCalls | None = None
         self._has_said_leave = False
         self._has_left = False
@@ -116,8 +121,9 @@ class WorkerNode:
 
         Raises:
             PeerLost: no epoch within `join_s`, or the coordinator has refused this worker.
-            ConfigError: the state of another worker does not fit this one's.
+            ConfigError: the state cannot be sent to another worker, or that of another one does not fit this one's.
         """
+        self._state.check()
         if self._handles_sigterm:
             self._before_sigterm = signal.signal(signal.SIGTERM, self._terminate)
         self._link.session.start()
@@ -261,7 +267,7 @@ class WorkerNode:
             link.end_call([])
             return self._settle(step)
         try:
-            strategy.all_reduce_gradients(self._state.gradients(), ReduceOp.MEAN)
+            self._state.reduce(strategy)
             with link.changed:
                 self._machine.reduced()
                 flag = torch.tensor([int(self._machine.wants_end or self._tell_leave())], dtype=torch.int32)
@@ -280,9 +286,39 @@ class WorkerNode:
             # The fence came between the end of the barrier and its result.
             link.end_call([])
             return self._settle(step)
-        self._state.apply()
+        try:
+            self._apply()
+        except BaseException as error:
+            link.failed(f"step {step.number} could not be applied: {type(error).__name__}: {error}")
+            raise
         link.end_call(actions)
+        self._check_once()
         return True
+
+    def _apply(self) -> None:
+        try:
+            self._state.apply()
+        except BaseException:
+            self._set_weights(None)
+            raise
+
+    def _set_weights(self, state: WorkerState | None) -> None:
+        """Note which weights this worker has, from now on whatever becomes of its epoch; None for no valid ones."""
+        with self._link.changed:
+            self._has_weights = state is not None
+            self._machine.state = state or WorkerState()
+
+    def _check_once(self) -> None:
+        """After the first step, tell people if no worker could copy the state: optimizers make theirs in that step."""
+        if self._is_checked:
+            return
+        self._is_checked = True
+        try:
+            self._state.check()
+        except ConfigError as error:
+            self._logger.error(
+                "a worker that is replaced could not copy the state of this training: %s", error
+            )
 
     def _settle(self, step: Step) -> bool:
         """Wait for the table that says what becomes of a step; its gradients are kept until then."""
@@ -301,9 +337,15 @@ class WorkerNode:
 
     def _prepare(self, build: Build) -> None:
         link, table = self._link, build.table
+        after = WorkerState(table.boot, table.epoch, table.resume_step)
         try:
+            if build.duty in ("keep", "apply") and not self._has_weights:
+                raise ConfigError(
+                    "no worker has valid weights from which this one could copy, since its own were lost in a step that "
+                    "could not be applied; restart the job from a checkpoint"
+                )
             if build.duty == "apply":
-                self._state.apply()
+                self._apply()
                 with link.changed:
                     self._machine.applied()
             elif build.duty == "load":
@@ -311,7 +353,9 @@ class WorkerNode:
                     raise ConfigError(
                         f'no worker has the weights, and all are to load checkpoint "{table.checkpoint}"; give load='
                     )
+                self._set_weights(None)
                 self._load(table.checkpoint)
+                self._set_weights(after)
             self._state.drop_gradients()
             store = SessionStore(link.session, self._job, table)
             link.meet(store)
@@ -320,7 +364,7 @@ class WorkerNode:
             self._place = (strategy.rank, strategy.size)
             link.has_engine(strategy)
             if table.source_rank is not None and len(table.survivors) < len(table.members):
-                self._state.copy(strategy, table.source_rank, is_kept=build.duty in ("keep", "apply"))
+                self._copy(strategy, table.source_rank, None if build.duty in ("keep", "apply") else after)
             strategy.barrier()
         except PeerLost as error:
             link.failed(str(error))
@@ -332,6 +376,32 @@ class WorkerNode:
         with link.changed:
             self._machine.prepared()
         link.end_call([])
+
+    def _copy(self, strategy: Strategy, source: int, after: WorkerState | None) -> None:
+        """Copy the state of a rank; a call of all ranks.
+
+        Args:
+            strategy: Strategy of the ranks.
+            source: Rank with the state.
+            after: What this worker has with that state; None if it has it already.
+        """
+        if strategy.rank == source:
+            refusal = self._state.send(strategy)
+            if refusal:
+                self._logger.error("a new worker cannot copy the state of this one: %s", refusal)
+            return
+        try:
+            states = self._state.receive(strategy, source)
+        except ConfigError as error:
+            if after is not None:
+                raise
+            # What this worker has is valid, and it goes on with the others.
+            self._logger.error("a new worker cannot copy the state of another one: %s", error)
+            return
+        if after is not None:
+            self._set_weights(None)
+            self._state.load(states)
+            self._set_weights(after)
 
     def _is_over(self, epoch: int) -> bool:
         """Return whether the epoch is over, or is soon: a call may meet a loss before the coordinator does."""
@@ -374,6 +444,8 @@ class Step:
     ) -> bool:
         """Reduce the gradients, and apply them; a loss of other workers in the body is no error, either."""
         if error is not None and not (isinstance(error, PeerLost) and self._node._is_over(self.epoch)):
+            # What the body has added up so far is no part of the step that is made again.
+            self._node._state.drop_gradients()
             return False
         self.is_committed = self._node._commit(self)
         return True

@@ -14,10 +14,20 @@ import torch
 import torch.distributed as dist
 
 from ...collectives import OpMetrics, ReduceOp, Strategy, agreement
+from ...collectives.gradients import Gradients
 from ...collectives.meter import Lap, Meter
 from ...collectives.rendezvous import as_rendezvous
-from ...collectives.tensors import check_operand, describe, is_plain, name_of
+from ...collectives.tensors import (
+    RefusedByAll,
+    bytes_of,
+    check_parts,
+    check_root,
+    describe,
+    name_of,
+    operand,
+)
 from ...errors import ConfigError, ForkedError, PeerLost, SoftsError
+from ...tensors.local import as_plain, shard_of
 from . import pieces
 from .calls import Call, RankMetrics
 from .flat import Flat
@@ -194,16 +204,19 @@ class GrpcStrategy(Strategy):
 
         Source: own, see docs/coordination.md; a star, every element in the order of the ranks.
         """
-        check_operand(tensor, op)
-        self._reduce("all_reduce", f"all_reduce {op} of {describe(tensor)}", {}, [tensor], op)
+        with RefusedByAll(self._agree, "all_reduce"):
+            local = operand(tensor, op)
+        what = f"all_reduce {op} of {describe(local, shard_of(tensor))}"
+        self._reduce("all_reduce", what, {}, [local], op)
 
     def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor], op: ReduceOp | str = ReduceOp.MEAN
+        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
 
         Args:
-            gradients: tensors by name; the same names, shapes and dtypes on every rank.
+            gradients: Tensors by name; the same names, shapes and dtypes on every rank. None for a parameter that has
+                no gradient on any rank.
             op: the reduction.
 
         Raises:
@@ -211,14 +224,11 @@ class GrpcStrategy(Strategy):
             PeerLost: as for `all_reduce`.
             ForkedError: called in a fork of the process that made the group.
         """
-        for tensor in gradients.values():
-            check_operand(tensor, op)
-        manifest = {name: describe(tensor) for name, tensor in sorted(gradients.items())}
+        own = Gradients.of(gradients, op)
         # Tensors of one dtype lie together, so that a piece has one dtype.
-        ordered = [
-            gradients[name] for name in sorted(gradients, key=lambda name: (str(gradients[name].dtype), name))
-        ]
-        self._reduce("all_reduce_gradients", f"all_reduce_gradients {op}", manifest, ordered, op)
+        ordered = [tensor for tensors in own.by_dtype().values() for tensor in tensors]
+        self._reduce("all_reduce_gradients", f"all_reduce_gradients {op}", own.manifest, ordered, op)
+        own.raise_if_refused()
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
@@ -230,20 +240,17 @@ class GrpcStrategy(Strategy):
             PeerLost: a rank died, stopped, was too late or left.
             ForkedError: called in a fork of the process that made the group.
         """
-        if output.dtype != tensor.dtype or tensor.numel() != self.size * output.numel():
-            raise ConfigError(
-                f"reduce_scatter of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
-                "need the same dtype, and one part of equal size per rank"
-            )
-        check_operand(tensor, op)
-        check_operand(output)
-        own = torch.empty(output.numel(), dtype=output.dtype)
-        run = pieces.Run(name_of(tensor.dtype), output.numel(), tensor.element_size())
+        with RefusedByAll(self._agree, "reduce_scatter"):
+            source = operand(tensor, op, written=False)
+            target = operand(output, name="output")
+            check_parts("reduce_scatter", source, target, self.size)
+        own = torch.empty(target.numel(), dtype=target.dtype)
+        run = pieces.Run(name_of(source.dtype), target.numel(), source.element_size())
         cut = pieces.reduce_scatter(run, self.size, self._options.piece_bytes)
-        what = f"reduce_scatter {op} of {describe(tensor)}"
-        with self._call("reduce_scatter", tensor) as place:
-            self._make(place, what, {}, cut, Flat([_lent(tensor)]), Flat([own]), ReduceOp(op))
-            self._write(place, output, own)
+        what = f"reduce_scatter {op} of {describe(source)}"
+        with self._call("reduce_scatter", source) as place:
+            self._make(place, what, {}, cut, Flat([as_plain(source)]), Flat([own]), ReduceOp(op))
+            self._write(place, target, own)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
         """Put the `tensor` [n] of every rank, one after another, into `output` [size * n].
@@ -253,17 +260,14 @@ class GrpcStrategy(Strategy):
             PeerLost: a rank died, stopped, was too late or left; the contents of `output` are undefined.
             ForkedError: called in a fork of the process that made the group.
         """
-        if output.dtype != tensor.dtype or output.numel() != self.size * tensor.numel():
-            raise ConfigError(
-                f"all_gather of {describe(tensor)} into {describe(output)} among {self.size} ranks: "
-                "need the same dtype, and room for every rank's"
-            )
-        check_operand(tensor)
-        check_operand(output)
-        with self._call("all_gather", output) as place:
-            every = torch.empty(output.numel(), dtype=output.dtype)
-            self._gather(place, f"all_gather of {describe(tensor)}", _lent(tensor), every)
-            self._write(place, output, every)
+        with RefusedByAll(self._agree, "all_gather"):
+            source = operand(tensor, written=False)
+            target = operand(output, name="output")
+            check_parts("all_gather", target, source, self.size)
+        with self._call("all_gather", target) as place:
+            every = torch.empty(target.numel(), dtype=target.dtype)
+            self._gather(place, f"all_gather of {describe(source)}", as_plain(source), every)
+            self._write(place, target, every)
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
         """Copy `tensor` of rank `root` to every rank.
@@ -273,17 +277,17 @@ class GrpcStrategy(Strategy):
             PeerLost: a rank died, stopped, was too late or left; the contents of `tensor` are undefined.
             ForkedError: called in a fork of the process that made the group.
         """
-        if not 0 <= root < self.size:
-            raise ConfigError(f"root is {root} in a group of {self.size}")
-        check_operand(tensor)
-        what = f"broadcast of {describe(tensor)} from rank {root}"
-        with self._call("broadcast", tensor) as place:
-            lent = _lent(tensor)
+        with RefusedByAll(self._agree, "broadcast"):
+            local = operand(tensor)
+            check_root(root, self.size)
+        what = f"broadcast of {describe(local, shard_of(tensor))} from rank {root}"
+        with self._call("broadcast", local) as place:
+            lent = as_plain(local)
             cut = pieces.broadcast(lent.numel() * lent.element_size(), root, self._options.piece_bytes)
             flat = Flat([lent])
             self._make(place, what, {}, cut, flat, flat, ReduceOp.SUM)
             if self.rank != root:
-                self._write(place, tensor, lent)
+                self._write(place, local, lent)
 
     def barrier(self) -> None:
         """Return once every rank has called it.
@@ -293,8 +297,7 @@ class GrpcStrategy(Strategy):
             PeerLost: a rank died, stopped, was too late or left.
             ForkedError: called in a fork of the process that made the group.
         """
-        with self._call("barrier") as place:
-            self._make(place, "barrier", {}, pieces.all_reduce([], 1), Flat([]), Flat([]), ReduceOp.SUM)
+        self._agree("barrier")
 
     def give_up(self, why: str) -> None:
         """End all calls at once: on this rank with `why`, on the others with a text that names this rank.
@@ -365,8 +368,7 @@ class GrpcStrategy(Strategy):
     def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Root | Leaf]:
         """Count a call. One that ends midway ends the group, on all ranks."""
         place = self._joined
-        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        with self._meter.lap(name, n_bytes) as lap, _waits(place, lap):
+        with self._meter.lap(name, bytes_of(tensors)) as lap, _waits(place, lap):
             try:
                 yield place
             except SoftsError:
@@ -385,7 +387,7 @@ class GrpcStrategy(Strategy):
         op: ReduceOp | str,
     ) -> None:
         with self._call(name, *tensors) as place:
-            lent = [_lent(tensor) for tensor in tensors]
+            lent = [as_plain(tensor) for tensor in tensors]
             flat = Flat(lent)
             cut = pieces.all_reduce(list(_runs(lent)), self._options.piece_bytes)
             self._make(place, what, manifest, cut, flat, flat, ReduceOp(op))
@@ -398,6 +400,11 @@ class GrpcStrategy(Strategy):
         target = Flat([every])
         self._make(place, what, {}, cut, Flat([own]), target, ReduceOp.SUM)
         every.view(self._size, -1)[self._rank] = own.view(-1)
+
+    def _agree(self, what: str) -> None:
+        """Raise ConfigError unless every rank does the same; a call of all of them."""
+        with self._call("barrier") as place:
+            self._make(place, what, {}, pieces.all_reduce([], 1), Flat([]), Flat([]), ReduceOp.SUM)
 
     def _make(
         self,
@@ -442,11 +449,6 @@ def _waits(place: Root | Leaf, lap: Lap) -> Iterator[None]:
         yield
     finally:
         lap.waiting_s += place.waited_s - before_s
-
-
-def _lent(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor itself, if it is contiguous and in host memory, else a copy that is."""
-    return tensor.detach() if is_plain(tensor) else tensor.detach().cpu().contiguous()
 
 
 def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[pieces.Run]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import FlowError
-from ...snapshots import window
+from ...tensors import local
 from .boxes import Box, Piece
 
 __all__ = ["Held", "HeldForm", "HeldForms", "Layout", "Mark", "is_plain", "twins_of"]
@@ -239,7 +239,7 @@ def twins_of(tensors: Mapping[str, Tensor]) -> frozenset[str]:
 
 def is_plain(tensor: Tensor) -> bool:
     """Return whether the bytes of a tensor are contiguous, in host memory, and its values."""
-    return window.is_plain(tensor) and not tensor.is_conj()
+    return local.is_plain(tensor)
 
 
 def _number_of(name: str) -> int:
