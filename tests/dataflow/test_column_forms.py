@@ -1,4 +1,4 @@
-"""All values of a column have the form of its first one, whoever makes them."""
+"""All values of a column have the form of its first one."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ColumnForms:
             column: Name of the column.
             forms: Different forms of the values, with the place in `ids` of the first value of each.
             ids: Ids of the rows, or words in their place.
-            maker: Who made the values, for errors.
+            maker: Maker of the values, for errors.
 
         Raises:
             FlowError: A value has another form than the first of the column.

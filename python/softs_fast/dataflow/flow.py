@@ -334,7 +334,7 @@ class Flow(StartedFlow):
     def _has_rest(self) -> bool:
         """Return whether the source has ended within a step in which a function has trained, or none does in this flow.
 
-        All rows of it may have been dropped. Then there is no step: who reads what training has said finds it in each one.
+        All rows of it may have been dropped. Then there is no step: a loop that reads what training has reported finds it in each one.
         """
         runner = self._runner
         training = {one.name for one in self.plan.functions if one.is_strict and one.partition == TRAIN}

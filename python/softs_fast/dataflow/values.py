@@ -135,7 +135,7 @@ def plain_number(what: str, value: object) -> float:
 def _plain_tensor(name: str, value: Tensor | np.ndarray[Any, Any], place: int | None) -> Tensor:
     if isinstance(value, np.ndarray):
         try:
-            # The copy has memory of its own, which may be written and whose strides are above 0.
+            # The copy has memory of its own, which may be written, with strides above 0.
             return torch.from_numpy(np.array(value, order="C"))
         except (TypeError, ValueError):
             raise FlowError(

@@ -82,7 +82,7 @@ class Generator(Model):
 
     def modules(self) -> dict[str, Any]:
         self.n_asked += 1
-        # The first who asks looks at the tensors of a role that was just made.
+        # The first call looks at the tensors of a role that was just made.
         if self.n_asked > 1 and self.marks.name and self.marks.with_suffix(".trained").exists():
             self.die("hook")
         return super().modules()

@@ -1,4 +1,4 @@
-"""A flow whose groups are all dropped says so, with counts."""
+"""A flow of which all groups are dropped says so, with counts."""
 
 from __future__ import annotations
 

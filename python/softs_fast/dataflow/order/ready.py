@@ -67,7 +67,7 @@ class ReadyCalls:
         return [call for call in self._calls.values() if not call.workers <= known]
 
     def visit(self, fits: Callable[[Call], Fit]) -> None:
-        """Ask of calls whether they begin, the oldest first; those that do are removed by who is asked.
+        """Ask of calls whether they begin, the oldest first; `fits` removes those that do.
 
         Args:
             fits: is asked of each call, but not of younger ones alike after `Fit.NONE_ALIKE`.
