@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError, FlowError
-from ...tensors.local import local_tensor
+from ...tensors.local import as_plain, local_tensor
 from ..values import Value
 from .columns import Places
 from .places import ITEM_BYTES, Form, spread
@@ -263,13 +263,7 @@ def _plain(column: str, value: object) -> Tensor:
         value = local_tensor(column, value, kind="column", dtypes=SENT_DTYPES, written=False)
     except ConfigError as error:
         raise FlowError(str(error)) from None
-    if value.requires_grad:
-        value = value.detach()
-    if value.is_neg() or value.is_conj():
-        value = value.resolve_neg().resolve_conj()
-    if value.is_cpu and value.is_contiguous():
-        return value
-    return value.cpu().contiguous()
+    return as_plain(value.detach() if value.requires_grad else value)
 
 
 def _as_bytes(column: str, value: object) -> tuple[str, bytes]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ...errors import FlowError
-from ...tensors.local import mark_written
+from ...tensors.local import as_plain, mark_written
 from ..declare.roles import Placement
 from ..moves import DataManager
 from ..moves.encoding import dtype_name, torch_dtype
@@ -72,8 +72,7 @@ def show(store: DataManager, row_id: int, role: int, held: Held | None) -> Shown
     forms = held.forms
     plan: _ShowPlan = forms.kept("show", lambda: _plan_show(forms))
     copies = [
-        forms[name].region(held.by_name[name], box).detach().resolve_conj().resolve_neg().cpu().contiguous()
-        for name, box in plan.copied_first
+        as_plain(forms[name].region(held.by_name[name], box).detach()) for name, box in plan.copied_first
     ]
     sources = held.addresses[plan.numbers] + plan.starts
     sources = np.concatenate((sources, np.array([one.data_ptr() for one in copies], np.int64)))
