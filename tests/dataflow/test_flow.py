@@ -63,13 +63,21 @@ def test_synchronous_steps_use_each_row_once_and_in_order() -> None:
         assert flow.role(gen).log[-1] == ("generate", (10, 11))
         assert flow.role(gen).mesh.size("dp") == 1
         assert str(flow.role(gen).mesh.declared) == "dp2"
-        nothing = {"rows": 0, "bytes": 0, "dropped": {}, "restarts": 0, "made_again": 0}
+        nothing = {"rows": 0, "bytes": 0, "dropped": {}, "restarts": 0, "made_again": 0, "not_finite": {}}
         assert flow.ask("stats") == {"steps": 3, **nothing}
     assert {call.function for call in steps[0].calls} == {"gen.generate", "actor.train"}
     names = {"gen.generate: main", "actor.train: main", "actor.train: publish"}
     assert set(steps[0].seconds) == names | {"gen.generate: data_transfer", "actor.train: data_transfer"}
     assert steps[0].waited_s == 0
     assert steps[1].waited_s > 0
+    assert "actor.train" in steps[0]
+    assert "no_such" not in steps[0]
+    assert steps[0].get("no_such") is None
+    assert {name: sorted(own) for name, own in steps[0].items()} == {
+        "gen.generate": [],
+        "actor.train": ["age", "n", "sum"],
+    }
+    assert len(steps[0]) == 2
     with pytest.raises(KeyError, match="no_such has no call in step 1"):
         steps[0]["no_such"]
 
@@ -233,13 +241,13 @@ def test_an_exception_has_its_traceback_and_its_rows() -> None:
     [
         (None, "it did not return y; it returned a NoneType"),
         ({"z": torch.ones(2)}, "it did not return y; it returned z"),
-        ({"y": torch.ones(3)}, "column 'y' has 3 rows; need 2"),
+        ({"y": torch.ones(3)}, "column 'y' has 3 rows; expected 2"),
         ({"y": torch.tensor(1.0)}, "column 'y' is a tensor without dimensions"),
-        ({"y": [{}, {}]}, "column 'y' has a dict; rows have tensors"),
+        ({"y": [{}, {}]}, "column 'y', row 0 of the batch, has a dict; expected a tensor"),
         ({"y": 3}, "column 'y' is a int"),
         (
             {"y": torch.ones(2), "w": torch.ones(2)},
-            "it returned 'w', which is a Tensor and no declared output",
+            "'w', which it returned and is no declared output, is a Tensor; expected a number",
         ),
     ],
 )
@@ -356,22 +364,6 @@ def test_rows_of_another_partition_do_not_keep_a_flow_from_its_end() -> None:
         assert [step.number for step in flow.steps()] == [1, 2]
 
 
-def test_a_rest_that_is_dropped_after_training_has_used_it_is_an_error() -> None:
-    class Learner(df.Role):
-        def train(self, rows: df.Rows) -> None: ...
-
-    calls = [
-        df.call(df.place(Learner).train, "x", rows=2),
-        df.call(double, "x -> y", rows=4, uneven="drop"),
-        df.call(lambda rows: None, "y", rows=4, name="end"),
-    ]
-    with (
-        df.Flow(calls, source=numbers(6), max_age=1) as flow,
-        pytest.raises(FlowError, match=r"are dropped \(rest\), but learner.train has used them"),
-    ):
-        list(flow.steps())
-
-
 def test_bytes_of_rows_are_bounded() -> None:
     most: list[int] = []
 
@@ -421,3 +413,29 @@ def test_an_element_of_the_source_that_lacks_a_column_is_named() -> None:
         pytest.raises(FlowError, match="an element of the source lacks x; it has z"),
     ):
         next(flow.steps())
+
+
+def test_a_call_counts_the_rows_that_were_left_when_it_began() -> None:
+    """The means of a step are those over its rows, also where another function has dropped some of a call."""
+
+    class Half(df.Role):
+        def score(self, rows: df.Rows) -> dict[str, Any]:
+            rows.drop([place for place, x in enumerate(rows["x"]) if x % 2], "odd")
+            return {"score": rows["x"]}
+
+        def look(self, rows: df.Rows) -> dict[str, Any]:
+            return {"z": rows["x"], "mean": rows["x"].mean()}
+
+        def train(self, rows: df.Rows) -> dict[str, Any]:
+            return {"mean": rows["z"].mean()}
+
+    actor, ref = df.place(Half, name="actor"), df.place(Half, on=[1], frozen=True, name="ref")
+    calls = [
+        df.call(actor.score, "x -> score", rows=4),
+        df.call(ref.look, "x -> z", rows=4),
+        df.call(actor.train, "z, score", rows=4),
+    ]
+    with df.Flow(calls, source=numbers(24)) as flow:
+        steps = list(flow.steps())
+    assert [call.ids for call in steps[0].calls if call.function == "ref.look"] == [(0, 2), (4, 6)]
+    assert [step["ref.look"] for step in steps] == [step["actor.train"] for step in steps]

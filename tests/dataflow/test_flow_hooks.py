@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import softs_fast.dataflow as df
+from softs_fast.dataflow.objects import Objects
 from softs_fast.errors import ConfigError, FlowError
 
 LOG: list[str] = []
@@ -102,6 +103,60 @@ def test_param_realloc_mixes_parameters() -> None:
         assert flow.role(average).net.running_mean.item() == 0  # a buffer
 
 
+def test_a_tensor_of_several_names_is_mixed_once() -> None:
+    class Tied(df.Role):
+        def setup(self, mesh: df.Mesh) -> None:
+            self.net, self.head = nn.Linear(2, 2), nn.Linear(2, 2)
+            self.head.weight = self.net.weight
+            self.same = self.net
+
+        def run(self, rows: df.Rows) -> None: ...
+
+    source, target = df.place(Tied, name="source"), df.place(Tied, name="target")
+    objects = Objects([source, target])
+    objects.setup()
+    before = [one.detach().clone() for one in objects[target].net.parameters()]
+    objects.run(df.param_realloc(source, target, eta=0.5), None, 1)
+    for one, old, other in zip(
+        objects[target].net.parameters(), before, objects[source].net.parameters(), strict=True
+    ):
+        assert torch.equal(one, old.lerp(other, 0.5))
+
+
+def test_a_role_that_lacks_tensors_of_the_one_that_it_follows_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Adapted(Model):
+        def setup(self, mesh: df.Mesh) -> None:
+            self.net = nn.Linear(1, 1)
+            if mesh.name == "actor":
+                self.net.adapter = nn.Linear(1, 1, bias=False)
+
+    actor = df.place(Adapted, name="actor")
+    Objects([actor, df.place(Adapted, follows=actor, name="gen")]).setup()
+    assert [one.message for one in caplog.records] == [
+        "weights of role 'actor': role 'gen' has no net.adapter.weight: they are not copied to it"
+    ]
+
+
+def test_weights_are_not_cut_to_a_dtype_without_their_values() -> None:
+    class Counted(df.Role):
+        def setup(self, mesh: df.Mesh) -> None:
+            self.net = nn.Module()
+            self.net.register_buffer(
+                "n", torch.ones(2, dtype=torch.int32 if mesh.name == "gen" else torch.float32)
+            )
+
+        def run(self, rows: df.Rows) -> None: ...
+
+    actor = df.place(Counted, name="actor")
+    objects = Objects([actor, df.place(Counted, follows=actor, name="gen")])
+    with pytest.raises(
+        FlowError, match=r"net\.n is torch.float32, role 'gen' has torch.int32, which has no such values"
+    ):
+        objects.setup()
+
+
 def test_weights_that_do_not_fit_are_named() -> None:
     class Large(Model):
         def setup(self, mesh: df.Mesh) -> None:
@@ -176,6 +231,23 @@ def test_a_checkpoint_that_was_not_completed_is_not_loaded(tmp_path: Path) -> No
         assert flow.load(actor, tmp_path) == 1
         list(flow.steps(1))  # writes over what a run before has left
     assert sorted(path.name for path in (tmp_path / "actor").iterdir()) == ["step-1", "step-2"]
+
+
+def test_numbers_of_an_evaluation_do_not_replace_those_of_the_function() -> None:
+    class Same(Model):
+        def evaluate(self) -> dict[str, float]:
+            return {"y": 0.0, "other": 1.0}
+
+    role = df.place(Same, name="actor")
+    calls = [df.call(role.train, "y", rows=2, after=[df.evaluate()])]
+    with (
+        df.Flow(calls, source=({"y": torch.ones(())} for _ in range(4))) as flow,
+        pytest.raises(
+            FlowError,
+            match=r"hook evaluate of actor\.train failed .*: it reports y, which the call has reported",
+        ),
+    ):
+        list(flow.steps())
 
 
 def test_a_hook_that_fails_is_named() -> None:

@@ -75,7 +75,7 @@ def test_calls_by_hand_run_when_a_flush_names_them(parts: Parts) -> None:
 
 def test_a_call_that_fails_by_hand_says_so_and_the_flow_goes_on(parts: Parts) -> None:
     flow, gen, _ = parts
-    flow._sources.iterators["train"] = numbers(901)
+    flow._sources.iterators["train"] = numbers(901.0)
     ids = flow.fetch(4)
     call = flow.post(gen.generate, ids)
     flow.flush(call)
@@ -122,7 +122,7 @@ def test_questions_are_answered_without_the_order(parts: Parts) -> None:
     numbers = {"rows_per_step": 4, "slots": 4, "age_bound": 0}
     assert flow.ask("spec") == {"train": {"columns": ("x",), "elements": None, **numbers}}
     flow.fetch(4)
-    nothing = {"steps": 0, "dropped": {}, "restarts": 0, "made_again": 0}
+    nothing = {"steps": 0, "dropped": {}, "restarts": 0, "made_again": 0, "not_finite": {}}
     assert flow.ask("stats") == {"rows": 4, "bytes": 16, **nothing}
 
 

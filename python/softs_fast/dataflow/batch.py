@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from operator import index
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from ..errors import FlowError
 from .rows.records import Tag
@@ -17,7 +22,7 @@ class Rows(Mapping[str, Column]):
 
     `rows["seq"]` is a tensor [rows, ...] if all rows have one shape, a `RaggedTensor` if their first dimension differs,
     and otherwise a list, such as where some rows have None. The memory is the function's own; what it changes there is not
-    seen by others.
+    seen by others. `len(rows)` is the number of rows, as of a data frame; `rows.keys()` are the columns.
 
     Attributes:
         ids: of the rows; those of one group are neighbours.
@@ -77,11 +82,26 @@ class Rows(Mapping[str, Column]):
         return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._values)
+        """Return the number of rows, padding among them."""
+        return len(self.ids)
+
+    # Those of `Mapping` take `len` for the number of keys.
+
+    def keys(self) -> KeysView[str]:
+        """Return the names of the columns."""
+        return dict.fromkeys(self._values).keys()
+
+    def values(self) -> ValuesView[Column]:
+        """Return the columns."""
+        return {name: self[name] for name in self}.values()
+
+    def items(self) -> ItemsView[str, Column]:
+        """Return the columns with their names."""
+        return {name: self[name] for name in self}.items()
 
     @property
     def n_rows(self) -> int:
-        """How many rows there are, padding among them."""
+        """The number of rows, padding among them; `len` is the same."""
         return len(self.ids)
 
     def values_of(self, name: str) -> list[Value]:
@@ -112,7 +132,7 @@ class Rows(Mapping[str, Column]):
             reason: a word for the counts of the flow.
 
         Raises:
-            FlowError: a place is out of range, or the reason is no text.
+            FlowError: a place is out of range or no integer, as in a mask, or the reason is no text.
         """
         self.dropped |= dict.fromkeys(self._ids_of(rows), checked_reason(reason))
 
@@ -131,8 +151,22 @@ class Rows(Mapping[str, Column]):
         self.failed |= dict.fromkeys(self._ids_of(rows), checked_reason(reason))
 
     def _ids_of(self, rows: Iterable[int]) -> list[int]:
-        places = list(rows)
+        places = [_place(one) for one in rows]
         wrong = [place for place in places if not 0 <= place < len(self.ids)]
         if wrong:
             raise FlowError(f"places {wrong} are not in a batch of {len(self.ids)} rows")
         return [self.ids[place] for place in places if not self.is_padding[place]]
+
+
+def _place(given: object) -> int:
+    """Return a place; True and False are none, as of a mask."""
+    is_mask = isinstance(given, (bool, np.bool_)) or (isinstance(given, Tensor) and given.dtype is torch.bool)
+    if not is_mask:
+        try:
+            return index(given)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise FlowError(
+        f"place {given!r} of a row is a {'truth value' if is_mask else type(given).__name__}; expected places from 0, such "
+        "as mask.nonzero()[:, 0]"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -34,11 +35,14 @@ from .posted import PostedCall
 from .results import CallResult, FlowStep
 from .runner import Runner
 from .starts import StartedFlow
+from .watch.drops import DropWatch
 from .watch.options import OnStall, WatchOptions
 from .watch.watch import Watch
 from .worker.process import Argument, arguments_of
 
 __all__ = ["Flow", "PostedCall"]
+
+logger = logging.getLogger(__name__)
 
 
 class Flow(StartedFlow):
@@ -66,7 +70,7 @@ class Flow(StartedFlow):
         watchdog_s: after how many seconds in which no call has ended a warning says what the flow waits for; again after
             intervals that double. None: never.
         on_stall: "warn", or "abort": then a FlowError with that text is raised, too, as soon as no function of this process
-            runs.
+            runs. Groups of ten steps that were dropped within one step are a stall, too.
         trace: a file for ui.perfetto.dev: what ran where and when.
 
     Raises:
@@ -231,6 +235,7 @@ class Flow(StartedFlow):
         self._backend = backend
         self._runner = Runner(self.plan, self.declaration, backend, self._options.deadline_s)
         self._admission = Admission(self._sources, self.plan, self._runner, self._max_bytes)
+        self._drops = DropWatch(self.plan.partitions[TRAIN].groups_per_step)
         if self._saves is not None:
             self._saves.attach(self._runner, self._admission, backend)
         if self._watch is not None:
@@ -321,20 +326,37 @@ class Flow(StartedFlow):
             if not self._turn(automatic=True, timeout_s=self._slice_s):
                 master = self._runner.master
                 if master.is_over(TRAIN) and not master.rows.n_groups(TRAIN):
-                    return self._step(is_complete=False) if self._runner.results else None
+                    return self._step(is_complete=False) if self._has_rest() else None
                 raise FlowError(f"the flow cannot go on:\n{self.explain()}")
         self._save()
         return self._step(is_complete=True)
 
+    def _has_rest(self) -> bool:
+        """Return whether the source has ended within a step in which a function has trained, or none does in this flow.
+
+        All rows of it may have been dropped. Then there is no step: a loop that reads what training has reported finds it in each one.
+        """
+        runner = self._runner
+        training = {one.name for one in self.plan.functions if one.is_strict and one.partition == TRAIN}
+        if not training or any(
+            one.function in training or self._calls[one.function].partition != TRAIN for one in runner.results
+        ):
+            return bool(runner.results)
+        runner.results = []
+        said = self._drops.since(runner.master.rows.counts[TRAIN].dropped)
+        if said:
+            logger.warning("the source has ended, and no row is left to train with: %s", said)
+        return False
+
     def _step(self, *, is_complete: bool) -> FlowStep:
         runner, number = self._runner, self._n_steps
         self._n_steps += 1
-        calls = [
-            one
-            for one in runner.results
-            if one.step <= number or self._calls[one.function].partition != TRAIN
-        ]
-        runner.results = [one for one in runner.results if one not in calls]
+        calls: list[CallResult] = []
+        later: list[CallResult] = []
+        for one in runner.results:
+            is_due = one.step <= number or self._calls[one.function].partition != TRAIN
+            (calls if is_due else later).append(one)
+        runner.results = later
         trained = [one for one in calls if self._calls[one.function].partition == TRAIN]
         n_rows = max((self._n_rows(name, trained) for name in self._calls), default=0)
         dropped = dict(runner.master.rows.counts[TRAIN].dropped)
@@ -373,9 +395,8 @@ class Flow(StartedFlow):
             return True
         self._error = runner.lost
         if self._error is None and watch is not None:
-            self._error = watch.error()
-        posted = set(runner.posted)
-        for number in [number for number in runner.errors if number not in posted]:
+            self._error = watch.error() or self._dropping()
+        for number in [number for number in runner.errors if number not in runner.posted]:
             failed, cause = runner.errors.pop(number)
             if self._error is None:
                 self._error = failed
@@ -388,6 +409,15 @@ class Flow(StartedFlow):
             )
             raise self._error
         return acted or admitted
+
+    def _dropping(self) -> FlowError | None:
+        """Say that groups are dropped and no step is complete; returns an error if a stall ends the flow."""
+        counts = self._runner.master.rows.counts[TRAIN]
+        text = self._drops.observe(counts.complete, counts.dropped)
+        if text is None:
+            return None
+        logger.warning("%s", text)
+        return FlowError(text) if self._options.on_stall == "abort" else None
 
     @contextlib.contextmanager
     def _sticky(self, what: str, *harmless: type[BaseException]) -> Iterator[None]:

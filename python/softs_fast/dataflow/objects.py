@@ -30,8 +30,9 @@ from .devices import wait_for_devices
 from .journal.role_state import load_state, save_state
 from .reductions.group import RankGroup
 from .rows.tags import checked_name
-from .weights.forms import Held, HeldForms
-from .weights.held import held_tensors, reshard
+from .values import plain_number
+from .weights.forms import Held, HeldForms, twins_of
+from .weights.held import check_tensors, held_tensors, reshard, warn_of_rest
 
 __all__ = ["Objects", "RoleGroups", "numbers_of", "tensors_of"]
 
@@ -70,13 +71,18 @@ class Objects:
         self._worker = worker
         self._groups = groups
         self._roles = {role.name: role for role in roles if worker is None or worker in role.on}
+        self._followed = {role.follows for role in roles}
         self._objects: dict[str, Role] = {}
         self._homes: dict[str, dict[int, torch.device]] = {}
         #: Forms that the tensors of roles had last, with buffers or without, the newest first.
         self._forms: dict[tuple[str, bool], list[HeldForms]] = {}
 
     def setup(self) -> None:
-        """Make the objects; a role that follows one in this process begins with its weights."""
+        """Make the objects; a role that follows one in this process begins with its weights.
+
+        Raises:
+            FlowError: A role has tensors that cannot move to the roles that follow it, or from the one that it follows.
+        """
         for name, role in self._roles.items():
             self._objects[name] = one = role.role()
             one.setup(self._mesh(role))
@@ -84,6 +90,9 @@ class Objects:
             followed = role.follows
             if followed is not None and followed in self and self._are_whole(role, followed):
                 self.copy(self.state(followed), role, followed)
+                warn_of_rest(followed, role, self.state(followed), self.state(role))
+            if self._worker is not None and (followed is not None or role in self._followed):
+                check_tensors(role, self.state(role), written=followed is not None)
         wait_for_devices()  # the weights may be shown next
 
     def agree(self, role: Placement | None, is_well: bool) -> bool:
@@ -270,7 +279,13 @@ class Objects:
                     f"weights of role {source.name!r}: {name} has shape {tuple(theirs[name].shape)}, "
                     f"role {target.name!r} has {tuple(tensor.shape)}"
                 )
-        return [(tensor, theirs[name]) for name, tensor in mine.items()]
+            if not torch.can_cast(theirs[name].dtype, tensor.dtype):
+                raise FlowError(
+                    f"weights of role {source.name!r}: {name} is {theirs[name].dtype}, role {target.name!r} has "
+                    f"{tensor.dtype}, which has no such values"
+                )
+        twins = twins_of(mine)
+        return [(tensor, theirs[name]) for name, tensor in mine.items() if name not in twins]
 
 
 def tensors_of(role: Role, *, buffers: bool = True) -> dict[str, Tensor]:
@@ -306,13 +321,8 @@ def numbers_of(name: str, result: object) -> dict[str, float]:
         raise FlowError(f"{name} returned a {type(result).__name__}; need a dict")
     numbers = {}
     for key, value in result.items():
-        if isinstance(value, Tensor) and not value.ndim:
-            value = value.item()
-        if not isinstance(value, (bool, int, float)):
-            raise FlowError(
-                f"{name} returned {key!r}, which is a {type(value).__name__} and no declared output"
-            )
-        numbers[checked_name(f"{name} returned a number; its name", str(key))] = float(value)
+        what = f"{key!r}, which {name} returned and is no declared output,"
+        numbers[checked_name(f"{name} returned a number; its name", str(key))] = plain_number(what, value)
     if len(numbers) > _MOST_NUMBERS:
         raise FlowError(f"{name} returned {len(numbers)} numbers; need at most {_MOST_NUMBERS}")
     return numbers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["CallResult", "FlowStep"]
@@ -19,6 +21,7 @@ class CallResult:
         numbers: what the function returned beside columns, and its evaluation.
         seconds: of each hook and of the main part, by name; "data_transfer" is the reading of the inputs.
         digest: of ids and inputs; empty if the flow takes none.
+        not_finite: rows with a NaN or an infinity that a training function has read, by column.
     """
 
     function: str
@@ -28,11 +31,23 @@ class CallResult:
     numbers: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     digest: str = ""
+    not_finite: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def all_not_finite(self) -> dict[str, int]:
+        """Rows by "column -> function", and 1 by "function -> number" for each number that is NaN or infinite."""
+        counts = {f"{column} -> {self.function}": n for column, n in self.not_finite.items()}
+        for name, value in self.numbers.items():
+            if not math.isfinite(value):
+                counts[f"{self.function} -> {name}"] = 1
+        return counts
 
 
 @dataclass(frozen=True)
-class FlowStep:
+class FlowStep(Mapping[str, dict[str, float]]):
     """A step of a flow: its functions have used the rows of the step.
+
+    It maps the functions that had a call in the step to their numbers; of several calls, to the means over their rows.
 
     Attributes:
         number: from 1.
@@ -68,15 +83,40 @@ class FlowStep:
                 sums[f"{call.function}: {name}"] = sums.get(f"{call.function}: {name}", 0.0) + seconds
         return sums
 
+    @property
+    def not_finite(self) -> dict[str, int]:
+        """NaN and infinities of the step: rows by "column -> function" that a training function has read, and calls by
+        "function -> number" that have reported one.
+        """
+        counts: dict[str, int] = {}
+        for call in self.calls:
+            for name, n in call.all_not_finite.items():
+                counts[name] = counts.get(name, 0) + n
+        return counts
+
     def __getitem__(self, function: str) -> dict[str, float]:
-        """Return the numbers of a function; of several calls, the means over their rows."""
+        """Return the numbers of a function; of several calls, the means over their rows.
+
+        Raises:
+            KeyError: It has no call in the step, such as a training function of which all rows were dropped in the last one.
+        """
         calls = [call for call in self.calls if call.function == function]
         if not calls:
             raise KeyError(
-                f"{function} has no call in step {self.number}; there are {', '.join(sorted({c.function for c in self.calls}))}"
+                f"{function} has no call in step {self.number}; there are {', '.join(sorted(self))}"
             )
         means: dict[str, float] = {}
         for name in {name: None for call in calls for name in call.numbers}:
             own = [(call.numbers[name], len(call.ids)) for call in calls if name in call.numbers]
             means[name] = sum(value * n for value, n in own) / sum(n for _, n in own)
         return means
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(call.function for call in self.calls))
+
+    def __len__(self) -> int:
+        return len({call.function for call in self.calls})
+
+    def __bool__(self) -> bool:
+        """Return True: `while step := await flow.step()` ends with the source."""
+        return True

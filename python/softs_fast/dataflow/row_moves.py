@@ -177,7 +177,7 @@ class RowMoves:
         They are calls of their own: a worker that waited for the main part in a step of the same call would be idle.
         On one node there are none.
         """
-        if state.function is None:
+        if state.function is None or not result.ids:
             return
         call = self._calls[state.function.name]
         hooks = [one for one in call.post_hooks if isinstance(one, DataTransfer)]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ..errors import FlowError
 from .backends.backend import Back, Backend, Done, Loaded, Lost
+from .column_forms import ColumnForms
 from .datasets.reads import DatasetReads
 from .declare.calls import Interface, MFCDef
 from .declare.declaration import Declaration
 from .declare.hooks import Hook, LoadRows, transfers
 from .declare.plan import FlowPlan, FunctionPlan
 from .declare.transfer import DataTransfer
+from .described import described
 from .held import HeldRows
 from .master import DRIVER, CallState, Master
+from .moves.forms import forms_of
 from .order.steps import Answer, Kind, Order, Step
 from .parallel.cutting import parts_of
 from .parallel.merging import Reports
@@ -29,11 +32,14 @@ from .store_needs import FlowStores
 from .values import Value, n_bytes_of
 from .versions import Versions
 from .watch.late_steps import LateSteps
+from .watch.not_finite import NotFinite
 from .watch.trace import Trace
 from .worker.functions import Failure, Outcome
 from .worker.work import HookWork, MainWork, Work
 
 __all__ = ["Runner"]
+
+logger = logging.getLogger(__name__)
 
 
 class Runner:
@@ -73,6 +79,7 @@ class Runner:
         self.trained_s: float | None = None
         self.waited_s: dict[int, float] = {}
         self.trace: Trace | None = None
+        self.not_finite = NotFinite()
         self._plan = plan
         self._backend = backend
         self._calls = {one.name: one for one in declaration.calls}
@@ -81,7 +88,8 @@ class Runner:
         self._versions = Versions(declaration)
         self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
         self.recovery = Recovery(declaration, self.master, self.held)
-        self.datasets = DatasetReads(declaration, backend, self.master, self.held)
+        self._forms = ColumnForms()
+        self.datasets = DatasetReads(declaration, backend, self.master, self.held, self._forms)
         self._moves = RowMoves(self._calls, plan.group, self.master.rows, self.held, backend)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
@@ -117,10 +125,17 @@ class Runner:
     def admit(
         self, partition: str, item: dict[str, Value], again: SavedGroup | None = None
     ) -> tuple[int, ...]:
-        """Make a group of rows of an item of the source; `again`: it is one of a common save."""
+        """Make a group of rows of an item of the source; `again`: it is one of a common save.
+
+        Raises:
+            FlowError: A value has another form than the first of its column.
+        """
         columns = {name: item[name] for name in self._plan.source[partition]}
-        n_bytes = sum(n_bytes_of(value) for value in columns.values())
         rows, here = self.master.rows, self.held.here
+        maker, where = f"the source of partition {partition!r}", f"of group {rows.counts[partition].admitted}"
+        for name, value in columns.items():
+            self._forms.check(partition, name, forms_of([value]), [where], maker)
+        n_bytes = sum(n_bytes_of(value) for value in columns.values())
         ids = (
             rows.admit(partition, here, n_bytes=n_bytes)
             if again is None
@@ -233,32 +248,7 @@ class Runner:
             return lambda: hook
         assert function is not None
         assert taken is not None
-        call, rows = self._calls[function.name], self.master.rows
-        # Places of the first time, by column and row. An order that waits for other values may lose them meanwhile, with
-        # the worker that had them: then the worker that gets it cannot read them, and the call runs again.
-        known: dict[str, dict[int, Any]] = {}
-
-        def describe() -> MainWork | None:
-            ids = tuple(row_id for row_id in taken.ids if row_id in rows)
-            if not ids:
-                return None  # another function has dropped them all
-            if not known:
-                places = {key: self.held.places(ids, key) for key in call.input_keys}
-                known.update((key, dict(zip(ids, some, strict=True))) for key, some in places.items())
-            return MainWork(
-                call.name,
-                ids,
-                {key: [known[key][row_id] for row_id in ids] for key in call.input_keys},
-                # What a call that fails has written there does not stay.
-                [dict(rows.tags(row_id)) for row_id in ids],
-                taken.step,
-                taken.use,
-                taken.ends_step,
-                taken.age,
-                call=state.call.number,
-            )
-
-        return describe
+        return described(self._calls[function.name], state.call.number, taken, self.master.rows, self.held)
 
     def _done(self, done: Done) -> None:
         ticket = self._tickets.get(done.ticket)
@@ -330,7 +320,13 @@ class Runner:
             self._moves.check(ticket.order)
             if isinstance(work, LoadRows):
                 self._loaded += reports.done
-            running.numbers |= reports.numbers(work.roles[0] if work.roles else role)
+            numbers = reports.numbers(work.roles[0] if work.roles else role)
+            twice = sorted(numbers.keys() & running.numbers.keys())
+            if twice:
+                raise FlowError(
+                    f"it reports {', '.join(twice)}, which the call has reported before; use other names"
+                )
+            running.numbers |= numbers
         elif call is not None and state.taken is not None:
             reports.check(ticket.parts)
             self._use_main(call, state, state.taken, running, reports)
@@ -341,9 +337,16 @@ class Runner:
         made, rows = reports.made(call.model_name), self.master.rows
         if not made:
             return  # no row was left
+        # Others may have dropped rows before it began.
+        own = {row_id for done in made for row_id in done.outcome.ids}
+        running.ids = tuple(row_id for row_id in taken.ids if row_id in own)
         running.numbers |= reports.numbers(call.model_name)
         running.digest = reports.digest(call.model_name)
+        running.not_finite = reports.not_finite()
         current = set(rows.current(call.name, taken))
+        for done in made:
+            for column, places in done.outcome.columns.items():
+                self._forms.check(call.partition, column, forms_of(places), done.outcome.ids, call.name)
         for done in made:
             outcome, ids = done.outcome, done.outcome.ids
             self._write(done, current)
@@ -461,13 +464,16 @@ class Runner:
         assert state is not None
         result = CallResult(
             answer.name,
-            taken.ids if taken is not None else (),
+            running.ids,
             taken.step if taken is not None else 0,
             taken.age if taken is not None else 0,
             running.numbers,
             running.times.by_name(),
             running.digest,
+            running.not_finite,
         )
+        for text in self.not_finite.observe(result):
+            logger.warning("%s", text)
         if state.is_posted:
             if answer.call not in self._of_journal:
                 self.recovery.noted(one.work for one in state.call.steps if isinstance(one.work, Hook))

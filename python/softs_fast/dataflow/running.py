@@ -21,9 +21,11 @@ class Running:
     """What is known of a call between its steps."""
 
     state: CallState
+    ids: tuple[int, ...] = ()
     numbers: dict[str, float] = field(default_factory=dict)
     times: CallTimes = field(default_factory=CallTimes)
     digest: str = ""
+    not_finite: dict[str, int] = field(default_factory=dict)
     error: FlowError | None = None
     cause: BaseException | None = None
 

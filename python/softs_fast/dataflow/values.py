@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import FlowError
+from ..errors import ConfigError, FlowError
 from ..tensors import RaggedTensor
+from ..tensors.local import local_tensor, shard_of
 
-__all__ = ["Column", "Value", "check_value", "cut", "digest_of", "join", "length_of", "n_bytes_of"]
+__all__ = [
+    "Column",
+    "Value",
+    "check_value",
+    "cut",
+    "digest_of",
+    "join",
+    "length_of",
+    "n_bytes_of",
+    "n_not_finite",
+    "plain_number",
+]
 
 #: One column of one row; None: the row has nothing there.
 Value = Tensor | list[Tensor] | bytes | str | bool | int | float | None
 #: One column of a batch: stacked [rows, ...], end to end where lengths differ, or a list.
 Column = Tensor | RaggedTensor | list[Any]
 
-_SCALARS = (bytes, str, bool, int, float)
+#: Items of a tensor that is looked at together with others.
+_MOST_TOGETHER = 1 << 14
+
+#: What makes a value of each type of one of a subclass.
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+    bytes: lambda value: bytes(memoryview(value)),
+}
+_EXPECTED = "a tensor, a list of tensors, a NumPy array or number, bytes, str, bool, int, float or None"
 
 
 def cut(name: str, column: object, n_rows: int) -> list[Value]:
@@ -27,7 +51,7 @@ def cut(name: str, column: object, n_rows: int) -> list[Value]:
 
     Args:
         name: of the column, for errors.
-        column: tensor [n_rows, ...], ragged tensor, or list with an element for each row.
+        column: tensor or NumPy array [n_rows, ...], ragged tensor, or list with an element for each row.
         n_rows: how many there are.
 
     Raises:
@@ -35,45 +59,140 @@ def cut(name: str, column: object, n_rows: int) -> list[Value]:
     """
     if isinstance(column, RaggedTensor):
         values: Sequence[Any] = [tensor.detach().clone() for tensor in column.unbind()]
-    elif isinstance(column, Tensor):
+    elif isinstance(column, (Tensor, np.ndarray)) and _is_numeric(column):
         if not column.ndim:
-            raise FlowError(f"column {name!r} is a tensor without dimensions; need [{n_rows}, ...]")
-        values = column.detach().clone().unbind()
-    elif isinstance(column, (list, tuple)):
-        values = [_copied(name, value) for value in column]
+            raise FlowError(f"column {name!r} is a tensor without dimensions; expected [{n_rows}, ...]")
+        values = _copied(name, column).unbind()
+    elif isinstance(column, (list, tuple, np.ndarray)):
+        values = [_copied(name, value, place) for place, value in enumerate(column)]
     else:
         raise FlowError(
-            f"column {name!r} is a {type(column).__name__}; need a tensor, a RaggedTensor or a list"
+            f"column {name!r} is a {type(column).__name__}; expected a tensor, a NumPy array, a RaggedTensor or a list"
         )
     if len(values) != n_rows:
-        raise FlowError(f"column {name!r} has {len(values)} rows; need {n_rows}")
+        raise FlowError(f"column {name!r} has {len(values)} rows; expected {n_rows}")
     return list(values)
 
 
-def check_value(name: str, value: object) -> Value:
-    """Return a value that a row can have.
+def check_value(name: str, value: object, place: int | None = None) -> Value:
+    """Return a value that a row can have, as a plain type: what NumPy has becomes a tensor or a number.
 
     Args:
         name: of its column, for errors.
         value: any.
+        place: of the row in the batch, for errors.
 
     Raises:
-        FlowError: it is of another type.
+        FlowError: it is of another type, or a tensor without plain memory of this process.
     """
-    if value is None or isinstance(value, (Tensor, *_SCALARS)):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, list) and all(isinstance(one, Tensor) for one in value):
-        return value
-    raise FlowError(
-        f"column {name!r} has a {type(value).__name__}; rows have tensors, lists of tensors, bytes, str, bool, int, float, None"
-    )
+    if isinstance(value, (Tensor, np.ndarray)):
+        return _plain_tensor(name, value, place)
+    if isinstance(value, list) and all(isinstance(one, (Tensor, np.ndarray)) for one in value):
+        return [_plain_tensor(name, one, place) for one in value]
+    for kind, plain in _PLAIN.items():
+        if isinstance(value, kind):
+            # What is sent to another process is no subclass there either.
+            made: Value = plain(value)  # the value itself, if it is of the type
+            return made
+    what = type(value).__name__
+    if isinstance(value, list):
+        what = f"list of {', '.join(sorted({type(one).__name__ for one in value}))}"
+    raise FlowError(f"column {name!r}{_at(place)} has a {what}; expected {_EXPECTED}")
 
 
-def _copied(name: str, value: object) -> Value:
-    checked = check_value(name, value)
+def plain_number(what: str, value: object) -> float:
+    """Return a number that a function reports.
+
+    Args:
+        what: it is, for errors.
+        value: a number of Python or NumPy, or a tensor with one item.
+
+    Raises:
+        FlowError: it is none, or too large for a float.
+    """
+    one = value
+    if isinstance(value, Tensor) and value.numel() == 1:
+        try:
+            one = local_tensor(what, value, written=False).item()
+        except ConfigError as error:
+            raise FlowError(str(error)) from None
+    elif isinstance(value, (np.ndarray, np.generic)) and value.size == 1:
+        one = value.item()
+    if not isinstance(one, (bool, int, float)):
+        raise FlowError(
+            f"{what} is a {type(value).__name__}; expected a number of Python or NumPy, or a tensor with one item"
+        )
+    try:
+        return float(one)
+    except OverflowError:
+        raise FlowError(f"{what} is an integer beyond the range of a float") from None
+
+
+def _plain_tensor(name: str, value: Tensor | np.ndarray[Any, Any], place: int | None) -> Tensor:
+    if isinstance(value, np.ndarray):
+        try:
+            # The copy has memory of its own, which may be written, with strides above 0.
+            return torch.from_numpy(np.array(value, order="C"))
+        except (TypeError, ValueError):
+            raise FlowError(
+                f"column {name!r}{_at(place)} has a NumPy array of {value.dtype}, which torch does not have; convert it"
+            ) from None
+    try:
+        kind = "column" if place is None else f"row {place} of column"
+        found = local_tensor(name, value, kind=kind, written=False)
+    except ConfigError as error:
+        raise FlowError(str(error)) from None
+    part = shard_of(value)
+    if part:
+        raise FlowError(
+            f"column {name!r}{_at(place)} has {part}; expected a whole tensor in each row: call full_tensor() first"
+        )
+    return found
+
+
+def _is_numeric(column: Tensor | np.ndarray[Any, Any]) -> bool:
+    """Return whether it is a tensor, or an array that is not of texts or objects."""
+    return isinstance(column, Tensor) or column.dtype.kind not in "OSUV"
+
+
+def _at(place: int | None) -> str:
+    return "" if place is None else f", row {place} of the batch,"
+
+
+def _copied(name: str, value: object, place: int | None = None) -> Any:
+    checked = check_value(name, value, place)
     if isinstance(checked, Tensor):
         return checked.detach().clone()
     return [one.detach().clone() for one in checked] if isinstance(checked, list) else checked
+
+
+def n_not_finite(values: Sequence[Value]) -> int:
+    """Return how many values have a NaN or an infinity."""
+    found = {place for place, value in enumerate(values) if type(value) is float and not math.isfinite(value)}
+    # Small tensors of one kind are looked at together: a value that is not finite is rare.
+    small: dict[tuple[torch.dtype, torch.device], list[tuple[int, Tensor]]] = {}
+    for place, value in enumerate(values):
+        for one in value if isinstance(value, list) else [value]:
+            if not isinstance(one, Tensor) or not (one.is_floating_point() or one.is_complex()):
+                continue
+            if one.numel() <= _MOST_TOGETHER:
+                small.setdefault((one.dtype, one.device), []).append((place, one.reshape(-1)))
+            elif not _is_finite(one):
+                found.add(place)
+    for some in small.values():
+        if not _is_finite(torch.cat([one for _, one in some])):
+            found.update(place for place, one in some if not _is_finite(one))
+    return len(found)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return bool(torch.isfinite(tensor).all())
 
 
 def join(values: Sequence[Value]) -> Column:

@@ -58,7 +58,7 @@ def tagged(name: Any, value: Any) -> Any:
         (tagged("x", b"1"), "tag 'x' of row 1 is a bytes"),
         (tagged("x", "x" * 65_537), "tag 'x' of row 1 is text of 65537 characters; need .* at most 65536"),
         (tagged("x", 1 << 70), "tag 'x' of row 1 is an integer that is too large"),
-        (tagged("x", np.float32(1)), "tag 'x' of row 1 is a float32"),
+        (tagged("x", np.complex64(1)), "tag 'x' of row 1 is a complex"),
         (tagged(3, 1), "name of a tag of row 1 is a int; need text of at most 1024 characters"),
         (tagged("x" * 1025, 1), "name of a tag of row 1 is text of 1025 characters"),
         (lambda rows: rows.drop([0], None), "reason of rows that are dropped or have failed is a NoneType"),

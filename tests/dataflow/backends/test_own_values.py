@@ -42,7 +42,7 @@ def make_flow(journal: str = "", group: int = 2) -> df.Flow:
 
     def numbers() -> Iterator[dict[str, Any]]:
         for i in range(1, 100):
-            mixed = torch.ones(2, 2) if i % 2 else torch.ones(3)
+            mixed = torch.ones(2, 2) if i % 2 else torch.ones(1, 3)
             yield {"mixed": mixed, "parts": [torch.ones(i % 2 + 1)], "plain": torch.ones(2)}
 
     first, second = df.place(Model, name="first"), df.place(Model, on=[1], name="second")
@@ -65,7 +65,7 @@ def make_flow(journal: str = "", group: int = 2) -> df.Flow:
 )
 def test_changes_are_not_seen_by_other_functions_and_rows(make: Callable[[], df.Flow]) -> None:
     with make() as flow:
-        # Two rows of a matrix, of which one element of the first row is 1 more, and two of a vector.
+        # Two matrices of one shape, of which the elements of the first one are 1 more, and two of another shape.
         expected = {"mixed": 4.0 + 4.0 + 3.0 + 3.0 + 4.0, "parts": 2.0 * 2 + 1.0 * 2, "plain": 8.0}
         assert [step["second.add"] for step in flow.steps(2)] == [expected, expected]
         ids = flow.fetch(2)

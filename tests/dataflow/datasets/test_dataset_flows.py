@@ -259,7 +259,7 @@ def test_bytes_of_rows_are_bounded_as_those_of_other_sources(max_bytes: int) -> 
     [
         ("raises", "ValueError: no such file.*Traceback.*raise ValueError"),
         ("lacks", "it lacks answer; it has prompt"),
-        ("type", "column 'prompt' has a set; rows have tensors"),
+        ("type", "column 'prompt' has a set; expected a tensor"),
         ("list", "it is a list; need a dict of prompt, answer"),
         ("ends", "it is a NoneType; need a dict of prompt, answer"),
     ],

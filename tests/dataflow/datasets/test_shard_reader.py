@@ -93,8 +93,8 @@ def test_an_iterable_is_skipped_forward_and_begun_anew() -> None:
     [
         ({"y": None}, "it lacks y; it has x, length, kind, more"),
         ({"length": None}, "it lacks length; it has x, y, kind, more"),
-        ({"x": {1, 2}}, "column 'x' has a set; rows have tensors, lists of tensors, bytes"),
-        ({"x": [torch.ones(1), 2]}, "column 'x' has a list; rows have tensors"),
+        ({"x": {1, 2}}, "column 'x' has a set; expected a tensor, a list of tensors, a NumPy"),
+        ({"x": [torch.ones(1), 2]}, "column 'x' has a list of Tensor, int; expected a tensor"),
         ({"kind": b"bytes"}, "tag 'kind' is a bytes; need a number, True, False, or text"),
         ({"kind": "x" * 70_000}, "need a number, True, False, or text of at most 65536 characters"),
     ],

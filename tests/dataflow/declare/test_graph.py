@@ -54,6 +54,16 @@ def test_functions_are_ordered_by_their_columns() -> None:
             [fn("a", "x -> y"), fn("b", "x, y", partition="val")],
             "partition 'val' of b has no source; it has train",
         ),
+        (
+            [
+                fn("a", "x"),
+                fn("b", "x -> y", uneven="drop"),
+                fn("c", "y -> z"),
+                fn("d", "z"),
+                fn("e", "x, z"),
+            ],
+            'b: uneven="drop" drops rows at the end of the source that a may have trained with .* have a read y',
+        ),
     ],
 )
 def test_graphs_that_are_refused(calls: list[df.MFCDef], complaint: str) -> None:
@@ -61,6 +71,11 @@ def test_graphs_that_are_refused(calls: list[df.MFCDef], complaint: str) -> None
         calls = [fn("t", "x"), calls[1]]
     with pytest.raises(ConfigError, match=complaint):
         graph_of(calls, {"train": ["x"]})
+
+
+def test_a_rest_may_be_dropped_before_all_that_train() -> None:
+    graph_of([fn("b", "x -> y", uneven="drop"), fn("c", "y -> z"), fn("d", "z")], {"train": ["x"]})
+    graph_of([fn("a", "x"), fn("d", "x", uneven="drop")], {"train": ["x"]})
 
 
 def test_a_partition_that_no_function_reads_is_refused() -> None:

@@ -45,11 +45,13 @@ def test_every_kind_of_value_is_exact_on_another_host() -> None:
         assert other.n_bytes == 0
 
 
-def test_rows_without_a_single_byte_are_there_too() -> None:
+@pytest.mark.parametrize("empty", [None, "", torch.empty(0), torch.empty(2, 0, 3, dtype=torch.int64)])
+def test_rows_without_a_single_byte_are_there_too(empty: Value) -> None:
+    rows = [empty] * 3
     with store_on("near", 0) as holder, store_on("far", 1) as other:
-        places = holder.put("x", range(3), [None] * 3)
-        assert other.get(Places.from_wire(places.as_wire())) == [None] * 3
-        assert other.get(other.fetch("x", range(3), places)) == [None] * 3
+        places = holder.put("x", range(3), rows)
+        assert all(map(same, other.get(Places.from_wire(places.as_wire())), rows))
+        assert all(map(same, other.get(other.fetch("x", range(3), places)), rows))
         holder.free([1])
         with pytest.raises(FlowError, match="value 1 of 3 of worker 0 is gone"):
             other.get(places)

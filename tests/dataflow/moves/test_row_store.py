@@ -171,9 +171,9 @@ def test_bad_values_are_refused_before_anything_is_written() -> None:
             ([1, {}], "has a dict"),
             ([1, [torch.ones(1), None]], "a list with a NoneType"),
             ([1, [torch.ones(1), 2]], "a list with a int"),
-            ([1, torch.ones(2, 2).to_sparse()], "torch.sparse_coo; need a strided one"),
+            ([1, torch.ones(2, 2).to_sparse()], "is of layout sparse_coo; expected a dense tensor"),
         ]:
-            with pytest.raises(FlowError, match=f"column 'x' .*{why}"):
+            with pytest.raises(FlowError, match=f"column ['\"]x['\"] .*{why}"):
                 store.put("x", [1, 2], values)  # type: ignore[arg-type]
         with pytest.raises(FlowError, match="1 values for 2 ids"):
             store.put("x", [1, 2], [1])

@@ -83,3 +83,11 @@ def test_what_was_reported_before_a_failure_is_returned_once() -> None:
     reports.add(done(5, (1,)), None)
     assert [one.worker for one in reports.clear()] == [5]
     assert reports.clear() == []
+
+
+def test_rows_that_are_not_finite_are_those_of_all_ranks() -> None:
+    reports = Reports()
+    for worker, counts in ((5, {"reward": 2}), (4, {}), (3, {"reward": 1, "value": 3})):
+        one = done(worker, (worker,))
+        reports.add(replace(one, outcome=replace(one.outcome, not_finite=counts)), None)
+    assert reports.not_finite() == {"reward": 3, "value": 3}

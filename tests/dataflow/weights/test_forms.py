@@ -61,7 +61,7 @@ def change(chance: random.Random, net: nn.Module) -> None:
     """Do something that training, offloading or a user may do to the tensors of a model."""
     name, one = chance.choice(list(net.named_parameters()))
     layer, key = net.get_submodule(name.split(".")[0]), name.split(".")[1]
-    match chance.randrange(7):
+    match chance.randrange(9):
         case 0:
             one.data = one.data.clone()  # as offload
         case 1:
@@ -75,6 +75,11 @@ def change(chance: random.Random, net: nn.Module) -> None:
             setattr(layer, key, nn.Parameter(torch.randn(one.shape, dtype=other)))
         case 5:
             net.count = torch.randn(2)
+        case 6:
+            new = {key: torch.randn_like(value) for key, value in net.state_dict().items()}
+            net.load_state_dict(new, assign=True)
+        case 7:
+            layer.to(chance.choice([torch.bfloat16, torch.float32]))
         case _:
             with torch.no_grad():
                 one.add_(torch.randn_like(one))
@@ -128,6 +133,18 @@ def test_a_plan_is_made_once(stores: list[DataManager], monkeypatch: pytest.Monk
             assert torch.equal(one, other)
 
 
+def test_tensors_that_a_target_does_not_have_are_said_once(
+    stores: list[DataManager], caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target = objects_of(SOURCE), objects_of(TARGET)
+    source[SOURCE].net.layer0.adapter = nn.Linear(1, 1)
+    for _ in range(3):
+        publish(stores, source, target)
+        publish(stores, source, target, 0.5)
+    said = "weights of role 'source': role 'target' has no net.layer0.adapter.bias, net.layer0.adapter.weight: they are not"
+    assert [one.message for one in caplog.records] == [f"{said} copied to it"]
+
+
 def test_autograd_sees_that_a_tensor_was_copied_into(stores: list[DataManager]) -> None:
     source, target = objects_of(SOURCE), objects_of(TARGET)
     for _ in range(2):
@@ -141,8 +158,37 @@ def test_autograd_sees_that_a_tensor_was_copied_into(stores: list[DataManager]) 
 def test_a_tensor_without_memory_is_named(stores: list[DataManager]) -> None:
     source, target = objects_of(SOURCE), objects_of(TARGET)
     source[SOURCE].net.layer1.weight.untyped_storage().resize_(0)
+    with pytest.raises(FlowError, match=r'tensor "net\.layer1\.weight" is without memory'):
+        publish(stores, source, target)
+    source, target = objects_of(SOURCE), objects_of(TARGET)
+    publish(stores, source, target)
+    source[SOURCE].net.layer1.weight.untyped_storage().resize_(0)
     with pytest.raises(FlowError, match=r"tensor net\.layer1\.weight has no memory"):
         publish(stores, source, target)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (torch.empty(2, 2, device="meta"), "on the meta device, without memory"),
+        (torch.eye(2).to_sparse(), "of layout sparse_coo"),
+        (torch.ones(1, 2).expand(2, 2), "elements share memory"),
+    ],
+)
+def test_what_cannot_move_is_refused_by_name_when_roles_are_made(tensor: Tensor, text: str) -> None:
+    class Odd(df.Role):
+        def setup(self, mesh: df.Mesh) -> None:
+            self.net = nn.Module()
+            self.net.register_buffer("odd", tensor)
+
+    actor = df.place(Odd, on=[0], name="actor")
+    gen = df.place(Odd, on=[1], follows=actor, name="gen")
+    for role, worker in ((actor, 0), (gen, 1)):
+        if "share memory" in text and role is actor:
+            continue  # it can be shown
+        with pytest.raises(FlowError, match=rf"role '{role.name}': tensor \"net.odd\" is .*{text}"):
+            Objects([actor, gen], worker).setup()
+    Objects([df.place(Odd, on=[0], name="alone")], 0).setup()
 
 
 def test_forms_do_not_keep_tensors() -> None:

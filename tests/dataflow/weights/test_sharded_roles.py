@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 import ranks
 import torch
 import torch.distributed as dist
@@ -166,7 +167,11 @@ def publishes(say: Callable[[Any], None], rank: int, size: int, folder: str) -> 
                 with torch.no_grad():
                     for parameter in objects[actor].net.parameters():
                         parameter.mul_(2)
+            loss = objects[gen].net.both.square().sum() if gen in objects else None
             run(df.publish(gen, alone), actor, ticket)
+            if loss is not None:  # the DTensor has a counter of its own, beside that of its shard
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    loss.backward()
         run(df.param_realloc(actor, average, eta=0.25), actor, 3)
         run(df.param_realloc(alone, average, eta=0.5), None, 4)
         first, last = full(1), full(4)

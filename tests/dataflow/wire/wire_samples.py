@@ -69,6 +69,7 @@ SAMPLES: list[messages.Message] = [
         True,
         12.5,
         0.125,
+        {"reward": 3},
     ),
     messages.RunMove(1, 6, 3, (4, 5), ("x",), ((place(0), NONE),), True, False),
     messages.Ready("boot.4026531836"),

@@ -408,6 +408,7 @@ class ProcessBackend:
             began_s=message.began_s,
             read_s=message.read_s,
             unread=message.unread,
+            not_finite=dict(message.not_finite),
         )
         self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
 

@@ -9,11 +9,13 @@ from itertools import count
 
 from ...errors import FlowError
 from ..backends.backend import Backend, Loaded
+from ..column_forms import ColumnForms
 from ..declare.datasets import Dataset
 from ..declare.declaration import Declaration
 from ..held import HeldRows
 from ..ids import element_id, number_of, source_of
 from ..master import Master
+from ..moves.forms import forms_of
 from ..rows.saved import NEW, SavedGroup, admit_again
 from ..values import Value
 from .elements import Arrived
@@ -52,14 +54,23 @@ class DatasetReads:
         backend: of the flow.
         master: of the flow.
         held: places of values.
+        forms: Forms of columns; those of datasets are checked there.
     """
 
-    def __init__(self, declaration: Declaration, backend: Backend, master: Master, held: HeldRows) -> None:
+    def __init__(
+        self,
+        declaration: Declaration,
+        backend: Backend,
+        master: Master,
+        held: HeldRows,
+        forms: ColumnForms,
+    ) -> None:
         self._datasets = declaration.datasets
         self._sources = {name: number for number, name in enumerate(self._datasets)}
         self._backend = backend
         self._master = master
         self._held = held
+        self._forms = forms
         self._positions: Mapping[str, list[int]] = {}
         self._orders: dict[str, ShardOrder] = {}
         self._open: dict[int, _Request] = {}
@@ -161,11 +172,14 @@ class DatasetReads:
             ids = admit_again(rows, one.again, holder, n_bytes=value.n_bytes, tags=tags)
         self._held.admit(ids)
         self._held.bind(ids, worker, element_id(self._sources[partition], one.number))
-        self._write(dataset, ids, worker, value)
+        self._write(partition, dataset, ids, worker, value)
         return ids
 
-    def _write(self, dataset: Dataset, ids: tuple[int, ...], worker: int, value: Arrived) -> None:
+    def _write(
+        self, partition: str, dataset: Dataset, ids: tuple[int, ...], worker: int, value: Arrived
+    ) -> None:
         for column, place in zip(dataset.columns, value.columns, strict=True):
+            self._forms.check(partition, column, forms_of([place]), ids, dataset.name)
             # All rows of a group read one value.
             self._held.write(column, ids, [place] * len(ids), worker)
 
@@ -224,7 +238,7 @@ class DatasetReads:
                     request.worker, [element_id(source, number)]
                 )  # its rows have gone meanwhile
                 continue
-            self._write(dataset, ids, request.worker, value)
+            self._write(request.partition, dataset, ids, request.worker, value)
             rows.wrote(ids, dataset.columns, self._held.holder(request.worker))
         if len(found) < len(request.numbers) and self._error is None:
             name = _name(dataset, dataset.heads.index(request.worker))

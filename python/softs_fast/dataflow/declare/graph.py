@@ -22,7 +22,8 @@ def graph_of(
 
     Raises:
         ConfigError: two functions have one name or two roles do, a column has two producers or none, an output is read
-            by no function, functions wait for each other in a circle, or a partition has functions and no source.
+            by no function, functions wait for each other in a circle, a function drops rows at the end of the source that
+            others may have trained with, or a partition has functions and no source.
     """
     if not calls:
         raise ConfigError("the flow has no functions")
@@ -41,6 +42,7 @@ def graph_of(
         inputs = {key for one in own for key in one.input_keys}
         _check_columns(own, columns, makers, inputs)
         order += _sorted(own, makers)
+        _check_rest(own, makers)
         read[partition] = tuple(sorted(inputs - set(makers)))
     idle = sorted(set(source) - set(read))
     if idle:
@@ -91,6 +93,33 @@ def _check_columns(
         raise ConfigError(
             f"columns that no function reads: {', '.join(unread)}; leave them out of the outputs"
         )
+
+
+def _check_rest(calls: Sequence[MFCDef], makers: Mapping[str, MFCDef]) -> None:
+    """Check that what a function drops at the end of the source, because it is too little, was not trained with before."""
+    for one in calls:
+        if one.uneven != "drop" or not one.output_keys:
+            continue
+        beside = [
+            other.name for other in calls if other.trains and one not in (other, *_upstream(other, makers))
+        ]
+        if beside:
+            columns = ", ".join(one.output_keys)
+            raise ConfigError(
+                f'{one.name}: uneven="drop" drops rows at the end of the source that {", ".join(beside)} may have trained '
+                f'with by then; use uneven="short" or "pad", or have {beside[0]} read {columns}'
+            )
+
+
+def _upstream(call: MFCDef, makers: Mapping[str, MFCDef]) -> set[MFCDef]:
+    """Return the functions that make inputs of a function, directly or not."""
+    found: set[MFCDef] = set()
+    left = [call]
+    while left:
+        new = {makers[key] for key in left.pop().input_keys if key in makers} - found
+        found |= new
+        left += new
+    return found
 
 
 def _sorted(calls: Sequence[MFCDef], makers: Mapping[str, MFCDef]) -> list[MFCDef]:

@@ -12,15 +12,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import FlowError
+from ...errors import ConfigError, FlowError
+from ...tensors.local import as_plain, local_tensor
 from ..values import Value
 from .columns import Places
 from .places import ITEM_BYTES, Form, spread
 
-__all__ = ["EncodedColumn", "Targets", "decode", "dtype_name", "empty_values", "encode", "torch_dtype"]
+__all__ = [
+    "SENT_DTYPES",
+    "EncodedColumn",
+    "Targets",
+    "decode",
+    "dtype_name",
+    "empty_values",
+    "encode",
+    "torch_dtype",
+]
 
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+#: Dtypes that rows and weights may have.
+SENT_DTYPES = _NAMES.keys()
 
 _LAYOUT, _DTYPE, _SHAPE = attrgetter("layout"), attrgetter("dtype"), attrgetter("shape")
 _IS_CPU, _REQUIRES_GRAD = attrgetter("is_cpu"), attrgetter("requires_grad")
@@ -247,17 +259,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 def _plain(column: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise FlowError(f"column {column!r} has a list with a {type(value).__name__}; need a list of tensors")
-    if value.layout is not torch.strided or value.dtype not in _NAMES:
-        raise FlowError(
-            f"column {column!r} has a tensor of {value.dtype}, {value.layout}; need a strided one of {', '.join(_DTYPES)}"
-        )
-    if value.requires_grad:
-        value = value.detach()
-    if value.is_neg() or value.is_conj():
-        value = value.resolve_neg().resolve_conj()
-    if value.is_cpu and value.is_contiguous():
-        return value
-    return value.cpu().contiguous()
+    try:
+        value = local_tensor(column, value, kind="column", dtypes=SENT_DTYPES, written=False)
+    except ConfigError as error:
+        raise FlowError(str(error)) from None
+    return as_plain(value.detach() if value.requires_grad else value)
 
 
 def _as_bytes(column: str, value: object) -> tuple[str, bytes]:

@@ -329,7 +329,9 @@ class DataManager:
         if len(found.pieces) == 1 and all(kind == "tensor" for kind, _ in places.forms):
             # All values are tensors of one dtype: they are received where they stay.
             memory = found.pieces[0].view(torch.uint8).numpy()
-            at = np.array([address for address, _, _ in found.copies], np.int64) - memory.ctypes.data
+            # Not from where NumPy says that its memory begins: without a byte that is not where torch says it is.
+            first = found.pieces[0].data_ptr()
+            at = np.array([address for address, _, _ in found.copies], np.int64) - first
             links.read(places, memory, at)
             return found.values
         sizes = -(-places.n_bytes // ALIGNMENT) * ALIGNMENT

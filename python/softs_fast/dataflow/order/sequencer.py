@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..stores.room import StoreRoom
 from .choosing import in_order
+from .ready import Fit, ReadyCalls
 from .steps import Abort, Answer, Call, Kind, Order, Output, Step
 
 __all__ = ["NeverFits", "Sequencer", "Ticket"]
@@ -89,7 +90,7 @@ class Sequencer:
         self._has_late_hooks = has_late_hooks
         self._room = room
         self._next = 1
-        self._ready: dict[int, Call] = {}
+        self._ready = ReadyCalls()
         self._parked: dict[int, Call] = {}
         self._tickets: dict[int, Ticket] = {}
         self._running: dict[int, _Progress] = {}
@@ -104,7 +105,7 @@ class Sequencer:
 
     def offer(self, call: Call) -> None:
         """Take a call that is ready: its rows are all there."""
-        self._ready[call.number] = call
+        self._ready.add(call)
 
     def park(self, call: Call) -> None:
         """Take a call that waits until a flush names it."""
@@ -128,7 +129,7 @@ class Sequencer:
             )
         for number in numbers:
             if number in self._parked:
-                self._ready[number] = self._parked.pop(number)
+                self._ready.add(self._parked.pop(number))
 
     # --- Events ---
 
@@ -176,11 +177,9 @@ class Sequencer:
         for progress in self._running.values():
             if not returns and any(worker in step.workers for step in progress.later):
                 self._fail(progress.call, reason)
-        for waiting in (self._ready, self._parked):
-            for call in [call for call in waiting.values() if worker in call.workers]:
-                if not returns or worker in call.mains:
-                    del waiting[call.number]
-                    self._outputs.append(Answer(call.number, call.name, reason))
+        for call in [call for call in (*self._ready, *self._parked.values()) if worker in call.workers]:
+            if not returns or worker in call.mains:
+                self.cancel(call.number, reason)
 
     def join(self, worker: int) -> None:
         """A worker that was lost has joined again: calls that restore it, and hooks, get tickets."""
@@ -202,12 +201,12 @@ class Sequencer:
 
     def withdraw(self, number: int) -> Call | None:
         """Take back a call that has no tickets yet, and return it: the caller answers it. None if it has, or is unknown."""
-        return self._ready.pop(number, None) or self._parked.pop(number, None)
+        return self._ready.remove(number) or self._parked.pop(number, None)
 
     def advance(self, now_s: float) -> list[Output]:
         """Give tickets to what fits; returns all that is to be said since the last time, in this order."""
         known = self._alive | self._away
-        for call in [call for call in self._ready.values() if not call.workers <= known]:
+        for call in self._ready.beyond(known):
             self.cancel(call.number, f"workers {sorted(call.workers - known)} are lost")
         for call, step in self._late_steps():
             self._give(call, step, now_s)
@@ -275,7 +274,7 @@ class Sequencer:
     @property
     def ready(self) -> list[Call]:
         """Calls that wait for a worker, the oldest first."""
-        return sorted(self._ready.values(), key=lambda call: (call.oldest, call.number))
+        return list(self._ready)
 
     # --- Inside ---
 
@@ -289,15 +288,20 @@ class Sequencer:
         restored = self.alive
         if self._room is not None:
             self._room.begin_epoch()
-        for call in self.ready:
+
+        def fits(call: Call) -> Fit:
             if not call.mains <= (self._alive if call.restores else restored):
-                continue  # it waits for a worker that joins again
+                return Fit.NONE_ALIKE  # it waits for a worker that joins again
             if call.workers & kept or any(self._mains[worker] >= self._depth for worker in call.mains):
-                kept |= call.workers
-            elif self._room is not None and not self._room.fits(call.number):
+                kept.update(call.workers)
+                return Fit.NONE_ALIKE
+            if self._room is not None and not self._room.fits(call.number):
                 waiting.append(call)
-            else:
-                epoch.append(self._begin(call))
+                return Fit.NO
+            epoch.append(self._begin(call))
+            return Fit.YES
+
+        self._ready.visit(fits)
         is_quiet = not (self._running or self.away or any(isinstance(one, Answer) for one in self._outputs))
         self.waiting = waiting if is_quiet else []
         return epoch
@@ -306,7 +310,7 @@ class Sequencer:
         """Begin a call; returns it with the steps that get tickets now."""
         present = self._present(call)
         now, later = _parted(present) if self._has_late_hooks else (present.steps, ())
-        del self._ready[call.number]
+        self._ready.remove(call.number)
         self._running[call.number] = _Progress(present, later=later)
         for worker in call.mains:
             self._mains[worker] += 1

@@ -83,6 +83,14 @@ class Reports:
             [(one.outcome.numbers, len(one.outcome.ids) or 1) for one in done if one.outcome.numbers]
         )
 
+    def not_finite(self) -> dict[str, int]:
+        """Return the rows with a NaN or an infinity by column, of all ranks."""
+        counts: dict[str, int] = {}
+        for one in self._done:
+            for column, n in one.outcome.not_finite.items():
+                counts[column] = counts.get(column, 0) + n
+        return counts
+
     def digest(self, role: Placement | None) -> str:
         """Return the digest of all inputs."""
         return digest_of_ranks([one.outcome.digest for one in self.made(role)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from ...errors import FlowError
 from .records import Tag
 
@@ -15,7 +17,7 @@ _LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 64) - 1
 
 
 def checked_tag(what: str, value: object) -> Tag:
-    """Return the value of a tag as a plain type: an `np.float64` is a float, too.
+    """Return the value of a tag as a plain type, such as the number of one of NumPy.
 
     Args:
         what: of which tag it is, for errors.
@@ -24,6 +26,8 @@ def checked_tag(what: str, value: object) -> Tag:
     Raises:
         FlowError: it is no number, truth value or text, or too large.
     """
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, int) and not _LEAST_INTEGER <= value <= _MOST_INTEGER:
         raise FlowError(f"{what} is an integer that is too large; need one from -2^63 to 2^64 - 1")
     if isinstance(value, bool | int | float):

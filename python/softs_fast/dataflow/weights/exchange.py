@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ...errors import FlowError
+from ...tensors.local import as_plain, mark_written
 from ..declare.roles import Placement
 from ..moves import DataManager
 from ..moves.encoding import dtype_name, torch_dtype
@@ -19,6 +20,7 @@ from ..moves.memory import copy_memory, tensor_at
 from ..moves.places import Place
 from .boxes import Box
 from .forms import Held, HeldForms
+from .held import warn_of_rest
 from .reads import Read, first_lacking, plan_reads
 from .shown import Shown, ShownLayout, ShownRegion
 
@@ -70,8 +72,7 @@ def show(store: DataManager, row_id: int, role: int, held: Held | None) -> Shown
     forms = held.forms
     plan: _ShowPlan = forms.kept("show", lambda: _plan_show(forms))
     copies = [
-        forms[name].region(held.by_name[name], box).detach().resolve_conj().resolve_neg().cpu().contiguous()
-        for name, box in plan.copied_first
+        as_plain(forms[name].region(held.by_name[name], box).detach()) for name, box in plan.copied_first
     ]
     sources = held.addresses[plan.numbers] + plan.starts
     sources = np.concatenate((sources, np.array([one.data_ptr() for one in copies], np.int64)))
@@ -208,7 +209,7 @@ class _TakePlan:
         memory: int64 [copies], of which memory.
         starts: int64 [copies], where it begins there, bytes.
         sizes: int64 [copies], bytes.
-        written: numbers of the tensors into which these are copied.
+        written: numbers of the tensors into which something is copied or mixed.
         others: what torch copies or mixes.
     """
 
@@ -280,6 +281,9 @@ class _Exchange:
         wanted, held = self._wanted(), self._held(layouts)
         if first_lacking(wanted, held) is not None:
             return None
+        if self.is_copy:
+            names = (name for boxes in held.values() for name in boxes)
+            warn_of_rest(self.source, self.target, names, self.mine)
         item_bytes = dict.fromkeys(wanted, 1)
         for layout in layouts.values():
             item_bytes |= layout.item_bytes()
@@ -354,7 +358,7 @@ class _Exchange:
                 far = None if read.source == self.worker else which
                 others.append(_ByTorch(read.name, read.box, far, start, dtype, read.held))
         into_, into_starts, which_, starts, sizes = np.array(copies, np.int64).reshape(-1, 5).T
-        written = tuple(np.unique(into_).tolist())
+        written = tuple({*into_.tolist(), *(numbers[one.name] for one in others)})
         return _TakePlan(workers, into_, into_starts, which_, starts, sizes, written, tuple(others))
 
 
@@ -373,8 +377,9 @@ def _apply(
             memory = np.concatenate((theirs.addresses, memory))
         targets = mine.addresses[plan.into] + plan.into_starts
         copy_memory(targets, memory[plan.memory] + plan.starts, plan.sizes)
-        # As an operation of torch would do, so that autograd refuses to use what it saved before.
-        torch.autograd.graph.increment_version([mine.tensors[i] for i in plan.written])
+        # As an operation of torch would do, so that autograd refuses to use what it saved before. A DTensor has a counter
+        # of its own, which no operation on its shard moves.
+        mark_written(mine.owners[i] for i in plan.written)
         for one in plan.others:
             into = mine.forms[one.name].region(mine.by_name[one.name], one.box)
             if one.memory is None:

@@ -16,7 +16,7 @@ from ...errors import FlowError
 from ...tensors import local
 from .boxes import Box, Piece
 
-__all__ = ["Held", "HeldForm", "HeldForms", "Layout", "Mark", "is_plain"]
+__all__ = ["Held", "HeldForm", "HeldForms", "Layout", "Mark", "is_plain", "twins_of"]
 
 #: Below that a tensor is shown by one of its holders, bytes.
 _LEAST_CUT = 1 << 16
@@ -152,9 +152,10 @@ class HeldForms(Mapping[str, HeldForm]):
         """
         if self._marks is None or list(tensors) != list(self._marks):
             return None
-        found = []
+        found, owners = [], []
         with torch.no_grad():
-            for tensor, mark in zip(tensors.values(), self._marks.values(), strict=True):
+            for owner, mark in zip(tensors.values(), self._marks.values(), strict=True):
+                tensor = owner
                 if (
                     type(tensor) is not mark.kind
                     or tensor.dtype is not mark.dtype
@@ -172,7 +173,8 @@ class HeldForms(Mapping[str, HeldForm]):
                 if is_plain(tensor) is not mark.is_plain:
                     return None
                 found.append(tensor)
-        return Held(self, found)
+                owners.append(owner)
+        return Held(self, found, owners)
 
 
 class Held:
@@ -181,11 +183,13 @@ class Held:
     Args:
         forms: of the tensors.
         tensors: what is here of each, in the order of the forms; they are the role's own.
+        owners: The tensors of the role: DTensors, where what is here are shards. None: they are the same.
     """
 
-    def __init__(self, forms: HeldForms, tensors: list[Tensor]) -> None:
+    def __init__(self, forms: HeldForms, tensors: list[Tensor], owners: list[Tensor] | None = None) -> None:
         self.forms = forms
         self.tensors = tensors
+        self.owners = tensors if owners is None else owners
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -211,14 +215,26 @@ class Held:
 
     def twins(self) -> frozenset[str]:
         """Return names of tensors that are another one of them under a second name, which would be mixed twice."""
-        seen: dict[object, str] = {}
         some = self.addresses[self.addresses != 0]
-        if len(np.unique(some)) == len(some):
-            return frozenset()
-        for name, one in self.by_name.items():
-            key = (one.data_ptr(), one.shape, one.stride(), one.dtype, one.device) if one.numel() else name
-            seen.setdefault(key, name)
-        return frozenset(self.forms) - frozenset(seen.values())
+        return frozenset() if len(np.unique(some)) == len(some) else twins_of(self.by_name)
+
+
+def twins_of(tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Return names of tensors that are another one of them under a second name.
+
+    Args:
+        tensors: Tensors of one role by name.
+    """
+    seen: dict[object, str] = {}
+    for name, one in tensors.items():
+        try:
+            # Of a DTensor, and of other tensors without memory of their own, the address is 0 or an error.
+            pointer = one.data_ptr() if one.numel() else 0
+        except RuntimeError:
+            pointer = 0
+        key = (pointer, one.shape, one.stride(), one.dtype, one.device) if pointer else id(one)
+        seen.setdefault(key, name)
+    return frozenset(tensors) - frozenset(seen.values())
 
 
 def is_plain(tensor: Tensor) -> bool:

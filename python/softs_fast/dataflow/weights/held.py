@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import FlowError
+from ...errors import ConfigError, FlowError
+from ...tensors.local import local_tensor
 from ..declare.roles import Placement
+from ..moves.encoding import SENT_DTYPES
 from .boxes import Cut, Piece, pieces_of
 from .forms import Held, HeldForm, HeldForms, Layout, Mark, is_plain
 
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-__all__ = ["held_tensors", "reshard"]
+__all__ = ["check_tensors", "held_tensors", "reshard", "warn_of_rest"]
+
+logger = logging.getLogger(__name__)
 
 #: Along these dimensions of a layout workers may have tensors of other names.
 _DIFFERENT = ("pp", "ep")
@@ -64,7 +69,8 @@ def held_tensors(
         known: forms that tensors of the object had before; if they have them still, they are used.
 
     Raises:
-        FlowError: a DTensor has a placement that is no part of the tensor, or its local shape is not that of its part.
+        FlowError: a DTensor has a placement that is no part of the tensor, or its local shape is not that of its part; or
+            see `check_tensors`.
     """
     for forms in known:
         again = forms.found_in(tensors)
@@ -76,19 +82,16 @@ def held_tensors(
     found: dict[str, HeldForm] = {}
     marks: dict[str, Mark] = {}
     here: list[Tensor] = []
+    owners: list[Tensor] = []
     for name, tensor in tensors.items():
         shape = tuple(tensor.shape)
-        if tensor.layout is not torch.strided:
-            raise FlowError(
-                f"tensor {name} of role {role.name!r} has layout {tensor.layout}; need a strided one"
-            )
         if not hasattr(tensor, "device_mesh"):
-            local = tensor
+            local = _checked(role, name, tensor)
             part: _PartOf | None = (shape, pieces_of(shape, ())[1], alike, ())
             marks[name] = Mark(type(tensor), tensor.dtype, shape, is_plain(local))
         else:
             with torch.no_grad():
-                local = tensor.to_local()  # type: ignore[attr-defined]
+                local = _checked(role, name, tensor.to_local())  # type: ignore[attr-defined]
             part = _part_of_dtensor(role, at, name, tensor, tuple(local.shape), meshes)  # type: ignore[arg-type]
             marks[name] = Mark(
                 type(tensor),
@@ -104,7 +107,51 @@ def held_tensors(
             plain = marks[name].is_plain
             found[name] = HeldForm(tensor.dtype, size, plain, shape, pieces, replicas, index, layout)
             here.append(local)
-    return Held(HeldForms(found, marks), here)
+            owners.append(tensor)
+    return Held(HeldForms(found, marks), here, owners)
+
+
+def check_tensors(role: Placement, tensors: Mapping[str, Tensor], *, written: bool) -> None:
+    """Check that the tensors of a role can be shown to other processes, and written if they are a target's.
+
+    Args:
+        role: Role of the tensors.
+        tensors: Tensors of the role's object by name.
+        written: Whether weights of another role will be written into them.
+
+    Raises:
+        FlowError: A tensor has no memory in this process, is not strided, or has a dtype that messages do not have.
+    """
+    for name, tensor in tensors.items():
+        _checked(role, name, tensor, written=written)
+
+
+def warn_of_rest(source: Placement, target: Placement, theirs: Iterable[str], mine: Iterable[str]) -> None:
+    """Warn of tensors that a role does not get because it has none of their names, such as those of an adapter.
+
+    Args:
+        source: Role that the weights are of.
+        target: Role that gets them.
+        theirs: Names of the source's tensors.
+        mine: Names of the target's tensors on this worker.
+    """
+    rest = sorted(set(theirs) - set(mine))
+    # The workers of a pipeline have some each.
+    if rest and not any(dim in _DIFFERENT and size > 1 for dim, size in target.layout.dims):
+        more = f" and {len(rest) - 4} more" if len(rest) > 4 else ""
+        logger.warning(
+            "weights of role %r: role %r has no %s%s: they are not copied to it",
+            *(source.name, target.name, ", ".join(rest[:4]), more),
+        )
+
+
+def _checked(role: Placement, name: str, tensor: Tensor, *, written: bool = False) -> Tensor:
+    try:
+        return local_tensor(
+            name, tensor, kind=f"role {role.name!r}: tensor", dtypes=SENT_DTYPES, written=written
+        )
+    except ConfigError as error:
+        raise FlowError(str(error)) from None
 
 
 #: Size and pieces of what is here, the workers that have the same, and the layout.

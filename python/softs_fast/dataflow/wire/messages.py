@@ -195,6 +195,7 @@ class StepEnded:
         unread: whether it failed because inputs could not be read, before the function was entered.
         began_s: when it began, by the clock of the worker.
         read_s: how long its inputs took to be read.
+        not_finite: rows with a NaN or an infinity, by column.
     """
 
     incarnation: int
@@ -212,6 +213,7 @@ class StepEnded:
     unread: bool = False
     began_s: float = 0.0
     read_s: float = 0.0
+    not_finite: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -330,6 +332,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             boolean,
             seconds,
             seconds,
+            table(_NAME, _ID, 1 << 12),
         ),
     ),
     Ready: (8, (_NAME,)),

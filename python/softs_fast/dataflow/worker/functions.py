@@ -14,7 +14,7 @@ from ..devices import device_work, wait_for_devices
 from ..objects import Objects, numbers_of
 from ..rows.records import Tag
 from ..rows.tags import checked_tags
-from ..values import Value, cut, digest_of
+from ..values import Value, cut, digest_of, n_not_finite
 from .work import Slice
 
 __all__ = ["Batch", "Failure", "Outcome", "call_function"]
@@ -88,6 +88,7 @@ class Outcome:
         digest: of ids and inputs; empty if none is taken.
         failure: why it failed; None if it is done.
         unread: whether it failed because inputs could not be read, before the function was entered.
+        not_finite: of a training function the rows with a NaN or an infinity, by column.
         began_s: when it began, by `time.monotonic` of its process; 0 if it did not.
         read_s: how long the inputs took to be read, before `seconds`; they are read first.
     """
@@ -104,6 +105,7 @@ class Outcome:
     unread: bool = False
     began_s: float = 0.0
     read_s: float = 0.0
+    not_finite: dict[str, int] = field(default_factory=dict)
 
 
 def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, digests: bool) -> Outcome:
@@ -131,6 +133,10 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
             for i, row_id in enumerate(own_ids)
             for key in call.input_keys
         )
+    if call.trains and reports:
+        # Before the function may change them.
+        counts = {key: n_not_finite(batch.columns[key][:n_rows]) for key in call.input_keys}
+        outcome.not_finite = {key: n for key, n in counts.items() if n}
     function: Any = call.interface_impl
     if call.model_name is not None:
         function = getattr(objects[call.model_name], str(call.interface_impl))

@@ -164,6 +164,7 @@ class WorkerLoop:
             outcome.unread,
             outcome.began_s,
             outcome.read_s,
+            outcome.not_finite,
         )
         try:
             self.link.send(message)

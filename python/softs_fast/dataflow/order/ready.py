@@ -1,0 +1,100 @@
+"""Calls that wait for tickets, the oldest first; those with the same participants wait together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from enum import Enum, auto
+from heapq import heapify, heappop, heappush
+
+from .steps import Call
+
+__all__ = ["Fit", "ReadyCalls"]
+
+
+class Fit(Enum):
+    """Whether a call begins now."""
+
+    YES = auto()
+    #: It does not; another one with the same participants may.
+    NO = auto()
+    #: Neither does any younger one with the same participants.
+    NONE_ALIKE = auto()
+
+
+#: All participants of a call, those of its main step, and whether it restores a worker.
+_Alike = tuple[frozenset[int], frozenset[int], bool]
+#: Age and number of a call, by which calls are ordered.
+_Entry = tuple[int, int]
+
+
+class ReadyCalls:
+    """Calls that wait for tickets.
+
+    Work for a call does not depend on how many wait, but for the logarithm in a heap: of calls with the same participants
+    only the oldest is looked at while it cannot begin.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, Call] = {}
+        # Entries of calls that were removed stay until they are the oldest.
+        self._heaps: dict[_Alike, list[_Entry]] = {}
+
+    def add(self, call: Call) -> None:
+        """Add a call."""
+        self._calls[call.number] = call
+        heap = self._heaps.setdefault((call.workers, call.mains, call.restores), [])
+        heappush(heap, (call.oldest, call.number))
+
+    def remove(self, number: int) -> Call | None:
+        """Remove a call by its number, and return it; None if there is none."""
+        return self._calls.pop(number, None)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._calls
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[Call]:
+        """Yield all calls, the oldest first."""
+        return iter(sorted(self._calls.values(), key=lambda call: (call.oldest, call.number)))
+
+    def beyond(self, workers: Collection[int]) -> list[Call]:
+        """Return the calls in which a worker takes part that is not among these."""
+        known = frozenset(workers)
+        if all(participants <= known for participants, _, _ in self._heaps):
+            return []
+        return [call for call in self._calls.values() if not call.workers <= known]
+
+    def visit(self, fits: Callable[[Call], Fit]) -> None:
+        """Ask of calls whether they begin, the oldest first; `fits` removes those that do.
+
+        Args:
+            fits: is asked of each call, but not of younger ones alike after `Fit.NONE_ALIKE`.
+        """
+        heads: list[tuple[_Entry, int, list[_Entry]]] = []
+        for place, (alike, heap) in enumerate(list(self._heaps.items())):
+            if self._has_next(heap):
+                heads.append((heap[0], place, heap))
+            else:
+                del self._heaps[alike]
+        heapify(heads)
+        stay: list[tuple[list[_Entry], _Entry]] = []
+        while heads:
+            entry, place, heap = heappop(heads)
+            fit = fits(self._calls[entry[1]])
+            if fit is Fit.NONE_ALIKE:
+                continue
+            heappop(heap)
+            if fit is Fit.NO:
+                stay.append((heap, entry))
+            if self._has_next(heap):
+                heappush(heads, (heap[0], place, heap))
+        for heap, entry in stay:
+            heappush(heap, entry)
+
+    def _has_next(self, heap: list[_Entry]) -> bool:
+        """Return whether a heap has a call that is there; the entries before it go."""
+        while heap and heap[0][1] not in self._calls:
+            heappop(heap)
+        return bool(heap)
