@@ -181,9 +181,9 @@ class Role:
         """Return the optimizers of the role by the names of their attributes; they are saved with the modules."""
         found: dict[str, Any] = {}
         for name, value in attributes_of(self):
-            if hasattr(value, "param_groups") and hasattr(value, "state_dict"):
-                if all(value is not other for other in found.values()):
-                    found[name] = value
+            is_optimizer = hasattr(value, "param_groups") and hasattr(value, "state_dict")
+            if is_optimizer and all(value is not other for other in found.values()):
+                found[name] = value
         return found
 
 
