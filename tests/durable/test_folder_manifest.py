@@ -147,3 +147,16 @@ def test_a_sealed_file_of_another_kind_of_others_or_too_long_is_refused(tmp_path
     with pytest.raises(ConfigError, match="mode 0600"):
         read(path)
     assert read_sealed(path, "test", most_bytes=1, what="f", private=False) == b""
+
+
+def test_a_part_with_a_record_of_its_own_counts_by_that_alone(tmp_path: Path) -> None:
+    part = tmp_path / "weights" / "step-1"
+    part.mkdir(parents=True)
+    (part / "a").write_text("a")
+    (tmp_path / "weights" / "b").write_text("b")
+    write_manifest(part)
+    write_manifest(tmp_path, [part])
+    assert verify_manifest(tmp_path, "save s") == {"weights/b", "weights/step-1/manifest"}
+    (part / "manifest").write_text("")
+    with pytest.raises(DamagedError, match="'weights/step-1/manifest' has 0 of"):
+        verify_manifest(tmp_path, "save s")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -28,18 +28,22 @@ _MOST_NAMED = 5
 _T = TypeVar("_T")
 
 
-def write_manifest(folder: Path) -> None:
+def write_manifest(folder: Path, parts: Collection[Path] = ()) -> None:
     """Write the record of a folder, after all its other files; an older record is replaced.
 
     Args:
         folder: The folder; files in folders below it count too.
+        parts: Folders below it with records of their own. Only these records count here; verify the parts too.
 
     Raises:
         ConfigError: Something in the folder is neither a plain file nor a folder, such as a link.
         OSError: A file cannot be read, or the record cannot be written.
     """
     names = []
+    own = tuple(f"{part.relative_to(folder)}/" for part in parts)
     for name, mode in _files(folder):
+        if name.startswith(own) and name not in [f"{part}{MANIFEST}" for part in own]:
+            continue
         if not stat.S_ISREG(mode):
             raise ConfigError(
                 f"{folder / name} is {stat.filemode(mode)}, expected a plain file: a save holds its own files"
