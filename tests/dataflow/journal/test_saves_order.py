@@ -63,7 +63,7 @@ def test_generation_goes_on_while_a_save_is_written(tmp_path: Path) -> None:
         saves.update(
             one.ticket
             for _, one in workers.hub.sent
-            if isinstance(one, RunHook) and one.form is not None and "/.save-2-" in one.form.folder
+            if isinstance(one, RunHook) and one.form is not None and "-step-2-" in one.form.folder
         )
         if message.ticket in saves:
             give_up = threading.Event()
