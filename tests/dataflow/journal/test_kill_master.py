@@ -30,7 +30,7 @@ PHASES: dict[str, tuple[Any, str, str, int]] = {
     "while it writes rows": (os, "fsync", r"master\.pt", 2),
     "while it writes weights": (os, "fsync", r"\.distcp", 6),
     "while it writes generators": (os, "fsync", r"worker-1/state\.pt", 2),
-    "before the folder has its name": (Path, "rename", r"/\.save-3-step-2-\w+", 1),
+    "before the folder has its name": (Path, "rename", r"/\.save-2-step-2-\w+", 1),
     "before its name is synced": (files, "sync_folder", r"/j", 2),
     "before the old save goes": (shutil, "rmtree", r"/\.save-1-step-0-\w+-removed", 1),
 }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan
 
@@ -23,7 +22,13 @@ class NaiveRow:
     stale: set[str] = field(default_factory=set)
     uses: Counter[str] = field(default_factory=Counter)
     is_hit: bool = False
+    is_held: bool = False
     without: set[str] = field(default_factory=set)
+
+    def copy(self) -> NaiveRow:
+        columns = {key: set(holders) for key, holders in self.columns.items()}
+        marks = {key: set(value) for key, value in vars(self).items() if isinstance(value, set)}
+        return replace(self, columns=columns, **marks)
 
 
 class NaiveRows:
@@ -77,6 +82,7 @@ class NaiveRows:
         rows = [self.rows[row_id] for row_id in group]
         return all(
             function.name not in row.taken | row.done
+            and not row.is_held
             and (function.name in row.without or all(row.columns.get(key) for key in function.inputs))
             for row in rows
         )
@@ -133,7 +139,11 @@ class NaiveRows:
         self.pick()
 
     def current(self, function: FunctionPlan, ids: list[int]) -> list[int]:
-        return [i for i in ids if i in self.rows and function.name not in self.rows[i].stale | self.rows[i].without]
+        return [
+            i
+            for i in ids
+            if i in self.rows and function.name not in self.rows[i].stale | self.rows[i].without
+        ]
 
     def done(self, function: FunctionPlan, ids: list[int]) -> None:
         names = {one.name for one in self.own(function.partition)}
@@ -222,24 +232,38 @@ class NaiveRows:
     def make_again(self, first: int, given_back: FunctionPlan | None = None) -> None:
         """Have functions run again, or others go without the group if a training function has used what they would make."""
         rows = [self.rows[member] for member in self.members(first)]
-        own = self.own(rows[0].partition)
-        tried = deepcopy(rows)
-        again = self.run_again(tried, given_back)
-        makers = [*again, *([given_back] if given_back is not None else [])]
-        if not makers:
+        row, own = rows[0], [one for one in self.own(rows[0].partition) if one.is_strict]
+        used = [one for one in own if one.name in row.done or row.uses[one.name]]
+        lost = self.lost(rows, given_back, used)
+        if lost:
+            self.go_without(rows, lost)
+            if first not in self.rows:
+                return
+        is_held = bool(self.lost(rows, given_back, [one for one in own if one.name in row.taken]))
+        makers = [
+            *self.run_again([one.copy() for one in rows], given_back),
+            *([given_back] if given_back is not None else []),
+        ]
+        for one in rows:
+            one.is_held = is_held
+            one.is_hit |= is_held or bool(makers)
+        if is_held:
+            for column in set().union(*(self.made_from(one) for one in makers)):
+                for one in rows:
+                    one.columns.pop(column, None)
             return
-        void = set().union(*(self.made_from(one) for one in makers))
-        readers = [one.name for one in own if one.is_strict and set(one.inputs) & void]
-        is_used = any(name in rows[0].done or rows[0].uses[name] for name in readers)
-        is_open = any(name in rows[0].taken for name in readers)
-        for row in rows:
-            row.is_hit = True
-        if is_used or (is_open and given_back is not None):
-            self.go_without(rows, void)
-        elif not is_open:
-            self.run_again(rows, given_back)
-            for one in again:
-                self.through[one.name] -= 1
+        for again in self.run_again(rows, given_back):
+            self.through[again.name] -= 1
+
+    def lost(
+        self, rows: list[NaiveRow], given_back: FunctionPlan | None, readers: list[FunctionPlan]
+    ) -> set[str]:
+        """Return what some functions have read that is not there, or would be made again."""
+        tried = [one.copy() for one in rows]
+        self.run_again(tried, given_back)
+        return {
+            key for one in readers for key in one.inputs if not all(row.columns.get(key) for row in tried)
+        }
 
     def made_from(self, function: FunctionPlan) -> set[str]:
         """Return what a function makes, and what is made from that."""

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .lineage import remaking
+from .lineage import Remaking, remaking
 from .queue import ReadyQueue
 from .records import Group
 
 if TYPE_CHECKING:
     from .table import RowTable
 
-__all__ = ["go_without", "make_again", "regain"]
+__all__ = ["go_without", "learned_from", "make_again", "regain"]
 
 
 def make_again(table: RowTable, group: Group, given_back: ReadyQueue | None = None) -> None:
     """Have functions run again for which a function that has yet to run waits.
 
     What a training function has used is never made again: another one would learn from another sample than it did. So
-    functions that have yet to use the group go without it. While a training call may still find that it cannot read the
-    columns, nothing is decided.
+    functions that have yet to use the group go without it. While a training call is open that may have read the columns,
+    or not, nothing begins on the group.
 
     Args:
         table: has the group.
@@ -28,26 +29,70 @@ def make_again(table: RowTable, group: Group, given_back: ReadyQueue | None = No
     """
     own = table._own[group.partition]
     found = remaking(group, own, table._needs, table._makes, given_back)
-    if not found.columns:
-        return
-    readers = [one for one in own if one.plan.is_strict and table._needs[one.number] & found.columns]
-    is_used = any(group.done & one.bit or (group.uses or {}).get(one.number) for one in readers)
-    is_open = any(group.taken & one.bit for one in readers)
-    group.is_hit = True
-    if is_used or (is_open and given_back is not None):
-        go_without(table, group, found.columns)
-    elif not is_open:
+    used = [one for one in own if group.done & one.bit or (group.uses or {}).get(one.number)]
+    lost = _read(table, used) & ~_have(group, found)
+    if lost:
+        go_without(table, group, lost)
+        if group.index not in table._groups[group.partition]:
+            return
+        found = remaking(group, own, table._needs, table._makes, given_back)
+    was_held = group.is_held
+    group.is_held = bool(_read(table, [one for one in own if group.taken & one.bit]) & ~_have(group, found))
+    if found.columns:
+        group.is_hit = True
         table.n_disturbed += 1
-        table.n_made_again += len(group.rows) if found.again else 0
-        group.stale |= found.stale
         for row in group.rows:
             table._unmake(row, found.columns)
-        for queue in found.again:
-            group.done &= ~queue.bit
-            group.again |= queue.bit
-            table._n_through[queue.number] -= 1
-        for queue in found.again:
-            table._offer(group, queue)
+    if group.is_held:
+        group.is_hit = True
+        for queue in own:
+            queue.discard(group)
+        return
+    table.n_made_again += len(group.rows) if found.again else 0
+    group.stale |= found.stale
+    for queue in found.again:
+        group.done &= ~queue.bit
+        group.again |= queue.bit
+        table._n_through[queue.number] -= 1
+    for queue in own if was_held else found.again:
+        table._offer(group, queue)
+
+
+def learned_from(own: Sequence[ReadyQueue], needs: Sequence[int], makes: Sequence[int]) -> dict[int, int]:
+    """Return, by the number of each training function, the bits of made columns that it reads, and that these were made of.
+
+    Args:
+        own: functions of a partition, each after those that it reads from.
+        needs: for each function the bits of its inputs.
+        makes: for each function the bits of its outputs.
+    """
+    made = 0
+    for queue in own:
+        made |= makes[queue.number]
+    found = {}
+    for reader in own:
+        if reader.plan.is_strict:
+            bits = needs[reader.number]
+            for queue in reversed(own):
+                bits |= needs[queue.number] if makes[queue.number] & bits else 0
+            found[reader.number] = bits & made
+    return found
+
+
+def _read(table: RowTable, queues: Iterable[ReadyQueue]) -> int:
+    """Return the bits of what the training functions among some have learned from."""
+    found = 0
+    for queue in queues:
+        found |= table._learned.get(queue.number, 0)
+    return found
+
+
+def _have(group: Group, found: Remaking) -> int:
+    """Return the bits of the columns that all rows of a group have, and that are not void."""
+    have = ~found.columns
+    for row in group.rows:
+        have &= row.have
+    return have
 
 
 def go_without(table: RowTable, group: Group, lost: int) -> None:

@@ -49,6 +49,7 @@ class Group:
         stale: bits of the functions that work on inputs which are made again: their results do not count.
         without: bits of the functions that go without it: what a training function had read of it is lost, and another
             sample in its place would be another row.
+        is_held: whether nothing may begin on it, until a training call has its answer that may have read what is lost.
         is_hit: whether a holder of its columns was lost.
         places: for each function how many groups it had begun before this one; -1 if it has not begun it.
         sizes: for each function the bytes that it has added to each row.
@@ -60,6 +61,7 @@ class Group:
         "again",
         "done",
         "index",
+        "is_held",
         "is_hit",
         "n_ready",
         "partition",
@@ -85,6 +87,7 @@ class Group:
         self.again = 0
         self.stale = 0
         self.without = 0
+        self.is_held = False
         self.is_hit = False
         self.places = [-1] * n_functions
         self.sizes = [0] * n_functions

@@ -143,7 +143,7 @@ def admit_again(table: RowTable, group: SavedGroup, holder: int, **columns: Any)
     lost = 0
     for queue in table._own[one.partition]:
         if queue.plan.is_strict and one.done & queue.bit:
-            lost |= table._needs[queue.number] & ~one.rows[0].have
+            lost |= table._learned[queue.number] & ~one.rows[0].have
     if lost:
         go_without(table, one, lost)
     return ids

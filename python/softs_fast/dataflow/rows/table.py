@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..declare.plan import FlowPlan, FunctionPlan
-from .losses import make_again
+from .losses import learned_from, make_again
 from .queue import ReadyQueue
 from .records import Counts, Group, Row, Tag, Taken
 
@@ -51,6 +51,10 @@ class RowTable:
             ]
             for own in self._own
         ]
+        # By training function, what it learns from.
+        self._learned: dict[int, int] = {}
+        for own in self._own:
+            self._learned |= learned_from(own, self._needs, self._makes)
         self._all_done = [sum(queue.bit for queue in own) for own in self._own]
         # By function, distinct groups that it has taken, and that it is through with; without those that were dropped.
         self._n_begun = [0] * len(self._queues)
@@ -156,10 +160,7 @@ class RowTable:
                 if have & need == need and before & need != need:
                     number = queue.number
                     group.n_ready[number] += 1
-                    if (
-                        group.n_ready[number] == len(group.rows)
-                        and not (group.taken | group.done) & queue.bit
-                    ):
+                    if group.n_ready[number] == len(group.rows) and queue.may_take(group):
                         queue.push(group)
 
     def drop(self, ids: Iterable[int], reason: str) -> int:
