@@ -27,7 +27,7 @@ def spec_of(plan: FlowPlan, n_elements: Mapping[str, int | None]) -> dict[str, d
 
 
 def stats_of(runner: Runner, n_steps: int) -> dict[str, Any]:
-    """Return rows, bytes, steps, drops by reason, restarts of workers, and rows that were made again."""
+    """Return rows, bytes, steps, drops by reason, restarts of workers, and rows that were made again or left out."""
     rows = runner.master.rows
     return {
         "rows": len(rows),
@@ -36,4 +36,5 @@ def stats_of(runner: Runner, n_steps: int) -> dict[str, Any]:
         "dropped": dict(rows.counts[TRAIN].dropped),
         "restarts": runner.recovery.n_restarts,
         "made_again": rows.n_made_again,
+        "left_out": rows.n_left_out,
     }
