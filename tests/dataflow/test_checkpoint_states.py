@@ -116,6 +116,8 @@ class OddRole(df.Role):
         (1, "text", None, True),
         {"a": [np.int64(3), 2**70]},
         torch.tensor(3, dtype=torch.int16),
+        torch.ones(1, 1, dtype=torch.bfloat16),
+        torch.ones((), dtype=torch.float64),
         np.arange(3, dtype=np.uint8).tolist(),
     ],
     ids=str,
@@ -144,6 +146,26 @@ def test_a_tensor_of_no_module_is_refused_by_its_optimizer(tmp_path: Path) -> No
         FlowError, match=r"actor.optimizer updates a tensor of shape \(3,\) that is in no module"
     ):
         checkpoints.save("actor", role, tmp_path, 1)
+
+
+def test_state_goes_by_the_names_of_parameters_and_not_by_their_order(tmp_path: Path) -> None:
+    role, other = Trained(torch.optim.Adam, torch.float32), Trained(torch.optim.Adam, torch.float32)
+    role.optimizer.step(role.step)  # type: ignore[arg-type]
+    checkpoints.save("actor", role, tmp_path, 1)
+    parameters = [*other.net.parameters()]
+    other.optimizer = torch.optim.Adam([*parameters[::-1], *other.unused.parameters()], lr=0.5)
+    checkpoints.load("actor", other, tmp_path)
+    assert other.optimizer.param_groups[0]["lr"] == 0.1
+    for one, mine in zip(role.net.parameters(), parameters, strict=True):
+        check_same(other.optimizer.state[mine], role.optimizer.state[one])
+
+
+def test_what_a_module_got_after_setup_is_not_left_out_without_a_word(tmp_path: Path) -> None:
+    role = OddRole()
+    role.net.register_buffer("scale", torch.ones(1))
+    checkpoints.save("actor", role, tmp_path, 1)
+    with pytest.raises(FlowError, match=r"has net\.scale, which actor lacks after setup; make it in setup"):
+        checkpoints.load("actor", OddRole(), tmp_path)
 
 
 class Tied(nn.Module):

@@ -77,13 +77,19 @@ def load(name: str, role: Role, folder: Path, group: Any = None) -> int:
     lacking = [f"{name}.{one}" for one in optimizers if one not in rest]
     if lacking:
         raise FlowError(f"checkpoint {path} has no optimizer {', '.join(lacking)}")
+    own = {key: one.state_dict() for key, one in role.modules().items()}
     saved: dict[str, list[Any]] = {}
     metadata = dcp.FileSystemReader(path).read_metadata()
     for key, where in metadata.planner_data.items():
         if where[0] == "optimizers":
             saved.setdefault(where[1], []).append((where[2:], metadata.state_dict_metadata[key]))
+        elif group is None and where[1] in own and where[2] not in own[where[1]]:
+            # torch.distributed.checkpoint would leave it out. Stages of a pipeline have parts of a module.
+            raise FlowError(
+                f"checkpoint {path} has {where[1]}.{where[2]}, which {name} lacks after setup; make it in setup"
+            )
     state = {
-        "modules": {key: one.state_dict() for key, one in role.modules().items()},
+        "modules": own,
         "optimizers": {key: templates(parameters, saved.get(key, ())) for key in optimizers},
     }
     with _single_process():
