@@ -160,6 +160,17 @@ def test_state_goes_by_the_names_of_parameters_and_not_by_their_order(tmp_path: 
         check_same(other.optimizer.state[mine], role.optimizer.state[one])
 
 
+class FullyShardedDataParallel(nn.Sequential):
+    """Has the name of torch's, which needs other processes."""
+
+
+def test_what_has_no_parameters_of_its_own_is_refused(tmp_path: Path) -> None:
+    role = OddRole()
+    role.net = nn.Sequential(FullyShardedDataParallel())
+    with pytest.raises(FlowError, match=r"actor\.net is of FullyShardedDataParallel.* use fully_shard"):
+        checkpoints.save("actor", role, tmp_path, 1)
+
+
 def test_what_a_module_got_after_setup_is_not_left_out_without_a_word(tmp_path: Path) -> None:
     role = OddRole()
     role.net.register_buffer("scale", torch.ones(1))

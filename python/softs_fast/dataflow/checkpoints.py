@@ -151,6 +151,12 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
     states: dict[str, OptimizerState] = {}
 
     def write_rest() -> None:
+        for key, module in role.modules().items():
+            if any(type(one).__name__ == "FullyShardedDataParallel" for one in module.modules()):
+                raise FlowError(
+                    f"{name}.{key} is of FullyShardedDataParallel, whose optimizers have pieces of several parameters at "
+                    "once; use fully_shard"
+                )
         for key, one in role.optimizers().items():
             states[key] = take_state(f"{name}.{key}", one, parameters, is_shared=group is not None)
         if states:
