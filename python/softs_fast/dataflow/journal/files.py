@@ -18,7 +18,7 @@ from ...errors import FlowError
 __all__ = ["read", "write"]
 
 #: Types that may be in a file beside those that torch.load allows by itself. None of them runs anything.
-_TYPES = [
+_TYPES: list[Any] = [
     *(defaultdict, set, frozenset, np.ndarray, np.dtype, _codecs.encode),
     *{type(np.dtype(kind)) for kind in np.typecodes["All"] if kind != "O"},
     *(one.__reduce__()[0] for one in (np.float64(0), np.zeros(0))),
@@ -62,10 +62,10 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         with torch.serialization.safe_globals(_TYPES):
-            found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            values: dict[str, Any] = _with_deques(torch.load(path, map_location="cpu", weights_only=True))
     except (OSError, EOFError, ValueError, *_ERRORS) as error:
         raise FlowError(f"{path} cannot be read: {error}") from None
-    return _with_deques(found)
+    return values
 
 
 def _packed(values: Any) -> io.BytesIO | str:

@@ -148,21 +148,21 @@ class JournalFolder:
             except DamagedError as error:
                 damaged.append((path, error))
         if self.last is None and damaged:
-            said = "; ".join(str(error) for _, error in damaged)
+            said = "; ".join(str(one) for _, one in damaged)
             raise ConfigError(f"journal {self.path} has no save that is whole: {said}")
         if self.last is None and self.yielded:
             raise ConfigError(
                 f"journal {self.path} has no save, although step {self.yielded} was yielded; restore its saves, or use "
                 "another folder to begin anew"
             )
-        for path, error in damaged:
+        for path, damage in damaged:
             assert self.last is not None
             aside = path.with_name(f"damaged-{path.name}")
             path.rename(aside)
             _log.warning(
                 "journal %s: %s. The flow goes back to %s, the save of step %d; what it did in later steps is not in "
                 "its weights, and is done again. The damaged save is now %s; nothing of it was removed",
-                *(self.path, error, self.last.name, self.last.step, aside.name),
+                *(self.path, damage, self.last.name, self.last.step, aside.name),
             )
 
     def note_yielded(self, step: int) -> None:
