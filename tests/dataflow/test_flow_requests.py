@@ -122,7 +122,7 @@ def test_questions_are_answered_without_the_order(parts: Parts) -> None:
     numbers = {"rows_per_step": 4, "slots": 4, "age_bound": 0}
     assert flow.ask("spec") == {"train": {"columns": ("x",), "elements": None, **numbers}}
     flow.fetch(4)
-    nothing = {"steps": 0, "dropped": {}, "restarts": 0, "made_again": 0, "not_finite": {}}
+    nothing = {"steps": 0, "dropped": {}, "restarts": 0, "made_again": 0, "left_out": 0, "not_finite": {}}
     assert flow.ask("stats") == {"rows": 4, "bytes": 16, **nothing}
 
 

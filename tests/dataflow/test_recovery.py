@@ -160,3 +160,16 @@ def test_a_call_that_ends_well_after_the_death_of_its_worker_has_its_numbers(die
         assert killed.is_set()
     assert step["looking.look"]["n"] == 4
     assert [call.function for call in step.calls].count("looking.look") == 1
+
+
+def test_rows_that_are_made_again_later_are_counted_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    flow = Restored()
+    flow.lose(1)
+    flow.recovery.count_rows()
+    flow.master.rows.n_made_again += 16
+    flow.master.rows.n_left_out += 3
+    for _ in range(2):
+        flow.recovery.count_rows()
+    texts = [one.getMessage() for one in caplog.records]
+    assert texts[0] == "worker 1 is lost: it was killed; no call was open there; it is started again"
+    assert [text.partition(":")[0] for text in texts[1:]] == ["16 rows are made again", "3 rows are left out"]

@@ -13,13 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
+from ..durable import verify_manifest, write_manifest
 from ..errors import ConfigError, FlowError
 from .declare.roles import Role
+from .journal import files
+from .optimizer_states import OptimizerState, give_state, take_state, templates
 
 __all__ = ["last_checkpoint", "load", "save"]
 
+#: Files of a checkpoint with what optimizers have beside tensors, one of each worker.
+_REST = "optimizers-"
 #: What a worker says of why it could not write, bytes.
 _MOST_TEXT = 512
 
@@ -55,20 +60,54 @@ def load(name: str, role: Role, folder: Path, group: Any = None) -> int:
 
     Raises:
         ConfigError: there is none.
+        DamagedError: a file of it is missing, cut short or altered.
+        FlowError: an optimizer has other parameters than the one that was saved.
     """
     step, path = last_checkpoint(name, folder)
+    verify_manifest(path, f"checkpoint {path}")
     if group is None and _is_empty(role):
         return step
     import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
-    state, model = _state(role), nn.ModuleDict(role.modules())
+    parameters, optimizers = _parameters(role), role.optimizers()
+    rest: dict[str, Any] = {}
+    for one in path.glob(f"{_REST}*"):
+        for key, value in files.read(one).items():
+            _merge(rest.setdefault(key, {}), value)
+    lacking = [f"{name}.{one}" for one in optimizers if one not in rest]
+    if lacking:
+        raise FlowError(f"checkpoint {path} has no optimizer {', '.join(lacking)}")
+    own = {key: one.state_dict() for key, one in role.modules().items()}
+    saved: dict[str, list[Any]] = {}
+    metadata = dcp.FileSystemReader(path).read_metadata()
+    for key, where in metadata.planner_data.items():
+        if where[0] == "optimizers":
+            saved.setdefault(where[1], []).append((where[2:], metadata.state_dict_metadata[key]))
+        elif group is None and where[1] in own and where[2] not in own[where[1]]:
+            # torch.distributed.checkpoint would leave it out. Stages of a pipeline have parts of a module.
+            raise FlowError(
+                f"checkpoint {path} has {where[1]}.{where[2]}, which {name} lacks after setup; make it in setup"
+            )
+    state = {
+        "modules": own,
+        "optimizers": {key: templates(parameters, saved.get(key, ())) for key in optimizers},
+    }
     with _single_process():
         dcp.load(state, checkpoint_id=path, process_group=group, no_dist=group is None)
-    model.load_state_dict(state["modules"])
-    for optimizer_name, optimizer in role.optimizers().items():
-        set_optimizer_state_dict(model, optimizer, state["optimizers"][optimizer_name])
+    for key, module in role.modules().items():
+        module.load_state_dict(state["modules"][key])
+    for key, one in optimizers.items():
+        give_state(f"{name}.{key}", one, parameters, OptimizerState(state["optimizers"][key], rest[key]))
     return step
+
+
+def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
+    """Add what another worker has written: options of groups, and values by the names of parameters."""
+    for key, value in more.items():
+        if isinstance(value, list):
+            into.setdefault(key, []).extend(value)
+        else:
+            into.setdefault(key, {}).update(value)
 
 
 def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> None:
@@ -83,7 +122,7 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
 
     Raises:
         OSError: it cannot be written.
-        FlowError: another worker of the role could not write it.
+        FlowError: another worker of the role could not write it, or an optimizer has a state that cannot be saved.
     """
     final = folder / name / f"step-{step}"
     partial = final.with_name(f".{final.name}.partial")
@@ -94,6 +133,7 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
         partial.mkdir(parents=True)
 
     def end() -> None:
+        write_manifest(partial)
         if final.exists():
             # It is removed last, as that takes long: a process that ends meanwhile leaves one of the two.
             shutil.rmtree(replaced, ignore_errors=True)
@@ -107,11 +147,30 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
         return
     import torch.distributed.checkpoint as dcp
 
-    fresh = [one for one in role.optimizers().values() if not one.state]
+    parameters = _parameters(role)
+    states: dict[str, OptimizerState] = {}
+
+    def write_rest() -> None:
+        for key, module in role.modules().items():
+            if any(type(one).__name__ == "FullyShardedDataParallel" for one in module.modules()):
+                raise FlowError(
+                    f"{name}.{key} is of FullyShardedDataParallel, whose optimizers have pieces of several parameters at "
+                    "once; use fully_shard"
+                )
+        for key, one in role.optimizers().items():
+            states[key] = take_state(f"{name}.{key}", one, parameters, is_shared=group is not None)
+        if states:
+            rank = 0 if group is None else torch.distributed.get_rank(group)
+            rest = {key: one.rest for key, one in states.items()}
+            files.write(partial / f"{_REST}{rank}.pt", f"the optimizers of role {name!r}", rest)
+
+    _by_all(group, write_rest, final)
+    state = {
+        "modules": {key: one.state_dict() for key, one in role.modules().items()},
+        "optimizers": {key: one.tensors for key, one in states.items()},
+    }
     with _single_process():
-        dcp.save(_state(role), checkpoint_id=partial, process_group=group, no_dist=group is None)
-    for one in fresh:
-        one.state.clear()  # what was made for the checkpoint would count as a step
+        dcp.save(state, checkpoint_id=partial, process_group=group, no_dist=group is None)
     _by_first(group, end, final)
 
 
@@ -139,6 +198,22 @@ def _by_first(group: Any, action: Callable[[], None], folder: Path) -> None:
         raise FlowError(f"{folder} is not written: {text.decode(errors='replace')}")
 
 
+def _by_all(group: Any, action: Callable[[], None], folder: Path) -> None:
+    """Have all workers do something; if it fails on one, it fails on all before they wait for each other."""
+    error: OSError | FlowError | None = None
+    try:
+        action()
+    except (OSError, FlowError) as caught:
+        error = caught
+    n_failed = torch.tensor([int(error is not None)])
+    if group is not None:
+        torch.distributed.all_reduce(n_failed, group=group)
+    if error is not None:
+        raise error
+    if n_failed.item():
+        raise FlowError(f"{folder} is not written: another worker of the role cannot save its optimizers")
+
+
 @contextlib.contextmanager
 def _single_process() -> Iterator[None]:
     """Leave out a warning of torch: saving from one process is what is meant."""
@@ -152,10 +227,11 @@ def _is_empty(role: Role) -> bool:
     return not (role.modules() or role.optimizers())
 
 
-def _state(role: Role) -> dict[str, Any]:
-    """Return what a checkpoint holds; the state of an optimizer that has not run yet is made, so that it can be loaded."""
-    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
-    model = nn.ModuleDict(role.modules())
-    optimizers = {name: get_optimizer_state_dict(model, one) for name, one in role.optimizers().items()}
-    return {"modules": model.state_dict(), "optimizers": optimizers}
+def _parameters(role: Role) -> dict[str, Tensor]:
+    """Return the parameters of all modules of a role by name, each once."""
+    named = {
+        f"{name}.{own}": parameter
+        for name, module in role.modules().items()
+        for own, parameter in module.named_parameters()
+    }
+    return dict({id(one): (name, one) for name, one in reversed(named.items())}.values())

@@ -27,7 +27,7 @@ def spec_of(plan: FlowPlan, n_elements: Mapping[str, int | None]) -> dict[str, d
 
 
 def stats_of(runner: Runner, n_steps: int) -> dict[str, Any]:
-    """Return rows, bytes, steps, drops by reason, restarts of workers, rows that were made again, and what was not finite."""
+    """Return rows, bytes, steps, drops by reason, restarts, rows made again or left out, and counts of what was not finite."""
     rows = runner.master.rows
     return {
         "rows": len(rows),
@@ -37,4 +37,5 @@ def stats_of(runner: Runner, n_steps: int) -> dict[str, Any]:
         "restarts": runner.recovery.n_restarts,
         "made_again": rows.n_made_again,
         "not_finite": dict(runner.not_finite.counts),
+        "left_out": rows.n_left_out,
     }

@@ -249,6 +249,9 @@ class Master:
                     f"{function.name} got rows {taken.ids[:8]} that are {taken.age} steps old; "
                     f"the bound is {self.plan.partitions[function.partition].age_bound}"
                 )
+            if not taken.ids:
+                self.rows.done(function.name, taken)  # it goes without all of them
+                continue
             if is_last and function.drops_rest and len(taken.groups) < function.groups:
                 self._skip(function, taken)
                 continue
@@ -348,6 +351,7 @@ class Master:
     def _skip(self, function: FunctionPlan, taken: Taken) -> None:
         if function.outputs:
             self.rows.drop(taken.ids, "rest")
+            self.rows.done(function.name, taken)  # what it goes without is not dropped
         else:
             for _ in range(function.reuse):
                 self.rows.done(function.name, taken)

@@ -27,6 +27,7 @@ from .declare.hooks import (
 from .declare.ranks import heads_of
 from .declare.roles import Mesh, Placement, Role
 from .devices import wait_for_devices
+from .hidden_weights import check_weights
 from .journal.role_state import load_state, save_state
 from .reductions.group import RankGroup
 from .rows.tags import checked_name
@@ -86,6 +87,8 @@ class Objects:
         for name, role in self._roles.items():
             self._objects[name] = one = role.role()
             one.setup(self._mesh(role))
+            if not role.frozen:
+                check_weights(name, one)
         for role in self._roles.values():
             followed = role.follows
             if followed is not None and followed in self and self._are_whole(role, followed):

@@ -50,6 +50,8 @@ class Recovery:
 
     def __init__(self, declaration: Declaration, master: Master, held: HeldRows) -> None:
         self.n_restarts = 0
+        # Rows made again, and left out, of which a warning was given.
+        self._n_said = 0, 0
         self._declaration = declaration
         self._master = master
         self._held = held
@@ -71,18 +73,32 @@ class Recovery:
             lost: which one, and how it has ended.
             calls: names of what was open there.
         """
-        rows, before = self._master.rows, self._master.rows.n_made_again
         self._left.pop(lost.worker, None)
         for one in self._calls.values():
             one.lost |= one.workers & {lost.worker}
         self._held.lose(lost.worker)
         self._master.lose(lost.worker, self._held.holder(lost.worker), reason_of(lost))
         logger.warning(
-            "%s; %s was open there; %d rows are made again; it is started again",
-            reason_of(lost),
-            ", ".join(calls) or "no call",
-            rows.n_made_again - before,
+            "%s; %s was open there; it is started again", reason_of(lost), ", ".join(calls) or "no call"
         )
+        self.count_rows()
+
+    def count_rows(self) -> None:
+        """Say how many rows are made again, or are left out, since the last time.
+
+        Some are known when a worker is lost, and others when calls that could not read them have their answers.
+        """
+        rows = self._master.rows
+        n_again, n_left_out = rows.n_made_again - self._n_said[0], rows.n_left_out - self._n_said[1]
+        self._n_said = rows.n_made_again, rows.n_left_out
+        if n_again:
+            logger.warning("%d rows are made again", n_again)
+        if n_left_out:
+            logger.warning(
+                "%d rows are left out: a training function has used what is lost of them, and functions that have yet to "
+                "use them would get other values",
+                n_left_out,
+            )
 
     def give_up(self, worker: int) -> None:
         """A worker is not started again after all."""

@@ -193,6 +193,7 @@ class Runner:
                 self._send(*output)
             else:
                 self._backend.abort(*output)
+        self.recovery.count_rows()
         self.free()
         return answered
 

@@ -57,7 +57,7 @@ def test_a_program_that_starts_again_goes_on_with_the_next_elements(
 def test_a_save_has_numbers_of_elements_and_no_value(tmp_path: Path) -> None:
     with make("dp2", 2, max_age=1, folder=str(tmp_path / "j"), save_every=1) as flow:
         list(flow.steps(2))
-    (save,) = (tmp_path / "j").glob("save-*")
+    save = max((tmp_path / "j").glob("save-*"))
     found = files.read(save / "master.pt")
     # Elements 4 to 7 of both shards are in groups that are not complete; slots of a step were free.
     assert found["items"] == [{"shard": i % 2, "number": i // 2} for i in range(8, 8 + len(found["items"]))]

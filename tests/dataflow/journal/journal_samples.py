@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from softs_fast.dataflow.journal.records import CommonSave, Declared
+from softs_fast.dataflow.journal.records import CommonSave
 from softs_fast.dataflow.rows.saved import NEW, SavedGroup, SavedPartition, SavedRows
 
-DECLARED = Declared(("rows stay together in groups of 2; digests: False", "role a: \udcff on [0]"))
+LINES = ("rows stay together in groups of 2; digests: False", "role a: \udcff on [0]")
 
 
 def some_save(rng: random.Random, name: str = "save-1") -> CommonSave:

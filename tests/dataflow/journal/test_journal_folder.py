@@ -8,26 +8,24 @@ import random
 import resource
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_samples import DECLARED, some_save
+from journal_samples import LINES, some_save
 
-from softs_fast.dataflow.journal import folder as folder_module
 from softs_fast.dataflow.journal.folder import JournalFolder
-from softs_fast.dataflow.journal.records import CommonSave, encode
+from softs_fast.dataflow.journal.records import CommonSave
+from softs_fast.durable import write_manifest
 from softs_fast.errors import ConfigError, FlowError
-
-LINES = list(DECLARED.lines)
 
 
 class Killed(BaseException):
     """What ends a process in these tests: nothing handles it."""
 
 
-def opened(path: Path, lines: list[str] = LINES) -> JournalFolder:
+def opened(path: Path, lines: tuple[str, ...] = LINES) -> JournalFolder:
     return JournalFolder(path / "j", lines)
 
 
@@ -37,6 +35,10 @@ def save_of(journal: JournalFolder, step: int) -> CommonSave:
     (partial / "worker-0").mkdir()
     (partial / "worker-0" / "state.pt").write_text(f"state of step {step}")
     (partial / "master.pt").write_text(f"rows of step {step}")
+    part = partial / "weights" / "actor" / "step-1"
+    part.mkdir(parents=True)
+    (part / "0.distcp").write_text(f"weights of step {step}")
+    write_manifest(part)
     found = some_save(random.Random(step), journal.name_of(partial))
     save = CommonSave(**{**vars(found), "step": step})
     journal.commit(partial, save)
@@ -49,7 +51,8 @@ def check_whole(path: Path) -> int:
     try:
         save = journal.last
         folders = {found.name for found in journal.path.iterdir() if found.is_dir()}
-        assert folders == ({save.name} if save is not None else set())
+        assert not [name for name in folders if not name.startswith(("save-", "damaged-save-"))]
+        assert folders >= ({save.name} if save is not None else set())
         if save is None:
             return 0
         assert (journal.path / save.name / "master.pt").read_text() == f"rows of step {save.step}"
@@ -69,6 +72,8 @@ def test_the_last_save_is_found_again_and_no_other_one_is_kept(tmp_path: Path) -
     journal.begin(8)
     journal.close()
     journal.close()
+    names = {saves[1].name, saves[2].name}
+    assert {one.name for one in (tmp_path / "j").glob("save-*")} == names
     again = opened(tmp_path)
     assert again.last == saves[-1]
     assert again.yielded == 7
@@ -92,16 +97,16 @@ def test_all_is_private(tmp_path: Path) -> None:
 
 def test_a_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "j").mkdir(mode=0o755)
-    with pytest.raises(ConfigError, match=r"is no folder of this user alone \(mode drwxr-xr-x, .* chmod 700"):
+    with pytest.raises(ConfigError, match=r"folder of this user with mode 0700, got drwxr-xr-x .* chmod 700"):
         opened(tmp_path)
 
 
 def test_two_flows_of_one_process_on_one_journal_are_refused(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     for _ in range(2):
-        with pytest.raises(ConfigError, match="is in use by another flow of this process"):
+        with pytest.raises(ConfigError, match="is in use by this process"):
             opened(tmp_path)
-    with pytest.raises(ConfigError, match=f"is in use by another master, process {os.getpid()}"):
+    with pytest.raises(ConfigError, match=f"is in use by process {os.getpid()}"):
         open_elsewhere(tmp_path)
     journal.close()
     opened(tmp_path).close()
@@ -112,7 +117,6 @@ def open_elsewhere(path: Path) -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        folder_module._open_here.clear()  # as in a process of its own
         try:
             opened(path)
         except ConfigError as error:
@@ -144,62 +148,107 @@ def test_a_fork_does_not_hold_the_lock_of_its_parent(tmp_path: Path) -> None:
 
 
 def test_the_journal_of_another_flow_is_refused_with_the_first_difference(tmp_path: Path) -> None:
-    opened(tmp_path).close()
+    journal = opened(tmp_path)
+    save_of(journal, 1)
+    journal.close()
     for lines, complaint in (
-        ([LINES[0], "role b"], "line 2 of the declaration is 'role a.* there and 'role b' here"),
+        ((LINES[0], "role b"), "line 2 of the declaration is 'role a.* there and 'role b' here"),
         (LINES[:1], "line 2 .* there and 'nothing' here"),
-        ([*LINES, "hook"], "line 3 .* is 'nothing' there and 'hook' here"),
+        ((*LINES, "hook"), "line 3 .* is 'nothing' there and 'hook' here"),
     ):
         with pytest.raises(ConfigError, match=complaint):
             opened(tmp_path, lines)
     opened(tmp_path).close()
 
 
-def test_a_damaged_journal_and_a_save_that_is_not_there_are_refused(tmp_path: Path) -> None:
+@pytest.fixture
+def two(tmp_path: Path) -> list[Path]:
+    """The folders of two saves, of steps 1 and 2; step 3 was yielded."""
     journal = opened(tmp_path)
-    save = save_of(journal, 1)
+    saves = [save_of(journal, step) for step in (1, 2)]
+    journal.note_yielded(3)
     journal.close()
-    path = tmp_path / "j" / "journal"
-    data = path.read_bytes()
-    path.write_bytes(data[:40] + b"x" + data[41:])
-    with pytest.raises(ConfigError, match=r"journal .* is damaged at byte 30"):
-        opened(tmp_path)
+    return [tmp_path / "j" / save.name for save in saves]
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    shutil.rmtree(tmp_path / "j" / save.name)
-    with pytest.raises(ConfigError, match=f"names {save.name}, the save of step 1, which is not there"):
-        opened(tmp_path)
 
 
-def test_a_record_that_was_cut_short_does_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "name", ["worker-0/state.pt", "weights/actor/step-1/0.distcp", "master.pt", "record", "manifest"]
+)
+@pytest.mark.parametrize(
+    "damage", [flip, Path.unlink, lambda path: os.truncate(path, 3)], ids=["flip", "gone", "cut"]
+)
+def test_a_damaged_save_is_set_aside_with_a_warning_and_the_one_before_counts(
+    tmp_path: Path,
+    two: list[Path],
+    name: str,
+    damage: Callable[[Path], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    damage(two[1] / name)
+    if (name, damage) == ("manifest", Path.unlink):
+        with pytest.raises(
+            ConfigError, match=rf"has save .*/{two[1].name}, which is finished and has no manifest"
+        ):
+            opened(tmp_path)
+        assert all(one.exists() for one in two)
+        return
     journal = opened(tmp_path)
-    before = save_of(journal, 1)
-    journal.close()
-    record = encode(some_save(random.Random(2)))
-    for n_bytes in (1, 11, 12, len(record) - 1):
-        with (tmp_path / "j" / "journal").open("ab") as file:
-            file.write(record[:n_bytes])
-        journal = opened(tmp_path)
-        assert journal.last == before
-        journal.close()
-    journal = opened(tmp_path)
+    assert journal.last is not None
+    assert (journal.last.name, journal.last.step, journal.yielded) == (two[0].name, 1, 3)
+    assert f"goes back to {two[0].name}, the save of step 1" in caplog.text
+    assert f"{two[1].name} is damaged: '{Path(name).name}'" in caplog.text or name in (
+        "manifest",
+        "worker-0/state.pt",
+    )
+    assert (tmp_path / "j" / f"damaged-{two[1].name}").is_dir()
     save_of(journal, 2)
     journal.close()
     assert check_whole(tmp_path) == 2
-    assert "are no whole record" in caplog.text
 
 
-def test_a_long_journal_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "_COMPACT_BYTES", 2000)
+def test_without_a_whole_save_nothing_begins_and_nothing_is_removed(tmp_path: Path, two: list[Path]) -> None:
+    for one in two:
+        flip(one / "master.pt")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(
+        ConfigError, match=f"no save that is whole: .*{two[1].name} is .*{two[0].name} is damaged: 'master"
+    ):
+        opened(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+    for one in two:
+        shutil.rmtree(one)
+    with pytest.raises(ConfigError, match="has no save, although step 3 was yielded"):
+        opened(tmp_path)
+
+
+def test_what_was_damaged_meanwhile_is_not_gone_back_to(tmp_path: Path, two: list[Path]) -> None:
     journal = opened(tmp_path)
-    for step in range(1, 40):
-        save_of(journal, step)
-        assert (tmp_path / "j" / "journal").stat().st_size < 4000
+    flip(two[1] / "record")
+    journal.choose()
+    assert journal.last is not None
+    assert journal.last.name == two[0].name
     journal.close()
-    assert check_whole(tmp_path) == 39
+
+
+def test_a_save_of_another_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "j" / "save-3-0a1b2c").mkdir(mode=0o700, parents=True)
+    (tmp_path / "j").chmod(0o700)
+    with pytest.raises(ConfigError, match="has save-3-0a1b2c, expected a name such as"):
+        opened(tmp_path)
 
 
 EFFECTS = (
-    *((os, name) for name in ("write", "fsync", "mkdir", "rename", "ftruncate", "chmod", "pwrite", "unlink")),
+    *(
+        (os, name)
+        for name in ("write", "fsync", "mkdir", "rename", "replace", "ftruncate", "chmod", "pwrite", "unlink")
+    ),
     (shutil, "rmtree"),
 )
 
@@ -226,8 +275,15 @@ def killed_at(n: int) -> Iterator[None]:
                 return real(*args, **kwargs)
 
             patch.setattr(module, name, call)
+
         # Here, because an exception in a thread ends nothing; `test_kill_master.py` kills a process there.
-        patch.setattr(JournalFolder, "_remove", lambda self, path: shutil.rmtree(path, ignore_errors=True))
+        def remove(self: JournalFolder, paths: list[Path]) -> None:
+            for path in paths:
+                removed = path.with_name(f".{path.name}-removed")
+                path.rename(removed)
+                shutil.rmtree(removed, ignore_errors=True)
+
+        patch.setattr(JournalFolder, "_remove", remove)
         try:
             yield
         except Killed:
@@ -235,12 +291,7 @@ def killed_at(n: int) -> Iterator[None]:
     assert left[0] > 0
 
 
-@pytest.mark.parametrize("is_compact", [False, True])
-def test_a_process_that_ends_at_any_moment_leaves_a_whole_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compact: bool
-) -> None:
-    if is_compact:
-        monkeypatch.setattr(folder_module, "_COMPACT_BYTES", 400)
+def test_a_process_that_ends_at_any_moment_leaves_a_whole_save(tmp_path: Path) -> None:
     found = set()
     for n in range(1, 500):
         path = tmp_path / str(n)
@@ -276,14 +327,12 @@ def full_disk(n_bytes: int) -> Iterator[None]:
 def test_a_full_disk_is_an_error_and_the_save_before_stays(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     before = save_of(journal, 1)
-    size = (tmp_path / "j" / "journal").stat().st_size
     partial = journal.begin(2)
     (partial / "master.pt").write_text("rows of step 2")
     save = some_save(random.Random(2), journal.name_of(partial))
-    with full_disk(size + 20), pytest.raises(FlowError, match="File too large; the save of step 1 stays"):
+    with full_disk(20), pytest.raises(FlowError, match="File too large; the save of step 1 stays"):
         journal.commit(partial, save)
     assert journal.last == before
-    assert (tmp_path / "j" / "journal").stat().st_size == size
     save_of(journal, 3)  # there is room again
     journal.close()
     assert check_whole(tmp_path) == 3

@@ -20,6 +20,7 @@ from journal_flow import make_flow, run_master, same, weights_of
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.journal.folder import JournalFolder
+from softs_fast.durable import files
 
 N = 6
 WATCHDOG_S = 45.0
@@ -29,10 +30,9 @@ PHASES: dict[str, tuple[Any, str, str, int]] = {
     "while it writes rows": (os, "fsync", r"master\.pt", 2),
     "while it writes weights": (os, "fsync", r"\.distcp", 6),
     "while it writes generators": (os, "fsync", r"worker-1/state\.pt", 2),
-    "before the folder has its name": (Path, "rename", r"/\.save-2-\w+", 1),
-    "before the record": (JournalFolder, "_append", "", 3),
-    "before the record is synced": (os, "fsync", "/journal", 3),
-    "before the old save goes": (shutil, "rmtree", r"/\.save-0-\w+-removed", 1),
+    "before the folder has its name": (Path, "rename", r"/\.save-2-step-2-\w+", 1),
+    "before its name is synced": (files, "sync_folder", r"/j", 2),
+    "before the old save goes": (shutil, "rmtree", r"/\.save-1-step-0-\w+-removed", 1),
 }
 
 

@@ -158,7 +158,7 @@ def test_what_contradicts_a_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is of another flow; line \d of the declaration is 'role gen"):
         run(make_flow(str(tmp_path / "j"), n_workers=2), 1)
     with make_flow(str(tmp_path / "j")) as flow:
-        with pytest.raises(ConfigError, match="is in use by another flow of this process"):
+        with pytest.raises(ConfigError, match="is in use by this process"):
             run(make_flow(str(tmp_path / "j")))
         ids = flow.fetch(8)
         with pytest.raises(ConfigError, match=r"actor.train trains, and is posted by hand"):

@@ -36,7 +36,7 @@ def test_workers_save_between_the_training_calls_of_two_steps(max_age: int, tmp_
             if isinstance(message, RunMain) and names[message.function].endswith("train"):
                 trained.append(message.step)
             elif isinstance(message, RunHook) and message.form is not None and message.form.kind == "Save":
-                step = int(Path(message.form.folder).parent.name.split("-")[1])
+                step = int(Path(message.form.folder).parent.name.split("-step-")[1].split("-")[0])
                 # All of the steps before, each as often as it has calls, and none behind.
                 assert trained == sorted([*range(step)] * (worker + 1))
                 n_saves += 1
@@ -63,7 +63,7 @@ def test_generation_goes_on_while_a_save_is_written(tmp_path: Path) -> None:
         saves.update(
             one.ticket
             for _, one in workers.hub.sent
-            if isinstance(one, RunHook) and one.form is not None and "/.save-2-" in one.form.folder
+            if isinstance(one, RunHook) and one.form is not None and "-step-2-" in one.form.folder
         )
         if message.ticket in saves:
             give_up = threading.Event()

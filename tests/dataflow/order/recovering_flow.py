@@ -9,6 +9,7 @@ from simulated_flow import STRAGGLER, Worker, World
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan
 from softs_fast.dataflow.order.steps import Answer, Kind, Order, Output
+from softs_fast.dataflow.rows.records import Group
 
 #: An instance of a column of a row: its number, and where it is: worker and life of the worker.
 Instance = tuple[int, int, int]
@@ -46,8 +47,20 @@ class RecoveringWorld(World):
         self.restores: dict[int, int] = {}
         self.sent_lives: dict[int, dict[int, int]] = {}
         self.trained: dict[str, list[int]] = {one.name: [] for one in plan.functions if one.is_strict}
+        # What training functions have read of each row, and first rows of groups that functions went without.
+        self.learned: dict[int, dict[str, int]] = {}
+        self.left_out: dict[str, set[int]] = {one.name: set() for one in plan.functions}
         self.n_lost = 0
         self.n_restored = 0
+        rows, remove = self.master.rows, self.master.rows._remove
+
+        def removing(group: Group) -> None:
+            for queue in rows._queues:
+                if group.without & queue.bit:
+                    self.left_out[queue.plan.name].add(group.rows[0].id)
+            remove(group)
+
+        rows._remove = removing  # type: ignore[method-assign]
 
     # --- Deaths ---
 
@@ -215,6 +228,12 @@ class RecoveringWorld(World):
         if function.is_strict:
             assert order.ticket in self.made_from
             self.trained[function.name] += [row for row in state.taken.ids if row % self.plan.group == 0]
+            for row, origin in self.made_from[order.ticket].items():
+                learned = self.learned.setdefault(row, {})
+                for column, made in origin.items():
+                    assert learned.setdefault(column, made) == made, (
+                        f"row {row} was trained with as another one, too"
+                    )
         for row in self.master.rows.current(function.name, state.taken):
             for key in function.outputs:
                 self.n_instances += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan
 
@@ -22,6 +22,13 @@ class NaiveRow:
     stale: set[str] = field(default_factory=set)
     uses: Counter[str] = field(default_factory=Counter)
     is_hit: bool = False
+    is_held: bool = False
+    without: set[str] = field(default_factory=set)
+
+    def copy(self) -> NaiveRow:
+        columns = {key: set(holders) for key, holders in self.columns.items()}
+        marks = {key: set(value) for key, value in vars(self).items() if isinstance(value, set)}
+        return replace(self, columns=columns, **marks)
 
 
 class NaiveRows:
@@ -74,7 +81,9 @@ class NaiveRows:
     def is_ready(self, function: FunctionPlan, group: list[int]) -> bool:
         rows = [self.rows[row_id] for row_id in group]
         return all(
-            function.name not in row.taken | row.done and all(row.columns.get(key) for key in function.inputs)
+            function.name not in row.taken | row.done
+            and not row.is_held
+            and (function.name in row.without or all(row.columns.get(key) for key in function.inputs))
             for row in rows
         )
 
@@ -130,7 +139,11 @@ class NaiveRows:
         self.pick()
 
     def current(self, function: FunctionPlan, ids: list[int]) -> list[int]:
-        return [i for i in ids if i in self.rows and function.name not in self.rows[i].stale]
+        return [
+            i
+            for i in ids
+            if i in self.rows and function.name not in self.rows[i].stale | self.rows[i].without
+        ]
 
     def done(self, function: FunctionPlan, ids: list[int]) -> None:
         names = {one.name for one in self.own(function.partition)}
@@ -156,12 +169,13 @@ class NaiveRows:
                     self.freed.append(member)
             elif self.rows[first].is_hit:
                 self.make_again(first)
-        plan = self.plan.partitions[function.partition]
-        least = min(self.through[name] for name in names)
-        self.complete[function.partition] = max(
-            self.complete[function.partition], least // plan.groups_per_step
-        )
+        self.count(function.partition)
         self.pick()
+
+    def count(self, partition: str) -> None:
+        least = min(self.through[one.name] for one in self.own(partition))
+        n_complete = least // self.plan.partitions[partition].groups_per_step
+        self.complete[partition] = max(self.complete[partition], n_complete)
 
     def firsts(self, ids: list[int]) -> list[int]:
         return [row_id for row_id in ids if row_id % self.plan.group == 0]
@@ -178,9 +192,7 @@ class NaiveRows:
                     row.again.add(function.name)
         for first in self.firsts(ids):
             if first in self.rows:
-                if not function.is_strict:
-                    self.void([self.rows[member] for member in self.members(first)], function)
-                self.make_again(first)
+                self.make_again(first, None if function.is_strict else function)
         self.pick()
 
     def is_trained(self, row_id: int) -> bool:
@@ -217,22 +229,90 @@ class NaiveRows:
         self.pick()
         return lacking
 
-    def make_again(self, first: int) -> None:
-        """Have functions run again, one by one, as long as one that has yet to run lacks what they make."""
+    def make_again(self, first: int, given_back: FunctionPlan | None = None) -> None:
+        """Have functions run again, or others go without the group if a training function has used what they would make."""
         rows = [self.rows[member] for member in self.members(first)]
+        row, own = rows[0], [one for one in self.own(rows[0].partition) if one.is_strict]
+        used = [one for one in own if one.name in row.done or row.uses[one.name]]
+        lost = self.lost(rows, given_back, used)
+        if lost:
+            self.go_without(rows, lost)
+            if first not in self.rows:
+                return
+        is_held = bool(self.lost(rows, given_back, [one for one in own if one.name in row.taken]))
+        makers = [
+            *self.run_again([one.copy() for one in rows], given_back),
+            *([given_back] if given_back is not None else []),
+        ]
+        for one in rows:
+            one.is_held = is_held
+            one.is_hit |= is_held or bool(makers)
+        if is_held:
+            for column in set().union(*(self.made_from(one) for one in makers)):
+                for one in rows:
+                    one.columns.pop(column, None)
+            return
+        for again in self.run_again(rows, given_back):
+            self.through[again.name] -= 1
+
+    def lost(
+        self, rows: list[NaiveRow], given_back: FunctionPlan | None, readers: list[FunctionPlan]
+    ) -> set[str]:
+        """Return what some functions have read that is not there, or would be made again."""
+        tried = [one.copy() for one in rows]
+        self.run_again(tried, given_back)
+        return {
+            key for one in readers for key in one.inputs if not all(row.columns.get(key) for row in tried)
+        }
+
+    def made_from(self, function: FunctionPlan) -> set[str]:
+        """Return what a function makes, and what is made from that."""
+        found = set(function.outputs)
+        for one in self.own(function.partition):
+            if found & set(one.inputs) and one.outputs and not one.is_strict:
+                found |= self.made_from(one)
+        return found
+
+    def go_without(self, rows: list[NaiveRow], lost: set[str]) -> None:
+        for row in rows:
+            for key in lost:
+                row.columns.pop(key, None)
+        lost = set(lost)
         own = self.own(rows[0].partition)
+        for one in own:
+            if one.name in rows[0].taken | rows[0].done or not set(one.inputs) & lost:
+                continue
+            lost |= set(one.outputs)
+            if one.name not in rows[0].without:
+                self.through[one.name] += not one.is_strict
+                for row in rows:
+                    row.without.add(one.name)
+                    if not one.is_strict:
+                        row.done.add(one.name)
+        if rows[0].done == {one.name for one in own}:
+            for member in [number for number, row in self.rows.items() if any(row is one for one in rows)]:
+                del self.rows[member]
+                self.freed.append(member)
+        self.count(own[0].partition)
+
+    def run_again(self, rows: list[NaiveRow], given_back: FunctionPlan | None) -> list[FunctionPlan]:
+        """Have functions run again, one by one, as long as one that has yet to run lacks what they make."""
+        own = self.own(rows[0].partition)
+        if given_back is not None:
+            self.void(rows, given_back)
+        again: list[FunctionPlan] = []
         while True:
-            settled = rows[0].done | rows[0].taken - rows[0].stale
+            settled = rows[0].done | rows[0].taken - rows[0].stale | rows[0].without
             wanted = {key for one in own if one.name not in settled for key in one.inputs}
             lacking = {key for key in wanted if not all(row.columns.get(key) for row in rows)}
             makers = [one for one in own if one.name in rows[0].done and set(one.outputs) & lacking]
-            makers = [one for one in makers if not one.is_strict]
+            makers = [one for one in makers if not one.is_strict and one not in again]
             if not makers:
-                return
+                return again
             for row in rows:
                 row.done.discard(makers[0].name)
                 row.again.add(makers[0].name)
-            self.through[makers[0].name] -= 1
+            again.append(makers[0])
             self.void(rows, makers[0])
 
     def void(self, rows: list[NaiveRow], function: FunctionPlan) -> None:

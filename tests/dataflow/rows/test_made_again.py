@@ -182,3 +182,70 @@ def test_rows_that_are_used_again_are_not_dropped() -> None:
         run(rows, one)
     with pytest.raises(ValueError, match="but train has used them"):
         rows.drop([0], "late")
+
+
+CRITIC = replace(TRAIN, name="critic", inputs=("y",))
+
+
+def test_what_a_training_function_has_used_is_not_made_again_and_others_go_without_it() -> None:
+    rows = table(MAKE, SCORE, LOG, CRITIC, TRAIN)
+    fill(rows, 4)
+    for function in (MAKE, MAKE, SCORE, SCORE, LOG, CRITIC):
+        run(rows, function)
+    rows.lose(1)
+    # Of the first two groups the critic has used `y`; the other two are made again.
+    assert (rows.n_left_out, rows.n_made_again) == (2, 2)
+    assert ready(rows) == {"make": 2, "train": 2}
+    taken = rows.take("train")
+    assert (taken.ids, taken.number, len(taken.groups)) == ((), 0, 2)
+    rows.done("train", taken)
+    assert (len(rows), rows.counts["train"].complete) == (2, 1)
+    for function in (MAKE, SCORE, LOG, CRITIC):
+        run(rows, function)
+    taken = run(rows, TRAIN)
+    # The call of the step after is of its own groups, and the first one that is counted.
+    assert (taken.ids, taken.step, taken.number, taken.ends_step) == ((2, 3), 1, 1, True)
+    assert (len(rows), rows.n_bytes, rows.counts["train"].complete) == (0, 0, 2)
+
+
+def test_a_training_call_that_is_open_decides_whether_columns_are_made_again() -> None:
+    for is_read in (True, False):
+        rows = table(MAKE, CRITIC, replace(TRAIN, inputs=("y",)))
+        fill(rows, 2)
+        run(rows, MAKE)
+        taken = rows.take("critic")
+        rows.lose(1)
+        # Whether the critic has read its rows is not known yet.
+        assert rows.n_ready("make") == rows.n_ready("train") == 0
+        assert rows.n_made_again == rows.n_left_out == 0
+        if is_read:
+            rows.done("critic", taken)
+            assert (rows.n_made_again, rows.n_left_out) == (0, 2)
+            assert (rows.n_ready("make"), rows.n_ready("train")) == (0, 2)
+        else:
+            rows.give_back("critic", taken)
+            assert (rows.n_made_again, rows.n_left_out) == (2, 0)
+            assert (rows.n_ready("make"), rows.n_ready("train")) == (2, 0)
+
+
+def test_a_row_is_not_used_again_as_another_one() -> None:
+    rows = table(MAKE, replace(TRAIN, inputs=("y",), reuse=2))
+    fill(rows, 2)
+    run(rows, MAKE)
+    run(rows, TRAIN)
+    rows.lose(1)
+    assert (rows.n_made_again, rows.n_left_out) == (0, 2)
+    taken = rows.take("train")
+    assert (taken.ids, taken.use) == ((), 1)
+    rows.done("train", taken)
+    assert (len(rows), rows.counts["train"].complete) == (0, 1)
+
+
+def test_a_function_without_outputs_is_through_with_what_it_goes_without() -> None:
+    rows = table(MAKE, replace(LOG, inputs=("y",)), CRITIC)
+    fill(rows, 2)
+    run(rows, MAKE)
+    run(rows, CRITIC)
+    rows.lose(1)
+    assert (len(rows), rows.counts["train"].complete, rows.n_left_out) == (0, 1, 2)
+    assert rows.freed() == [0, 1]

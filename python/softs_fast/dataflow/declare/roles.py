@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ...errors import ConfigError
 from ..reductions.group import RankGroup
 from ..reductions.reduce import OPS, all_reduce, average_gradients, broadcast, scale_gradients
+from .attributes import attributes_of
 from .layout import DIMS, Layout
 
 if TYPE_CHECKING:
@@ -160,14 +161,16 @@ class Role:
         return None
 
     def modules(self) -> dict[str, Any]:
-        """Return the `torch.nn.Module`s of the role by the names of their attributes.
+        """Return the `torch.nn.Module`s of the role by the names of their attributes, such as `net` or `nets[0]`.
 
-        Hooks copy, save and mix their tensors. Of a `DistributedDataParallel` it is the module inside, once for both.
+        Hooks copy, save and mix their tensors. Modules in lists, tuples and dicts are found; those inside other objects
+        are not, and `setup` must not leave any there. Override this to choose. Of a `DistributedDataParallel` it is the
+        module inside, once for both.
         """
         from torch.nn.parallel import DistributedDataParallel
 
         found: dict[str, Any] = {}
-        for name, value in vars(self).items():
+        for name, value in attributes_of(self):
             if hasattr(value, "state_dict") and hasattr(value, "parameters"):
                 module = value.module if isinstance(value, DistributedDataParallel) else value
                 if all(module is not other for other in found.values()):
@@ -176,11 +179,12 @@ class Role:
 
     def optimizers(self) -> dict[str, Any]:
         """Return the optimizers of the role by the names of their attributes; they are saved with the modules."""
-        return {
-            name: value
-            for name, value in vars(self).items()
-            if hasattr(value, "param_groups") and hasattr(value, "state_dict")
-        }
+        found: dict[str, Any] = {}
+        for name, value in attributes_of(self):
+            is_optimizer = hasattr(value, "param_groups") and hasattr(value, "state_dict")
+            if is_optimizer and all(value is not other for other in found.values()):
+                found[name] = value
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,11 @@
-"""The folder of a journal: its lock, its file, and the folders of saves, of which one counts."""
+"""The folder of a journal: its lock, and its saves, of which the newest whole one counts."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -13,36 +13,40 @@ import struct
 import threading
 import zlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
 
-from ...errors import ConfigError, FlowError, WireError
-from .records import MAGIC, CommonSave, Declared, Record, encode, scan
+from ...durable import (
+    MANIFEST,
+    Lock,
+    private_folder,
+    publish_folder,
+    verify_manifest,
+    write_file,
+    write_manifest,
+)
+from ...errors import ConfigError, DamagedError, FlowError, WireError
+from .records import CommonSave, Record, decode, encode
 
 __all__ = ["JournalFolder", "kept_text"]
 
 _log = logging.getLogger(__name__)
 
-#: The file is written again, with the last save alone, when it is longer.
-_COMPACT_BYTES = 1 << 20
-#: No file of ours is longer.
-_MOST_BYTES = 1 << 28
+#: In the folder of a save, beside the manifest.
+_RECORD = "record"
+#: Saves that are kept: the one that counts, and the one before it, in case a disk loses a part of the first.
+_KEPT = 2
+_NAME = re.compile(r"save-(\d+)-step-(\d+)-[0-9a-f]+")
 _YIELDED = struct.Struct("<QI")
-#: Files that are synced at a time.
-_SYNCS = 8
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-
-#: Locks of one process do not exclude each other: journals that are open here, by device and inode.
-_open_here: set[tuple[int, int]] = set()
 
 
 class JournalFolder:
     """A journal that this process has open; no other one can.
 
-    A save is made in a folder with a name of its own, which is renamed when all of it is on disk; then a record names
-    it, and with that it counts; then the one before is removed. So whenever the process ends, the last record names a
-    save that is whole.
+    A save is made in a folder with a name of its own. When all of it is there, a record of the master's knowledge and a
+    manifest with the digest of each file are added, all is synced, and the folder is renamed: with that it counts. Then
+    the save before the one before is removed. So whenever the process ends, the newest save is whole.
 
     Args:
         path: the folder; it is made if there is none.
@@ -54,7 +58,7 @@ class JournalFolder:
         yielded: the last step that was yielded, as far as it is known.
 
     Raises:
-        ConfigError: another master uses it, it is of another flow or user, or it is damaged.
+        ConfigError: another master uses it, it is of another flow or user, or no save of it is whole.
         FlowError: the operating system refused it.
     """
 
@@ -66,17 +70,18 @@ class JournalFolder:
         self._token = secrets.token_hex(4)
         self._n_begun = 0
         self._removal: threading.Thread | None = None
-        self._declared = Declared(tuple(lines))
+        self._lines = tuple(lines)
         with contextlib.ExitStack() as opened:
             try:
-                _make_folder(path)
-                self._lock_fd, self._identity = _lock(path / "lock")
-                opened.callback(self._unlock)
-                self._fd = os.open(path / "journal", _FLAGS | os.O_APPEND, 0o600)
-                opened.callback(lambda: os.close(self._fd))
+                private_folder(path, f"journal {path}")
+                opened.callback(Lock(path / "lock", f"journal {path}").close)
                 self._yielded_fd = os.open(path / "yielded", _FLAGS, 0o600)
                 opened.callback(os.close, self._yielded_fd)
-                self._load()
+                self._read_yielded()
+                self.choose()
+                # What was never finished, or was about to be removed.
+                for found in path.glob(".save-*"):
+                    shutil.rmtree(found, ignore_errors=True)
             except OSError as error:
                 raise self._failed(error) from None
             self._opened = opened.pop_all()
@@ -95,7 +100,8 @@ class JournalFolder:
             FlowError: it cannot be made.
         """
         self._n_begun += 1
-        path = self.path / f".save-{step}-{self._token}{self._n_begun}"
+        number = max((found for found, _ in self._saves()), default=0) + 1
+        path = self.path / f".save-{number}-step-{step}-{self._token}{self._n_begun:x}"
         try:
             path.mkdir(mode=0o700)
         except OSError as error:
@@ -113,20 +119,51 @@ class JournalFolder:
         Raises:
             FlowError: it cannot be written; the one before counts.
         """
-        before = self.last
         self._await_removal()
         try:
-            _sync_tree(partial)
-            partial.rename(self.path / save.name)
-            _sync(self.path)
-            self._append(save)
+            write_file(partial / _RECORD, encode(Record(self._lines, save)))
+            # Workers have hashed the weights, each its own, and the master hashes the rest.
+            write_manifest(partial, [found.parent for found in partial.glob(f"*/**/{MANIFEST}")])
+            _make_private(partial)
+            publish_folder(partial, self.path / save.name)
         except (OSError, WireError) as error:
             raise self._failed(error) from None
         self.last = save
-        if before is not None:
-            self._remove(self.path / before.name)
-        if os.fstat(self._fd).st_size > _COMPACT_BYTES:
-            self._compact()
+        self._remove([path for _, path in self._saves()[_KEPT:]])
+
+    def choose(self) -> None:
+        """Have the newest save that is whole count; damaged ones that are newer are set aside, with a warning.
+
+        Raises:
+            ConfigError: saves are there and none is whole, one has no manifest, all have gone, or it is of another flow.
+            OSError: a file cannot be read.
+        """
+        damaged: list[tuple[Path, DamagedError]] = []
+        self.last = None
+        saves = [path for _, path in self._saves()]
+        for path in saves:
+            try:
+                self.last = self._verified(path)
+                break
+            except DamagedError as error:
+                damaged.append((path, error))
+        if self.last is None and damaged:
+            said = "; ".join(str(one) for _, one in damaged)
+            raise ConfigError(f"journal {self.path} has no save that is whole: {said}")
+        if self.last is None and self.yielded:
+            raise ConfigError(
+                f"journal {self.path} has no save, although step {self.yielded} was yielded; restore its saves, or use "
+                "another folder to begin anew"
+            )
+        for path, damage in damaged:
+            assert self.last is not None
+            aside = path.with_name(f"damaged-{path.name}")
+            path.rename(aside)
+            _log.warning(
+                "journal %s: %s. The flow goes back to %s, the save of step %d; what it did in later steps is not in "
+                "its weights, and is done again. The damaged save is now %s; nothing of it was removed",
+                *(self.path, damage, self.last.name, self.last.step, aside.name),
+            )
 
     def note_yielded(self, step: int) -> None:
         """A step is yielded. That is not synced: it only says which steps are done again."""
@@ -137,18 +174,57 @@ class JournalFolder:
 
     # --- Inside ---
 
-    def _remove(self, path: Path) -> None:
-        """Remove a save that does not count any more, beside what goes on: a file system takes long for large files."""
-        removed = path.with_name(f".{path.name}-removed")  # what has the name of a save is whole
-        with contextlib.suppress(OSError):
-            path.rename(removed)
-        self._removal = threading.Thread(
-            target=shutil.rmtree,
-            args=(removed,),
-            kwargs={"ignore_errors": True},
-            name="softs-flow-journal",
-            daemon=True,
-        )
+    def _saves(self) -> list[tuple[int, Path]]:
+        """Return the finished saves with their numbers, the newest first.
+
+        Raises:
+            ConfigError: one has another name, so it is of another version.
+        """
+        found = []
+        for path in self.path.glob("save-*"):
+            match = _NAME.fullmatch(path.name)
+            if match is None:
+                raise ConfigError(
+                    f"journal {self.path} has {path.name}, expected a name such as save-3-step-20-1f; it is of another "
+                    "version of softs-fast: use that version, or another folder"
+                )
+            found.append((int(match[1]), path))
+        return sorted(found, reverse=True)
+
+    def _verified(self, path: Path) -> CommonSave:
+        what = f"save {path}"
+        if not (path / MANIFEST).exists():
+            raise ConfigError(
+                f"journal {self.path} has {what}, which is finished and has no {MANIFEST}; restore {path / MANIFEST}, or "
+                "move that save away to go on from an older one"
+            )
+        names = verify_manifest(path, what)
+        for name in sorted(names):
+            if name.endswith(f"/{MANIFEST}"):
+                verify_manifest((path / name).parent, f"{name.removesuffix(f'/{MANIFEST}')} of {what}")
+        if _RECORD not in names:
+            raise ConfigError(f"{what} has no {_RECORD}; it is of another version of softs-fast")
+        try:
+            record = decode((path / _RECORD).read_bytes())
+        except WireError as error:
+            raise ConfigError(f"{path / _RECORD}: {error}") from None
+        self._check_same(record.lines)
+        return record.save
+
+    def _remove(self, paths: Sequence[Path]) -> None:
+        """Remove saves that do not count any more, beside what goes on: a file system takes long for large files."""
+        removed = [
+            path.with_name(f".{path.name}-removed") for path in paths
+        ]  # what has the name of a save is whole
+        for path, new in zip(paths, removed, strict=True):
+            with contextlib.suppress(OSError):
+                path.rename(new)
+
+        def remove() -> None:
+            for path in removed:
+                shutil.rmtree(path, ignore_errors=True)
+
+        self._removal = threading.Thread(target=remove, name="softs-flow-journal", daemon=True)
         self._removal.start()
 
     def _await_removal(self) -> None:
@@ -156,90 +232,20 @@ class JournalFolder:
         if removal is not None:
             removal.join()
 
-    def _load(self) -> None:
-        size = os.fstat(self._fd).st_size
-        if size > _MOST_BYTES:
-            raise ConfigError(
-                f"journal {self.path} has {size} bytes; one of a flow has {_MOST_BYTES} at most"
-            )
-        data = os.pread(self._fd, size, 0)
-        try:
-            records, used = scan(data)
-        except WireError as error:
-            raise ConfigError(f"journal {self.path}: {error}; use another folder") from None
-        if used < len(data):
-            _log.warning(
-                "journal %s: its last %d bytes are no whole record; they do not count",
-                self.path,
-                len(data) - used,
-            )
-            os.ftruncate(self._fd, used)
-        if not used:
-            _write(self._fd, MAGIC)
-        for record in records:
-            if isinstance(record, CommonSave):
-                self.last = record
-            else:
-                self._check_same(record)
-        if not records:
-            self._append(self._declared)
-            _sync(self.path)
-        if self.last is not None and not (self.path / self.last.name).is_dir():
-            raise ConfigError(
-                f"journal {self.path} names {self.last.name}, the save of step {self.last.step}, which is not there; "
-                "restore that folder, or use another one"
-            )
-        kept = self.last.name if self.last is not None else ""
-        for found in [*self.path.glob("save-*"), *self.path.glob(".save-*")]:
-            if found.name != kept:
-                shutil.rmtree(found, ignore_errors=True)
-        found_yielded = os.pread(self._yielded_fd, _YIELDED.size, 0)
-        if len(found_yielded) == _YIELDED.size:
-            number, checksum = _YIELDED.unpack(found_yielded)
-            if checksum == zlib.crc32(found_yielded[:8]):
+    def _read_yielded(self) -> None:
+        found = os.pread(self._yielded_fd, _YIELDED.size, 0)
+        if len(found) == _YIELDED.size:
+            number, checksum = _YIELDED.unpack(found)
+            if checksum == zlib.crc32(found[:8]):
                 self.yielded = number
 
-    def _check_same(self, record: Declared) -> None:
-        pairs = zip_longest(record.lines, self._declared.lines, fillvalue="nothing")
-        for number, (theirs, own) in enumerate(pairs, 1):
+    def _check_same(self, lines: Sequence[str]) -> None:
+        for number, (theirs, own) in enumerate(zip_longest(lines, self._lines, fillvalue="nothing"), 1):
             if theirs != own:
                 raise ConfigError(
                     f"journal {self.path} is of another flow; line {number} of the declaration is {theirs!r} there and "
                     f"{own!r} here; use another folder, or the flow that it is of"
                 )
-
-    def _append(self, record: Record) -> None:
-        size = os.fstat(self._fd).st_size
-        try:
-            _write(self._fd, encode(record))
-        except OSError:
-            os.ftruncate(self._fd, size)  # a record that was cut short must be the last one
-            raise
-        os.fsync(self._fd)
-
-    def _compact(self) -> None:
-        assert self.last is not None
-        new = self.path / ".journal.new"
-        try:
-            new.unlink(missing_ok=True)
-            fd = os.open(new, _FLAGS | os.O_APPEND | os.O_EXCL, 0o600)
-            try:
-                _write(fd, MAGIC + encode(self._declared) + encode(self.last))
-                os.fsync(fd)
-                new.rename(self.path / "journal")
-            except BaseException:
-                os.close(fd)
-                raise
-        except OSError as error:
-            raise self._failed(error) from None
-        os.close(self._fd)
-        self._fd = fd
-        with contextlib.suppress(OSError):
-            _sync(self.path)
-
-    def _unlock(self) -> None:
-        _open_here.discard(self._identity)
-        os.close(self._lock_fd)
 
     def _failed(self, error: Exception) -> FlowError:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -251,76 +257,9 @@ def kept_text(save: CommonSave | None) -> str:
     return f"the save of step {save.step} stays" if save is not None else "there is no save yet"
 
 
-def _make_folder(path: Path) -> None:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ConfigError(
-            f"journal {path} is no folder of this user alone (mode {stat.filemode(found.st_mode)}, user {found.st_uid}); "
-            f"use another folder, or chmod 700 {path}"
-        )
-
-
-def _lock(path: Path) -> tuple[int, tuple[int, int]]:
-    """Lock a file for this process; returns its descriptor and its identity.
-
-    The lock is one of `lockf`: forks of this process, such as workers of a DataLoader, do not hold it when this process
-    has been killed, so the next master can have it at once. With `flock` they would.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        # It must not be opened again: closing any descriptor of it ends the lock of this process.
-        if _identity(path.stat()) in _open_here:
-            raise ConfigError(
-                f"journal {path.parent} is in use by another flow of this process; close that one first"
-            )
-    fd = os.open(path, _FLAGS, 0o600)
-    try:
-        identity = _identity(os.fstat(fd))
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            number = os.pread(fd, 20, 0).decode(errors="replace").strip()
-            raise ConfigError(
-                f"journal {path.parent} is in use by another master, process {number or '?'}; end it first, or use "
-                "another folder"
-            ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    except BaseException:
-        os.close(fd)
-        raise
-    _open_here.add(identity)
-    return fd, identity
-
-
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
-
-
-def _sync_tree(folder: Path) -> None:
-    """Make all of a folder private, and sync it."""
-    found: list[Path] = []
-    for root, _, files in os.walk(folder, topdown=False):
-        found += [*(Path(root, name) for name in files), Path(root)]
-    # All modes first, then all syncs at once: a file system and a disk do several together in the time of one.
-    for path in found:
+def _make_private(folder: Path) -> None:
+    """Have only this user read what others have written into a folder."""
+    for path in folder.rglob("*"):
         mode = 0o700 if path.is_dir() else 0o600
         if stat.S_IMODE(path.stat().st_mode) != mode:
             path.chmod(mode)
-    with ThreadPoolExecutor(_SYNCS, "softs-flow-sync") as threads:
-        for synced in [threads.submit(_sync, path) for path in found]:
-            synced.result()
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..declare.attributes import attributes_of
+
 __all__ = ["generators_of", "process_state", "restore_generators", "restore_process"]
 
 
@@ -38,14 +40,15 @@ def restore_process(state: Mapping[str, Any]) -> None:
 
 def generators_of(owner: object) -> dict[str, Any]:
     """Return the states of all generators that are attributes of an object, by the names of these."""
-    found = {name: _state_of(value) for name, value in vars(owner).items()}
+    found = {name: _state_of(value) for name, value in attributes_of(owner)}
     return {name: state for name, state in found.items() if state is not None}
 
 
 def restore_generators(owner: object, states: Mapping[str, Any]) -> None:
     """Have generators that are attributes of an object go on; those that it has no more are left out."""
+    own = dict(attributes_of(owner))
     for name, state in states.items():
-        value = vars(owner).get(name)
+        value = own.get(name)
         if isinstance(value, torch.Generator):
             value.set_state(state)
         elif isinstance(value, np.random.Generator):

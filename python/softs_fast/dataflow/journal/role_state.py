@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import FlowError
+from ..declare.attributes import attributes_of
 from ..declare.hooks import LoadState, SaveState
 from ..declare.roles import Placement, Role
 from . import files
@@ -52,17 +53,11 @@ def _own_state(one: Role) -> dict[str, Any]:
     return {
         "generators": generators_of(one),
         "others": {name: value.state_dict() for name, value in _others(one).items()},
-        # A checkpoint has a state of those, too, as if they had run once.
-        "fresh": [name for name, value in one.optimizers().items() if not value.state],
     }
 
 
 def _restore_own(name: str, one: Role, state: Mapping[str, Any]) -> None:
     restore_generators(one, state.get("generators", {}))
-    optimizers = one.optimizers()
-    for attribute in state.get("fresh", ()):
-        if attribute in optimizers:
-            optimizers[attribute].state.clear()
     others = _others(one)
     for attribute, saved in state.get("others", {}).items():
         if attribute not in others:
@@ -78,7 +73,7 @@ def _others(one: Role) -> dict[str, Any]:
 
     return {
         name: value
-        for name, value in vars(one).items()
+        for name, value in attributes_of(one)
         if has(value, ("state_dict", "load_state_dict"))
         and not hasattr(value, "parameters")
         and not hasattr(value, "param_groups")

@@ -209,9 +209,15 @@ class CommonSaves:
         Raises:
             FlowError: a source is another one than it was.
         """
-        save = self.last
-        if self._folder is None or save is None:
+        if self._folder is None or self.last is None:
             return ()
+        if self._known == self.last.name:
+            # Also what this process has written may have been damaged since then.
+            try:
+                self._folder.choose()
+            except (ConfigError, OSError) as error:
+                raise FlowError(f"the flow cannot go back: {error}") from None
+        save = self.last
         path = self._path / save.name
         if self._known != save.name:
             found = files.read(path / _FILE)

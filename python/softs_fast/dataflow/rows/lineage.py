@@ -63,7 +63,7 @@ def remaking(
                 if group.taken & queue.bit:
                     stale |= queue.bit
         have &= ~void
-        unfinished = ~(group.taken | group.done) | stale | sum(queue.bit for queue in again)
+        unfinished = ~(group.taken | group.done | group.without) | stale | sum(queue.bit for queue in again)
         need = 0
         for queue in queues:
             if unfinished & queue.bit:

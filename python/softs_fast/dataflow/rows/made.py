@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..declare.calls import TRAIN
 from ..declare.plan import FlowPlan
+from .losses import regain
 from .queue import ReadyQueue
 from .records import Group, Tag
 from .table import RowTable
@@ -129,6 +130,7 @@ def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, tuple[i
         columns: that are there, with the bytes of each row, and the worker that has them.
     """
     group = table._rows[made.first_id].group
+    regain(table, group)
     own = {queue.plan.name: queue for queue in table._own[group.partition]}
     for queue in [own[name] for name in made.done if name in own]:
         if not group.done & queue.bit and _may_be_done(queue, columns):

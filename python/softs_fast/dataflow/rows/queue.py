@@ -71,9 +71,9 @@ class ReadyQueue:
         self.choose()
 
     def may_take(self, group: Group) -> bool:
-        """Return whether a function has yet to use a group, and all rows of it have the inputs."""
-        is_ready = group.n_ready[self.number] == len(group.rows)
-        return is_ready and not (group.taken | group.done) & self.bit
+        """Return whether a function has yet to use a group, and all rows of it have the inputs, or it goes without them."""
+        is_ready = group.n_ready[self.number] == len(group.rows) or bool(group.without & self.bit)
+        return is_ready and not group.is_held and not (group.taken | group.done) & self.bit
 
     def discard(self, group: Group) -> None:
         """Remove a group that is dropped, is taken by its ids, or lacks an input again."""

@@ -47,6 +47,9 @@ class Group:
         done: bits of the functions that are through with it.
         again: bits of the functions that have been through it, or have begun, and run again.
         stale: bits of the functions that work on inputs which are made again: their results do not count.
+        without: bits of the functions that go without it: what a training function had read of it is lost, and another
+            sample in its place would be another row.
+        is_held: whether nothing may begin on it, until a training call has its answer that may have read what is lost.
         is_hit: whether a holder of its columns was lost.
         places: for each function how many groups it had begun before this one; -1 if it has not begun it.
         sizes: for each function the bytes that it has added to each row.
@@ -58,6 +61,7 @@ class Group:
         "again",
         "done",
         "index",
+        "is_held",
         "is_hit",
         "n_ready",
         "partition",
@@ -69,6 +73,7 @@ class Group:
         "taken",
         "uses",
         "version",
+        "without",
     )
 
     def __init__(self, index: int, partition: int, n_functions: int, version: int) -> None:
@@ -81,6 +86,8 @@ class Group:
         self.done = 0
         self.again = 0
         self.stale = 0
+        self.without = 0
+        self.is_held = False
         self.is_hit = False
         self.places = [-1] * n_functions
         self.sizes = [0] * n_functions
@@ -98,7 +105,7 @@ class Taken:
 
     Attributes:
         ids: of the rows, group by group.
-        groups: their groups.
+        groups: their groups, and those that the function goes without.
         step: of the flow, to which they belong: that of the last of them, from 0.
         age: steps of the function since the oldest weights that made one of them; 0 if its age does not count.
         use: which use of the rows it is, from 0.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .losses import go_without
+from .queue import ReadyQueue
 from .records import Group
 from .table import RowTable
 
@@ -80,13 +82,24 @@ def saved_rows(table: RowTable) -> tuple[SavedRows, list[tuple[SavedGroup, int]]
         groups += [(_saved_group(table, name, group), group.rows[0].id) for group in own]
     # Those of several partitions in the order in which they were admitted.
     groups.sort(key=lambda one: one[1])
-    n_taken = {queue.plan.name: queue.n_taken for queue in table._queues}
+    n_taken = {queue.plan.name: queue.n_taken + _n_left_out(table, queue) for queue in table._queues}
     n_calls = {queue.plan.name: queue._n_calls for queue in table._queues}
     return SavedRows(table._next_id, partitions, n_taken, n_calls), groups
 
 
+def _n_left_out(table: RowTable, queue: ReadyQueue) -> int:
+    """Return how many uses of groups a training function goes without that it has not taken yet."""
+    own = table._groups[queue.partition].values() if queue.plan.is_strict else ()
+    return sum(
+        queue.plan.reuse - (group.uses or {}).get(queue.number, 0)
+        for group in own
+        if group.without & queue.bit and not (group.taken | group.done) & queue.bit
+    )
+
+
 def _saved_group(table: RowTable, name: str, group: Group) -> SavedGroup:
-    used = [queue.plan.name for queue in table._queues if group.done & queue.bit and not queue.plan.outputs]
+    through = group.done | group.without
+    used = [queue.plan.name for queue in table._queues if through & queue.bit and not queue.plan.outputs]
     return SavedGroup(name, group.rows[0].id, tuple(used))
 
 
@@ -108,7 +121,8 @@ def restore_rows(table: RowTable, saved: SavedRows) -> None:
 def admit_again(table: RowTable, group: SavedGroup, holder: int, **columns: Any) -> tuple[int, ...]:
     """Add a group of a save with the ids that it had; returns them. The rest is as in `RowTable.admit`.
 
-    Functions that are through with it do not get it.
+    Functions that are through with it do not get it. If a training function is, what it had read is not there, so others
+    go without the group, until `restore_made` gives it back.
 
     Raises:
         ValueError: there is no slot.
@@ -126,6 +140,12 @@ def admit_again(table: RowTable, group: SavedGroup, holder: int, **columns: Any)
         table._n_begun[queue.number] += 1
         table._n_through[queue.number] += 1
         queue.discard(one)
+    lost = 0
+    for queue in table._own[one.partition]:
+        if queue.plan.is_strict and one.done & queue.bit:
+            lost |= table._learned[queue.number] & ~one.rows[0].have
+    if lost:
+        go_without(table, one, lost)
     return ids
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..declare.plan import FlowPlan, FunctionPlan
-from .lineage import remaking
+from .losses import learned_from, make_again
 from .queue import ReadyQueue
 from .records import Counts, Group, Row, Tag, Taken
 
@@ -51,6 +51,10 @@ class RowTable:
             ]
             for own in self._own
         ]
+        # By training function, what it learns from.
+        self._learned: dict[int, int] = {}
+        for own in self._own:
+            self._learned |= learned_from(own, self._needs, self._makes)
         self._all_done = [sum(queue.bit for queue in own) for own in self._own]
         # By function, distinct groups that it has taken, and that it is through with; without those that were dropped.
         self._n_begun = [0] * len(self._queues)
@@ -58,6 +62,8 @@ class RowTable:
         self._freed: list[int] = []
         #: Rows that functions make again which were through with them.
         self.n_made_again = 0
+        #: Rows that a function goes without, each counted for each function; see `Group.without`.
+        self.n_left_out = 0
         #: How often columns were lost or made void.
         self.n_disturbed = 0
 
@@ -154,10 +160,7 @@ class RowTable:
                 if have & need == need and before & need != need:
                     number = queue.number
                     group.n_ready[number] += 1
-                    if (
-                        group.n_ready[number] == len(group.rows)
-                        and not (group.taken | group.done) & queue.bit
-                    ):
+                    if group.n_ready[number] == len(group.rows) and queue.may_take(group):
                         queue.push(group)
 
     def drop(self, ids: Iterable[int], reason: str) -> int:
@@ -233,22 +236,7 @@ class RowTable:
                 self._n_bytes -= group.sizes[queue.number]
 
     def _make_again(self, group: Group, given_back: ReadyQueue | None = None) -> None:
-        """Have functions run again for which a function that has yet to run waits."""
-        found = remaking(group, self._own[group.partition], self._needs, self._makes, given_back)
-        if not found.columns:
-            return
-        group.is_hit = True
-        self.n_disturbed += 1
-        self.n_made_again += len(group.rows) if found.again else 0
-        group.stale |= found.stale
-        for row in group.rows:
-            self._unmake(row, found.columns)
-        for queue in found.again:
-            group.done &= ~queue.bit
-            group.again |= queue.bit
-            self._n_through[queue.number] -= 1
-        for queue in found.again:
-            self._offer(group, queue)
+        make_again(self, group, given_back)
 
     # --- Functions take rows ---
 
@@ -292,7 +280,7 @@ class RowTable:
                 f"{function}: {len(wanted)} ids are not those of whole groups of {self._plan.group} rows"
             )
         for group in groups:
-            if not group.staged & queue.bit:
+            if not group.staged & queue.bit or group.without & queue.bit:
                 lacking = self.lacking(group.rows[0].id, function)
                 why = (
                     f"lack {', '.join(lacking)}"
@@ -363,15 +351,15 @@ class RowTable:
         return tuple(
             row.id
             for group in taken.groups
-            if group.index in self._groups[group.partition] and not group.stale & bit
+            if group.index in self._groups[group.partition] and not (group.stale | group.without) & bit
             for row in group.rows
         )
 
     def has_inputs(self, function: str, taken: Taken) -> bool:
         """Return whether all rows of a call that are there have its inputs, still."""
-        number = self._by_name[function].number
+        queue = self._by_name[function]
         return all(
-            group.n_ready[number] == len(group.rows)
+            group.n_ready[queue.number] == len(group.rows) or bool(group.without & queue.bit)
             for group in taken.groups
             if group.index in self._groups[group.partition]
         )
@@ -470,11 +458,11 @@ class RowTable:
             step = place // per_step
             age = max(age, step - group.version)
         self._n_begun[queue.number] = begun
-        ids = tuple(row.id for group in groups for row in group.rows)
+        ids = tuple(row.id for group in groups if not group.without & queue.bit for row in group.rows)
         use = max((group.uses or {}).get(queue.number, 0) for group in groups)
         ends_step = (place + 1) % per_step == 0 and use + 1 == queue.plan.reuse
         is_again = any(group.again & queue.bit for group in groups)
-        number, is_repeat = queue.number_of_call(is_again=is_again)
+        number, is_repeat = queue.number_of_call(is_again=is_again) if ids else (0, False)
         age = age if queue.plan.is_strict else 0
         return Taken(ids, tuple(groups), step, age, use, ends_step, number, is_repeat, n_counted)
 
