@@ -357,14 +357,11 @@ class Apply:
         version: of the weights so far.
         shares: the pushes.
         rate_factor: of the learning rate.
-        trim: values of each element that are left out on each side, and all others weigh alike; None: none, and the weights
-            of the pushes hold.
     """
 
     version: Version
     shares: tuple[Share, ...]
     rate_factor: float
-    trim: int | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from .aggregation import trim_of
 from .events import (
     Action,
     AlreadyCounted,
@@ -433,8 +432,7 @@ class Run:
         state.enter("apply")
         is_scaled = state.options.scale_by_world and state.options.mode == "bsp"
         factor = float(len(batch)) if is_scaled else 1.0
-        trim = trim_of(state.options.aggregate, state.options.trim, len(batch))
-        state.actions.append(Apply(state.version, shares, factor, trim))
+        state.actions.append(Apply(state.version, shares, factor))
 
     def _commit(self, is_finite: bool) -> None:
         state = self._state

@@ -213,7 +213,7 @@ class Driver:
         began_s = self._loop.time()
         try:
             is_finite, after = await self._call(
-                lambda: self._trainer.step(shares, action.rate_factor, self._clip_norm, before, action.trim)
+                lambda: self._trainer.step(shares, action.rate_factor, self._clip_norm, before)
             )
         except Exception as error:
             if self.failure is not None:

@@ -91,9 +91,7 @@ class Service:
             1 if run.mode == "bsp" else 2 * run.world,
             config.planes,
         )
-        self._uploads = Uploads(
-            options.max_upload_bytes, options.max_upload_disk_bytes, options.state.absolute().parent
-        )
+        self._uploads = Uploads(options.max_upload_bytes)
         self.driver = Driver(
             self.run,
             self._trainer,
@@ -247,7 +245,6 @@ def fitting(config: RunConfig, run: RunOptions) -> RunConfig:
         config,
         target=run.rounds,
         mode=run.mode,
-        aggregate=run.aggregate,
         lease_s=run.lease_s,
         data="leases" if run.dataset_size else "rank",
         data_size=run.dataset_size or config.data_size,

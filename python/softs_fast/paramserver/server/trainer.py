@@ -17,7 +17,6 @@ from ..rounds.events import Share
 from ..wire.manifest import Manifest
 from ..wire.memory import Memory
 from ..wire.tensors import Contents, from_bytes, is_finite, load_buffers, load_into, of_module
-from .trimmed import trimmed_greatest, trimmed_mean_of
 
 __all__ = ["Trainer", "mean_of"]
 
@@ -87,7 +86,6 @@ class Trainer:
         rate_factor: float,
         clip_norm: float,
         before: Contents,
-        trim: int | None = None,
     ) -> tuple[bool, Contents]:
         """Average pushes in this order, and have the optimizer do a step.
 
@@ -98,20 +96,15 @@ class Trainer:
             rate_factor: of the learning rate of this step.
             clip_norm: greatest norm of a push; 0 for any.
             before: the weights so far.
-            trim: values of each element that are left out on each side; None: none, and the weights of the pushes hold.
 
         Returns:
             Whether the result is finite, and the weights after the step; those of before if it is not.
 
         Source: Goyal et al., Accurate, Large Minibatch SGD, 2017, section 2.1, for the factor of the rate.
         """
-        if trim is None:
-            mean = mean_of(
-                [(share.weight * _clip(one, clip_norm), one.parameters) for share, one in shares],
-                self._memory,
-            )
-        else:
-            mean = trimmed_mean_of([(_clip(one, clip_norm), one.parameters) for _, one in shares], trim)
+        mean = mean_of(
+            [(share.weight * _clip(one, clip_norm), one.parameters) for share, one in shares], self._memory
+        )
         if not is_finite(mean):
             return False, before
         begin = 0
@@ -128,7 +121,7 @@ class Trainer:
             group["lr"] = rate
         for parameter in self._parameters:
             parameter.grad = None
-        self._average_buffers(shares, trim)
+        self._average_buffers(shares)
         if schedule is not None:
             schedule.step()
         after = self.contents()
@@ -164,7 +157,7 @@ class Trainer:
         return self._built
 
     @torch.no_grad()
-    def _average_buffers(self, shares: Sequence[tuple[Share, Contents]], trim: int | None) -> None:
+    def _average_buffers(self, shares: Sequence[tuple[Share, Contents]]) -> None:
         """Floating buffers are averaged as the pushes are; of integers, such as counters, the greatest is taken."""
         sent = [(share, one) for share, one in shares if one.floats is not None and one.integers is not None]
         if not sent or not self.manifest.buffers:
@@ -172,13 +165,7 @@ class Trainer:
         total = sum(share.samples for share, _ in sent)
         weighted = [(share.samples / total, one.floats) for share, one in sent if one.floats is not None]
         counters = [one.integers for _, one in sent if one.integers is not None]
-        if trim is None:
-            floats, integers = mean_of(weighted), torch.stack(counters).amax(0)
-        else:
-            # Some pushes may be without buffers.
-            trim = min(trim, (len(sent) - 1) // 2)
-            floats = trimmed_mean_of([(1.0, one) for _, one in weighted], trim)
-            integers = trimmed_greatest(counters, trim)
+        floats, integers = mean_of(weighted), torch.stack(counters).amax(0)
         if not is_finite(floats):
             return
         load_buffers(self.module, self.manifest, floats, integers)
