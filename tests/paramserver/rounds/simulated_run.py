@@ -58,7 +58,7 @@ class Worker:
     """A process that trains; it asks until it has an answer."""
 
     def __init__(self, world: World, line: int) -> None:
-        self.world, self.line = world, line
+        self.world, self.line, self.process = world, line, world.new_id()
         self.id: str | None = None
         self.before: str | None = None
         self.is_alive, self.is_over = True, False
@@ -127,7 +127,7 @@ class Worker:
                 self._pull()
 
         # The same id for all attempts: the server knows them by the nonce of the worker.
-        self._ask(lambda: events.Join(new, f"w{self.line}", before), joined)
+        self._ask(lambda: events.Join(new, f"w{self.line}", before, self.process), joined)
 
     def _pull(self) -> None:
         def pulled(answer: Any) -> None:
@@ -304,7 +304,10 @@ class World:
         run = self.run
         if run is None or self.ended is not None:
             return None
+        pushed = self._contents.get(event.content) if isinstance(event, events.Push) else None
         actions = list(run.handle(self.now_s, event))
+        if pushed is not None and isinstance(actions[0], events.Stale):
+            assert not self.model.applied[pushed.number], "P1: a push of the weights is refused, and computed again"
         self._history.append((self.now_s, event, actions))
         answer = None
         for action in actions:
@@ -345,7 +348,7 @@ class World:
             gradients.append((gradient, share.weight))
         if self.options.mode == "bsp":
             assert {one.base for one, _ in gradients} == {action.version}
-            assert abs(sum(weight for _, weight in gradients) - 1.0) < 1e-9
+            assert sum(weight for _, weight in gradients) == action.divisor
         assert action.version == run.version
         assert self.committed[action.version] == self.model.weights
 

@@ -46,8 +46,8 @@ def test_only_what_is_trained_or_kept_travels() -> None:
     ("module", "text"),
     [
         (nn.ReLU(), "nothing to train"),
-        (nn.Linear(2, 2, dtype=torch.complex64), "weight is complex64"),
-        (nn.LazyLinear(3), "has no shape yet"),
+        (nn.Linear(2, 2, dtype=torch.complex64), "\"weight\" is complex64"),
+        (nn.LazyLinear(3), "not initialized"),
     ],
 )
 def test_modules_that_cannot_travel_are_refused(module: nn.Module, text: str) -> None:

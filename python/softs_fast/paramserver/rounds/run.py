@@ -57,6 +57,10 @@ __all__ = ["Run"]
 
 #: A machine that is run so much later than it asked for could not see any request in that time.
 _LATE_S = 1.0
+#: Names in a text, at most.
+_MOST_NAMES = 5
+#: Processes whose first attempt to join is remembered, at most.
+_MAX_ATTEMPTS = 1024
 
 
 class Run:
@@ -248,20 +252,46 @@ class Run:
         banned = state.members.banned
         if event.name[:MAX_TEXT] in banned or (event.before is not None and event.before in banned):
             return Banned("the owner of the run has removed this worker")
-        if state.over is not None:
-            return Over(*state.over)
         before = None if event.before is None else state.members.find(event.before)
+        if state.over is not None and (before is None or state.over[1]):
+            return Over(*state.over)
         if before is not None and before.state != "gone":
             self._remove(before, "it has joined again", can_return=False)
-        member = state.members.add(event.worker, event.name, state.now_s, before)
+        unproven = self._unproven(event)
+        if unproven:
+            names = ", ".join(one.title for one in unproven[:_MOST_NAMES])
+            return Full(1.0, f"the run has its {state.options.world} workers, unless one of these is gone: {names}")
+        member = state.members.add(event.worker, event.name, state.now_s, before, state.options.world)
         if member is None:
-            return Full(state.options.lease_s)
+            return Full(state.options.lease_s, "the run has as many workers as it can have")
+        state.attempts.pop(event.process, None)
         return Welcome(member.rank, state.version)
+
+    def _unproven(self, event: Join) -> list[Member]:
+        """Return the members of the world that may be gone, if a process that joins would get a rank above the world.
+
+        One of them may be the life of the process before a restart, whose samples nobody else has. Each is alive if it
+        asks for something after the first attempt to join, and gone after its lease.
+        """
+        state = self._state
+        if not event.process or state.options.dataset_size or state.members.has_room(state.options.world):
+            # Samples go by leases and not by ranks, or there is a rank of the world.
+            return []
+        since_s = state.attempts.setdefault(event.process, state.now_s)
+        state.attempts.move_to_end(event.process)
+        if len(state.attempts) > _MAX_ATTEMPTS:
+            state.attempts.popitem(last=False)
+        return [
+            one
+            for one in state.members.present()
+            if one.rank < state.options.world and one.seen_s <= since_s
+        ]
 
     def _pull(self, member: Member, have: Version | None) -> Answer:
         state = self._state
         if state.over is not None:
-            return Over(*state.over)
+            # A worker that has heard of the end asks once more, for the last weights.
+            return Serve(state.version) if have is None and not state.over[1] else Over(*state.over)
         if state.paused_why is not None or self._policy.holds(member):
             return Hold()
         # A member that has these weights and has not pushed with them has lost its gradient: it would wait for itself.
@@ -432,7 +462,7 @@ class Run:
         state.enter("apply")
         is_scaled = state.options.scale_by_world and state.options.mode == "bsp"
         factor = float(len(batch)) if is_scaled else 1.0
-        state.actions.append(Apply(state.version, shares, factor))
+        state.actions.append(Apply(state.version, shares, factor, self._policy.divisor(batch)))
 
     def _commit(self, is_finite: bool) -> None:
         state = self._state

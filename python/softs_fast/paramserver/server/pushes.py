@@ -208,11 +208,11 @@ def refusal_of(answer: events.Action | None, driver: Driver) -> Refusal:
             return Refusal(HTTPStatus.GONE, driver.summary())
         case events.Banned(why):
             return failure(HTTPStatus.FORBIDDEN, Code.KICKED, why, "ask the owner of the run")
-        case events.Full(retry_s):
+        case events.Full(retry_s, why):
             return failure(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 Code.FULL,
-                "the run has as many workers as it can have",
+                why,
                 "wait until one leaves",
                 retry_s,
             )
