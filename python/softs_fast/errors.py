@@ -7,6 +7,7 @@ missing sample, which `softs` reports as RuntimeError, are RuntimeErrors here to
 __all__ = [
     "BrokerTimeout",
     "ConfigError",
+    "DamagedError",
     "EndpointInUse",
     "ForkedError",
     "GeneratorFailed",
@@ -32,6 +33,10 @@ class SoftsError(Exception):
 
 class ConfigError(SoftsError, ValueError):
     """An argument or a configuration is invalid; the text names the field, its value and what is allowed."""
+
+
+class DamagedError(ConfigError):
+    """A file or a save that was once complete is missing, cut short or altered; the text names it."""
 
 
 class WireError(SoftsError, ValueError):

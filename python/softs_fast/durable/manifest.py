@@ -1,0 +1,132 @@
+"""A record inside a folder that vouches for the folder's files by length and digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from ..errors import ConfigError, DamagedError
+from .sealed import read_sealed, write_sealed
+
+__all__ = ["MANIFEST", "verify_manifest", "write_manifest"]
+
+#: Name of the record in its folder.
+MANIFEST = "manifest"
+_KIND = "manifest"
+_MOST_BYTES = 1 << 28
+#: Files that are hashed at a time; hashing releases the GIL.
+_HASHES = 4
+#: Files that an error names.
+_MOST_NAMED = 5
+
+_T = TypeVar("_T")
+
+
+def write_manifest(folder: Path) -> None:
+    """Write the record of a folder, after all its other files; an older record is replaced.
+
+    Args:
+        folder: The folder; files in folders below it count too.
+
+    Raises:
+        ConfigError: Something in the folder is neither a plain file nor a folder, such as a link.
+        OSError: A file cannot be read, or the record cannot be written.
+    """
+    names = []
+    for name, mode in _files(folder):
+        if not stat.S_ISREG(mode):
+            raise ConfigError(
+                f"{folder / name} is {stat.filemode(mode)}, expected a plain file: a save holds its own files"
+            )
+        names.append(name)
+    facts = dict(zip(names, _each(lambda name: _fact(folder / name), names), strict=True))
+    write_sealed(folder / MANIFEST, _KIND, json.dumps(facts, sort_keys=True, indent=0).encode())
+
+
+def verify_manifest(folder: Path, what: str) -> frozenset[str]:
+    """Check every file that the record of a folder names; files that were added since do not matter.
+
+    Args:
+        folder: The folder.
+        what: Name of the folder for errors, such as ``save /data/step-3``.
+
+    Returns:
+        Names of the files that the record vouches for, relative to the folder.
+
+    Raises:
+        DamagedError: The record is missing or damaged, or files are missing, cut or altered; the text names them.
+        OSError: A file cannot be read.
+    """
+    if not folder.is_dir():
+        raise DamagedError(f"{what} is missing: {folder} is no folder; restore it, or use an older one")
+    try:
+        data = read_sealed(
+            folder / MANIFEST, _KIND, most_bytes=_MOST_BYTES, what=f"the manifest of {what}", private=False
+        )
+        facts = {name: (int(size), str(digest)) for name, (size, digest) in json.loads(data).items()}
+    except FileNotFoundError:
+        raise DamagedError(
+            f"{what} has no {MANIFEST} in {folder}, so its files cannot be verified; use another one"
+        ) from None
+    except DamagedError:
+        raise
+    except ConfigError as error:
+        raise DamagedError(f"{error}; use another one") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DamagedError(f"the manifest of {what} is of another version: {error}") from None
+    plain = {name for name, mode in _files(folder) if stat.S_ISREG(mode)}
+    wrong = [f"{name!r} is missing" for name in sorted(facts) if name not in plain]
+    kept: list[str] = []
+    for name in sorted(facts.keys() & plain):
+        size, expected = os.lstat(folder / name).st_size, facts[name][0]
+        if size == expected:
+            kept.append(name)
+        else:
+            wrong.append(f"{name!r} has {size:,} of {expected:,} bytes")
+    # What is cut needs no hash: a large save that lacks a file is refused at once.
+    if not wrong:
+        found = _each(lambda name: _fact(folder / name), kept)
+        wrong = [
+            f"{name!r} was altered" for name, fact in zip(kept, found, strict=True) if fact != facts[name]
+        ]
+    if wrong:
+        more = f", and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+        raise DamagedError(
+            f"{what} is damaged: {', '.join(wrong[:_MOST_NAMED])}{more}; restore it, or use an older one"
+        )
+    return frozenset(facts)
+
+
+def _files(folder: Path) -> list[tuple[str, int]]:
+    """Return names and modes of all that a record is about: all but folders and the record itself."""
+    return [(name, mode) for name, mode in _walk(folder) if name != MANIFEST]
+
+
+def _walk(folder: Path) -> list[tuple[str, int]]:
+    """Return names and modes of all but folders; links are not followed."""
+    found: list[tuple[str, int]] = []
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            found += [(f"{entry.name}/{name}", mode) for name, mode in _walk(Path(entry.path))]
+        else:
+            found.append((entry.name, entry.stat(follow_symlinks=False).st_mode))
+    return found
+
+
+def _fact(path: Path) -> tuple[int, str]:
+    """Return length and SHA-256 of a file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with open(descriptor, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest.hexdigest()
+
+
+def _each(function: Callable[[str], _T], names: Iterable[str]) -> list[_T]:
+    with ThreadPoolExecutor(_HASHES, "softs-digest") as threads:
+        return list(threads.map(function, names))
