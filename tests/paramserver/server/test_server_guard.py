@@ -121,9 +121,14 @@ def test_the_budget_fills_again() -> None:
         budget.check()
 
 
-def test_counters_of_the_owner_only_grow() -> None:
+def test_the_server_gives_the_counters_of_the_owner() -> None:
+    """A program whose clock is a day ahead must not keep the others out, and a restart must not take an old request."""
     sessions = Sessions(bytes(32), bytes(16), bytes(32))
-    assert [sessions.take(sessions.owner, n) for n in (5, 5, 4, 900, 6)] == [True, False, False, True, False]
+    first = sessions.owner_n
+    taken = [sessions.take(sessions.owner, n) for n in (first, first, first + 900, first - 1, first + 1)]
+    assert taken == [True, False, False, False, True]
+    again = Sessions(bytes(32), bytes(16), bytes(32))
+    assert not again.take(again.owner, first)
     sessions.begin("w", bytes(16))
     assert len(sessions) == 1
     sessions.keep(lambda worker: False)

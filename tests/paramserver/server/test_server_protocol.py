@@ -307,7 +307,7 @@ def test_another_model_is_named(serve) -> None:
 def test_another_protocol_is_refused(serve, enter) -> None:
     server = serve()
     client = RawClient(server.invite, Manifest.of(job_of().model()))
-    answer = client.join(protocols=(1, 3))
+    answer = client.join(protocols=(1, 2))
     assert (answer.status, answer.code) == (426, "protocol")
 
 

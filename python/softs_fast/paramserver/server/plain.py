@@ -37,7 +37,9 @@ def encode_state(value: Any, path: str) -> Any:
     try:
         return _encode(value, path)
     except RecursionError:
-        raise ConfigError(f"{path} contains itself; expected a tree of containers, numbers and tensors") from None
+        raise ConfigError(
+            f"{path} contains itself; expected a tree of containers, numbers and tensors"
+        ) from None
 
 
 def decode_state(node: Any) -> Any:
@@ -52,9 +54,8 @@ def decode_state(node: Any) -> Any:
         case (str(kind), list(items)) if kind in _SEQUENCES:
             return _SEQUENCES[kind](decode_state(one) for one in items)
         case (str(kind), list(items)) if kind in _MAPPINGS:
-            made = _MAPPINGS[kind]()
-            made.update(_pairs(items))
-            return made
+            # A Counter made of pairs would count the pairs.
+            return _MAPPINGS[kind](dict(_pairs(items)))
         case ("defaultdict", str(factory), list(items)) if factory in _FACTORIES:
             return defaultdict(_FACTORIES[factory], _pairs(items))
         case ("deque", int() | None as most, list(items)):
@@ -74,19 +75,25 @@ def first_difference(one: Any, other: Any, path: str) -> str | None:
     if isinstance(one, Tensor):
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             return f"{path} is {other.dtype} {list(other.shape)}, expected {one.dtype} {list(one.shape)}"
-        return None if _bits(one) == _bits(other) else f"{path} has other values"
+        return None if torch.equal(_bits(one), _bits(other)) else f"{path} has other values"
     if isinstance(one, (list, tuple)) and type(one) is not torch.Size:
         if len(one) != len(other):
             return f"{path} has {len(other)} entries, expected {len(one)}"
         for at, (left, right) in enumerate(zip(one, other, strict=True)):
-            # A mapping is a list of pairs, and a pair is named by its key.
-            is_pair = isinstance(left, list) and len(left) == 2 and isinstance(left[0], (str, int))
-            found = first_difference(left, right, f"{path}.{left[0] if is_pair else at}")
+            # A container is its kind and a list; a mapping's list has pairs, which are named by their keys.
+            name = (
+                f".{left[0]}" if _is_pair(left) else "" if type(one) is tuple or _is_pair(one) else f".{at}"
+            )
+            found = first_difference(left, right, path + name)
             if found is not None:
                 return found
         return None
     is_same = one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
     return None if is_same else f"{path} is {str(other)[:64]}, expected {str(one)[:64]}"
+
+
+def _is_pair(node: Any) -> bool:
+    return isinstance(node, list) and len(node) == 2 and isinstance(node[0], (str, int))
 
 
 def _encode(value: Any, path: str) -> Any:
@@ -136,5 +143,5 @@ def _tensor(value: Tensor, path: str) -> Tensor:
     return one if one.untyped_storage().nbytes() == one.nbytes else one.clone()
 
 
-def _bits(one: Tensor) -> bytes:
-    return bytes(one.detach().contiguous().reshape(-1).view(torch.uint8).numpy()) if one.numel() else b""
+def _bits(one: Tensor) -> Tensor:
+    return one.detach().contiguous().reshape(-1).view(torch.uint8)

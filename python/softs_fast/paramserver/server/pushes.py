@@ -185,7 +185,8 @@ class Pushes:
     def _decode(self, upload: Upload) -> tuple[Contents, str | None]:
         upload.hash_arrived()
         contents = decode_payload(upload.header, upload.payload, self._manifest, digest=upload.digest)
-        return contents, first_not_finite(contents, self._manifest)
+        held = self._driver.weights.now.contents.floats
+        return contents, first_not_finite(contents, self._manifest, held)
 
     def _check(self, answer: events.Action | None, upload: Upload | None = None) -> None:
         """Raise what an answer of the machine means, unless the push is wanted or counts."""

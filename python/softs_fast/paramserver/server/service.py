@@ -109,7 +109,7 @@ class Service:
             self.driver,
             self._sessions,
             self._pushes,
-            Owner(self.driver, self._pushes, run.world),
+            Owner(self.driver, self._pushes, self._sessions, run.world),
             manifest,
             config,
             run.world,
@@ -181,6 +181,8 @@ class Service:
             ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_S,
             backlog=BACKLOG,
         )
+        if self._saved.trouble:
+            self.driver.note(self._saved.trouble, is_warning=True)
         self.driver.start()
 
     async def wait(self) -> None:
@@ -222,11 +224,12 @@ class Service:
         self._socket.close()
 
     def _write_first(self) -> None:
-        """The timeline of this server must be in the file before any worker sees it."""
+        """The timeline of this server must be in both files before any worker sees it: either may be lost later."""
         trainer = self._saved.trainer or self._trainer.state()
         saved = replace(self._saved, snapshot=self.run.snapshot(), trainer=trainer)
         try:
-            save_state(self.options.state, saved)
+            for _ in range(2):
+                save_state(self.options.state, saved)
         except OSError as error:
             raise ConfigError(
                 f"the state file {self.options.state} cannot be written: {error.strerror or error}; free some space, or "

@@ -215,9 +215,7 @@ class Trainer:
             zip(self._parameters, self.manifest.parameter_slices, strict=True)
         ):
             has_gradient = any(one is None or one[at] for one in present)
-            parameter.grad = (
-                mean[part].view(parameter.shape).to(parameter.dtype) if has_gradient else None
-            )
+            parameter.grad = mean[part].view(parameter.shape).to(parameter.dtype) if has_gradient else None
 
     def _prepared(self) -> tuple[optim.Optimizer, optim.lr_scheduler.LRScheduler | None]:
         self.prepare()
@@ -352,7 +350,7 @@ def _check_step(name: str, one: Any) -> None:
     if one is None:
         return
     try:
-        inspect.signature(one.step).bind()
+        inspect.signature(type(one).step).bind(one)
     except TypeError as error:
         raise ConfigError(
             f"the {name} of the job is a {type(one).__name__}, whose step() needs arguments ({error}); expected one "

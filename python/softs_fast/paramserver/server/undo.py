@@ -41,12 +41,12 @@ class Undo:
                 one.copy_(before)
         self._optimizer.state.clear()
         self._optimizer.state.update(self._state)
-        for group, before in zip(self._optimizer.param_groups, self._groups, strict=True):
+        for group, was in zip(self._optimizer.param_groups, self._groups, strict=True):
             parameters = group["params"]
             group.clear()
-            group.update(before, params=parameters)
+            group.update(was, params=parameters)
 
-    def overflowed(self, names: Sequence[tuple[str, nn.Parameter]]) -> str | None:
+    def overflowed(self, names: Sequence[tuple[str, Tensor]]) -> str | None:
         """Return which tensor of the optimizer the step has made infinite or NaN; None if there is none.
 
         Args:
