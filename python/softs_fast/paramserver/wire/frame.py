@@ -114,7 +114,9 @@ def encode_frame(
     payload: bytearray | memoryview = whole
     decoded_bytes = len(payload)
     if planes:
-        payload = compress(payload, _sections(codec, manifest, has_buffers, present is not None, decoded_bytes))
+        payload = compress(
+            payload, _sections(codec, manifest, has_buffers, present is not None, decoded_bytes)
+        )
     header = FrameHeader(
         kind, codec, job, manifest.digest[:16], timeline, version, samples, loss, len(payload), decoded_bytes,
         hashlib.sha256(payload).digest(), base[0] if base else 0, has_buffers, planes, lease, present is not None,

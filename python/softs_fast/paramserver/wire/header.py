@@ -140,7 +140,9 @@ class FrameHeader:
             raise WireError(
                 f"a frame has protocol {protocol}; this side has {PROTOCOL}: install the same version"
             )
-        if bytes(data[:HEADER_BYTES]) != _FORMAT.pack(*fields) or flags > (_HAS_BUFFERS | _PLANES | _IS_PARTIAL):
+        if bytes(data[:HEADER_BYTES]) != _FORMAT.pack(*fields) or flags > (
+            _HAS_BUFFERS | _PLANES | _IS_PARTIAL
+        ):
             raise WireError(f"a frame has flags {flags} or bits that are set where zeros belong")
         try:
             header = cls(

@@ -72,13 +72,17 @@ class Manifest:
             ConfigError: nothing can be trained, a tensor has a dtype that cannot travel, or they are too many.
         """
         parameters = tuple(
-            _entry(name, one, "parameter", _FLOATS) for name, one in module.named_parameters() if one.requires_grad
+            _entry(name, one, "parameter", _FLOATS)
+            for name, one in module.named_parameters()
+            if one.requires_grad
         )
         if not parameters:
             raise ConfigError("the module has no parameter with requires_grad; there is nothing to train")
         kept = module.state_dict().keys()
         buffers = tuple(
-            _entry(name, one, "buffer", _FLOATS + _INTEGERS) for name, one in module.named_buffers() if name in kept
+            _entry(name, one, "buffer", _FLOATS + _INTEGERS)
+            for name, one in module.named_buffers()
+            if name in kept
         )
         manifest = cls(parameters, buffers)
         if (n := len(manifest.encoded)) > MAX_MANIFEST_BYTES:

@@ -307,6 +307,7 @@ class Status:
         loss: mean of the last round.
         metric: of the last evaluation.
         log: last events, one line each.
+        next_control: Counter with which the owner signs the next control.
     """
 
     serial: int
@@ -322,6 +323,7 @@ class Status:
     loss: float | None = None
     metric: float | None = None
     log: tuple[str, ...] = ()
+    next_control: int = 0
 
 
 @dataclass(frozen=True)

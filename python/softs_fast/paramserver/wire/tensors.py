@@ -90,13 +90,15 @@ def of_module(module: nn.Module, manifest: Manifest, memory: Memory | None = Non
     return Contents(flat, *buffers_of(module, manifest))
 
 
-def parameters_of(module: nn.Module, manifest: Manifest) -> list[Tensor]:
+def parameters_of(module: nn.Module, manifest: Manifest) -> list[nn.Parameter]:
     """Return the parameters that a module has now, in the manifest's order.
 
     Raises:
         ConfigError: One is missing, has another shape, or has no memory of its own.
     """
-    return _found(dict(module.named_parameters()), manifest.parameters, "parameter")
+    parameters = dict(module.named_parameters())
+    _found(parameters, manifest.parameters, "parameter")
+    return [parameters[entry.name] for entry in manifest.parameters]
 
 
 def buffers_of(module: nn.Module, manifest: Manifest) -> tuple[Tensor, Tensor]:
