@@ -89,6 +89,8 @@ class Worker:
                 return
             self._attempt += 1
             if isinstance(answer, events.Over | events.Banned):
+                if not self.is_over and isinstance(answer, events.Over) and not answer.is_failure:
+                    self._take_last()
                 self.is_over = True
                 return
             then(answer)
@@ -140,6 +142,13 @@ class Worker:
             self._take()
 
         self._ask(lambda: events.Pull(self.id or "", self.have), pulled)
+
+    def _take_last(self) -> None:
+        def pulled(answer: Any) -> None:
+            assert isinstance(answer, events.Serve), "a worker never gets the last step"
+            self.have = answer.version
+
+        self._ask(lambda: events.Pull(self.id or ""), pulled)
 
     def _take(self) -> None:
         if not self.world.options.dataset_size:
@@ -305,9 +314,16 @@ class World:
         if run is None or self.ended is not None:
             return None
         pushed = self._contents.get(event.content) if isinstance(event, events.Push) else None
+        pushed = self._contents.get(event.content) if isinstance(event, events.Push) else None
         actions = list(run.handle(self.now_s, event))
         if pushed is not None and isinstance(actions[0], events.Stale):
-            assert not self.model.applied[pushed.number], "P1: a push of the weights is refused, and computed again"
+            assert not self.model.applied[pushed.number], (
+                "P1: a push of the weights is refused, and computed again"
+            )
+        if pushed is not None and isinstance(actions[0], events.Stale):
+            assert not self.model.applied[pushed.number], (
+                "P1: a push of the weights is refused, and computed again"
+            )
         self._history.append((self.now_s, event, actions))
         answer = None
         for action in actions:

@@ -309,7 +309,7 @@ def test_attempts_to_join_are_bounded() -> None:
     run.join("a")
     for number in range(1100):
         assert isinstance(run.tell(events.Join(f"w{number}", "w", process=f"p{number}")), events.Full)
-    assert len(run.run._state.attempts) == 1024
+    assert len(run.run._state.members._attempts) == 1024
 
 
 def test_a_member_of_a_run_that_is_over_joins_for_the_last_weights() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,7 +12,7 @@ from .options import MAX_TEXT
 
 __all__ = ["Member", "Members"]
 
-#: Members that are gone and may still ask, at most.
+#: Members that are gone and may still ask, and processes that try to join, at most.
 _MAX_GONE = 1024
 #: Versions for which a member's pushes were counted, at most.
 _MAX_COUNTED = 64
@@ -78,6 +78,8 @@ class Members:
         self._capacity = capacity
         self._lease_s = lease_s
         self._by_id: dict[str, Member] = {}
+        #: When each process that has no rank yet has first tried to join.
+        self._attempts: OrderedDict[str, float] = OrderedDict()
         self.banned: set[str] = set()
 
     def __iter__(self) -> Iterator[Member]:
@@ -132,6 +134,28 @@ class Members:
         if before is not None:
             member.counted.extend(before.counted)
         return member
+
+    def unproven(self, process: str, world: int, now_s: float) -> list[Member]:
+        """Return the members of the world that may be gone, if a process that joins would get a rank above the world.
+
+        One of them may be the life of the process before a restart, whose samples nobody else has. Each is alive if it
+        asks for something after the first attempt to join, and gone after its lease.
+
+        Args:
+            process: Name of the process; "" if it is not known, and then it waits for nobody.
+            world: Ranks that have samples of their own.
+            now_s: Time of this attempt.
+        """
+        if not process or self.has_room(world):
+            return []
+        since_s = self._attempts.setdefault(process, now_s)
+        self._attempts.move_to_end(process)
+        if len(self._attempts) > _MAX_GONE:
+            self._attempts.popitem(last=False)
+        found = [one for one in self.present() if one.rank < world and one.seen_s <= since_s]
+        if not found:
+            del self._attempts[process]
+        return found
 
     def has_room(self, world: int) -> bool:
         """Return whether a rank below the world is free."""

@@ -59,8 +59,6 @@ __all__ = ["Run"]
 _LATE_S = 1.0
 #: Names in a text, at most.
 _MOST_NAMES = 5
-#: Processes whose first attempt to join is remembered, at most.
-_MAX_ATTEMPTS = 1024
 
 
 class Run:
@@ -257,35 +255,19 @@ class Run:
             return Over(*state.over)
         if before is not None and before.state != "gone":
             self._remove(before, "it has joined again", can_return=False)
-        unproven = self._unproven(event)
-        if unproven:
+        # Where samples go by leases, ranks decide nothing.
+        is_by_rank = not state.options.dataset_size
+        if is_by_rank and (
+            unproven := state.members.unproven(event.process, state.options.world, state.now_s)
+        ):
             names = ", ".join(one.title for one in unproven[:_MOST_NAMES])
-            return Full(1.0, f"the run has its {state.options.world} workers, unless one of these is gone: {names}")
+            return Full(
+                1.0, f"the run has its {state.options.world} workers, unless one of these is gone: {names}"
+            )
         member = state.members.add(event.worker, event.name, state.now_s, before, state.options.world)
         if member is None:
             return Full(state.options.lease_s, "the run has as many workers as it can have")
-        state.attempts.pop(event.process, None)
         return Welcome(member.rank, state.version)
-
-    def _unproven(self, event: Join) -> list[Member]:
-        """Return the members of the world that may be gone, if a process that joins would get a rank above the world.
-
-        One of them may be the life of the process before a restart, whose samples nobody else has. Each is alive if it
-        asks for something after the first attempt to join, and gone after its lease.
-        """
-        state = self._state
-        if not event.process or state.options.dataset_size or state.members.has_room(state.options.world):
-            # Samples go by leases and not by ranks, or there is a rank of the world.
-            return []
-        since_s = state.attempts.setdefault(event.process, state.now_s)
-        state.attempts.move_to_end(event.process)
-        if len(state.attempts) > _MAX_ATTEMPTS:
-            state.attempts.popitem(last=False)
-        return [
-            one
-            for one in state.members.present()
-            if one.rank < state.options.world and one.seen_s <= since_s
-        ]
 
     def _pull(self, member: Member, have: Version | None) -> Answer:
         state = self._state

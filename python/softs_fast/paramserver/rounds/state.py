@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -59,7 +58,6 @@ class State:
         paused_s: lengths of earlier pauses.
         ending: why the run ends after the open round; None: it does not.
         over: why the run has ended, and whether something is broken.
-        attempts: When each process that has no rank yet has first tried to join.
         actions: of the present event.
     """
 
@@ -84,7 +82,6 @@ class State:
     paused_s: float = 0.0
     ending: str | None = None
     over: tuple[str, bool] | None = None
-    attempts: OrderedDict[str, float] = field(default_factory=OrderedDict)
     actions: list[Action] = field(default_factory=list)
 
     @property
@@ -114,7 +111,9 @@ class State:
             has_opened=self.has_opened,
             samples=self.samples,
             members=tuple(
-                MemberRecord(one.id, one.name, one.rank, one.applied_clock, self._in_weights(one), one.state == "gone")
+                MemberRecord(
+                    one.id, one.name, one.rank, one.applied_clock, self._in_weights(one), one.state == "gone"
+                )
                 for one in self.members
             ),
             lanes=self.leases.records(),
@@ -140,4 +139,4 @@ class State:
         """Return the base of the last push of a member that a step has used: the only one that may be sent once more."""
         waiting = {(one.member.id, one.base) for one in (*self.pending, *self.applying)}
         bases = [one for one in member.counted if (member.id, one) not in waiting]
-        return tuple(bases[-1]) if bases else None
+        return (bases[-1].timeline, bases[-1].number) if bases else None
