@@ -42,6 +42,8 @@ _MAX_CONNECTIONS = 4096
 #: Of a connection without a request.
 _KEEP_ALIVE_S = 75
 _HANDSHAKE_S = 10.0
+#: Answers under way at the end of a run may take so many times the linger time.
+_LONGEST_TIMES = 20
 #: Answers under way may end when the server does.
 _CLOSE_S = 5.0
 
@@ -194,9 +196,14 @@ class Service:
         await self.driver.ended.wait()
         if self.driver.failure is not None:
             raise self.driver.failure
-        until_s = asyncio.get_running_loop().time() + self.options.linger_s
+        ended_s = asyncio.get_running_loop().time()
         # The answers that tell it are no change, so this looks at times of its own.
-        while not self.run.is_known_by_all and asyncio.get_running_loop().time() < until_s:
+        while not self.run.is_known_by_all:
+            linger_s = asyncio.get_running_loop().time() - ended_s
+            # The last weights may take longer on a slow link.
+            is_sending = bool(self._state.tasks) and linger_s < _LONGEST_TIMES * self.options.linger_s
+            if linger_s >= self.options.linger_s and not is_sending:
+                break
             await asyncio.sleep(0.1)
 
     def stop(self, why: str, at_once: bool = False) -> None:
