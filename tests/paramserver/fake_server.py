@@ -73,6 +73,7 @@ class FakeServer:
         self.requests: Counter[str] = Counter()
         self.parts: list[int] = []
         self.frames: list[FrameHeader] = []
+        self.pushes: list[Contents] = []
         self.left: list[str] = []
         self.before: Callable[[str, str], Answer | None] = lambda method, path: None
         self.before_body: Callable[[str, str, bytes], Answer | None] = lambda method, path, body: None
@@ -364,6 +365,7 @@ class FakeServer:
             return self._failure(422, Code.NOT_FINITE, f"{name} is not finite")
         self.counted[worker, header.timeline, header.version] += 1
         self.frames.append(header)
+        self.pushes.append(contents)
         self.round[worker] = (contents, header.samples)
         counted = messages.Counted(len(self.round), self.need)
         if len(self.round) >= self.need:

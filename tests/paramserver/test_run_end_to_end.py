@@ -108,9 +108,14 @@ def trained(path: Path) -> torch.Tensor:
 def test_workers_train_as_one_process_on_the_same_batches(serve: Start, tmp_path: Path) -> None:
     run = RunOptions(3, 4, quorum=3, scale_by_world=False)
     server = serve(run, EXACT)
-    in_threads(3, server.invite)
+    workers = in_threads(3, server.invite)
     assert server.wait(WATCHDOG_S)
     assert torch.allclose(trained(tmp_path / "model.pth"), alone(3, 4, 8, 3, 0.05), atol=1e-6)
+    for worker in workers:
+        last = torch.cat([one.detach().reshape(-1) for one in worker.module.parameters()])
+        assert torch.equal(last, trained(tmp_path / "model.pth")), "each worker has the last step"
+        assert worker.counts.counted == 4
+        assert worker.counts.stale == 0
 
 
 @pytest.mark.parametrize("codec", ["bf16", "int8", "top_k"])

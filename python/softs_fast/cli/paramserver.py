@@ -145,7 +145,6 @@ def _server_options(arguments: argparse.Namespace) -> ServerOptions:
         arguments.stop_after,
         arguments.lower_is_better,
         arguments.upload_memory,
-        arguments.upload_disk,
     )
 
 
@@ -167,8 +166,6 @@ def _run_options(arguments: argparse.Namespace) -> RunOptions:
         buffer=arguments.buffer,
         max_age=arguments.max_age,
         scale_by_world=scale == "world",
-        aggregate=arguments.aggregate,
-        trim=arguments.trim,
         lease_s=arguments.lease,
         dataset_size=arguments.samples,
         epochs=arguments.epochs,

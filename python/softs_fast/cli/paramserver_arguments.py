@@ -67,13 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scale", choices=("world", "none"),
         help="multiply the learning rate by the workers averaged (default: world, none with --local-steps)",
     )  # fmt: skip
-    run.add_argument(
-        "--aggregate", choices=("mean", "median", "trimmed"), default="mean",
-        help="of a round; the latter two withstand a broken worker, in rounds of a quorum of 3 or more (default: mean)",
-    )  # fmt: skip
-    run.add_argument(
-        "--trim", type=int, default=1, metavar="K", help="values that trimmed leaves out on each side"
-    )
     run.add_argument("--local-steps", type=int, default=0, metavar="N", help="steps of a worker for one push")
     run.add_argument("--clip", type=float, default=0.0, metavar="NORM", help="greatest norm of a push")
     run.add_argument(
@@ -127,10 +120,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument(
         "--upload-memory", type=int, default=8 << 30, metavar="BYTES", help="for pushes (default: 8 GiB)"
     )
-    files.add_argument(
-        "--upload-disk", type=int, default=32 << 30, metavar="BYTES",
-        help="for uploads above that, beside the state (default: 32 GiB)",
-    )  # fmt: skip
     files.add_argument("--safetensors", action="store_true", help="write the model as safetensors")
     evaluation = parser.add_argument_group("evaluation")
     evaluation.add_argument(

@@ -43,8 +43,8 @@ class Job:
         local_optimizer: takes parameters and returns the one of a worker, for local steps.
         collate: makes a batch of a list of samples; None for that of torch.
         evaluate: takes a module and returns a number for the server to report, such as an accuracy; None for none.
-        schedule: takes the server's optimizer and returns a learning-rate scheduler of torch, which does a step for each
-            version; None for a constant rate.
+        schedule: takes the server's optimizer and returns a learning-rate scheduler of torch, which does a step after each
+            of the optimizer; None for a constant rate.
     """
 
     model: Callable[[], nn.Module]

@@ -58,7 +58,7 @@ class Worker:
     """A process that trains; it asks until it has an answer."""
 
     def __init__(self, world: World, line: int) -> None:
-        self.world, self.line = world, line
+        self.world, self.line, self.process = world, line, world.new_id()
         self.id: str | None = None
         self.before: str | None = None
         self.is_alive, self.is_over = True, False
@@ -89,6 +89,8 @@ class Worker:
                 return
             self._attempt += 1
             if isinstance(answer, events.Over | events.Banned):
+                if not self.is_over and isinstance(answer, events.Over) and not answer.is_failure:
+                    self._take_last()
                 self.is_over = True
                 return
             then(answer)
@@ -127,7 +129,7 @@ class Worker:
                 self._pull()
 
         # The same id for all attempts: the server knows them by the nonce of the worker.
-        self._ask(lambda: events.Join(new, f"w{self.line}", before), joined)
+        self._ask(lambda: events.Join(new, f"w{self.line}", before, self.process), joined)
 
     def _pull(self) -> None:
         def pulled(answer: Any) -> None:
@@ -140,6 +142,13 @@ class Worker:
             self._take()
 
         self._ask(lambda: events.Pull(self.id or "", self.have), pulled)
+
+    def _take_last(self) -> None:
+        def pulled(answer: Any) -> None:
+            assert isinstance(answer, events.Serve), "a worker never gets the last step"
+            self.have = answer.version
+
+        self._ask(lambda: events.Pull(self.id or ""), pulled)
 
     def _take(self) -> None:
         if not self.world.options.dataset_size:
@@ -304,7 +313,17 @@ class World:
         run = self.run
         if run is None or self.ended is not None:
             return None
+        pushed = self._contents.get(event.content) if isinstance(event, events.Push) else None
+        pushed = self._contents.get(event.content) if isinstance(event, events.Push) else None
         actions = list(run.handle(self.now_s, event))
+        if pushed is not None and isinstance(actions[0], events.Stale):
+            assert not self.model.applied[pushed.number], (
+                "P1: a push of the weights is refused, and computed again"
+            )
+        if pushed is not None and isinstance(actions[0], events.Stale):
+            assert not self.model.applied[pushed.number], (
+                "P1: a push of the weights is refused, and computed again"
+            )
         self._history.append((self.now_s, event, actions))
         answer = None
         for action in actions:
@@ -345,7 +364,7 @@ class World:
             gradients.append((gradient, share.weight))
         if self.options.mode == "bsp":
             assert {one.base for one, _ in gradients} == {action.version}
-            assert abs(sum(weight for _, weight in gradients) - 1.0) < 1e-9
+            assert sum(weight for _, weight in gradients) == action.divisor
         assert action.version == run.version
         assert self.committed[action.version] == self.model.weights
 

@@ -110,7 +110,8 @@ def test_a_buffer_is_weighted_by_age() -> None:
     run.push("c", Version(1, 0), samples=3)
     run.push("a", Version(1, 1), samples=1)
     step = run.one(events.Apply)
-    assert [(one.worker, one.weight) for one in step.shares] == [("c", 0.75 / math.sqrt(2)), ("a", 0.25)]
+    assert [(one.worker, one.weight) for one in step.shares] == [("c", 3 / math.sqrt(2)), ("a", 1)]
+    assert step.divisor == 4
     assert step.rate_factor == 1.0
 
 

@@ -42,7 +42,8 @@ def test_a_round_closes_with_the_last_active_member() -> None:
     assert run.push("b", samples=1) == events.Counted(2, 1)
     step = run.one(events.Apply)
     assert step.version == Version(1, 0)
-    assert [(one.rank, one.worker, one.weight) for one in step.shares] == [(0, "a", 0.75), (1, "b", 0.25)]
+    assert [(one.rank, one.worker, one.weight) for one in step.shares] == [(0, "a", 3), (1, "b", 1)]
+    assert step.divisor == 4
     assert step.rate_factor == 2.0
     run.tell(events.Applied())
     assert run.run.version == Version(1, 1)

@@ -21,7 +21,7 @@ def test_ranks_are_the_least_free_ones() -> None:
 def test_a_full_run_says_when_to_ask_again() -> None:
     run = DrivenRun(world=2, is_fixed_world=True, dataset_size=10)
     run.join("a", "b")
-    assert run.tell(events.Join("c", "c")) == events.Full(20.0)
+    assert run.tell(events.Join("c", "c")) == events.Full(20.0, "the run has as many workers as it can have")
     run.tell(events.Leave("a"))
     assert run.tell(events.Join("c", "c")) == events.Welcome(0, Version(1, 0))
 
@@ -222,7 +222,8 @@ def test_all_members_learn_the_end() -> None:
     assert run.run.is_over
     assert not run.run.is_known_by_all
     for worker in "ab":
-        assert run.tell(events.Pull(worker)) == events.Over("all 1 rounds are done", False)
+        assert run.tell(events.Pull(worker, Version(1, 0))) == events.Over("all 1 rounds are done", False)
+        assert run.tell(events.Pull(worker)) == events.Serve(Version(1, 1)), "the last step is for all"
     assert run.push("a", Version(1, 0)) == events.AlreadyCounted()
     assert isinstance(run.push("a"), events.Over)
     for worker in "ab":
@@ -242,11 +243,84 @@ def test_a_restart_begins_a_timeline() -> None:
     answer = again.push("a", Version(1, 1))
     assert isinstance(answer, events.Stale)
     assert answer.next == Version(2, 1)
+    assert again.push("a", Version(1, 0)) == events.AlreadyCounted(), "the weights have it"
     assert again.tell(events.Pull("b", Version(1, 1))) == events.Serve(Version(2, 1))
     # A quorum of one is here: later rounds do not wait for the world.
     assert again.phase == "open"
     over = DrivenRun(run.run.snapshot(), world=2, rounds=1)
     assert over.run.is_over
+
+
+def test_a_push_that_no_step_has_used_is_not_in_the_file() -> None:
+    run = DrivenRun(world=2, mode="async", buffer=2, rounds=9)
+    run.join("a", "b", "c")
+    run.push("a")
+    run.push("b")
+    run.push("c")
+    run.tell(events.Applied())
+    run.tell(events.Leave("b"))
+    snapshot = run.one(events.Save).snapshot if run.all(events.Save) else run.run.snapshot()
+    for _ in range(2):
+        again = DrivenRun(snapshot, world=2, mode="async", buffer=2, rounds=9)
+        assert isinstance(again.push("c", Version(1, 0)), events.Stale), "its step is lost"
+        # One that is gone joins with a new id, and the others too: sessions end with a server.
+        for old, new in (("a", "a2"), ("b", "b2")):
+            assert isinstance(again.tell(events.Join(new, old, old)), events.Welcome)
+            assert again.push(new, Version(1, 0)) == events.AlreadyCounted()
+        snapshot = again.run.snapshot()
+
+
+def test_a_worker_that_is_started_again_gets_its_own_rank() -> None:
+    """Its samples go by its rank: with another one they are trained on twice, and its own never."""
+    run = DrivenRun(world=2, lease_s=9.0)
+    run.join("a", "b")
+    assert run.tell(events.Leave("a"))
+    run.wait(10.0)
+    assert run.tell(events.Join("b2", "b", process="p")) == events.Welcome(1, Version(1, 0)), "both are gone"
+    run.tell(events.Join("a2", "a", process="q"))
+    run.tell(events.Seen("a2"), 1.0)
+    run.tell(events.Seen("b2"))
+    # Killed, and started again at once: its lease has not ended.
+    answer = run.tell(events.Join("b3", "b", process="r"), 1.0)
+    assert isinstance(answer, events.Full)
+    assert '"b" (rank 1)' in answer.why
+    run.wait(7.0, "a2")
+    answer = run.tell(events.Join("b4", "b", process="r"))
+    assert isinstance(answer, events.Full)
+    assert '"a"' not in answer.why, "it lives"
+    run.wait(3.0, "a2")
+    assert run.tell(events.Join("b5", "b", process="r")) == events.Welcome(1, Version(1, 0))
+
+
+def test_a_worker_beyond_the_world_is_one_once_the_world_lives() -> None:
+    run = DrivenRun(world=2, lease_s=9.0)
+    run.join("a", "b")
+    assert isinstance(run.tell(events.Join("c", "a", process="p"), 1.0), events.Full)
+    run.wait(2.0, "a", "b")
+    assert run.tell(events.Join("c2", "a", process="p")) == events.Welcome(2, Version(1, 0))
+    # Its rank is free once more, but one of the world is, too: that one has samples of its own.
+    run.tell(events.Leave("c2"))
+    run.tell(events.Leave("b"))
+    assert run.tell(events.Join("c3", "a", process="r")) == events.Welcome(1, Version(1, 0))
+
+
+def test_attempts_to_join_are_bounded() -> None:
+    run = DrivenRun(world=1)
+    run.join("a")
+    for number in range(1100):
+        assert isinstance(run.tell(events.Join(f"w{number}", "w", process=f"p{number}")), events.Full)
+    assert len(run.run._state.members._attempts) == 1024
+
+
+def test_a_member_of_a_run_that_is_over_joins_for_the_last_weights() -> None:
+    run = DrivenRun(world=1, rounds=1)
+    run.join("a")
+    run.round("a")
+    again = DrivenRun(run.run.snapshot(), world=1, rounds=1)
+    assert again.run.is_over
+    assert isinstance(again.tell(events.Join("new", "new")), events.Over)
+    assert again.tell(events.Join("a2", "a", "a")) == events.Welcome(0, Version(2, 1))
+    assert again.tell(events.Pull("a2")) == events.Serve(Version(2, 1))
 
 
 def test_gone_members_are_bounded() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,26 +13,30 @@ import torch
 from raw_client import job_of, small_model
 from torch import nn, optim
 
-from softs_fast.errors import ConfigError, EndpointInUse
+from softs_fast.durable import write_file, write_sealed
+from softs_fast.errors import ConfigError, DamagedError, EndpointInUse
 from softs_fast.paramserver.rounds.events import Version
 from softs_fast.paramserver.rounds.leases import LaneRecord, Range
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.rounds.snapshot import MemberRecord, Snapshot
 from softs_fast.paramserver.server.evaluation import Evaluation
-from softs_fast.paramserver.server.files import write_atomically, write_bytes
+from softs_fast.paramserver.server.model_file import read_model, write_model
 from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
 from softs_fast.paramserver.server.owner_file import OwnerAccess, owner_path, read_owner, write_owner
+from softs_fast.paramserver.server.plain import decode_state
 from softs_fast.paramserver.server.server import Server
 from softs_fast.paramserver.server.state_file import (
     Saved,
+    before_path,
     load_state,
     new_state,
     save_state,
 )
 from softs_fast.paramserver.server.tls import certificate_pin, server_context
 from softs_fast.paramserver.server.trainer import Trainer
+from softs_fast.paramserver.wire import answers
 from softs_fast.paramserver.wire.invite import Invite
-from softs_fast.paramserver.wire.messages import Counted, RunConfig
+from softs_fast.paramserver.wire.messages import Counted, RunConfig, Status
 
 SNAPSHOT = Snapshot(
     timeline=3,
@@ -75,31 +81,73 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"PK\x03\x04" + bytes(100)])
 def test_what_is_no_state_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "s"
-    write_bytes(path, data)
-    with pytest.raises(ConfigError, match=r"cannot be read|more than tensors"):
+    write_file(path, data)
+    with pytest.raises(ConfigError, match="expected 'softs-fast file 1 paramserver'"):
         load_state(path)
 
 
 def test_a_state_with_code_is_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    torch.save({"format": Path}, path)
-    path.chmod(0o600)
-    with pytest.raises(ConfigError, match="more than tensors and numbers"):
+    write_sealed(path, "paramserver", lambda file: torch.save({"snapshot": Path}, file))
+    with pytest.raises(ConfigError, match="cannot be read as a state"):
         load_state(path)
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+def two_states(path: Path) -> None:
+    for version in (7, 8):
+        save_state(path, replace(saved(), snapshot=replace(SNAPSHOT, version=version)))
+
+
+@pytest.mark.parametrize("kind", ["altered", "cut", "emptied", "missing"])
+def test_the_newest_whole_state_is_used_and_people_are_told(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "s"
-    write_bytes(path, b"old")
+    two_states(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    if kind == "missing":
+        path.unlink()
+    else:
+        path.write_bytes({"altered": data, "cut": data[:-1], "emptied": b""}[kind])
+    found = load_state(path)
+    assert found is not None
+    assert found.snapshot is not None
+    assert found.snapshot.version == 7
+    assert str(path) in found.trouble
+    assert str(before_path(path)) in found.trouble
+    # The next ones are written beside the whole one, which stays until a newer one is whole.
+    save_state(path, replace(saved(), snapshot=replace(SNAPSHOT, version=9)))
+    assert load_state(path).snapshot.version == 9  # type: ignore[union-attr]
+    path.unlink()
+    assert load_state(path).snapshot.version == 7  # type: ignore[union-attr]
 
-    def fail(file: object) -> None:
-        file.write(b"half")  # type: ignore[attr-defined]
-        raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, fail)
-    assert path.read_bytes() == b"old"
-    assert [one.name for one in tmp_path.iterdir()] == ["s"]
+def test_states_that_are_both_altered_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    two_states(path)
+    for one in (path, before_path(path)):
+        data = bytearray(one.read_bytes())
+        data[-1] ^= 1
+        one.write_bytes(data)
+    with pytest.raises(
+        ConfigError, match=rf"state file {path} is damaged.*state file {before_path(path)} is damaged"
+    ):
+        load_state(path)
+    assert path.exists()
+
+
+def test_a_server_tells_that_it_goes_on_from_the_file_before(serve, enter, tmp_path: Path) -> None:
+    """Its timeline is in both files before a worker sees it, so no later server begins the same one."""
+    serve().close()
+    (tmp_path / "s.state").unlink()
+    second = serve()
+    assert second.status().timeline == 2
+    second.close()
+    (tmp_path / "s.state").write_bytes(b"")
+    third = serve()
+    assert third.status().timeline == 3
+    client = enter(third)
+    told = client.ask("GET", f"{answers.STATUS}?since=-1").record(Status).log
+    assert any("which is one file older" in one for one in told)
 
 
 def test_a_server_needs_its_file_to_start(tmp_path: Path) -> None:
@@ -188,7 +236,7 @@ def test_a_restart_with_another_optimizer_ends_and_the_file_stays(serve, enter, 
     assert found.snapshot is not None
     assert found.trainer is not None
     assert (found.snapshot.timeline, found.snapshot.version) == (2, 1)
-    assert len(found.trainer["optimizer"]["param_groups"]) == 1
+    assert len(decode_state(found.trainer["optimizer"])["param_groups"]) == 1
     assert not (tmp_path / "o.pth").exists()
 
 
@@ -220,6 +268,34 @@ def test_the_best_file_and_an_early_end(serve, enter, tmp_path: Path) -> None:
     assert torch.allclose(best["0.weight"] - last["0.weight"], torch.full((3, 4), 0.2))
 
 
+def test_a_state_knows_the_result_of_its_version(serve, enter, tmp_path: Path) -> None:
+    """Else a later server takes a worse one for the best, and writes it over the best file."""
+    server = serve(job_of(evaluate=lambda module: 0.5), options={"evaluate_every": 1})
+    client = enter(server)
+    client.push(client.frame())
+    assert client.pull("1.0", 20.0).status == 200
+    give_up = time.monotonic() + 45.0
+    while (found := load_state(tmp_path / "s.state")).snapshot.version < 1:  # type: ignore[union-attr]
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert found.best == (0.5, 0)  # type: ignore[union-attr]
+
+
+def test_a_run_that_got_no_better_is_over_for_later_servers(serve, enter, tmp_path: Path) -> None:
+    job = job_of(evaluate=lambda module: 0.5)
+    options = {"evaluate_every": 1, "stop_after": 2}
+    first = serve(job, options=options)
+    client = enter(first)
+    for version in range(3):
+        client.push(client.frame(version=(1, version)))
+        client.pull(f"1.{version}", 20.0)
+    assert first.wait(45.0)
+    model = torch.load(tmp_path / "o.pth", weights_only=True)
+    again = serve(job, options=options)
+    assert again.wait(45.0)
+    assert torch.equal(torch.load(tmp_path / "o.pth", weights_only=True)["0.weight"], model["0.weight"])
+
+
 def test_lower_may_be_better(tmp_path: Path) -> None:
     results = iter([2.0, 1.0, float("nan"), 3.0])
     trainer = Trainer(job_of(evaluate=lambda module: next(results)))
@@ -240,6 +316,29 @@ def test_safetensors(tmp_path: Path) -> None:
     assert "version 1.3" in Evaluation(options).finish(Version(1, 3), trainer)
     loaded = load_file(tmp_path / "o.safetensors")
     small_model().load_state_dict(loaded)
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_a_flipped_bit_of_the_trained_model_is_refused_by_name(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"o.{suffix}"
+    module = nn.Linear(64, 64)
+    write_model(path, module, suffix == "safetensors")
+    for name, one in read_model(path).items():
+        assert torch.equal(one, module.state_dict()[name])
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedError, match=str(path)):
+        read_model(path)
+
+
+def test_a_file_of_weights_from_elsewhere_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.pth"
+    torch.save({"w": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
+    assert read_model(path)["w"].tolist() == [1.0, 1.0]
+    path.write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match="is no file of weights"):
+        read_model(path)
 
 
 # --- Secrets ---

@@ -100,13 +100,14 @@ def expected(number: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("point", "number"),
     [
-        # The first file, of the start, is call 1; each file syncs twice, the file and the folder.
+        # Two files of the start come first; each one renames three times, the very first twice, and has three syncs.
         ("step:3", 2),
-        ("write:4", 2),
-        ("fsync:7", 2),
-        ("replace:4", 2),
-        ("synced:4", 3),
-        ("fsync:8", 3),
+        ("write:5", 2),
+        ("fsync:13", 2),
+        # The newest file has become the one before, and there is no newest one.
+        ("replace:15", 2),
+        ("synced:14", 3),
+        ("fsync:15", 3),
     ],
 )
 def test_a_killed_server_goes_on_where_its_file_is(
@@ -127,6 +128,9 @@ def test_a_killed_server_goes_on_where_its_file_is(
     assert again.join(old_id=client.id).status == 200
     assert again.joined is not None
     assert (again.joined.timeline, again.joined.version, again.joined.rank) == (2, number, 0)
+    assert push(again, (1, number - 1)).record(Counted).again, (
+        "the file names the pushes that its weights contain"
+    )
     stale = push(again, (1, number))
     assert stale.status == 409
     assert stale.record(Stale).timeline == 2
@@ -175,7 +179,9 @@ def test_a_full_disk_is_said_and_survived(process: ServerProcess) -> None:
     with pytest.raises(urllib.error.HTTPError, match="503"):
         urllib.request.urlopen(f"{client.invite.url}/healthz", timeout=45)
     assert (process.folder / "s.state").stat().st_mtime_ns == before
-    assert sorted(one.name for one in process.folder.iterdir()) == ["s.state"], "no half file is left"
+    assert sorted(one.name for one in process.folder.iterdir()) == ["s.state", "s.state.before"], (
+        "no half file is left"
+    )
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     push(client, (1, 1))
     while "cannot be written" in (now := status()).waiting_for:

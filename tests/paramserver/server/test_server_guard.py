@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import select
 import socket
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,9 +20,10 @@ from softs_fast.paramserver.server.budget import Budget
 from softs_fast.paramserver.server.control import OwnerClient
 from softs_fast.paramserver.server.exchange import Refusal
 from softs_fast.paramserver.server.guard import GuardedProtocol, Limits
-from softs_fast.paramserver.server.options import TlsFiles
+from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
 from softs_fast.paramserver.server.owner_file import OwnerAccess
 from softs_fast.paramserver.server.server import Server
+from softs_fast.paramserver.server.service import Service
 from softs_fast.paramserver.server.sessions import Sessions, owner_key
 from softs_fast.paramserver.server.state_file import load_state
 from softs_fast.paramserver.wire import answers
@@ -121,13 +124,38 @@ def test_the_budget_fills_again() -> None:
         budget.check()
 
 
-def test_counters_of_the_owner_only_grow() -> None:
+def test_the_server_gives_the_counters_of_the_owner() -> None:
+    """A program whose clock is a day ahead must not keep the others out, and a restart must not take an old request."""
     sessions = Sessions(bytes(32), bytes(16), bytes(32))
-    assert [sessions.take(sessions.owner, n) for n in (5, 5, 4, 900, 6)] == [True, False, False, True, False]
+    first = sessions.owner_n
+    taken = [sessions.take(sessions.owner, n) for n in (first, first, first + 900, first - 1, first + 1)]
+    assert taken == [True, False, False, False, True]
+    again = Sessions(bytes(32), bytes(16), bytes(32))
+    assert not again.take(again.owner, first)
     sessions.begin("w", bytes(16))
     assert len(sessions) == 1
     sessions.keep(lambda worker: False)
     assert sessions.find("w") is None
+
+
+def test_a_server_stays_while_it_sends_the_last_weights() -> None:
+    """A model may take longer on a slow link than the server lingers for workers that are gone."""
+
+    async def main() -> None:
+        service = Service.__new__(Service)
+        service.options = ServerOptions(linger_s=0.2)
+        ended = asyncio.Event()
+        ended.set()
+        service.driver = SimpleNamespace(ended=ended, failure=None)  # type: ignore[assignment]
+        service.run = SimpleNamespace(is_known_by_all=False)  # type: ignore[assignment]
+        service._state = SimpleNamespace(tasks={"an answer"})
+        waits = asyncio.create_task(service.wait())
+        done, _ = await asyncio.wait([waits], timeout=0.5)
+        assert not done
+        service._state.tasks.clear()
+        await asyncio.wait_for(waits, 45.0)
+
+    asyncio.run(main())
 
 
 # --- TLS, and the owner ---

@@ -77,6 +77,30 @@ def test_a_push_is_read_as_it_was_written(codec: Codec, planes: bool) -> None:
 
 
 @pytest.mark.parametrize("planes", [False, True])
+@pytest.mark.parametrize("has_buffers", [False, True])
+@pytest.mark.parametrize("codec", [Codec.F32, Codec.BF16, Codec.INT8, Codec.TOP_K])
+def test_a_push_says_which_parameters_have_no_gradient(codec: Codec, has_buffers: bool, planes: bool) -> None:
+    sent = contents() if has_buffers else Contents(contents().parameters)
+    sent.parameters[MANIFEST.parameter_slices[1]] = 0
+    sent.present = (True, False)
+    frame = push(sent, codec, planes=planes, k=100)
+    read = receive(frame)
+    assert read.present == (True, False)
+    whole = receive(push(replace(sent, present=None), codec, planes=planes, k=100))
+    assert whole.present is None
+    assert torch.equal(read.parameters, whole.parameters)
+    assert (read.integers is not None) == has_buffers
+    if has_buffers:
+        assert torch.equal(read.integers, sent.integers)  # type: ignore[arg-type]
+    if not planes:
+        payload = bytearray(frame.payload)
+        payload[-1] = 2
+        header = replace(frame.header, digest=hashlib.sha256(payload).digest())
+        with pytest.raises(WireError, match="a byte other than 0 and 1"):
+            decode_payload(header, payload, MANIFEST)
+
+
+@pytest.mark.parametrize("planes", [False, True])
 def test_weights_travel_as_what_changed(planes: bool) -> None:
     before, after = contents(1), contents(2)
     after.parameters = before.parameters + 1e-3 * after.parameters

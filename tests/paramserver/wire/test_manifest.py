@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import re
 import tracemalloc
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from softs_fast.errors import ConfigError, WireError
+from softs_fast.paramserver.wire.frame import check_header, decode_payload, encode_frame
+from softs_fast.paramserver.wire.header import Codec, Kind
 from softs_fast.paramserver.wire.limits import MAX_MANIFEST_BYTES
 from softs_fast.paramserver.wire.manifest import Entry, Manifest
+from softs_fast.paramserver.wire.tensors import first_not_finite, load_into, of_module
 
 MODEL = Manifest((Entry("w", "float32", (2, 3)), Entry("b", "float32", (3,))), (Entry("n", "int64", ()),))
 
@@ -42,12 +47,22 @@ def test_only_what_is_trained_or_kept_travels() -> None:
     ]
 
 
+def holding(tensor: Tensor) -> nn.Module:
+    module = nn.Linear(2, 2)
+    module.weight = nn.Parameter(tensor)
+    return module
+
+
 @pytest.mark.parametrize(
     ("module", "text"),
     [
         (nn.ReLU(), "nothing to train"),
-        (nn.Linear(2, 2, dtype=torch.complex64), "weight is complex64"),
-        (nn.LazyLinear(3), "has no shape yet"),
+        (nn.Linear(2, 2, dtype=torch.complex64), '"weight" is complex64'),
+        (nn.LazyLinear(3), "not initialized"),
+        (nn.Linear(2, 2, device="meta"), '"weight" is on the meta device'),
+        (holding(torch.ones(2).to(torch.float8_e4m3fn)), '"weight" is float8_e4m3fn'),
+        (holding(torch.ones(1, 2).expand(3, 2)), '"weight" is .* elements share memory'),
+        (holding(torch.eye(2).to_sparse()), '"weight" is of layout sparse_coo'),
     ],
 )
 def test_modules_that_cannot_travel_are_refused(module: nn.Module, text: str) -> None:
@@ -126,3 +141,59 @@ def test_a_changed_manifest_is_refused_or_another(at: int, byte: int, cut: int) 
             continue
         assert read.encoded == changed
         assert (read == MODEL) == (changed == MODEL.encoded)
+
+
+def test_a_sharded_model_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a DTensor, `local_tensor` returns another tensor, which is the shard of this process."""
+    monkeypatch.setattr(
+        "softs_fast.paramserver.wire.manifest.local_tensor", lambda name, tensor, **more: tensor.detach()
+    )
+    with pytest.raises(ConfigError, match='parameter "weight" is a DTensor'):
+        Manifest.of(nn.Linear(2, 2))
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("codec", [Codec.F32, Codec.BF16, Codec.INT8, Codec.TOP_K])
+def test_tensors_of_no_length_travel(codec: Codec) -> None:
+    module = nn.Sequential(nn.Linear(0, 3), nn.Linear(3, 0), nn.Linear(3, 2), nn.BatchNorm1d(0))
+    manifest = Manifest.of(module)
+    sent = of_module(module, manifest)
+    frame = encode_frame(
+        sent,
+        kind=Kind.GRADIENT,
+        codec=codec,
+        job=bytes(16),
+        manifest=manifest,
+        timeline=1,
+        version=0,
+        samples=1,
+        k=11,
+    )
+    check_header(frame.header, manifest, bytes(16))
+    found = decode_payload(frame.header, frame.payload, manifest)
+    assert torch.allclose(found.parameters.float(), sent.parameters, atol=0.01)
+    load_into(module, manifest, replace(found, parameters=found.parameters.float()))
+    assert first_not_finite(found, manifest) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda one: setattr(one, "weight", nn.Parameter(torch.ones(2, 3))),
+            r"has the shape \[2, 3\], expected \[3, 2\]",
+        ),
+        (lambda one: setattr(one.weight, "data", torch.ones(2)), r"has the shape \[2\], expected"),
+        (lambda one: nn.utils.parametrizations.weight_norm(one), "is missing from the module"),
+        (lambda one: one.to("meta"), "is on the meta device"),
+    ],
+)
+def test_tensors_that_a_module_has_replaced_are_refused_by_name(change: Any, text: str) -> None:
+    """A copy would broadcast, or mix up elements."""
+    module = nn.Linear(2, 3)
+    manifest = Manifest.of(module)
+    before = of_module(module, manifest)
+    change(module)
+    for use in (lambda: of_module(module, manifest), lambda: load_into(module, manifest, before)):
+        with pytest.raises(ConfigError, match=f'parameter "weight" {text}'):
+            use()

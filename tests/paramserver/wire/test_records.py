@@ -158,3 +158,32 @@ def test_exact_pushes_have_no_residual() -> None:
     assert feedback.residual is None
     feedback.encode(torch.ones(4))
     feedback.encode(torch.ones(4))
+
+
+@pytest.mark.parametrize("codec", [Codec.BF16, Codec.INT8, Codec.TOP_K])
+def test_what_was_left_out_waits_for_a_gradient(codec: Codec) -> None:
+    """A parameter without a gradient gets none, so nothing of it may be sent, and nothing may be lost."""
+    feedback, absent = ErrorFeedback(512, codec), [slice(256, 512)]
+    first = torch.linspace(1, 3, 512)
+    feedback.encode(first, k=8)
+    feedback.commit()
+    assert feedback.residual is not None
+    left = feedback.residual[256:].clone()
+    assert left.any()
+    feedback.encode(torch.zeros(512), k=8)
+    feedback.abort()
+    present = torch.cat([first[:256], torch.zeros(256)])
+    for _ in range(2):
+        sent = decode_vector(feedback.encode(present, k=8, absent=absent), codec, 512)
+        feedback.commit()
+        assert not sent[256:].any()
+        assert torch.equal(feedback.residual[256:], left)
+    # With an exact codec too, what is left goes with the first gradient.
+    feedback.codec = Codec.F32
+    feedback.encode(present, absent=absent)
+    feedback.commit()
+    assert torch.equal(feedback.residual[256:], left)
+    sent = decode_vector(feedback.encode(torch.zeros(512)), Codec.F32, 512)
+    feedback.commit()
+    assert torch.equal(sent[256:], left)
+    assert feedback.residual is None

@@ -64,6 +64,11 @@ def other_weights() -> nn.Module:
     return module
 
 
+def last_of(server: FakeServer, pull: str) -> Tensor:
+    last = server.contents.parameters
+    return last if pull == "f32" else last.bfloat16().float()
+
+
 @pytest.mark.parametrize("pull", ["f32", "bf16"])
 def test_steps_are_those_of_one_process(pull: str) -> None:
     config = RunConfig(target=5, batch_size=8, codec="f32", planes=False, pull=pull)  # type: ignore[arg-type]
@@ -77,6 +82,8 @@ def test_steps_are_those_of_one_process(pull: str) -> None:
             assert optimizer.counts.counted == 5
             assert optimizer.summary is not None
             assert optimizer.summary.version == 5
+            # No gradient was computed for nothing, and the last step is here.
+            assert torch.equal(weights(module), last_of(server, pull))
             with pytest.raises(ConfigError, match="the run is over at version 5"):
                 optimizer.step(closure_of(module, optimizer))
         expected = alone(5)
@@ -177,6 +184,48 @@ def test_absent_and_sparse_gradients() -> None:
         optimizer.step()
         changed = (server.contents.parameters - before).nonzero().reshape(-1).tolist()
         assert changed == [2, 3]
+
+
+def two_heads() -> nn.Module:
+    torch.manual_seed(2)
+    return nn.ModuleDict({"used": nn.Linear(3, 1, bias=False), "idle": nn.Linear(3, 1, bias=False)})
+
+
+@pytest.mark.parametrize("local_steps", [0, 2])
+def test_a_push_says_which_parameters_have_no_gradient(local_steps: int) -> None:
+    config = RunConfig(target=3, batch_size=8, codec="f32", planes=False, local_steps=local_steps)
+    module = two_heads()
+    given: list[tuple[bool, ...] | None] = []
+    with (
+        FakeServer(two_heads(), config, lr=1.0) as server,
+        RemoteOptimizer(module, server.invite, OPTIONS, local=torch.optim.SGD) as optimizer,
+    ):
+        for number in range(3 * max(1, local_steps)):
+            optimizer.zero_grad()
+            # The idle head is used in one step alone: that of the first push, or the first local one of the second push.
+            heads = ["used"] if number != local_steps else ["used", "idle"]
+            sum(module[head](X).mean() for head in heads).backward()  # type: ignore[union-attr]
+            optimizer.step()
+        given = [contents.present for contents in server.pushes]
+    first = None if local_steps == 0 else (True, False)
+    assert given == [first, (True, False) if local_steps == 0 else None, (True, False)]
+
+
+def test_parameters_that_are_replaced_are_refused_by_name() -> None:
+    """Their gradients would be in tensors that nobody sends, and zeros would be sent."""
+    module = linear()
+    with FakeServer(linear(), CONFIG) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
+        # Another dtype is none of these: the tensors are the same, and travel as float32.
+        module.bfloat16()
+        nn.functional.mse_loss(module(X.bfloat16()), Y.bfloat16()).backward()
+        optimizer.step()
+        assert optimizer.counts.counted == 1
+        assert torch.equal(weights(module), server.contents.parameters.bfloat16())
+        module.load_state_dict(linear().state_dict(), assign=True)
+        nn.functional.mse_loss(module(X), Y).backward()
+        with pytest.raises(ConfigError, match='"weight" was replaced after this optimizer was made'):
+            optimizer.step()
+        assert len(server.frames) == 1
 
 
 def test_a_scaler_and_clipping_work() -> None:

@@ -32,11 +32,13 @@ class Join:
         worker: a new id.
         name: for people.
         before: the id that it had, or None.
+        process: Name of the process, the same for all its attempts to join; "" if it is not known.
     """
 
     worker: str
     name: str
     before: str | None = None
+    process: str = ""
 
 
 @dataclass(frozen=True)
@@ -210,9 +212,10 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Full:
-    """There are as many members as there can be; ask again after some time."""
+    """There is no rank for the process now; ask again after some time."""
 
     retry_s: float
+    why: str
 
 
 @dataclass(frozen=True)
@@ -335,7 +338,7 @@ class Share:
         worker: its id.
         base: the weights that it was computed with.
         samples: in it.
-        weight: factor of its values; the sum of all is divided by nothing more.
+        weight: Factor of its values; the step divides the sum of all by its `divisor`, so that nothing is rounded twice.
         loss: mean loss of the samples; None if it is not known.
         content: the number under which the frame is kept.
     """
@@ -357,14 +360,13 @@ class Apply:
         version: of the weights so far.
         shares: the pushes.
         rate_factor: of the learning rate.
-        trim: values of each element that are left out on each side, and all others weigh alike; None: none, and the weights
-            of the pushes hold.
+        divisor: Divisor of the sum of all pushes.
     """
 
     version: Version
     shares: tuple[Share, ...]
     rate_factor: float
-    trim: int | None = None
+    divisor: float
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,7 +12,7 @@ from .options import MAX_TEXT
 
 __all__ = ["Member", "Members"]
 
-#: Members that are gone and may still ask, at most.
+#: Members that are gone and may still ask, and processes that try to join, at most.
 _MAX_GONE = 1024
 #: Versions for which a member's pushes were counted, at most.
 _MAX_COUNTED = 64
@@ -78,6 +78,8 @@ class Members:
         self._capacity = capacity
         self._lease_s = lease_s
         self._by_id: dict[str, Member] = {}
+        #: When each process that has no rank yet has first tried to join.
+        self._attempts: OrderedDict[str, float] = OrderedDict()
         self.banned: set[str] = set()
 
     def __iter__(self) -> Iterator[Member]:
@@ -102,12 +104,26 @@ class Members:
         """Return the members that are not gone."""
         return [one for one in self if one.state != "gone"]
 
-    def add(self, worker: str, name: str, now_s: float, before: Member | None = None) -> Member | None:
+    def add(
+        self, worker: str, name: str, now_s: float, before: Member | None = None, world: int = 0
+    ) -> Member | None:
         """Make a member, with the rank that it had before if that is free; None if there is no rank.
 
-        Of members that never made a request after their join, the oldest makes room if there is no rank else.
+        A new process gets the rank of the last member of its name that is gone: it may be that one, started again. Ranks
+        of the world go first. Of members that never made a request after their join, the oldest makes room if there is
+        no rank else.
+
+        Args:
+            worker: Id of the new member.
+            name: Name of it, for people.
+            now_s: Time of its join.
+            before: Member that it was before, if it knows.
+            world: Ranks that must not stay free.
         """
-        rank = self._free_rank(None if before is None else before.rank)
+        wanted = before.rank if before is not None else self._last_rank_of(name)
+        if wanted is not None and wanted >= world and self.has_room(world):
+            wanted = None
+        rank = self._free_rank(wanted)
         if rank is None:
             ghost = next((one for one in self if one.state == "joining" and not one.can_return), None)
             if ghost is None:
@@ -118,6 +134,32 @@ class Members:
         if before is not None:
             member.counted.extend(before.counted)
         return member
+
+    def unproven(self, process: str, world: int, now_s: float) -> list[Member]:
+        """Return the members of the world that may be gone, if a process that joins would get a rank above the world.
+
+        One of them may be the life of the process before a restart, whose samples nobody else has. Each is alive if it
+        asks for something after the first attempt to join, and gone after its lease.
+
+        Args:
+            process: Name of the process; "" if it is not known, and then it waits for nobody.
+            world: Ranks that have samples of their own.
+            now_s: Time of this attempt.
+        """
+        if not process or self.has_room(world):
+            return []
+        since_s = self._attempts.setdefault(process, now_s)
+        self._attempts.move_to_end(process)
+        if len(self._attempts) > _MAX_GONE:
+            self._attempts.popitem(last=False)
+        found = [one for one in self.present() if one.rank < world and one.seen_s <= since_s]
+        if not found:
+            del self._attempts[process]
+        return found
+
+    def has_room(self, world: int) -> bool:
+        """Return whether a rank below the world is free."""
+        return len({one.rank for one in self.present() if one.rank < world}) < world
 
     def restore(self, member: Member) -> None:
         """Add a member of a server before this one."""
@@ -161,6 +203,11 @@ class Members:
             if not one.is_behind and one.id not in excluded
         )
         return min(clocks, default=None)
+
+    def _last_rank_of(self, name: str) -> int | None:
+        """Return the rank of the last member of a name that is gone: its process may have been started again."""
+        found = [one.rank for one in self if one.state == "gone" and one.name == name[:MAX_TEXT]]
+        return found[-1] if found else None
 
     def _free_rank(self, wanted: int | None) -> int | None:
         """Return the wanted rank if it is free, else the least free one; None if there is none."""

@@ -8,8 +8,6 @@ from functools import cached_property
 from typing import Literal
 
 from ...errors import ConfigError
-from . import aggregation
-from .aggregation import Aggregate
 
 __all__ = ["MAX_SAMPLES", "MAX_TEXT", "MAX_WORKERS", "Mode", "RunOptions"]
 
@@ -41,9 +39,6 @@ class RunOptions:
         buffer: see `mode`.
         max_age: see `mode`.
         scale_by_world: multiply the learning rate of a round of `bsp` by the number of workers that were averaged.
-        aggregate: `mean`: by samples. `median`, `trimmed`: of each element, without the extreme values; each push of a round
-            then counts alike.
-        trim: values that `trimmed` leaves out on each side.
         lease_s: a member that is silent for so long is removed.
         dataset_size: samples of an epoch; 0: the server hands out none.
         epochs: of the data, at most; None for any number.
@@ -65,8 +60,6 @@ class RunOptions:
     buffer: int = 1
     max_age: int = 16
     scale_by_world: bool = True
-    aggregate: Aggregate = "mean"
-    trim: int = 1
     lease_s: float = 20.0
     dataset_size: int = 0
     epochs: int | None = None
@@ -101,8 +94,6 @@ class RunOptions:
             raise ConfigError(
                 f"max_workers of the run is {self.max_workers}; need {self.world} or more, its world"
             )
-
-        aggregation.check(self.aggregate, self.trim, self.mode, self.needed)
 
     @cached_property
     def needed(self) -> int:

@@ -51,6 +51,10 @@ class Policy(Protocol):
         """Return pushes with their weights, in the order of the sum."""
         ...
 
+    def divisor(self, batch: list[Contribution]) -> float:
+        """Return the divisor of that sum."""
+        ...
+
     def close_s(self) -> float | None:
         """Return the time, without pauses, at which `due` changes by itself."""
         ...
@@ -122,9 +126,11 @@ class Barrier:
         return pending if is_enough else []
 
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
-        total = sum(one.samples for one in batch)
         ordered = sorted(batch, key=lambda one: (one.rank, one.member.id))
-        return tuple(one.share(one.samples / total) for one in ordered)
+        return tuple(one.share(one.samples) for one in ordered)
+
+    def divisor(self, batch: list[Contribution]) -> float:
+        return sum(one.samples for one in batch)
 
     def close_s(self) -> float | None:
         if self._state.phase == "grace":
@@ -204,6 +210,9 @@ class BoundedLead:
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
         return tuple(one.share(1.0) for one in batch)
 
+    def divisor(self, batch: list[Contribution]) -> float:
+        return 1.0
+
     def close_s(self) -> float | None:
         return None
 
@@ -248,12 +257,12 @@ class BufferedAge:
         return self._state.pending[: self.need()]
 
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
-        # Divided by the samples, not by the weights, so that age makes the step smaller.
-        total = sum(one.samples for one in batch)
         number = self._state.number
-        return tuple(
-            one.share(one.samples / total / math.sqrt(1 + number - one.base.number)) for one in batch
-        )
+        return tuple(one.share(one.samples / math.sqrt(1 + number - one.base.number)) for one in batch)
+
+    def divisor(self, batch: list[Contribution]) -> float:
+        # The samples, not the weights, so that age makes the step smaller.
+        return sum(one.samples for one in batch)
 
     def close_s(self) -> float | None:
         return None

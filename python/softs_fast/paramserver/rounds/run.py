@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from .aggregation import trim_of
 from .events import (
     Action,
     AlreadyCounted,
@@ -58,6 +57,8 @@ __all__ = ["Run"]
 
 #: A machine that is run so much later than it asked for could not see any request in that time.
 _LATE_S = 1.0
+#: Names in a text, at most.
+_MOST_NAMES = 5
 
 
 class Run:
@@ -249,20 +250,30 @@ class Run:
         banned = state.members.banned
         if event.name[:MAX_TEXT] in banned or (event.before is not None and event.before in banned):
             return Banned("the owner of the run has removed this worker")
-        if state.over is not None:
-            return Over(*state.over)
         before = None if event.before is None else state.members.find(event.before)
+        if state.over is not None and (before is None or state.over[1]):
+            return Over(*state.over)
         if before is not None and before.state != "gone":
             self._remove(before, "it has joined again", can_return=False)
-        member = state.members.add(event.worker, event.name, state.now_s, before)
+        # Where samples go by leases, ranks decide nothing.
+        is_by_rank = not state.options.dataset_size
+        if is_by_rank and (
+            unproven := state.members.unproven(event.process, state.options.world, state.now_s)
+        ):
+            names = ", ".join(one.title for one in unproven[:_MOST_NAMES])
+            return Full(
+                1.0, f"the run has its {state.options.world} workers, unless one of these is gone: {names}"
+            )
+        member = state.members.add(event.worker, event.name, state.now_s, before, state.options.world)
         if member is None:
-            return Full(state.options.lease_s)
+            return Full(state.options.lease_s, "the run has as many workers as it can have")
         return Welcome(member.rank, state.version)
 
     def _pull(self, member: Member, have: Version | None) -> Answer:
         state = self._state
         if state.over is not None:
-            return Over(*state.over)
+            # A worker that has heard of the end asks once more, for the last weights.
+            return Serve(state.version) if have is None and not state.over[1] else Over(*state.over)
         if state.paused_why is not None or self._policy.holds(member):
             return Hold()
         # A member that has these weights and has not pushed with them has lost its gradient: it would wait for itself.
@@ -433,8 +444,7 @@ class Run:
         state.enter("apply")
         is_scaled = state.options.scale_by_world and state.options.mode == "bsp"
         factor = float(len(batch)) if is_scaled else 1.0
-        trim = trim_of(state.options.aggregate, state.options.trim, len(batch))
-        state.actions.append(Apply(state.version, shares, factor, trim))
+        state.actions.append(Apply(state.version, shares, factor, self._policy.divisor(batch)))
 
     def _commit(self, is_finite: bool) -> None:
         state = self._state

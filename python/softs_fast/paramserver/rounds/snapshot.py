@@ -11,12 +11,23 @@ __all__ = ["MemberRecord", "Snapshot"]
 
 @dataclass(frozen=True)
 class MemberRecord:
-    """A member, when the file was written."""
+    """A member, when the file was written.
+
+    Attributes:
+        id: Its id.
+        name: Its name, for people.
+        rank: Its rank.
+        clock: Its pushes that are in the weights, plus the least of all when it joined.
+        last: Timeline and version of the last of these pushes: one that is sent again is counted, and changes nothing.
+        is_gone: Whether it was gone.
+    """
 
     id: str
     name: str
     rank: int
     clock: int
+    last: tuple[int, int] | None = None
+    is_gone: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,7 @@ class Snapshot:
         version: steps so far.
         has_opened: whether a round has been opened.
         samples: that the steps have used.
-        members: that are not gone.
+        members: Members, and those that are gone and may ask again.
         lanes: samples that no step has used.
         banned: names and ids that the owner has removed.
     """

@@ -111,7 +111,10 @@ class State:
             has_opened=self.has_opened,
             samples=self.samples,
             members=tuple(
-                MemberRecord(one.id, one.name, one.rank, one.applied_clock) for one in self.members.present()
+                MemberRecord(
+                    one.id, one.name, one.rank, one.applied_clock, self._in_weights(one), one.state == "gone"
+                )
+                for one in self.members
             ),
             lanes=self.leases.records(),
             banned=tuple(sorted(self.members.banned)),
@@ -126,4 +129,14 @@ class State:
             member = Member(record.id, record.name, record.rank, self.now_s)
             member.clock = member.applied_clock = record.clock
             member.can_return = True
+            if record.is_gone:
+                member.state = "gone"
+            if record.last is not None:
+                member.counted.append(Version(*record.last))
             self.members.restore(member)
+
+    def _in_weights(self, member: Member) -> tuple[int, int] | None:
+        """Return the base of the last push of a member that a step has used: the only one that may be sent once more."""
+        waiting = {(one.member.id, one.base) for one in (*self.pending, *self.applying)}
+        bases = [one for one in member.counted if (member.id, one) not in waiting]
+        return (bases[-1].timeline, bases[-1].number) if bases else None

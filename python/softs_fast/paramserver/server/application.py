@@ -196,7 +196,7 @@ class Application:
         self._compare(wish.manifest)
         worker_id = secrets.token_hex(8)
         before = self._sessions.latest(wish.instance) or wish.old_id or None
-        answer = self._driver.tell(events.Join(worker_id, wish.name, before))
+        answer = self._driver.tell(events.Join(worker_id, wish.name, before, wish.instance))
         if not isinstance(answer, events.Welcome):
             raise refusal_of(answer, self._driver)
         if len(self._sessions) > 2 * self._driver.run.n_known + 64:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import secrets
 from types import TracebackType
 from typing import Self
 
 from ...errors import ConfigError, PeerLost, WireError
 from ..wire import answers, signing
+from ..wire.answers import Code
 from ..wire.limits import MAX_STATUS_BYTES
 from ..wire.messages import Control, Failure, Status
 from ..wire.records import decode, encode
@@ -16,6 +17,13 @@ from .owner_file import OwnerAccess
 from .sessions import OWNER
 
 __all__ = ["OwnerClient"]
+
+#: Of a control, while other programs of the owner take the counter that the server gave.
+_ATTEMPTS = 5
+
+
+class _UsedError(ConfigError):
+    """The counter of a request is not the next one any more."""
 
 
 class OwnerClient:
@@ -31,7 +39,6 @@ class OwnerClient:
     def __init__(self, access: OwnerAccess) -> None:
         self._access = access
         self._transport = Transport(access.invite)
-        self._n = 0
 
     def status(self, since: int = -1, wait_s: float = 0.0) -> Status | None:
         """Return the status; None if it is still that of `since` after some time.
@@ -51,7 +58,16 @@ class OwnerClient:
             PeerLost: no server answers.
             ConfigError: the server does not take the owner's key, or it cannot be done.
         """
-        self._send("POST", answers.CONTROL, encode(action), 0.0)
+        for n_left in reversed(range(_ATTEMPTS)):
+            status = self.status()
+            assert status is not None
+            try:
+                self._send("POST", answers.CONTROL, encode(action), 0.0, status.next_control)
+                return
+            except _UsedError:
+                # Another program of the owner was first.
+                if not n_left:
+                    raise
 
     def close(self) -> None:
         """Close the connections."""
@@ -67,12 +83,13 @@ class OwnerClient:
         """Close the connections."""
         self.close()
 
-    def _send(self, method: str, target: str, body: bytes, held_s: float) -> bytes:
-        self._n = max(self._n + 1, time.time_ns() // 1_000_000)
+    def _send(self, method: str, target: str, body: bytes, held_s: float, n: int | None = None) -> bytes:
+        # Any counter reads; one that nobody knows before ties the answer to this request.
+        n = secrets.randbits(62) if n is None else n
         mac = signing.request_mac(
-            self._access.key, worker_id=OWNER, method=method, target=target, n=self._n, digested=body
+            self._access.key, worker_id=OWNER, method=method, target=target, n=n, digested=body
         )
-        headers = {"Authorization": str(signing.Authorization(OWNER, self._n, mac))}
+        headers = {"Authorization": str(signing.Authorization(OWNER, n, mac))}
         url = self._access.invite.url
         try:
             response = self._transport.send(method, target, headers, (body,) if body else (), held_s)
@@ -95,4 +112,6 @@ class OwnerClient:
             failure = decode(Failure, data)
         except WireError:
             failure = Failure("", f"{response.status} of another server")
+        if failure.code == Code.REPLAYED:
+            raise _UsedError(f"the server at {url} refuses: {failure.message}")
         raise ConfigError(f"the server at {url} refuses: {failure.message}")

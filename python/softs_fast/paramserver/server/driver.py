@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ...errors import ConfigError
 from ..rounds import events
 from ..rounds.run import Run
 from ..rounds.snapshot import Snapshot
@@ -28,6 +29,8 @@ _log = logging.getLogger("softs_fast.paramserver")
 _Result = TypeVar("_Result")
 #: Lines that a status shows.
 _LOG_LINES = 50
+#: Why a run ends whose evaluations get no better.
+_ENOUGH = "the evaluation gets no better"
 
 #: Actions with which a status becomes another one, or a pull may have another answer.
 _NEWS = (
@@ -96,7 +99,7 @@ class Driver:
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "softs-step")
-        self._saved_version = run.version
+        self._last_snapshot = run.snapshot()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -106,6 +109,9 @@ class Driver:
         self._spawn(self._prepare())
         if self.run.is_over:
             self._spawn(self._end(is_failure=False))
+        elif self.evaluation.is_enough:
+            # So the server before this one has ended.
+            self.tell(events.Stop(_ENOUGH))
         self.tell(events.Tick())
 
     def tell(self, event: events.Event) -> events.Action | None:
@@ -192,11 +198,16 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        await self._wait_for_tasks()
+        # Members may have left since the last file: their ranks are free for others then.
+        if self._last_snapshot != self.run.snapshot() and not self.run.is_over:
+            await self._save(self.run.snapshot())
+            await self._wait_for_tasks()
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _wait_for_tasks(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
-        if self._saved_version != self.run.version and not self.run.is_over:
-            await self._save(self.run.snapshot())
-        await asyncio.to_thread(self._thread.shutdown)
 
     # --- What the machine wants ---
 
@@ -212,8 +223,10 @@ class Driver:
         before = self.weights.now.contents
         began_s = self._loop.time()
         try:
-            is_finite, after = await self._call(
-                lambda: self._trainer.step(shares, action.rate_factor, self._clip_norm, before, action.trim)
+            bad, after = await self._call(
+                lambda: self._trainer.step(
+                    shares, action.rate_factor, action.divisor, self._clip_norm, before
+                )
             )
         except Exception as error:
             if self.failure is not None:
@@ -227,14 +240,20 @@ class Driver:
             return
         version = action.version._replace(number=action.version.number + 1)
         self.weights.commit(Committed(version, after))
-        self.tell(events.Applied(is_finite))
+        if bad is not None:
+            self.note(f"the step after version {action.version} is undone: {bad} is not finite", True)
+        evaluated = None
         if self.evaluation.is_due(version.number):
-            await self._evaluate(version)
+            # Before the file of this version, which then knows the result: a later server must not take a worse one for
+            # the best.
+            evaluated = self._call(lambda: self.evaluation.evaluate(version, self._trainer))
+        self.tell(events.Applied(bad is None))
+        if evaluated is not None:
+            await self._tell_result(version, evaluated)
 
-    async def _evaluate(self, version: events.Version) -> None:
-        """The thread evaluates before its next step."""
+    async def _tell_result(self, version: events.Version, evaluated: asyncio.Future[str | None]) -> None:
         try:
-            text = await self._call(lambda: self.evaluation.evaluate(version, self._trainer))
+            text = await evaluated
         except Exception as error:
             _log.exception("evaluating version %s failed", version)
             self.note(f"evaluating version {version} failed: {type(error).__name__}: {error}", True)
@@ -243,20 +262,33 @@ class Driver:
             self.note(text)
         self.notify()
         if self.evaluation.is_enough and not self.run.is_over:
-            self.tell(events.Stop("the evaluation gets no better"))
+            self.tell(events.Stop(_ENOUGH))
 
     async def _save(self, snapshot: Snapshot) -> None:
         if self.failure is not None:
             return
         saved = self._saved
-        best = self.evaluation.best
         try:
             await self._call(
                 lambda: save_state(
                     self._options.state,
-                    Saved(saved.job, saved.secret, saved.owner, snapshot, self._trainer.state(), best),
+                    Saved(
+                        saved.job,
+                        saved.secret,
+                        saved.owner,
+                        snapshot,
+                        self._trainer.state(),
+                        self.evaluation.best,
+                    ),
                 )
             )
+        except ConfigError as error:
+            self.tell(
+                events.Stop(
+                    f"the state after version {snapshot.version} cannot be saved: {error}", is_failure=True
+                )
+            )
+            return
         except OSError as error:
             self.file_trouble = f"{self._options.state} cannot be written: {error.strerror or error}"
             self.note(
@@ -264,7 +296,7 @@ class Driver:
                 True,
             )
             return
-        self._saved_version = events.Version(snapshot.timeline, snapshot.version)
+        self._last_snapshot = snapshot
         if self.file_trouble is not None:
             self.note(f"{self._options.state} is written again")
         self.file_trouble = None
@@ -281,9 +313,9 @@ class Driver:
         self.ended.set()
         self.notify()
 
-    async def _call(self, what: Callable[[], _Result]) -> _Result:
+    def _call(self, what: Callable[[], _Result]) -> asyncio.Future[_Result]:
         """Run something in the thread, after all that was given to it before."""
-        return await self._loop.run_in_executor(self._thread, what)
+        return self._loop.run_in_executor(self._thread, what)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import torch
-
-from ...errors import ConfigError
 from ..rounds.events import Version
-from .files import write_atomically, write_bytes
+from .model_file import write_model
 from .options import ServerOptions
 from .trainer import Trainer
 
-if TYPE_CHECKING:
-    from torch import nn
-
-__all__ = ["Evaluation", "write_model"]
+__all__ = ["Evaluation"]
 
 
 class Evaluation:
@@ -84,25 +77,3 @@ class Evaluation:
         if best is None:
             return True
         return value < best if self._options.is_lower_better else value > best
-
-
-def write_model(path: Path, module: nn.Module, is_safetensors: bool) -> None:
-    """Write the weights of a module: a state dict by `torch.save`, or safetensors.
-
-    Raises:
-        OSError: the file cannot be written.
-        ConfigError: the package safetensors is not installed.
-    """
-    state = {name: one.detach().contiguous() for name, one in module.state_dict().items()}
-    if not is_safetensors:
-        write_atomically(path, lambda file: torch.save(state, file))
-        return
-    try:
-        from safetensors.torch import save
-    except ImportError as error:
-        raise ConfigError(
-            f"a file of safetensors needs the package: {error}; pip install safetensors"
-        ) from None
-
-    # Tensors that share memory are refused.
-    write_bytes(path, save({name: one.clone() for name, one in state.items()}))

@@ -43,7 +43,6 @@ def render(driver: Driver, uploads: Uploads, received_bytes: int, sent_bytes: in
         ("paramserver_received_bytes_total", "counter", "Bytes of pushes.", one(received_bytes)),
         ("paramserver_sent_bytes_total", "counter", "Bytes of weights.", one(sent_bytes)),
         ("paramserver_upload_bytes", "gauge", "Memory of pushes.", one(uploads.n_bytes)),
-        ("paramserver_upload_disk_bytes", "gauge", "Files of uploads.", one(uploads.n_disk_bytes)),
         ("paramserver_step_seconds", "gauge", "Length of the last step.", one(driver.step_s)),
         (
             "paramserver_file_failing",

@@ -16,6 +16,7 @@ from .driver import Driver
 from .exchange import Reply, Request, failure
 from .metrics import render
 from .pushes import Pushes
+from .sessions import Sessions
 from .web import page
 
 __all__ = ["Owner"]
@@ -27,13 +28,15 @@ class Owner:
     Args:
         driver: of the run.
         pushes: of its workers.
+        sessions: of the run.
         world: workers that the run expects.
     """
 
-    def __init__(self, driver: Driver, pushes: Pushes, world: int) -> None:
+    def __init__(self, driver: Driver, pushes: Pushes, sessions: Sessions, world: int) -> None:
         self._driver = driver
         self._pushes = pushes
         self._uploads = pushes.uploads
+        self._sessions = sessions
         self._world = world
         self.sent_bytes = 0
 
@@ -115,6 +118,7 @@ class Owner:
             loss=now.loss,
             metric=self._driver.evaluation.last,
             log=tuple(one.text for one in self._driver.lines),
+            next_control=self._sessions.owner_n,
         )
 
     def _control(self, body: bytes) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...durable import read_private, write_file
 from ...errors import ConfigError
 from ..wire.invite import Invite
-from .files import write_bytes
 
 __all__ = ["OwnerAccess", "owner_path", "read_owner", "write_owner"]
 
@@ -44,7 +42,7 @@ def write_owner(state: Path, access: OwnerAccess) -> None:
     text = json.dumps({"invite": str(access.invite), "key": access.key.hex()}) + "\n"
     path = owner_path(state)
     try:
-        write_bytes(path, text.encode())
+        write_file(path, text.encode())
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -57,15 +55,11 @@ def read_owner(state: Path) -> OwnerAccess:
     """
     path = owner_path(state)
     try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            data = file.read(_MAX_BYTES)
+        data = read_private(path, most_bytes=_MAX_BYTES, what=str(path))
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}: {error.strerror}; a server writes it beside its --state"
         ) from None
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IRWXO | stat.S_IRWXG):
-        raise ConfigError(f"{path} is a secret that other users can read; chmod 600 {path}")
     try:
         given = json.loads(data)
         return OwnerAccess(Invite.parse(given["invite"]), bytes.fromhex(given["key"]))

@@ -10,7 +10,7 @@ from ..rounds import events
 from ..rounds.events import Version
 from ..wire.answers import Code
 from ..wire.frame import check_header, decode_payload
-from ..wire.header import Codec, FrameHeader, Kind
+from ..wire.header import FrameHeader, Kind
 from ..wire.limits import MAX_PART_BYTES
 from ..wire.manifest import Manifest
 from ..wire.messages import Counted, RunConfig, Stale, UploadState
@@ -66,11 +66,6 @@ class Pushes:
                     f"a push names the lease {header.lease} of samples; this run hands out "
                     f"{'some: ask for them at /v1/data' if header.lease == 0 else 'none'}"
                 )
-            if header.codec is Codec.TOP_K and self._config.aggregate != "mean":
-                raise WireError(
-                    f"a push leaves elements out (top_k), of which the aggregate {self._config.aggregate} would be 0; "
-                    "use bf16 or int8"
-                )
             if rest and len(rest) != header.encoded_bytes:
                 raise WireError(f"a push has {len(rest)} of {header.encoded_bytes} bytes; need all, or none")
         except WireError as error:
@@ -86,7 +81,7 @@ class Pushes:
                 HTTPStatus.TOO_MANY_REQUESTS,
                 Code.BUSY,
                 self.uploads.trouble,
-                "the worker waits; the owner frees some disk, or gives --upload-memory or --upload-disk",
+                "the worker waits; the owner raises --upload-memory",
                 retry_s=_BUSY_S,
             )
         if upload.head != head:
@@ -190,7 +185,8 @@ class Pushes:
     def _decode(self, upload: Upload) -> tuple[Contents, str | None]:
         upload.hash_arrived()
         contents = decode_payload(upload.header, upload.payload, self._manifest, digest=upload.digest)
-        return contents, first_not_finite(contents, self._manifest)
+        held = self._driver.weights.now.contents.floats
+        return contents, first_not_finite(contents, self._manifest, held)
 
     def _check(self, answer: events.Action | None, upload: Upload | None = None) -> None:
         """Raise what an answer of the machine means, unless the push is wanted or counts."""
@@ -213,11 +209,11 @@ def refusal_of(answer: events.Action | None, driver: Driver) -> Refusal:
             return Refusal(HTTPStatus.GONE, driver.summary())
         case events.Banned(why):
             return failure(HTTPStatus.FORBIDDEN, Code.KICKED, why, "ask the owner of the run")
-        case events.Full(retry_s):
+        case events.Full(retry_s, why):
             return failure(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 Code.FULL,
-                "the run has as many workers as it can have",
+                why,
                 "wait until one leaves",
                 retry_s,
             )

@@ -42,6 +42,8 @@ _MAX_CONNECTIONS = 4096
 #: Of a connection without a request.
 _KEEP_ALIVE_S = 75
 _HANDSHAKE_S = 10.0
+#: Answers under way at the end of a run may take so many times the linger time.
+_LONGEST_TIMES = 20
 #: Answers under way may end when the server does.
 _CLOSE_S = 5.0
 
@@ -91,9 +93,7 @@ class Service:
             1 if run.mode == "bsp" else 2 * run.world,
             config.planes,
         )
-        self._uploads = Uploads(
-            options.max_upload_bytes, options.max_upload_disk_bytes, options.state.absolute().parent
-        )
+        self._uploads = Uploads(options.max_upload_bytes)
         self.driver = Driver(
             self.run,
             self._trainer,
@@ -111,7 +111,7 @@ class Service:
             self.driver,
             self._sessions,
             self._pushes,
-            Owner(self.driver, self._pushes, run.world),
+            Owner(self.driver, self._pushes, self._sessions, run.world),
             manifest,
             config,
             run.world,
@@ -183,6 +183,8 @@ class Service:
             ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_S,
             backlog=BACKLOG,
         )
+        if self._saved.trouble:
+            self.driver.note(self._saved.trouble, is_warning=True)
         self.driver.start()
 
     async def wait(self) -> None:
@@ -194,9 +196,14 @@ class Service:
         await self.driver.ended.wait()
         if self.driver.failure is not None:
             raise self.driver.failure
-        until_s = asyncio.get_running_loop().time() + self.options.linger_s
+        ended_s = asyncio.get_running_loop().time()
         # The answers that tell it are no change, so this looks at times of its own.
-        while not self.run.is_known_by_all and asyncio.get_running_loop().time() < until_s:
+        while not self.run.is_known_by_all:
+            linger_s = asyncio.get_running_loop().time() - ended_s
+            # The last weights may take longer on a slow link.
+            is_sending = bool(self._state.tasks) and linger_s < _LONGEST_TIMES * self.options.linger_s
+            if linger_s >= self.options.linger_s and not is_sending:
+                break
             await asyncio.sleep(0.1)
 
     def stop(self, why: str, at_once: bool = False) -> None:
@@ -224,11 +231,12 @@ class Service:
         self._socket.close()
 
     def _write_first(self) -> None:
-        """The timeline of this server must be in the file before any worker sees it."""
+        """The timeline of this server must be in both files before any worker sees it: either may be lost later."""
         trainer = self._saved.trainer or self._trainer.state()
         saved = replace(self._saved, snapshot=self.run.snapshot(), trainer=trainer)
         try:
-            save_state(self.options.state, saved)
+            for _ in range(2):
+                save_state(self.options.state, saved)
         except OSError as error:
             raise ConfigError(
                 f"the state file {self.options.state} cannot be written: {error.strerror or error}; free some space, or "
@@ -247,7 +255,6 @@ def fitting(config: RunConfig, run: RunOptions) -> RunConfig:
         config,
         target=run.rounds,
         mode=run.mode,
-        aggregate=run.aggregate,
         lease_s=run.lease_s,
         data="leases" if run.dataset_size else "rank",
         data_size=run.dataset_size or config.data_size,

@@ -15,6 +15,8 @@ __all__ = ["OWNER", "Session", "Sessions", "owner_key"]
 OWNER = "owner"
 #: Nonces of joins that are kept, so that none is used twice.
 _MAX_NONCES = 1 << 16
+#: A browser counts exactly up to 1 << 53.
+_MAX_FIRST = 1 << 52
 
 
 @dataclass
@@ -49,7 +51,9 @@ class Sessions:
         self._instances: OrderedDict[str, str] = OrderedDict()
         self.answer_key = signing.answer_key(secret, job)
         self.owner = Session(OWNER, owner_key(owner, job))
-        self._owner_n = 0
+        #: Counter of the owner's next request that changes something. The server gives it, by the status: programs of
+        #: the owner have no clock in common, and a request of before a restart must not be taken for a new one.
+        self.owner_n = 1 + secrets.randbelow(_MAX_FIRST)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -103,15 +107,13 @@ class Sessions:
             del self._by_id[worker_id]
 
     def take(self, session: Session, n: int) -> bool:
-        """Mark the counter of a genuine request as used; False if it was used before, or is too old.
-
-        The owner's counters only grow: they are times of clocks of several programs, which may not be close.
-        """
+        """Mark the counter of a genuine request as used; False if it was used before, is too old, or was not given."""
         if session is not self.owner:
             return session.window.take(n)
-        is_new = n > self._owner_n
-        self._owner_n = max(self._owner_n, n)
-        return is_new
+        if n != self.owner_n:
+            return False
+        self.owner_n += 1
+        return True
 
 
 def owner_key(owner: bytes, job: bytes) -> bytes:

@@ -1,25 +1,31 @@
-"""The file with which a run outlives its server."""
+"""The file with which a run outlives its server, and the one before it.
+
+Both are sealed: one that was altered is refused, and the run goes on from the other one. Neither is ever deleted before a
+newer one is whole.
+"""
 
 from __future__ import annotations
 
-import os
+import contextlib
+import io
 import pickle
 import secrets
-import stat
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import torch
 
+from ...durable import read_sealed, sync_folder, write_sealed
 from ...errors import ConfigError
 from ..rounds.leases import LaneRecord, Range
 from ..rounds.snapshot import MemberRecord, Snapshot
-from .files import write_atomically
 
-__all__ = ["Saved", "load_state", "new_state", "save_state"]
+__all__ = ["Saved", "before_path", "load_state", "new_state", "save_state"]
 
-_FORMAT = "softs-fast paramserver 1"
+_KIND = "paramserver"
+#: The loader refuses longer files.
+_MOST_BYTES = 1 << 50
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Saved:
         snapshot: of the run; None before the first server has started.
         trainer: `Trainer.state`; None with `snapshot`.
         best: the best result of an evaluation, and evaluations since then.
+        trouble: Why this is not the newest state, for people; "" if it is.
     """
 
     job: bytes
@@ -41,6 +48,7 @@ class Saved:
     snapshot: Snapshot | None = None
     trainer: dict[str, Any] | None = field(default=None, repr=False)
     best: tuple[float | None, int] = (None, 0)
+    trouble: str = ""
 
 
 def new_state() -> Saved:
@@ -49,14 +57,13 @@ def new_state() -> Saved:
 
 
 def save_state(path: Path, saved: Saved) -> None:
-    """Write a state so that a crash leaves the old one or the new one.
+    """Write a state; the one before it stays beside it.
 
     Raises:
-        OSError: it cannot be written, such as on a full disk; the old one is there.
+        OSError: it cannot be written, such as on a full disk; the old ones are there.
     """
     assert saved.snapshot is not None
     data = {
-        "format": _FORMAT,
         "job": saved.job.hex(),
         "secret": saved.secret.hex(),
         "owner": saved.owner.hex(),
@@ -64,25 +71,49 @@ def save_state(path: Path, saved: Saved) -> None:
         "trainer": saved.trainer,
         "best": list(saved.best),
     }
-    write_atomically(path, lambda file: torch.save(data, file))
+    new = path.with_name(f"{path.name}.new")
+    write_sealed(new, _KIND, lambda file: torch.save(data, cast("BinaryIO", file)))
+    with contextlib.suppress(FileNotFoundError):
+        path.replace(before_path(path))
+    new.replace(path)
+    sync_folder(path.parent)
+
+
+def before_path(path: Path) -> Path:
+    """Return where the state before the newest one is."""
+    return path.with_name(f"{path.name}.before")
 
 
 def load_state(path: Path) -> Saved | None:
-    """Read a state; None if there is none.
+    """Read the newest whole state; None if there is none.
 
     Raises:
-        ConfigError: others can read or replace it, or it is no state.
+        ConfigError: Others can read or replace a file, or no file is a whole state.
     """
-    try:
-        found = path.stat()
-    except FileNotFoundError:
+    before = before_path(path)
+    if not path.exists() and not before.exists():
         return None
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
-        raise ConfigError(f"{path} holds keys, and other users can read or replace it; chmod 600 {path}")
     try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-        if data.get("format") != _FORMAT:
-            raise ConfigError(f"{path} is no state of a parameter server of this version")
+        return _read(path)
+    except FileNotFoundError:
+        trouble = f"{path} is missing"
+    except ConfigError as error:
+        if not before.exists() or path.stat().st_mode & 0o077:
+            raise
+        trouble = str(error)
+    try:
+        older = _read(before)
+    except ConfigError as error:
+        raise ConfigError(f"{trouble}; and {error}") from None
+    if path.exists():
+        path.replace(path.with_name(f"{path.name}.damaged"))
+    return replace(older, trouble=f"{trouble}; the run goes on from {before}, which is one file older")
+
+
+def _read(path: Path) -> Saved:
+    try:
+        content = read_sealed(path, _KIND, most_bytes=_MOST_BYTES, what=f"state file {path}")
+        data = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         given = data["snapshot"]
         snapshot = Snapshot(
             timeline=given["timeline"],
@@ -98,12 +129,12 @@ def load_state(path: Path) -> Saved | None:
         job, secret, owner = (bytes.fromhex(data[name]) for name in ("job", "secret", "owner"))
         metric, n_since = data["best"]
         return Saved(job, secret, owner, snapshot, data["trainer"], (metric, n_since))
-    except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except (FileNotFoundError, ConfigError):
+        raise
+    except (
+        OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError,
+    ) as error:  # fmt: skip
         raise ConfigError(f"{path} cannot be read as a state of a parameter server: {error}") from None
-    except pickle.UnpicklingError as error:
-        raise ConfigError(f"{path} has more than tensors and numbers: {error}") from None
 
 
 def _plain(snapshot: Snapshot) -> dict[str, Any]:

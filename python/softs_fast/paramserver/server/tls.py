@@ -8,8 +8,8 @@ import ssl
 import stat
 from datetime import UTC, datetime, timedelta
 
+from ...durable import write_file
 from ...errors import ConfigError
-from .files import write_bytes
 from .options import TlsFiles
 
 __all__ = ["certificate_pin", "server_context"]
@@ -82,7 +82,7 @@ def _make(files: TlsFiles) -> None:
     )
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     try:
-        write_bytes(files.key, pem_key)
-        write_bytes(files.certificate, pem)
+        write_file(files.key, pem_key)
+        write_file(files.certificate, pem)
     except OSError as error:
         raise ConfigError(f"cannot write {files.certificate} and {files.key}: {error.strerror}") from None

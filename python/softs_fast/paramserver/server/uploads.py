@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -13,7 +12,6 @@ from ...errors import WireError
 from ..rounds.events import Version
 from ..wire.header import FrameHeader
 from ..wire.memory import Memory
-from .spill import room_on_disk
 
 __all__ = ["Part", "Upload", "Uploads"]
 
@@ -32,7 +30,6 @@ class Upload:
         payload: all bytes, of which the first `offset` have arrived.
         offset: bytes that have arrived.
         result: of the push, once all bytes have arrived; an answer, or an exception.
-        is_on_disk: whether the payload is in a file.
         n_parts: requests that have begun to write; the last one may.
     """
 
@@ -42,7 +39,6 @@ class Upload:
     payload: memoryview
     offset: int = 0
     result: asyncio.Future[Any] | None = None
-    is_on_disk: bool = False
     n_parts: int = 0
     _digest: Any = field(default_factory=hashlib.sha256)
     _hashed: int = 0
@@ -118,15 +114,11 @@ class Uploads:
     """At most one upload for each worker.
 
     Args:
-        max_bytes: of all payloads in memory, and of what `reserved` counts.
-        max_disk_bytes: of all payloads in files, which are used above that.
-        folder: of these files.
+        max_bytes: Bytes of all payloads, and of what `reserved` counts, at most.
     """
 
-    def __init__(self, max_bytes: int, max_disk_bytes: int = 0, folder: Path = Path()) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._max_disk_bytes = max_disk_bytes
-        self._folder = folder
         #: Why the last upload got no room.
         self.trouble = ""
         self._memory = Memory(_KEPT)
@@ -136,12 +128,7 @@ class Uploads:
     @property
     def n_bytes(self) -> int:
         """Memory of all uploads, and of pushes that no step has used."""
-        return self.reserved + sum(len(one.payload) for one in self._by_worker.values() if not one.is_on_disk)
-
-    @property
-    def n_disk_bytes(self) -> int:
-        """Files of all uploads."""
-        return sum(len(one.payload) for one in self._by_worker.values() if one.is_on_disk)
+        return self.reserved + sum(len(one.payload) for one in self._by_worker.values())
 
     def find(self, worker: str, base: Version | None = None) -> Upload | None:
         """Return the upload of a worker; None if there is none, or it is for other weights."""
@@ -164,25 +151,15 @@ class Uploads:
         if self.n_bytes + header.encoded_bytes > self._max_bytes:
             for gone in [one for one in self._by_worker if one not in present]:
                 self.drop(gone)
-        is_on_disk = self.n_bytes + header.encoded_bytes > self._max_bytes
-        room = self._on_disk(header.encoded_bytes) if is_on_disk else self._memory.take(header.encoded_bytes)
-        if room is None:
+        if self.n_bytes + header.encoded_bytes > self._max_bytes:
+            self.trouble = (
+                f"no room for a push of {header.encoded_bytes} bytes: "
+                f"{self.n_bytes} of {self._max_bytes} are in use"
+            )
             return None
-        upload = self._by_worker[worker] = Upload(worker, header, head, room, is_on_disk=is_on_disk)
+        room = self._memory.take(header.encoded_bytes)
+        upload = self._by_worker[worker] = Upload(worker, header, head, room)
         return upload
-
-    def _on_disk(self, n: int) -> memoryview | None:
-        self.trouble = (
-            f"no room for a push of {n} bytes: {self.n_bytes} of {self._max_bytes} are in use in memory, "
-            f"{self.n_disk_bytes} of {self._max_disk_bytes} on disk"
-        )
-        if self.n_disk_bytes + n > self._max_disk_bytes:
-            return None
-        try:
-            return room_on_disk(self._folder, n)
-        except OSError as error:
-            self.trouble += f", and a file in {self._folder} fails: {error.strerror or error}"
-            return None
 
     def drop(self, worker: str) -> None:
         """Drop the upload of a worker, if there is one."""

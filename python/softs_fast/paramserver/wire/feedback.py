@@ -55,7 +55,12 @@ class ErrorFeedback:
             self._residual = torch.zeros(self._n)
 
     def encode(
-        self, vector: Tensor | Sequence[Tensor], *, k: int = 0, room: memoryview | None = None
+        self,
+        vector: Tensor | Sequence[Tensor],
+        *,
+        k: int = 0,
+        room: memoryview | None = None,
+        absent: Sequence[slice] = (),
     ) -> bytearray | memoryview:
         """Return the bytes of the vector and the residual together. `commit` or `abort` must follow.
 
@@ -65,6 +70,7 @@ class ErrorFeedback:
             vector: float32 [n], of one push; or pieces of it, one after the other.
             k: elements that TOP_K keeps.
             room: as for `encode_vector`.
+            absent: Ranges without a gradient, of zeros: their residuals stay until a push has one.
 
         Raises:
             ConfigError: the previous push was neither committed nor aborted.
@@ -79,6 +85,9 @@ class ErrorFeedback:
             return data
         left = torch.empty_like(self._residual) if self._spare is None else self._spare
         self._spare = left
+        kept = [self._residual[part].clone() for part in absent]
+        for part in absent:
+            self._residual[part] = 0
         if self.codec is Codec.BF16:
             data = bytearray(2 * self._n) if room is None else room
             is_good = _encode_bf16(pieces, self._residual, left, from_bytes(data, torch.bfloat16))
@@ -88,6 +97,8 @@ class ErrorFeedback:
             data = encode_vector(left, self.codec, k=k)
             left -= decode_vector(data, self.codec, self._n)
             is_good = is_finite(left)
+        for part, one in zip(absent, kept, strict=True):
+            self._residual[part] = left[part] = one
         self._pending = left if is_good else self._residual
         return data
 
@@ -95,7 +106,8 @@ class ErrorFeedback:
         """The push was counted: its residual holds."""
         if self._pending is not None and self._pending is not self._residual:
             self._residual, self._spare = self._pending, self._residual
-        if self._codec is Codec.F32:
+        # F32 leaves nothing out, but what was left out of absent ranges before may still be there.
+        if self._codec is Codec.F32 and self._residual is not None and not bool(self._residual.any()):
             self._residual = self._spare = None
         self._pending = None
 

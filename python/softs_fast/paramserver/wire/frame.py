@@ -1,7 +1,8 @@
 """Frames: a header of 128 bytes and a payload in the order of the manifest.
 
 A payload is the parameters as one vector, written by the codec; then, if the frame has buffers, the floating ones as
-float32 and the others as int64; then, if the frame says so, all of it as byte planes compressed by zstd. Frames hold no
+float32 and the others as int64; then, if the frame is partial, a byte for each parameter, 0 for one without a gradient;
+then, if the frame says so, all of it as byte planes compressed by zstd. Frames hold no
 names: there is nothing to parse. A receiver calls `check_header` with the 128 bytes before it takes one byte of the
 payload, and `decode_payload` when it has all of them.
 """
@@ -91,24 +92,34 @@ def encode_frame(
     if n != manifest.n_parameters:
         raise WireError(f"contents have {n} elements; the manifest has {manifest.n_parameters}")
     has_buffers = contents.floats is not None and contents.integers is not None
+    present = contents.present
     end = total(encoded_sections(codec, n, k))
-    whole = (memory or Memory(0)).take(end + (_buffer_bytes(manifest) if has_buffers else 0))
+    rest = _rest_bytes(manifest, has_buffers, present is not None)
+    whole = (memory or Memory(0)).take(end + rest)
     room = whole[:end]
     if feedback is not None:
-        written = feedback.encode(contents.parameters if pieces is None else pieces, k=k, room=room)
+        places = zip(manifest.parameter_slices, present or (), strict=present is not None)
+        absent = [part for part, is_there in places if not is_there]
+        vector = contents.parameters if pieces is None else pieces
+        written = feedback.encode(vector, k=k, room=room, absent=absent)
     else:
         written = encode_vector(contents.parameters, codec, k=k, base=base[1] if base else None, room=room)
     if written is not room:
         room[:] = written
     if contents.floats is not None and contents.integers is not None:
-        whole[end:] = to_bytes(contents.floats) + to_bytes(contents.integers)
+        end += _buffer_bytes(manifest)
+        whole[end - _buffer_bytes(manifest) : end] = to_bytes(contents.floats) + to_bytes(contents.integers)
+    if present is not None:
+        whole[end:] = bytes(present)
     payload: bytearray | memoryview = whole
     decoded_bytes = len(payload)
     if planes:
-        payload = compress(payload, _sections(codec, manifest, has_buffers, decoded_bytes))
+        payload = compress(
+            payload, _sections(codec, manifest, has_buffers, present is not None, decoded_bytes)
+        )
     header = FrameHeader(
         kind, codec, job, manifest.digest[:16], timeline, version, samples, loss, len(payload), decoded_bytes,
-        hashlib.sha256(payload).digest(), base[0] if base else 0, has_buffers, planes, lease,
+        hashlib.sha256(payload).digest(), base[0] if base else 0, has_buffers, planes, lease, present is not None,
     )  # fmt: skip
     return Frame(header, payload)
 
@@ -125,7 +136,7 @@ def check_header(header: FrameHeader, manifest: Manifest, job: bytes) -> None:
         raise WireError(
             f"a frame is of the model {header.manifest.hex()}; this one is {manifest.digest[:16].hex()}"
         )
-    sections = _sections(header.codec, manifest, header.has_buffers, header.decoded_bytes)
+    sections = _sections_of(header, manifest)
     if total(sections) != header.decoded_bytes:
         raise WireError(
             f"a frame of the codec {header.codec.name} has {header.decoded_bytes} bytes; the manifest needs {total(sections)}"
@@ -161,34 +172,51 @@ def decode_payload(
         raise WireError("the SHA-256 of a payload is not the one of its header; send it again")
     if header.codec is Codec.XOR and base is None:
         raise WireError(f"a frame needs version {header.base}, which is not held; ask for whole weights")
-    sections = _sections(header.codec, manifest, header.has_buffers, header.decoded_bytes)
+    sections = _sections_of(header, manifest)
     if header.planes:
         payload = decompress(payload, header.decoded_bytes, sections)
     view = memoryview(payload)
-    rest = _buffer_bytes(manifest) if header.has_buffers else 0
-    end = header.decoded_bytes - rest
+    end = header.decoded_bytes - _rest_bytes(manifest, header.has_buffers, header.is_partial)
     vector = decode_vector(view[:end], header.codec, manifest.n_parameters, base)
-    if not header.has_buffers:
-        return Contents(vector)
-    middle = end + 4 * manifest.n_floats
-    # A copy, since int64 must lie at a multiple of 8, and the bytes before need not.
-    floats = from_bytes(bytearray(view[end:middle]), torch.float32)
-    return Contents(vector, floats, from_bytes(bytearray(view[middle:]), torch.int64))
+    contents = Contents(vector)
+    if header.has_buffers:
+        middle = end + 4 * manifest.n_floats
+        end += _buffer_bytes(manifest)
+        # A copy, since int64 must lie at a multiple of 8, and the bytes before need not.
+        contents.floats = from_bytes(bytearray(view[end - _buffer_bytes(manifest) : middle]), torch.float32)
+        contents.integers = from_bytes(bytearray(view[middle:end]), torch.int64)
+    if header.is_partial:
+        given = bytes(view[end:])
+        if given.translate(None, b"\0\1"):
+            raise WireError("a partial push has a byte other than 0 and 1 for a parameter")
+        contents.present = tuple(map(bool, given))
+    return contents
 
 
 def _buffer_bytes(manifest: Manifest) -> int:
     return 4 * manifest.n_floats + 8 * manifest.n_integers
 
 
+def _rest_bytes(manifest: Manifest, has_buffers: bool, is_partial: bool) -> int:
+    """What follows the parameters."""
+    return has_buffers * _buffer_bytes(manifest) + is_partial * len(manifest.parameters)
+
+
+def _sections_of(header: FrameHeader, manifest: Manifest) -> list[tuple[int, int]]:
+    return _sections(header.codec, manifest, header.has_buffers, header.is_partial, header.decoded_bytes)
+
+
 def _sections(
-    codec: Codec, manifest: Manifest, has_buffers: bool, decoded_bytes: int
+    codec: Codec, manifest: Manifest, has_buffers: bool, is_partial: bool, decoded_bytes: int
 ) -> list[tuple[int, int]]:
     """The runs of equal elements of a payload. How many elements TOP_K has follows from the length."""
-    rest = _buffer_bytes(manifest) if has_buffers else 0
+    rest = _rest_bytes(manifest, has_buffers, is_partial)
     k = 0
     if codec is Codec.TOP_K:
         k = min(max(decoded_bytes - rest, 8) // 8, manifest.n_parameters)
     sections = encoded_sections(codec, manifest.n_parameters, k)
     if has_buffers:
         sections += [(4 * manifest.n_floats, 4), (8 * manifest.n_integers, 8)]
+    if is_partial:
+        sections += [(len(manifest.parameters), 1)]
     return sections

@@ -14,11 +14,11 @@ from .limits import MAX_SAMPLES
 __all__ = ["HEADER_BYTES", "PROTOCOL", "Codec", "FrameHeader", "Kind"]
 
 HEADER_BYTES = 128
-#: Of this module; a join names those that a worker knows. In 1 no push named its lease of samples.
-PROTOCOL = 2
+#: Of this module; a join names those that a worker knows. In 2 a push could not say that a parameter has no gradient.
+PROTOCOL = 3
 
 _MAGIC = b"SFPS"
-_HAS_BUFFERS, _PLANES = 1, 2
+_HAS_BUFFERS, _PLANES, _IS_PARTIAL = 1, 2, 4
 #: magic, protocol, kind, codec, flags, job, manifest, timeline, lease, version, base, samples, loss, zero, encoded, decoded, SHA-256
 _FORMAT = struct.Struct("<4s4B16s16sIIQQQf4xQQ32s")
 assert _FORMAT.size == HEADER_BYTES
@@ -70,6 +70,7 @@ class FrameHeader:
         has_buffers: whether buffers follow the parameters.
         planes: whether the payload was split into byte planes and compressed by zstd.
         lease: number of the lease of which the samples of a push are; 0 for none.
+        is_partial: whether a byte for each parameter ends the payload: 0 for one without a gradient, else 1.
     """
 
     kind: Kind
@@ -87,6 +88,7 @@ class FrameHeader:
     has_buffers: bool = False
     planes: bool = False
     lease: int = 0
+    is_partial: bool = False
 
     def encode(self) -> bytes:
         """Return the 128 bytes.
@@ -101,7 +103,7 @@ class FrameHeader:
                     PROTOCOL,
                     self.kind,
                     self.codec,
-                    _HAS_BUFFERS * self.has_buffers + _PLANES * self.planes,
+                    _HAS_BUFFERS * self.has_buffers + _PLANES * self.planes + _IS_PARTIAL * self.is_partial,
                 ),
                 *(
                     self.job,
@@ -138,12 +140,14 @@ class FrameHeader:
             raise WireError(
                 f"a frame has protocol {protocol}; this side has {PROTOCOL}: install the same version"
             )
-        if bytes(data[:HEADER_BYTES]) != _FORMAT.pack(*fields) or flags > (_HAS_BUFFERS | _PLANES):
+        if bytes(data[:HEADER_BYTES]) != _FORMAT.pack(*fields) or flags > (
+            _HAS_BUFFERS | _PLANES | _IS_PARTIAL
+        ):
             raise WireError(f"a frame has flags {flags} or bits that are set where zeros belong")
         try:
             header = cls(
                 Kind(kind), Codec(codec), job, manifest, timeline, version, samples, loss, encoded, decoded, digest,
-                base, bool(flags & _HAS_BUFFERS), bool(flags & _PLANES), lease,
+                base, bool(flags & _HAS_BUFFERS), bool(flags & _PLANES), lease, bool(flags & _IS_PARTIAL),
             )  # fmt: skip
         except ValueError as error:
             raise WireError(f"a frame has an unknown kind or codec: {error}") from None
@@ -174,6 +178,8 @@ class FrameHeader:
             raise WireError(
                 f"a frame of kind {self.kind.name} names the lease {self.lease}; only a push has one"
             )
+        if self.is_partial and is_weights:
+            raise WireError("a frame of weights is partial; only a push may lack the gradient of a parameter")
         if math.isinf(self.loss):
             raise WireError("the loss of a frame is infinite; need a number, or NaN if it is not known")
         if not self.planes and self.encoded_bytes != self.decoded_bytes:

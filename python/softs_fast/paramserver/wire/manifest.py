@@ -8,12 +8,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError, WireError
+from ...tensors.local import local_tensor
 from .limits import MAX_ELEMENTS, MAX_MANIFEST_BYTES
 
 __all__ = ["Entry", "Manifest"]
@@ -70,13 +72,17 @@ class Manifest:
             ConfigError: nothing can be trained, a tensor has a dtype that cannot travel, or they are too many.
         """
         parameters = tuple(
-            _entry(name, one, _FLOATS) for name, one in module.named_parameters() if one.requires_grad
+            _entry(name, one, "parameter", _FLOATS)
+            for name, one in module.named_parameters()
+            if one.requires_grad
         )
         if not parameters:
             raise ConfigError("the module has no parameter with requires_grad; there is nothing to train")
         kept = module.state_dict().keys()
         buffers = tuple(
-            _entry(name, one, _FLOATS + _INTEGERS) for name, one in module.named_buffers() if name in kept
+            _entry(name, one, "buffer", _FLOATS + _INTEGERS)
+            for name, one in module.named_buffers()
+            if name in kept
         )
         manifest = cls(parameters, buffers)
         if (n := len(manifest.encoded)) > MAX_MANIFEST_BYTES:
@@ -160,6 +166,12 @@ class Manifest:
         """Elements of all integer buffers."""
         return sum(entry.n for entry in self.integer_buffers)
 
+    @cached_property
+    def parameter_slices(self) -> tuple[slice, ...]:
+        """Where each parameter is in the flat vector."""
+        ends = accumulate(entry.n for entry in self.parameters)
+        return tuple(slice(end - entry.n, end) for entry, end in zip(self.parameters, ends, strict=True))
+
     def parameter_at(self, index: int) -> Entry:
         """Return the parameter with the element of this number in the flat vector.
 
@@ -193,14 +205,12 @@ class Manifest:
         return None
 
 
-def _entry(name: str, tensor: Tensor, dtypes: tuple[str, ...]) -> Entry:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
-        raise ConfigError(f"{name} has no shape yet; run the module once before")
-    if dtype not in dtypes or tensor.layout != torch.strided:
+def _entry(name: str, tensor: Tensor, kind: str, dtypes: tuple[str, ...]) -> Entry:
+    if local_tensor(name, tensor, kind=kind, dtypes=[getattr(torch, one) for one in dtypes]) is not tensor:
         raise ConfigError(
-            f"{name} is {dtype}, {tensor.layout}; what can travel is strided, of {', '.join(dtypes)}"
+            f'{kind} "{name}" is a DTensor; expected a whole tensor in each process: shard no model of a parameter server'
         )
+    dtype = str(tensor.dtype).removeprefix("torch.")
     if len(name) > _MAX_NAME:
         raise ConfigError(f"the name {name[:64]}... has {len(name)} characters; {_MAX_NAME} at most")
     return Entry(name, dtype, tuple(tensor.shape))

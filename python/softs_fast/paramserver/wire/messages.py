@@ -95,7 +95,6 @@ class RunConfig:
         max_part_bytes: that the server accepts.
         max_wait_s: for which a request for weights is held at most.
         sync_buffers: whether pushes have buffers.
-        aggregate: of a round: "mean", "median" or "trimmed"; the latter two take no pushes that leave elements out.
     """
 
     target: int
@@ -117,13 +116,6 @@ class RunConfig:
     )
     max_wait_s: float = field(default=25.0, metadata={"least": 0.0, "most": MAX_WAIT_S})
     sync_buffers: bool = True
-    aggregate: Literal["mean", "median", "trimmed"] = "mean"
-
-    def __post_init__(self) -> None:
-        if self.aggregate != "mean" and self.codec == "top_k":
-            raise WireError(
-                f"the aggregate {self.aggregate} of pushes of which most elements are left out would be 0; use bf16 or int8"
-            )
 
 
 @dataclass(frozen=True)
@@ -315,6 +307,7 @@ class Status:
         loss: mean of the last round.
         metric: of the last evaluation.
         log: last events, one line each.
+        next_control: Counter with which the owner signs the next control.
     """
 
     serial: int
@@ -330,6 +323,7 @@ class Status:
     loss: float | None = None
     metric: float | None = None
     log: tuple[str, ...] = ()
+    next_control: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError
+from ...tensors.local import local_tensor
 from .manifest import Entry, Manifest
 from .memory import Memory
 
@@ -24,6 +25,7 @@ __all__ = [
     "load_buffers",
     "load_into",
     "of_module",
+    "parameters_of",
     "to_bytes",
 ]
 
@@ -39,11 +41,14 @@ class Contents:
         parameters: [n_parameters], in the manifest's order; float32, or bfloat16 as a frame had it.
         floats: float32 [n_floats], the floating buffers; None if the frame has no buffers.
         integers: int64 [n_integers], the others; None with `floats`.
+        present: Whether each parameter of the manifest has a gradient; None if all have one. The elements of those
+            without one are 0.
     """
 
     parameters: Tensor
     floats: Tensor | None = None
     integers: Tensor | None = None
+    present: tuple[bool, ...] | None = None
 
 
 def to_bytes(tensor: Tensor) -> bytearray:
@@ -81,17 +86,31 @@ def of_module(module: nn.Module, manifest: Manifest, memory: Memory | None = Non
         manifest: says the order.
         memory: for the parameters; None for new one.
     """
-    parameters = dict(module.named_parameters())
-    flat = flattened([parameters[one.name] for one in manifest.parameters], torch.float32, memory)
+    flat = flattened(parameters_of(module, manifest), torch.float32, memory)
     return Contents(flat, *buffers_of(module, manifest))
 
 
+def parameters_of(module: nn.Module, manifest: Manifest) -> list[nn.Parameter]:
+    """Return the parameters that a module has now, in the manifest's order.
+
+    Raises:
+        ConfigError: One is missing, has another shape, or has no memory of its own.
+    """
+    parameters = dict(module.named_parameters())
+    _found(parameters, manifest.parameters, "parameter")
+    return [parameters[entry.name] for entry in manifest.parameters]
+
+
 def buffers_of(module: nn.Module, manifest: Manifest) -> tuple[Tensor, Tensor]:
-    """Return copies of a module's floating buffers, float32 [n_floats], and of the others, int64 [n_integers]."""
+    """Return copies of a module's floating buffers, float32 [n_floats], and of the others, int64 [n_integers].
+
+    Raises:
+        ConfigError: One is missing, has another shape, or has no memory of its own.
+    """
     buffers = dict(module.named_buffers())
     return (
-        flattened([buffers[one.name] for one in manifest.float_buffers], torch.float32),
-        flattened([buffers[one.name] for one in manifest.integer_buffers], torch.int64),
+        flattened(_found(buffers, manifest.float_buffers, "buffer"), torch.float32),
+        flattened(_found(buffers, manifest.integer_buffers, "buffer"), torch.int64),
     )
 
 
@@ -99,9 +118,9 @@ def load_into(module: nn.Module, manifest: Manifest, contents: Contents) -> None
     """Write parameters, and buffers if there are any, into a module, each tensor in place.
 
     Raises:
-        ConfigError: the contents have other lengths than the manifest.
+        ConfigError: The contents have other lengths than the manifest, or the module has no such tensors now.
     """
-    _load(dict(module.named_parameters()), manifest.parameters, contents.parameters)
+    _load(parameters_of(module, manifest), manifest.parameters, contents.parameters)
     if contents.floats is not None and contents.integers is not None:
         load_buffers(module, manifest, contents.floats, contents.integers)
 
@@ -110,20 +129,38 @@ def load_buffers(module: nn.Module, manifest: Manifest, floats: Tensor, integers
     """Write buffers into a module, each tensor in place.
 
     Raises:
-        ConfigError: they have other lengths than the manifest.
+        ConfigError: The buffers have other lengths than the manifest, or the module has no such tensors now.
     """
     buffers = dict(module.named_buffers())
-    _load(buffers, manifest.float_buffers, floats)
-    _load(buffers, manifest.integer_buffers, integers)
+    _load(_found(buffers, manifest.float_buffers, "buffer"), manifest.float_buffers, floats)
+    _load(_found(buffers, manifest.integer_buffers, "buffer"), manifest.integer_buffers, integers)
+
+
+def _found(tensors: Mapping[str, Tensor], entries: Sequence[Entry], kind: str) -> list[Tensor]:
+    """Look tensors up by name at each use: a module may replace them at any time."""
+    found = []
+    for entry in entries:
+        if entry.name not in tensors:
+            raise ConfigError(
+                f'{kind} "{entry.name}" is missing from the module, which had it at the start; replace no tensors of it'
+            )
+        one = local_tensor(entry.name, tensors[entry.name], kind=kind)
+        if tuple(one.shape) != entry.shape:
+            raise ConfigError(
+                f'{kind} "{entry.name}" has the shape {list(one.shape)}, expected {list(entry.shape)} as at the start; '
+                "replace no tensors of the module"
+            )
+        found.append(one)
+    return found
 
 
 @torch.no_grad()
-def _load(tensors: Mapping[str, Tensor], entries: Sequence[Entry], flat: Tensor) -> None:
+def _load(tensors: Sequence[Tensor], entries: Sequence[Entry], flat: Tensor) -> None:
     need = sum(one.n for one in entries)
     if flat.numel() != need:
         raise ConfigError(f"weights of {flat.numel()} elements do not fit the manifest; need {need}")
-    for one, piece in zip(entries, torch.split(flat, [one.n for one in entries]), strict=True):
-        target = tensors[one.name]
+    pieces = torch.split(flat, [one.n for one in entries])
+    for target, one, piece in zip(tensors, entries, pieces, strict=True):
         # Devices have not every dtype: what goes to one is converted before.
         target.copy_((piece if target.is_cpu else piece.to(target.dtype)).view(one.shape))
 
@@ -148,17 +185,28 @@ def copy_pieces(pieces: Sequence[Tensor], flat: Tensor) -> None:
         room.copy_(piece)
 
 
-def first_not_finite(contents: Contents, manifest: Manifest) -> str | None:
-    """Return the name of the first tensor with a NaN or an infinity; None if all are finite."""
-    for flat, at in (
-        (contents.parameters, manifest.parameter_at),
-        (contents.floats, manifest.float_buffer_at),
-    ):
-        if flat is None or is_finite(flat):
-            continue
-        bad = (~torch.isfinite(flat)).nonzero()
-        return at(int(bad[0])).name
-    return None
+def first_not_finite(contents: Contents, manifest: Manifest, held: Tensor | None = None) -> str | None:
+    """Return the name of the first tensor with a NaN or an infinity; None if all are finite.
+
+    Args:
+        contents: What is looked at.
+        manifest: Names of its tensors.
+        held: Floating buffers that the server has; infinities that are the same there, such as those of a mask, are
+            left alone.
+    """
+    if not is_finite(contents.parameters):
+        return manifest.parameter_at(_first(~torch.isfinite(contents.parameters))).name
+    floats = contents.floats
+    if floats is None or is_finite(floats):
+        return None
+    bad = ~torch.isfinite(floats)
+    if held is not None:
+        bad &= floats != held
+    return manifest.float_buffer_at(_first(bad)).name if bool(bad.any()) else None
+
+
+def _first(flags: Tensor) -> int:
+    return int(flags.nonzero()[0])
 
 
 def is_finite(flat: Tensor) -> bool:

@@ -18,7 +18,7 @@ from ..wire.header import Kind
 from ..wire.invite import Invite
 from ..wire.manifest import Manifest
 from ..wire.messages import JoinAnswer, RunConfig, Summary
-from ..wire.tensors import buffers_of, flattened, load_into
+from ..wire.tensors import buffers_of, flattened, load_into, parameters_of
 from .exchanges import Call
 from .heartbeats import Heartbeats
 from .session import Options, Session, Traffic
@@ -84,8 +84,7 @@ class RemoteOptimizer(optim.Optimizer):
     ) -> None:
         manifest = Manifest.of(module)
         parsed = Invite.parse(invite) if isinstance(invite, str) else invite
-        named = dict(module.named_parameters())
-        parameters = [named[entry.name] for entry in manifest.parameters]
+        parameters = parameters_of(module, manifest)
         super().__init__(parameters, {"lr": 1.0})
         self.module = module
         self.manifest = manifest
@@ -94,6 +93,8 @@ class RemoteOptimizer(optim.Optimizer):
         self._samples = 0
         self._loss_sum: float | Tensor = 0.0
         self._n_local = 0
+        #: Which parameters have had a gradient in the local steps of the next push.
+        self._has_gradient = [False] * len(parameters)
         self._reported: tuple[int, float] | None = None
         self._session = Session(parsed, manifest, options or Options())
         self._heartbeats: Heartbeats | None = None
@@ -200,7 +201,7 @@ class RemoteOptimizer(optim.Optimizer):
             What the closure returned; None without one.
 
         Raises:
-            ConfigError: the run is over, or the server refuses the worker for good.
+            ConfigError: the run is over, the server refuses the worker for good, or a parameter was replaced or reshaped.
             PeerLost: the server is out of reach for longer than the patience.
             WireError: the gradient is not finite, or does not fit the server's model.
         """
@@ -208,6 +209,7 @@ class RemoteOptimizer(optim.Optimizer):
             raise ConfigError(
                 f"the run is over at version {self._weights.summary.version}; look at `is_over` after each step"
             )
+        self._check_parameters()
         if self._local is not None:
             return self._step_locally(self._local, closure)
         samples, reported = self._taken_report()
@@ -215,7 +217,8 @@ class RemoteOptimizer(optim.Optimizer):
             loss = self._evaluated(closure)
             # One number leaves the device, once per push.
             mean = float(loss) if loss is not None and math.isnan(reported) else reported
-            result = self._push(self._gradient(), Kind.GRADIENT, samples, mean)
+            present = [one.grad is not None for one in self._parameters]
+            result = self._push(self._gradient(), present, Kind.GRADIENT, samples, mean)
             if closure is None or result is not PushResult.STALE or self.is_over:
                 return loss
 
@@ -282,6 +285,8 @@ class RemoteOptimizer(optim.Optimizer):
         if loss is not None and math.isnan(reported):
             # Summed on the device: a number that leaves it costs as much as the step.
             mean = loss.detach() if isinstance(loss, Tensor) else loss
+        for at, one in enumerate(self._parameters):
+            self._has_gradient[at] |= one.grad is not None
         self._samples += samples
         self._loss_sum = self._loss_sum + samples * mean
         self._n_local += 1
@@ -291,10 +296,18 @@ class RemoteOptimizer(optim.Optimizer):
             end = flattened(self._parameters, torch.float32)
             # As a gradient has it: the server steps against it.
             difference = contents.parameters - end
-            self._push([difference], Kind.DIFFERENCE, self._samples, float(self._loss_sum) / self._samples)
+            # A local optimizer may drop gradients within its step.
+            present = [
+                seen or bool(difference[part].any())
+                for seen, part in zip(self._has_gradient, self.manifest.parameter_slices, strict=True)
+            ]
+            mean = float(self._loss_sum) / self._samples
+            self._push([difference], present, Kind.DIFFERENCE, self._samples, mean)
         return loss
 
-    def _push(self, pieces: list[Tensor], kind: Kind, samples: int, loss: float) -> PushResult:
+    def _push(
+        self, pieces: list[Tensor], present: list[bool], kind: Kind, samples: int, loss: float
+    ) -> PushResult:
         config = self.config
         if config.clip_norm:
             norm = math.hypot(*(float(one.norm()) for one in pieces))
@@ -302,8 +315,10 @@ class RemoteOptimizer(optim.Optimizer):
                 pieces = [one * (config.clip_norm / norm) for one in pieces]
         loss = loss if math.isfinite(loss) else math.nan
         buffers = buffers_of(self.module, self.manifest) if config.sync_buffers else None
-        result = self._weights.push(pieces, buffers, kind, samples, loss)
+        flags = None if all(present) else tuple(present)
+        result = self._weights.push(pieces, buffers, kind, samples, loss, flags)
         self._samples, self._loss_sum, self._n_local = 0, 0.0, 0
+        self._has_gradient = [False] * len(present)
         if result is PushResult.COUNTED:
             self.counts.counted += 1
             self.counts.samples += samples
@@ -333,6 +348,16 @@ class RemoteOptimizer(optim.Optimizer):
         if self._weights.contents is not None:
             load_into(self.module, self.manifest, self._weights.contents)
 
+    def _check_parameters(self) -> None:
+        """Refuse parameters other than those of the start: the groups have the old ones, which nothing trains."""
+        found = parameters_of(self.module, self.manifest)
+        for entry, one, ours in zip(self.manifest.parameters, found, self._parameters, strict=True):
+            if one is not ours:
+                raise ConfigError(
+                    f'parameter "{entry.name}" was replaced after this optimizer was made, such as by '
+                    "load_state_dict(assign=True); make a new RemoteOptimizer after that"
+                )
+
     def _evaluated(self, closure: Callable[[], Any] | None) -> Any:
         if closure is None:
             return None
@@ -352,7 +377,7 @@ class RemoteOptimizer(optim.Optimizer):
             if one.grad is None:
                 pieces.append(torch.zeros(one.numel()))
                 continue
-            grad = one.grad.to_dense() if one.grad.is_sparse else one.grad
+            grad = one.grad if one.grad.layout is torch.strided else one.grad.to_dense()
             # On the host first: devices have not every dtype.
             piece = grad.detach().cpu().reshape(-1).float()
             factor = factors[id(one)]

@@ -362,7 +362,9 @@ class Session:
                 self._pause(retries, error)
                 continue
             if answer.status in _BUSY:
-                full = TransportError(Trouble.BUSY, "the server has no room", answer.status, answer.asked_s)
+                failure = _failure_of(answer.body)
+                why = "the server has no room" if failure is None else failure.message
+                full = TransportError(Trouble.BUSY, why, answer.status, answer.asked_s)
                 self._pause(retries, full)
                 continue
             if answer.status == HTTPStatus.UNAUTHORIZED and answer.code() == Code.REPLAYED:

@@ -72,7 +72,7 @@ class RemoteWeights:
         """Wait for weights other than those that are here, and take them.
 
         Returns:
-            False if the run is over.
+            False if the run is over; the weights are those of its last step then, unless it has failed.
 
         Raises:
             ConfigError: the server refuses the worker for good.
@@ -80,16 +80,30 @@ class RemoteWeights:
             WireError: what arrived is no frame of this model.
         """
         while self.summary is None:
-            invite, manifest = self._session.invite, self._session.manifest
-            download = Download(self._target, self._poll, manifest, invite.job, self._memory)
-            self._session.run(download)
-            if download.summary is not None:
-                self.summary = download.summary
-            elif download.is_complete:
-                self._take(download)
+            if self._download(self._target):
                 return True
             self._on_progress("waiting for other workers")
+        if self.contents is not None and (self.timeline, self.version) != self._last:
+            # Only a request that names no weights is answered by weights now.
+            codec = self._session.joined.config.pull
+            self._download(lambda wait_s: f"{answers.MODEL}?codec={codec}")
         return False
+
+    @property
+    def _last(self) -> tuple[int, int] | None:
+        return None if self.summary is None else (self.summary.timeline, self.summary.version)
+
+    def _download(self, target: Callable[[float], str]) -> bool:
+        """Ask for weights once; return whether some have arrived."""
+        invite, manifest = self._session.invite, self._session.manifest
+        download = Download(target, self._poll, manifest, invite.job, self._memory)
+        self._session.run(download)
+        if download.summary is not None:
+            self.summary = download.summary
+        if not download.is_complete:
+            return False
+        self._take(download)
+        return True
 
     def push(
         self,
@@ -98,6 +112,7 @@ class RemoteWeights:
         kind: Kind,
         samples: int,
         loss: float,
+        present: tuple[bool, ...] | None = None,
     ) -> PushResult:
         """Send a gradient or a difference, computed from the weights that are here, until the server has decided.
 
@@ -107,6 +122,7 @@ class RemoteWeights:
             kind: GRADIENT or DIFFERENCE.
             samples: from which it was computed, 1 or more.
             loss: mean over them; NaN if it is not known.
+            present: Whether each parameter has a gradient; None if all have one. Pieces without one are zeros.
 
         Raises:
             ConfigError: the server refuses the worker for good.
@@ -119,8 +135,9 @@ class RemoteWeights:
             self._adopt(config)
         codec = self._feedback.codec = _CODECS[self.codec]
         k = top_k_count(manifest.n_parameters, options.top_k or config.top_k)
+        floats, integers = buffers or (None, None)
         frame = encode_frame(
-            Contents(torch.empty(0), *(buffers or (None, None))), pieces=pieces, kind=kind, codec=codec,
+            Contents(torch.empty(0), floats, integers, present), pieces=pieces, kind=kind, codec=codec,
             job=self._session.invite.job, manifest=manifest, timeline=self.timeline, version=self.version, samples=samples,
             loss=loss, lease=self.lease, planes=config.planes, k=k, feedback=self._feedback, memory=self._memory,
         )  # fmt: skip

@@ -5,7 +5,6 @@ const element = (id) => document.getElementById(id);
 const hex = (bytes) => [...new Uint8Array(bytes)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 const losses = [];
 let key = null;
-let counter = 0;
 
 async function readKey() {
   const text = location.hash.slice(1);
@@ -18,9 +17,8 @@ async function readKey() {
   return crypto.subtle.importKey("raw", raw, { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
 }
 
-async function send(method, target, body) {
+async function send(method, target, body = "", counter = 1 + crypto.getRandomValues(new Uint32Array(1))[0]) {
   const encoder = new TextEncoder();
-  counter = Math.max(counter + 1, Date.now());
   const digest = hex(await crypto.subtle.digest("SHA-256", encoder.encode(body)));
   const lines = ["SF1", "owner", method, target, String(counter), "-", digest].join("\n");
   const mac = hex(await crypto.subtle.sign("HMAC", key, encoder.encode(lines)));
@@ -81,7 +79,7 @@ async function poll() {
   let since = -1;
   for (;;) {
     try {
-      const answer = await send("GET", `/v1/status?since=${since}&wait=20`, "");
+      const answer = await send("GET", `/v1/status?since=${since}&wait=20`);
       if (answer.status === 200) {
         const status = await answer.json();
         since = status.serial;
@@ -98,13 +96,22 @@ async function poll() {
   }
 }
 
+// The server gives the counter, so no clock decides; another program of the owner may have used it meanwhile.
+async function control(action) {
+  for (let attempt = 0; attempt < 5; attempt++) {
+    const status = await (await send("GET", "/v1/status")).json();
+    const body = JSON.stringify({ action, worker_id: "" });
+    if ((await send("POST", "/v1/control", body, status.next_control)).status !== 401) return;
+  }
+}
+
 readKey().then((found) => {
   key = found;
   if (!key) return;
   for (const button of document.querySelectorAll("button[data-action]")) {
     button.addEventListener("click", () => {
       const action = button.dataset.action;
-      if (action !== "stop" || confirm("End the run?")) send("POST", "/v1/control", JSON.stringify({ action, worker_id: "" }));
+      if (action !== "stop" || confirm("End the run?")) control(action);
     });
   }
   poll();
