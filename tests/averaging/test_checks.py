@@ -80,7 +80,7 @@ def test_a_rank_some_checks_behind_is_compared_at_the_same_steps(slope: float) -
     assert runners.replaced() == {0}
 
 
-def test_in_a_fixed_group_nobody_is_replaced_before_all_have_reported(
+def test_in_a_fixed_group_no_rank_is_replaced_before_all_have_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     runners = Runners(3, lambda rank, step: float(rank), is_fixed=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 #: Reports of a rank that others can still read: more than `MAX_BEHIND`, so that a slower rank finds those it needs.
 MAX_REPORTS = 16
-#: A rank whose newest report is older than so many checks has no place; one that is so far behind skips ahead.
+#: A rank with a newest report older than so many checks has no place; one that is so far behind skips ahead.
 MAX_BEHIND = 4
 
 
