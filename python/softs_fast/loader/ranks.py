@@ -35,7 +35,7 @@ def checked_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
 
 
 def set_ranks_of_worker(ranks: Ranks | None) -> None:
-    """Note the place of this process in a job without torch.distributed, whose workers may change; None to forget it."""
+    """Note the place of this process in a job without torch.distributed; it may change. None drops it."""
     global _of_worker
     _of_worker = ranks
 
