@@ -131,7 +131,8 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         if self.pin_memory and not self._plan.pins:
             warnings.warn("pin_memory=True has no effect: there is no CUDA device", stacklevel=2)
         # torch's own iterator draws one number, too.
-        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        device = None if self.generator is None else self.generator.device
+        torch.empty((), dtype=torch.int64, device=device).random_(generator=self.generator)
         batches = self.soft_dataset.iterate(self._plan)
         return BatchIterator(batches, self.steps_per_epoch, counts)
 

@@ -207,8 +207,8 @@ def _number(name: str, dtype: str, value: bool | int | float) -> Array:
     if dtype not in STAND_INS:
         array: Array = np.array(value, dtype)
         return array
-    torch = import_torch()
-    return on_host(torch.tensor(value, dtype=torch_dtype(dtype)).view(torch_dtype(STAND_INS[dtype])))
+    tensor = import_torch().tensor(value, dtype=torch_dtype(dtype), device="cpu")
+    return on_host(tensor.view(torch_dtype(STAND_INS[dtype])))
 
 
 def _check_shape(name: str, needed: tuple[int, ...], shape: tuple[int, ...]) -> None:

@@ -53,8 +53,8 @@ class RaggedTensor(NamedTuple):
             raise ConfigError(
                 f"need tensors of one dtype that differ in their first dimension, have {shapes}"
             )
-        lengths = torch.tensor([len(tensor) for tensor in samples])
-        return cls(torch.cat(list(samples)), lengths.to(samples[0].device))
+        lengths = torch.tensor([len(tensor) for tensor in samples], device=samples[0].device)
+        return cls(torch.cat(list(samples)), lengths)
 
     @classmethod
     def from_padded(cls, padded: Tensor, lengths: Tensor) -> RaggedTensor:
