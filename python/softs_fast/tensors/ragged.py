@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ConfigError
 from .dtypes import import_torch
+from .tuples import made_as_tuples
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["RaggedTensor"]
 
 
+@made_as_tuples
 class RaggedTensor(NamedTuple):
     """The tensors of some samples, of which the first dimension varies.
 
