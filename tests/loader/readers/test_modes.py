@@ -1,4 +1,4 @@
-"""Modes of torch that are in force while a batch is made: none of them is felt by whoever trains on it."""
+"""Modes of torch that are in force while a batch is made do not reach the training that gets it."""
 
 import contextlib
 import time
