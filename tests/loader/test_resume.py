@@ -168,6 +168,22 @@ def test_a_state_in_the_midst_of_an_epoch_completes_it() -> None:
     second.soft_dataset.close()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_that_stops_several_times_in_an_epoch(workers: int) -> None:
+    """Later stops count the batches before earlier ones, and later epochs are whole."""
+    state, numbers = None, []
+    for n_batches in (2, 1, 2, 5):
+        options = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+        data = new(steps_per_epoch=5, persistent_workers=workers > 0, **options)
+        if state is not None:
+            data.load_state_dict(state)
+        numbers += [numbers_of(batch)[0] for batch in islice(data, n_batches)]
+        state = data.state_dict()
+        data.soft_dataset.close()
+    assert numbers == list(range(0, 40, 4))
+    assert state == {"positions": {"0": 40}}
+
+
 def test_an_epoch_of_a_run_that_resumes_needs_the_state() -> None:
     data, unordered = new(steps_per_epoch=3), new(steps_per_epoch=3, ordered=False)
     unordered.set_epoch(1)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, default_collate, default_convert
 
 from ..errors import ConfigError
 from .accelerated import DatasetOfLoader, reported_epoch
-from .arguments import check_at_least
+from .arguments import whole_number
 from .batch_iterator import BatchIterator
 from .endless import NO_WORKERS, EndlessDataset
 from .plan import IterationPlan
@@ -72,7 +72,7 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
     ) -> None:
         self.device = target_device(device)
         if steps_per_epoch is not None:
-            check_at_least("steps_per_epoch", steps_per_epoch, 1)
+            steps_per_epoch = whole_number("steps_per_epoch", steps_per_epoch, 1)
         self.steps_per_epoch = steps_per_epoch
         self._stats = StatsRecorder()
         # Of the newest iterator, and the batches of its epoch that were handed out before it.
@@ -83,7 +83,9 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         self.use_stateful_dataloader = dataset.ordered
         self._workers: BatchesOfWorkers | weakref.ref[BatchesOfWorkers] | None = None
         batch_size = dataloader_kwargs.get("batch_size", 1)
-        num_workers = dataloader_kwargs.get("num_workers", 0)
+        if batch_size is not None:
+            batch_size = whole_number("batch_size", batch_size, 1)
+        num_workers = whole_number("num_workers", dataloader_kwargs.get("num_workers", 0), 0)
         self._uses_processes = num_workers > 0 and (
             any(dataloader_kwargs.get(name) is not None for name in _PER_PROCESS)
             or not has_rows(dataset.batch_config)
@@ -91,7 +93,8 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         own_collate_fn: Callable[[Any], Any] | None = dataloader_kwargs.get("collate_fn")
         if own_collate_fn is None and not has_rows(dataset.batch_config):
             own_collate_fn = default_convert if batch_size is None else default_collate
-        dataloader_kwargs = {"in_order": False, **dataloader_kwargs}
+        numbers = {"batch_size": batch_size, "num_workers": num_workers}
+        dataloader_kwargs = {"in_order": False, **dataloader_kwargs, **numbers}
         has_place = dataset.ordered or steps_per_epoch is not None
         shown = DatasetOfLoader(dataset) if has_place else dataset
         if num_workers > 0 and not self._uses_processes:

@@ -73,6 +73,9 @@ def checked_value(name: str, dtype: str, shape: tuple[int, ...], value: Any) -> 
     np = import_numpy()
     if isinstance(value, np.ndarray | np.generic):
         _check_shape(name, shape, value.shape)
+        if dtype in STAND_INS and value.dtype.name == dtype:
+            # Of ml_dtypes, the package from which JAX has the dtypes that numpy lacks.
+            return np.asarray(value).view(STAND_INS[dtype])  # type: ignore[no-any-return]
         if dtype in STAND_INS or value.dtype != _numpy_dtype(dtype):
             raise _dtype_mismatch(name, value.dtype, dtype)
         array: Array = np.asarray(value)
