@@ -38,7 +38,7 @@ class Staging:
         self._buffers = buffers
         self._device = device
         self._pinned = {
-            name: torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            name: torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
             for name, tensor in {**buffers, **parameters}.items()
         }
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -158,3 +158,15 @@ def test_exact_pushes_have_no_residual() -> None:
     assert feedback.residual is None
     feedback.encode(torch.ones(4))
     feedback.encode(torch.ones(4))
+
+
+def test_the_residual_is_float32_whatever_the_default_dtype_and_device() -> None:
+    with torch.device("meta"):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            feedback = ErrorFeedback(4, Codec.BF16)
+        finally:
+            torch.set_default_dtype(before)
+    assert feedback.residual is not None
+    assert (feedback.residual.dtype, feedback.residual.device.type) == (torch.float32, "cpu")

@@ -125,6 +125,6 @@ def _tensor(dtype: Any, shape: Any, receive: Callable[[torch.Tensor], None]) -> 
         raise ValueError(f"a shape is {str(shape)[:50]}")
     if dtype not in ITEM_BYTES:
         raise ValueError(f"a dtype is {str(dtype)[:50]}")
-    tensor = torch.empty(shape, dtype=torch_dtype(dtype))
+    tensor = torch.empty(shape, dtype=torch_dtype(dtype), device="cpu")
     receive(tensor)
     return tensor

@@ -195,7 +195,11 @@ def mean_of(parts: Sequence[tuple[float, Tensor]], memory: Memory | None = None)
         memory: for the result; None for new one.
     """
     n = parts[0][1].numel()
-    mean = torch.empty(n) if memory is None else from_bytes(memory.take(4 * n), torch.float32)
+    mean = (
+        torch.empty(n, dtype=torch.float32, device="cpu")
+        if memory is None
+        else from_bytes(memory.take(4 * n), torch.float32)
+    )
     is_plain = all(factor == parts[0][0] and one.dtype is torch.bfloat16 for factor, one in parts)
     sum_into = _sum_plain_into if is_plain else _sum_into
     # A multiple of what is summed at once, so that the pieces are the same for any number of threads.

@@ -350,7 +350,7 @@ class RemoteOptimizer(optim.Optimizer):
         pieces = []
         for one in self._parameters:
             if one.grad is None:
-                pieces.append(torch.zeros(one.numel()))
+                pieces.append(torch.zeros(one.numel(), dtype=torch.float32, device="cpu"))
                 continue
             grad = one.grad.to_dense() if one.grad.is_sparse else one.grad
             # On the host first: devices have not every dtype.

@@ -120,7 +120,7 @@ class RemoteWeights:
         codec = self._feedback.codec = _CODECS[self.codec]
         k = top_k_count(manifest.n_parameters, options.top_k or config.top_k)
         frame = encode_frame(
-            Contents(torch.empty(0), *(buffers or (None, None))), pieces=pieces, kind=kind, codec=codec,
+            Contents(torch.empty(0, dtype=torch.float32, device="cpu"), *(buffers or (None, None))), pieces=pieces, kind=kind, codec=codec,
             job=self._session.invite.job, manifest=manifest, timeline=self.timeline, version=self.version, samples=samples,
             loss=loss, lease=self.lease, planes=config.planes, k=k, feedback=self._feedback, memory=self._memory,
         )  # fmt: skip
