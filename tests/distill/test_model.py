@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,8 @@ def test_configurations_come_as_they_went(model_cfg: dict[str, Any] | None) -> N
 
 def test_tuples_and_sets() -> None:
     assert decode_model_cfg(encode_model_cfg({"a": (1, 2)})) == {"a": [1, 2]}
+    of_numpy = encode_model_cfg({"n": np.int64(3), "x": [np.float32(0.5)]})
+    assert of_numpy == encode_model_cfg({"n": 3, "x": [0.5]}), "or the digest would be another model's"
     with pytest.raises(ConfigError, match=r"cannot be encoded: set has no msgpack form"):
         encode_model_cfg({"a": {1}})
 

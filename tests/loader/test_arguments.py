@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import softs_fast
 from softs_fast import ConfigError, SoftDataLoader, SoftIterableDataset
+from softs_fast.loader.arguments import whole_number
 
 CONFIG = softs_fast.make_xy_config((2,), "float32", (), "int64")
 FIRST = ("a", "ipc:///unused", CONFIG, softs_fast.ShmMedium)
@@ -58,3 +60,11 @@ def test_arguments_given_twice() -> None:
         SoftIterableDataset(*FIRST, 8, 10, 0.1, retry_delay=0.1)  # type: ignore[misc]
     with pytest.raises(TypeError, match="positional arguments"):
         SoftIterableDataset(*FIRST, 8, 10, 0.1, 60.0)
+
+
+def test_whole_numbers_of_numpy_are_taken() -> None:
+    made = whole_number("n", np.int64(2), 1)
+    assert (made, type(made)) == (2, int)
+    for value in (2.0, "2", True, np.float32(2), None, 0):
+        with pytest.raises(ConfigError, match="n must be a whole number and at least 1, got"):
+            whole_number("n", value, 1)

@@ -85,7 +85,7 @@ def test_an_epoch_that_is_over_stays_over(new: Callable[..., sf.SoftDataLoader])
 def test_an_endless_loader_has_no_length(new: Callable[..., sf.SoftDataLoader]) -> None:
     with pytest.raises(TypeError, match="the loader is endless and has no length; give steps_per_epoch"):
         len(new())
-    with pytest.raises(sf.ConfigError, match="steps_per_epoch must be at least 1, got 0"):
+    with pytest.raises(sf.ConfigError, match="steps_per_epoch must be a whole number and at least 1, got 0"):
         new(steps_per_epoch=0)
 
 

@@ -297,7 +297,7 @@ def test_streams_without_order_are_not_sought() -> None:
     data.set_model("1")
     next(batches)
     assert client_of(data).seeks == []
-    assert data.state_dict() == {"positions": {"0": 4, "1": 4}}
+    assert data.state_dict() == {"positions": {"0": 4, "1": 4}, "numbered": 4}
     data.soft_dataset.close()
 
 

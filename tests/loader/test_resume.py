@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from numbered_client import CONFIG, NumberedClient, numbers_of
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from softs_fast import ConfigError, ShmMedium, SoftDataLoader, SoftIterableDataset
@@ -135,9 +136,74 @@ def test_what_is_no_state(state: Any) -> None:
     assert data.state_dict() == {"positions": {}}
 
 
-def test_without_order_there_is_nothing_to_resume() -> None:
-    with pytest.raises(ConfigError, match="use ordered=True"):
-        new(ordered=False).load_state_dict({"positions": {"0": 1}})
+@pytest.mark.parametrize("workers", [0, 2])
+def test_without_order_a_stream_goes_on_with_new_samples(workers: int) -> None:
+    options = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+    first, second = new(ordered=False, **options), new(ordered=False, **options)
+    seen = {number for batch in islice(first, 5) for number in numbers_of(batch)}
+    state = pickle.loads(pickle.dumps(first.state_dict()))
+    assert state["positions"] == {"0": 20}
+    with pytest.warns(UserWarning, match="samples come in no order.*use ordered=True"):
+        second.load_state_dict(state)
+    later = {number for batch in islice(second, 5) for number in numbers_of(batch)}
+    assert min(later) > max(seen)
+    assert second.state_dict()["numbered"] >= len(seen | later) == 40
+    first.soft_dataset.close()
+    second.soft_dataset.close()
+
+
+def test_a_state_in_the_midst_of_an_epoch_completes_it() -> None:
+    first, second = new(steps_per_epoch=3), new(steps_per_epoch=3)
+    batches = iter(first)
+    numbers = [numbers_of(next(batches))[0] for _ in range(2)]
+    state = first.state_dict()
+    assert state == {"positions": {"0": 8}, "batches": 2}
+    second.load_state_dict(state)
+    iter(second)  # trainers make iterators that they do not use
+    assert second.state_dict() == state
+    numbers += [[numbers_of(batch)[0] for batch in second] for _ in range(2)]
+    assert numbers == [0, 4, [8], [12, 16, 20]]
+    assert second.state_dict() == {"positions": {"0": 24}}
+    first.soft_dataset.close()
+    second.soft_dataset.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_that_stops_several_times_in_an_epoch(workers: int) -> None:
+    """Later stops count the batches before earlier ones, and later epochs are whole."""
+    state, numbers = None, []
+    for n_batches in (2, 1, 2, 5):
+        options = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+        data = new(steps_per_epoch=5, persistent_workers=workers > 0, **options)
+        if state is not None:
+            data.load_state_dict(state)
+        numbers += [numbers_of(batch)[0] for batch in islice(data, n_batches)]
+        state = data.state_dict()
+        data.soft_dataset.close()
+    assert numbers == list(range(0, 40, 4))
+    assert state == {"positions": {"0": 40}}
+
+
+def test_an_epoch_of_a_run_that_resumes_needs_the_state() -> None:
+    data, unordered = new(steps_per_epoch=3), new(steps_per_epoch=3, ordered=False)
+    unordered.set_epoch(1)
+    data.set_epoch(0)
+    with pytest.raises(ConfigError, match=r"epoch 1 would begin with the first sample.*load_state_dict"):
+        data.set_epoch(1)
+    data.load_state_dict({"positions": {"0": 12}})
+    data.set_epoch(1)
+    assert numbers_of(next(iter(data)))[0] == 12
+    data.soft_dataset.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_other_loader_is_made_of_an_order_or_an_epoch(workers: int) -> None:
+    for options in ({}, {"steps_per_epoch": 3}, {"steps_per_epoch": 3, "ordered": False}):
+        data = new(**options)
+        other = DataLoader(data.dataset, batch_size=4, num_workers=workers)
+        with pytest.raises(ConfigError, match=r"ignore_data_skip=True.*load_state_dict"):
+            next(iter(other))
+        assert data.dataset.ordered == data.soft_dataset.ordered
 
 
 @pytest.mark.parametrize("zero_copy", [False, True])

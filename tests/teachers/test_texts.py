@@ -50,6 +50,33 @@ def test_a_column_of_a_collection() -> None:
     assert (texts[3], texts[1:3]) == (TEXTS[3], TEXTS[1:3])
 
 
+@pytest.mark.parametrize(
+    ("element", "said"),
+    [
+        ({"text": None}, "text 1 is of type NoneType, expected str: None; remove it"),
+        ({"text": float("nan")}, "text 1 is of type float, expected str: nan; remove it"),
+        ({"name": "b"}, "text 1: .*'text'"),
+        ("b", "text 1: column='text' needs texts with elements that are mappings"),
+    ],
+)
+def test_a_later_element_without_a_text_is_named(element: Any, said: str) -> None:
+    texts = as_texts([{"text": "a"}, element], "text").open()
+    assert texts[0] == "a"
+    with pytest.raises(ConfigError, match=said):
+        texts[1]
+
+
+def test_files_in_other_encodings(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_bytes("Grüße\nzwei".encode("utf-8-sig"))
+    assert list(as_texts(path, None).open()) == ["Grüße", "zwei"]
+    path.write_bytes("eins\n\nGrüße\n".encode("latin-1"))
+    texts = as_texts(path, None).open()
+    assert texts[0] == "eins"
+    with pytest.raises(ConfigError, match=rf"line 3 of {path} is not UTF-8: .*; convert the file"):
+        texts[1]
+
+
 class Endless:
     def __iter__(self) -> Iterator[str]:
         return itertools.repeat("text")

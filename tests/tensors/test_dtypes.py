@@ -1,5 +1,6 @@
 """Values that become bits of a dtype: no other dtype is cast, and no number that it lacks is taken."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,30 @@ from softs_fast.tensors.dtypes import ITEM_BYTES, STAND_INS
 TORCH_DTYPES = list(STAND_INS)
 NUMPY_DTYPES = [dtype for dtype in ITEM_BYTES if dtype not in STAND_INS]
 XY = BatchConfig([TensorSpec("x", (2, 3), "float32"), TensorSpec("y", (), "int64")])
+
+
+class OfMlDtypes(np.ndarray[Any, Any]):
+    """An array as JAX hands it out: numpy says the name of its dtype, and views it as other dtypes of its size."""
+
+    name = ""
+
+    @property
+    def dtype(self) -> Any:
+        return SimpleNamespace(name=self.name)
+
+
+@pytest.mark.parametrize("dtype", TORCH_DTYPES)
+def test_dtypes_that_another_package_adds_to_numpy(dtype: str) -> None:
+    tensor = torch.arange(3.0).to(getattr(torch, dtype))
+    array = tensor.view(getattr(torch, STAND_INS[dtype])).numpy().view(OfMlDtypes)
+    array.name = dtype
+    config = BatchConfig([TensorSpec("x", (3,), dtype)])
+    slot = bytearray(config.nbytes())
+    config.encode_into({"x": array}, slot)
+    assert config.decode(bytes(slot))["x"].float().tolist() == [0, 1, 2]
+    array.name = "float8_e3m4"
+    with pytest.raises(ConfigError, match="Dtype mismatch"):
+        config.encode_into({"x": array}, slot)
 
 
 @pytest.mark.parametrize("dtype", [*NUMPY_DTYPES, *TORCH_DTYPES])

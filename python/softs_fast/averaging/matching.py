@@ -234,7 +234,7 @@ def _gathered(strategy: Strategy, text: bytes, device: torch.device) -> list[byt
     """Return the texts of all ranks, by rank."""
     lengths = torch.zeros(strategy.size, dtype=torch.int64, device=device)
     strategy.all_gather(lengths, torch.tensor([len(text)], device=device))
-    row = torch.zeros(int(lengths.max()), dtype=torch.uint8)
+    row = torch.zeros(int(lengths.max()), dtype=torch.uint8, device="cpu")
     row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     rows = torch.zeros(strategy.size * len(row), dtype=torch.uint8, device=device)
     strategy.all_gather(rows, row.to(device))

@@ -12,7 +12,7 @@ from softs_fast.errors import SegmentError
 from softs_fast.snapshots import RemoteWindow, SnapshotLayout, Window
 
 # A window needs a tensor; the reports are in its config.
-_NOTHING = {"reports": torch.zeros(1, dtype=torch.uint8)}
+_NOTHING = {"reports": torch.zeros(1, dtype=torch.uint8, device="cpu")}
 
 
 class ReportLine:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ConfigError
 from ..tensors.dtypes import import_torch
+from ..tensors.tuples import made_as_tuples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["TopKLogits", "topk_logits"]
 
 
+@made_as_tuples
 class TopKLogits(NamedTuple):
     """The k largest logits of each row, and the log-sum-exp of the whole row.
 

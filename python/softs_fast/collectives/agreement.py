@@ -43,7 +43,7 @@ class TensorExchange:
 
     def exchange(self, message: bytes, /) -> list[bytes]:
         """Return the messages of all ranks, by rank."""
-        own = torch.zeros(PART_BYTES + 4, dtype=torch.uint8)
+        own = torch.zeros(PART_BYTES + 4, dtype=torch.uint8, device="cpu")
         framed = bytearray(len(message).to_bytes(4, "little") + message)
         own[: len(framed)] = torch.frombuffer(framed, dtype=torch.uint8)
         received = [row.cpu().numpy().tobytes() for row in self._gather(own)]

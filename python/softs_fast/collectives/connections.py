@@ -70,7 +70,7 @@ class Connections:
                 if ports is not None:
                     own_ports.append(ports[0])
         row = (own_ports + [0] * _MOST_PORTS)[:_MOST_PORTS]
-        every = gather(torch.tensor(row, dtype=torch.int64))
+        every = gather(torch.tensor(row, dtype=torch.int64, device="cpu"))
         theirs = {int(port) for ports in every for port in ports} - {0}
         mine = []
         for copy, own_port, peer_port in connected:

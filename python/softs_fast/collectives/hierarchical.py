@@ -99,7 +99,7 @@ class HierarchicalStrategy(Strategy):
         if place is not None:
             place.close()
             levels.agree("init", {})
-        name = torch.tensor([secrets.randbits(62)])
+        name = torch.tensor([secrets.randbits(62)], device="cpu")
         levels.broadcast(name, 0)
         world = World(f"{int(name):x}", 0, topology.nodes)
         self._member = Member(world, rank, self._processes_of(world, rank))

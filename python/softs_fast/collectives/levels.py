@@ -53,7 +53,7 @@ class Levels:
     def agree(self, what: str, manifest: Mapping[str, str] = MappingProxyType({})) -> None:
         """Raise ConfigError, on every rank, unless all make the same call; also a barrier."""
         tag = agreement.tag_of({"": what, **manifest})
-        tags = torch.tensor([tag, -tag], dtype=torch.int64)
+        tags = torch.tensor([tag, -tag], dtype=torch.int64, device="cpu")
         self._local.all_reduce(tags, ReduceOp.MIN)
         if self._local.rank == 0:
             self._between("comparison of calls", lambda engine: engine.all_reduce(tags, ReduceOp.MIN))
@@ -108,7 +108,7 @@ class Levels:
     def gather(self, rows: torch.Tensor, own: torch.Tensor) -> None:
         """Gather the tensor of every rank of the world into its row."""
         for number, members in enumerate(self.topology.nodes):
-            block = torch.empty(len(members) * own.numel(), dtype=own.dtype)
+            block = torch.empty(len(members) * own.numel(), dtype=own.dtype, device="cpu")
             if number == self.topology.own:
                 self._local.all_gather(block, own)
             self._spread(block, number)

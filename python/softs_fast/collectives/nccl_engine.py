@@ -54,7 +54,7 @@ class NcclEngine(Engine):
             # torch keeps no reference to a store that is written in Python.
             engine._store = store
             # Communicators are made by the first call.
-            engine.gather(torch.zeros(1))
+            engine.gather(torch.zeros(1, dtype=torch.float32, device="cpu"))
         except RuntimeError as error:
             raise PeerLost(f'no NCCL connections among the {size} ranks of "{name}": {error}') from error
         return engine

@@ -157,18 +157,20 @@ def learn_topology(local: ShmStrategy, cross_node: TorchStrategy | None, rank: i
         ConfigError: the groups do not make a hierarchy of ranks 0 to size - 1.
         PeerLost: a rank died.
     """
-    inside = torch.empty(2 * local.size, dtype=torch.int64)
-    local.all_gather(inside, torch.tensor([rank, cross_node is not None], dtype=torch.int64))
+    inside = torch.empty(2 * local.size, dtype=torch.int64, device="cpu")
+    local.all_gather(inside, torch.tensor([rank, cross_node is not None], dtype=torch.int64, device="cpu"))
     members = [int(value) for value in inside[::2]]
     has_slice = [bool(value) for value in inside[1::2]]
-    own_row = torch.tensor([len(members), *members] + [-1] * (_ROW - 1 - len(members)), dtype=torch.int64)
+    own_row = torch.tensor(
+        [len(members), *members] + [-1] * (_ROW - 1 - len(members)), dtype=torch.int64, device="cpu"
+    )
     rows = own_row.view(1, -1)
     if cross_node is not None:
-        rows = torch.empty(cross_node.size, _ROW, dtype=torch.int64)
+        rows = torch.empty(cross_node.size, _ROW, dtype=torch.int64, device="cpu")
         cross_node.all_gather(rows.view(-1), own_row)
-    counted = torch.tensor([len(rows)], dtype=torch.int64)
+    counted = torch.tensor([len(rows)], dtype=torch.int64, device="cpu")
     local.broadcast_tensor(counted, 0)
-    table = torch.empty(int(counted[0]), _ROW, dtype=torch.int64)
+    table = torch.empty(int(counted[0]), _ROW, dtype=torch.int64, device="cpu")
     if local.rank == 0:
         table.copy_(rows)
     local.broadcast_tensor(table.view(-1), 0)

@@ -45,7 +45,7 @@ def choose_schedule(group: _kernels.Group, staging_bytes: int) -> Schedule:
     largest = chunks[-1]
     if group.size == 1:
         return Schedule(largest, largest)
-    tensor = torch.zeros(_LARGE_BYTES // 4)
+    tensor = torch.zeros(_LARGE_BYTES // 4, dtype=torch.float32, device="cpu")
 
     def reduce(n_bytes: int) -> None:
         group.all_reduce([(tensor.data_ptr(), n_bytes // 4)], _FLOAT32, _SUM, 1.0, 0)
@@ -107,6 +107,6 @@ def best_time(group: _kernels.Group, repeats: int, run: Callable[[], object]) ->
 
 def slowest(group: _kernels.Group, times: list[float]) -> list[float]:
     """Return the longest of each time among all ranks: the same list everywhere."""
-    tensor = torch.tensor(times, dtype=torch.float64)
+    tensor = torch.tensor(times, dtype=torch.float64, device="cpu")
     group.all_reduce([(tensor.data_ptr(), tensor.numel())], _FLOAT64, _MAX, 1.0, 0)
     return [float(time) for time in tensor]

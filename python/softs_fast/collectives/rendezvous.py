@@ -248,7 +248,7 @@ class ProcessGroupRendezvous:
                 f"a message of {len(message)} bytes is too long; at most {MAX_MESSAGE_BYTES} are possible"
             )
         device = "cuda" if dist.get_backend(self._group) == "nccl" else "cpu"
-        own = torch.zeros(2 + MAX_MESSAGE_BYTES, dtype=torch.uint8)
+        own = torch.zeros(2 + MAX_MESSAGE_BYTES, dtype=torch.uint8, device="cpu")
         own[: 2 + len(message)] = torch.frombuffer(
             bytearray(len(message).to_bytes(2, "little") + message), dtype=torch.uint8
         )

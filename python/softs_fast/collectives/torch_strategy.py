@@ -349,7 +349,7 @@ class TorchStrategy(Strategy):
     def _agree(self, engine: Engine, what: str, manifest: Mapping[str, str]) -> None:
         """Raise ConfigError unless every rank makes the same call."""
         tag = agreement.tag_of({"": what, **manifest})
-        tags = [int(other) for other in engine.gather(torch.tensor([tag], dtype=torch.int64))]
+        tags = [int(other) for other in engine.gather(torch.tensor([tag], dtype=torch.int64, device="cpu"))]
         if any(other != tag for other in tags):
             exchange = agreement.TensorExchange(engine.gather, engine.size)
             raise ConfigError(agreement.difference(exchange, what, manifest))

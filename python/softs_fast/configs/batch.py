@@ -316,7 +316,7 @@ class BatchConfig:
             if spec.codec is not None:
                 batch[name] = decode(spec._coder, spec._field, samples, offset, (len(samples),))
                 continue
-            stacked = torch.empty((len(samples), *spec.shape), dtype=spec.torch_dtype)
+            stacked = torch.empty((len(samples), *spec.shape), dtype=spec.torch_dtype, device="cpu")
             rows = stacked.view(torch_dtype(array_dtype(spec.dtype))).numpy()
             for i, sample in enumerate(samples):
                 rows[i] = array_at(spec, sample, offset)

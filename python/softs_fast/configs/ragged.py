@@ -143,7 +143,7 @@ class RaggedLayout:
         return {
             spec.name: RaggedTensor(
                 tensor_over(spec.dtype, np.concatenate(column)),
-                torch.tensor([lengths[i] for _, lengths in samples]),
+                torch.tensor([lengths[i] for _, lengths in samples], device="cpu"),
             )
             for i, (spec, column) in enumerate(zip(self.specs, columns, strict=True))
         }

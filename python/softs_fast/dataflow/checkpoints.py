@@ -182,7 +182,7 @@ def _by_first(group: Any, action: Callable[[], None], folder: Path) -> None:
     import torch.distributed as dist
 
     error: OSError | None = None
-    said = torch.zeros(_MOST_TEXT, dtype=torch.uint8)
+    said = torch.zeros(_MOST_TEXT, dtype=torch.uint8, device="cpu")
     if dist.get_rank(group) == 0:
         try:
             action()
@@ -205,7 +205,7 @@ def _by_all(group: Any, action: Callable[[], None], folder: Path) -> None:
         action()
     except (OSError, FlowError) as caught:
         error = caught
-    n_failed = torch.tensor([int(error is not None)])
+    n_failed = torch.tensor([int(error is not None)], device="cpu")
     if group is not None:
         torch.distributed.all_reduce(n_failed, group=group)
     if error is not None:

@@ -8,6 +8,7 @@ learns the model of a generation from the control channel.
 from __future__ import annotations
 
 import hashlib
+import numbers
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -117,14 +118,14 @@ def check_rank(student_rank: object) -> int:
         ConfigError: it is no whole number from 0 to 65535.
     """
     if (
-        not isinstance(student_rank, int)
+        not isinstance(student_rank, numbers.Integral)
         or isinstance(student_rank, bool)
-        or not 0 <= student_rank < _MAX_RANK
+        or not 0 <= int(student_rank) < _MAX_RANK
     ):
         raise ConfigError(
             f"student_rank must be a whole number from 0 to {_MAX_RANK - 1}, got {student_rank!r}"
         )
-    return student_rank
+    return int(student_rank)
 
 
 def encode_model_cfg(model_cfg: Mapping[str, Any] | None) -> bytes:
@@ -178,6 +179,11 @@ def _plain(value: object) -> object:
         return dict(value)
     if isinstance(value, Sequence):
         return list(value)
+    # Numbers of numpy; an int comes here only if it is too large.
+    if isinstance(value, numbers.Integral) and not isinstance(value, int):
+        return int(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, int):
+        return float(value)
     raise TypeError(f"{type(value).__name__} has no msgpack form")
 
 

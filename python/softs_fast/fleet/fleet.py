@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import multiprocessing.util
-import pickle
+import numbers
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,10 @@ from ..distill import StudentClient, Worker
 from ..errors import ConfigError, FleetError
 from ..market import Broker, BrokerStats, EndpointConfig, ShmMedium, Supplier
 from ..market.endpoints import EndpointName, variable_of
+from .folder import new_folder
+from .importable import check_importable
 from .restarts import RestartPolicy
+from .standard_streams import keep_standard_numbers
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -85,15 +87,10 @@ class Fleet:
         start_timeout_s: float = 120.0,
         max_restarts: int = 5,
     ) -> None:
-        _check_count(count)
+        count = _checked_count(count)
         if not callable(make_worker):
             raise ConfigError(f"make_worker must be a function, got {type(make_worker).__name__}")
-        try:
-            pickle.dumps(make_worker)
-        except Exception as error:
-            raise ConfigError(
-                f"make_worker cannot be imported by another process; make it a function of a module: {error}"
-            ) from error
+        check_importable(make_worker)
         if gpus is not None and (not gpus or not all(_is_number(gpu) for gpu in gpus)):
             raise ConfigError(f"gpus must be numbers of devices, at least one, got {list(gpus)!r}")
         if max_restarts < 0:
@@ -141,7 +138,7 @@ class Fleet:
             ConfigError: `count` is out of range.
             FleetError: a worker failed before it served, or the fleet was not started.
         """
-        _check_count(count)
+        count = _checked_count(count)
         self._started().workers.scale(count)
         self.count = count
 
@@ -212,7 +209,8 @@ class _Parts:
 
     @classmethod
     def start(cls, make_workers: Callable[[Mapping[str, str]], Workers]) -> _Parts:
-        folder = Path(tempfile.mkdtemp(prefix="softs-"))
+        keep_standard_numbers()
+        folder = new_folder()
         places = (f"ipc://{folder}/{name}" for name in ("frontend", "backend", "control", "control_pub"))
         endpoints = FleetEndpoints(*places)
         broker = Broker(
@@ -234,10 +232,12 @@ class _Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _check_count(count: int) -> None:
+def _checked_count(count: int) -> int:
     if not _is_number(count) or not 1 <= count <= _MAX_WORKERS:
         raise ConfigError(f"count must be a number from 1 to {_MAX_WORKERS}, got {count!r}")
+    return int(count)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    """Return whether it is a whole number from 0 on, of Python or of numpy."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 0

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from .. import _core
 from .passed import Passed
 from .restarts import Restarts
-from .worker_process import END, FAILED, SERVES, serve
+from .worker_process import END, ENDED, FAILED, SERVES, serve
 
 __all__ = ["Member", "State"]
 
@@ -55,6 +55,8 @@ class Member:
         self.was_killed = False
         #: Whether it was told to end.
         self.is_ending = False
+        # Its last run has said that it ends well.
+        self._says_ended = False
         #: When it was started, when it began to serve, when it is to start again, or when it is to be killed:
         #: `time.monotonic()`.
         self.since = 0.0
@@ -73,6 +75,7 @@ class Member:
         self.output, output = context.Pipe(duplex=False)
         self._last_lines.clear()
         self.state, self.error, self.since = "starting", "", now
+        self._says_ended = False
         try:
             with Passed(self._make_worker) as passed:
                 arguments = (passed, self._environment, _core.this_process(), pipe, output)
@@ -101,6 +104,8 @@ class Member:
             return
         if message == SERVES:
             self.state, self.has_served, self.since = "serving", True, now
+        elif message == ENDED:
+            self._says_ended = True
         elif message.startswith(FAILED):
             self.error = message.removeprefix(FAILED).decode()
 
@@ -137,14 +142,15 @@ class Member:
             self.read_message(now)
         self._close("pipe")
         self._close("output")
-        status = process.exitcode or 0
-        self.was_killed = status < 0
-        process.close()
+        status = process.exitcode
+        self.was_killed = status is not None and status < 0
+        if status is not None:
+            process.close()
         self.process = None
-        if status == 0 and self.state == "serving":
+        if self.state == "serving" and (status == 0 or (status is None and self._says_ended)):
             return True
         if not self.error:
-            why = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+            why = _said_of(status)
             where = "" if self._last_lines or self.state == "serving" else _SILENT
             self.error = "\n".join([f"its process ended: {why}{where}", *self._last_lines])
         self.last_error = self.error
@@ -169,3 +175,10 @@ class Member:
         if connection is not None:
             connection.close()
             setattr(self, which, None)
+
+
+def _said_of(status: int | None) -> str:
+    """Return how a process ended."""
+    if status is None:
+        return "exit status unknown, since SIGCHLD is ignored or another part of this program waited for it"
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import FleetError
 from .member import Member
 from .restarts import RestartPolicy, Restarts
+from .standard_streams import keep_standard_numbers
 
 __all__ = ["Supervisor"]
 
@@ -38,6 +39,7 @@ class Supervisor:
         environment_of: Callable[[int], Mapping[str, str]],
         policy: RestartPolicy,
     ) -> None:
+        keep_standard_numbers()
         self._make_worker = make_worker
         self._environment_of = environment_of
         self._policy = policy

@@ -16,11 +16,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from .. import _core
 from ..errors import ConfigError
+from .folder import remove_dead_folders
+from .standard_streams import print_to
 
-__all__ = ["END", "FAILED", "SERVES", "serve"]
+__all__ = ["END", "ENDED", "FAILED", "SERVES", "serve"]
 
-#: What is sent to the fleet: that the worker serves, or this and a traceback; and what the fleet sends.
-SERVES, FAILED, END = b"serves", b"failed\n", b"end"
+#: What is sent to the fleet: that the worker serves, or this and a traceback, that it ends well; and what the fleet sends.
+SERVES, FAILED, ENDED, END = b"serves", b"failed\n", b"ended", b"end"
 #: So long after its fleet was killed a process may still run, seconds.
 _GRACE_S = 1.0
 
@@ -53,11 +55,8 @@ def serve(
     # Ctrl-C in a terminal is sent to this process too; the fleet ends it in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(environment)
-    for standard in (1, 2):
-        os.dup2(output.fileno(), standard)
+    print_to(output.fileno())
     output.close()
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _core.end_after(*fleet, _GRACE_S)
     try:
         worker = _made_by(make_worker)
@@ -78,6 +77,7 @@ def serve(
     worker.stop()
     # No other thread may free the worker: torch aborts where a thread frees tensors while the interpreter ends.
     waiting.join()
+    _report(pipe, ENDED)
     if is_orphan:
         _sweep_after(fleet)
 
@@ -101,7 +101,8 @@ def _made_by(make_worker: Callable[[], Any]) -> _Service:
 
 
 def _sweep_after(fleet: tuple[int, int, int]) -> None:
-    """Remove the segments of the fleet's process, which was killed; its last descriptor may not be closed yet."""
+    """Remove segments and folder of the fleet's process, which was killed; its last descriptor may not be closed yet."""
     while _core.is_alive(*fleet):
         time.sleep(0.01)
     _core.sweep()
+    remove_dead_folders()

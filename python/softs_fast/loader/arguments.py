@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
 from ..errors import ConfigError
 
-__all__ = ["accepts_0_1_0", "check_at_least"]
+__all__ = ["accepts_0_1_0", "check_at_least", "whole_number"]
 
 P = ParamSpec("P")
 
@@ -21,6 +22,21 @@ def check_at_least(name: str, value: float, least: int) -> None:
     """
     if not value >= least:
         raise ConfigError(f"{name} must be at least {least}, got {value}")
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Return a whole number of any type, such as one of numpy's, as an int.
+
+    Raises:
+        ConfigError: it is no whole number, or below `least`.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise ConfigError(f"{name} must be a whole number and at least {least}, got {value!r}")
+    return number
 
 
 def accepts_0_1_0(

@@ -19,6 +19,7 @@ class BatchIterator:
         n_batches: batches of an epoch; None: it does not end.
         counts: of the batches that this iterator hands out.
         move: called with each batch when it is handed out; None: nothing.
+        epoch: is told of the first batch, the last one and the end, see `reported_epoch`; None: nothing is.
     """
 
     def __init__(
@@ -27,11 +28,13 @@ class BatchIterator:
         n_batches: int | None,
         counts: IteratorCounts,
         move: Callable[[Any], Any] | None = None,
+        epoch: Any = None,
     ) -> None:
         self._batches = batches
         self._n_batches = n_batches
         self._counts = counts
         self._move = move
+        self._epoch = epoch
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -39,6 +42,8 @@ class BatchIterator:
     def __next__(self) -> Any:
         counts = self._counts
         if counts.n_batches == self._n_batches:
+            if self._epoch is not None:
+                self._epoch.end()
             raise StopIteration
         requested_at = perf_counter()
         if not counts.began_at:
@@ -51,4 +56,8 @@ class BatchIterator:
             counts.returned_at = returned_at = perf_counter()
             counts.waiting_s += returned_at - requested_at
         counts.n_batches += 1
+        if self._epoch is not None:
+            if counts.n_batches == 1:
+                self._epoch.begin()
+            self._epoch.end_of_dataloader = counts.n_batches == self._n_batches
         return batch

@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.util
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
@@ -103,11 +104,14 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
         Returns:
             `{"positions": {product: number of samples}}`, the products that were used last; where several ranks share
-            the stream also `"world_size"`. Ranks that go in step have the same state.
+            the stream also `"world_size"`. Ranks that go in step have the same state. Where samples come in no order,
+            `"numbered"`: numbers of samples that this rank has ordered.
         """
         world_size = self._ranks().world_size
-        return {"positions": dict(self.own_positions())} | (
-            {"world_size": world_size} if world_size > 1 else {}
+        return (
+            {"positions": dict(self.own_positions())}
+            | ({"world_size": world_size} if world_size > 1 else {})
+            | ({} if self.ordered else {"numbered": self._n_numbered()})
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -115,17 +119,15 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
         The model is not part of it: give it to the constructor or to `set_model`.
 
+        Where samples come in no order, there is no such place: they go on with numbers that were not ordered before, and a
+        warning says so.
+
         Args:
             state: what `state_dict` returned.
 
         Raises:
-            ConfigError: the dataset is not ordered, `state` is something else, or another number of ranks shared the
-                stream.
+            ConfigError: `state` is something else, or another number of ranks shared the stream.
         """
-        if not self.ordered:
-            raise ConfigError(
-                "samples come in no order, so there is no place to go on from; use ordered=True"
-            )
         positions = checked_positions(state)
         have, need = state.get("world_size", 1), self._ranks().world_size
         if have != need:
@@ -134,7 +136,15 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
                 f"init_process_group, give rank and world_size as then, or load positions counted for {need}: "
                 f"{{'positions': {{product: samples of each rank}}, 'world_size': {need}}}"
             )
-        self._go_to(positions)
+        if self.ordered:
+            self._go_to(positions)
+            return
+        self._n_used = max(self._n_used, state.get("numbered", 0))
+        warnings.warn(
+            "samples come in no order, so the stream does not go on where the state was saved, but with samples that were "
+            "not ordered before; use ordered=True to go on exactly",
+            stacklevel=2,
+        )
 
     def _go_to(self, positions: dict[str, int]) -> None:
         """Let iterators that this process makes from now on begin there."""
@@ -306,6 +316,12 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         """Return how many numbers of this rank are used with those of a client of this process."""
         worker = get_worker_info()
         return self._n_used + opened.client.n_numbered * (1 if worker is None else worker.num_workers)
+
+    def _n_numbered(self) -> int:
+        """Return how many numbers of this rank are used in this process and in the workers that it has started."""
+        opened = self._open
+        used = self._n_used if opened is None or opened.pid != os.getpid() else self._n_used_by(opened)
+        return max(used, *(self._used_by_workers or (0,)))
 
     def _update_subscription(self) -> None:
         """Have the client of this process, if there is one, order the product that is wanted now."""

@@ -12,13 +12,14 @@ import torch
 from torch.utils.data import DataLoader, default_collate, default_convert
 
 from ..errors import ConfigError
-from .arguments import check_at_least
+from .accelerated import DatasetOfLoader, reported_epoch
+from .arguments import whole_number
 from .batch_iterator import BatchIterator
 from .endless import NO_WORKERS, EndlessDataset
 from .plan import IterationPlan
 from .readers.copying import has_rows
 from .readers.transfer import Transfer, target_device
-from .stats import LoaderStats, StatsRecorder
+from .stats import IteratorCounts, LoaderStats, StatsRecorder
 from .workers import BatchesOfWorkers, WorkerOptions
 
 __all__ = ["EndlessDataLoader"]
@@ -40,13 +41,15 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
     samples of two products. Each iterator goes on where the stream is.
 
     Args:
-        dataset: where samples come from; the attribute `soft_dataset`.
+        dataset: where samples come from; the attribute `soft_dataset`. Of the attribute `dataset` no other DataLoader can
+            be made, as `accelerate.skip_first_batches` does, if there is an order or an epoch to keep.
         device: where batches are handed out: anything that `torch.device` takes. On a CUDA device they are gathered in
             pinned memory, by one native thread at least, and each is copied while the caller works with the one before
             it; no step waits for the copy on the host. With worker processes the copy begins when the batch is handed
             out. None and "cpu" change nothing.
         steps_per_epoch: batches after which an iterator ends; it is the length of the loader. The next iterator goes on
-            where the stream is. None: the loader is endless and has no length.
+            where the stream is; the first one after `load_state_dict` completes the epoch of the state. None: the loader
+            is endless and has no length.
         **dataloader_kwargs: of DataLoader. `in_order` is False unless it is given, so that a slow worker holds up no
             batch of another one; batches of an ordered dataset come in order in any case.
 
@@ -56,7 +59,7 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
     """
 
     #: Accelerate takes the loader as it is. It would make another one of the dataset otherwise, which fetches a batch ahead
-    #: and hands it out after a switch.
+    #: and hands it out after a switch. It sets the same attribute of the loaders that it was given.
     _is_accelerate_prepared = True
 
     def __init__(
@@ -69,13 +72,20 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
     ) -> None:
         self.device = target_device(device)
         if steps_per_epoch is not None:
-            check_at_least("steps_per_epoch", steps_per_epoch, 1)
+            steps_per_epoch = whole_number("steps_per_epoch", steps_per_epoch, 1)
         self.steps_per_epoch = steps_per_epoch
         self._stats = StatsRecorder()
+        # Of the newest iterator, and the batches of its epoch that were handed out before it.
+        self._newest, self._n_before = IteratorCounts(), 0
+        self._has_begun = False
         self.soft_dataset = dataset
+        #: Accelerate saves and loads the place in an ordered stream with its own state, equal on all ranks.
+        self.use_stateful_dataloader = dataset.ordered
         self._workers: BatchesOfWorkers | weakref.ref[BatchesOfWorkers] | None = None
         batch_size = dataloader_kwargs.get("batch_size", 1)
-        num_workers = dataloader_kwargs.get("num_workers", 0)
+        if batch_size is not None:
+            batch_size = whole_number("batch_size", batch_size, 1)
+        num_workers = whole_number("num_workers", dataloader_kwargs.get("num_workers", 0), 0)
         self._uses_processes = num_workers > 0 and (
             any(dataloader_kwargs.get(name) is not None for name in _PER_PROCESS)
             or not has_rows(dataset.batch_config)
@@ -83,7 +93,10 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         own_collate_fn: Callable[[Any], Any] | None = dataloader_kwargs.get("collate_fn")
         if own_collate_fn is None and not has_rows(dataset.batch_config):
             own_collate_fn = default_convert if batch_size is None else default_collate
-        dataloader_kwargs = {"in_order": False, **dataloader_kwargs}
+        numbers = {"batch_size": batch_size, "num_workers": num_workers}
+        dataloader_kwargs = {"in_order": False, **dataloader_kwargs, **numbers}
+        has_place = dataset.ordered or steps_per_epoch is not None
+        shown = DatasetOfLoader(dataset) if has_place else dataset
         if num_workers > 0 and not self._uses_processes:
             prefetch_factor = dataloader_kwargs.pop("prefetch_factor", None)
             prefetch_factor = _PREFETCH_FACTOR if prefetch_factor is None else prefetch_factor
@@ -91,10 +104,10 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
                 raise ValueError(f"prefetch_factor must be at least 1, got {prefetch_factor}")
             dataloader_kwargs.pop("persistent_workers", None)
             # torch sees no workers, so it starts none.
-            super().__init__(dataset, **{**dataloader_kwargs, "num_workers": 0})
+            super().__init__(shown, **{**dataloader_kwargs, "num_workers": 0})
             self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
         else:
-            super().__init__(dataset, **dataloader_kwargs)
+            super().__init__(shown, **dataloader_kwargs)
         if dataset.is_on_device and self._uses_processes:
             raise ConfigError(NO_WORKERS)
         if dataset.is_on_device and (self.pin_memory or device is not None):
@@ -125,15 +138,21 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
             as that of `SoftIterableDataset`.
         """
         counts = self._stats.new_counts()
+        if self._newest.n_batches:
+            self._n_before = 0
+        self._newest, self._has_begun = counts, True
+        n_batches = None if self.steps_per_epoch is None else self.steps_per_epoch - self._n_before
+        epoch = None if n_batches is None else reported_epoch(self)
         if self._uses_processes:
             move = None if self.device is None else Transfer(self.device)
-            return BatchIterator(iter(self._running_workers()), self.steps_per_epoch, counts, move)
+            return BatchIterator(iter(self._running_workers()), n_batches, counts, move, epoch)
         if self.pin_memory and not self._plan.pins:
             warnings.warn("pin_memory=True has no effect: there is no CUDA device", stacklevel=2)
         # torch's own iterator draws one number, too.
-        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        device = None if self.generator is None else self.generator.device
+        torch.empty((), dtype=torch.int64, device=device).random_(generator=self.generator)
         batches = self.soft_dataset.iterate(self._plan)
-        return BatchIterator(batches, self.steps_per_epoch, counts)
+        return BatchIterator(batches, n_batches, counts, epoch=epoch)
 
     def __len__(self) -> int:
         """Return `steps_per_epoch`.
@@ -167,18 +186,47 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the stream has come; see `SoftIterableDataset.state_dict`."""
-        return self.soft_dataset.state_dict()
+        """Return how far the stream has come; see `SoftIterableDataset.state_dict`.
+
+        Returns:
+            What that returns, and with `steps_per_epoch`, in the midst of an epoch, `"batches"`: how many of it the newest
+            iterator has handed out.
+        """
+        n_batches = (self._n_before + self._newest.n_batches) % (self.steps_per_epoch or 1)
+        return self.soft_dataset.state_dict() | ({"batches": n_batches} if n_batches else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iterator begin where another one stopped; see `SoftIterableDataset.load_state_dict`.
+        """Let the next iterator begin where another one stopped, and end with the epoch of that one.
+
+        See `SoftIterableDataset.load_state_dict`.
 
         Raises:
-            ConfigError: the loader is not ordered, or `state` is something else.
+            ConfigError: `state` is something else, or another number of ranks shared the stream.
         """
+        n_batches = state.get("batches", 0) if isinstance(state, Mapping) else 0
+        if type(n_batches) is not int or n_batches < 0:
+            raise ConfigError(f"batches of the state must be a whole number from 0 on, got {n_batches!r}")
         self.soft_dataset.load_state_dict(state)
+        self._newest, self._n_before = IteratorCounts(), n_batches % (self.steps_per_epoch or 1)
+        self._has_begun = True
         # Workers that are still running have been asked for other batches.
         self._workers = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Check that the epoch which a trainer is about to begin can begin where the stream is.
+
+        Args:
+            epoch: its number, from 0 on.
+
+        Raises:
+            ConfigError: a run that resumes has not said where its ordered stream stopped: the samples of its first epoch
+                would be trained on again.
+        """
+        if epoch and self.soft_dataset.ordered and not self._has_begun:
+            raise ConfigError(
+                f"epoch {epoch} would begin with the first sample of the ordered stream; give load_state_dict what "
+                f"state_dict() was when the checkpoint was saved, or {{'positions': {{}}}} to begin the stream again"
+            )
 
     def _running_workers(self) -> BatchesOfWorkers:
         """Return the batches of worker processes; the iterators that live share them."""

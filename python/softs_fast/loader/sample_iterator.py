@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from ..tensors.modes import for_later
 from .product.source import ProductSource
 from .product.subscription import Stride, Subscription
 from .stream_lock import LOST, StreamLock, Taker
@@ -76,9 +77,10 @@ class Stream:
             begins_next: have the reader begin with the next item.
         """
         with self._lock.lock:
-            self._begin(reader)
-            while not self._fill(reader):
-                self._switch()
+            with for_later():
+                self._begin(reader)
+                while not self._fill(reader):
+                    self._switch()
             return self._hand_out(reader, begins_next)[1]
 
     def take_of(self, version: int, reader: Reader, is_over: Callable[[], bool]) -> tuple[str, Any] | None:
@@ -109,7 +111,8 @@ class Stream:
         item = reader.take()
         self._positions[product] += reader.n_rows
         if begins_next:
-            reader.begin(product)
+            with for_later():
+                reader.begin(product)
         self._lock.last = weakref.ref(reader)
         return product, item
 

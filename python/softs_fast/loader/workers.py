@@ -17,6 +17,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, default_collate, default_convert
 
+from ..tensors.modes import for_later
 from .endless import EndlessDataset
 from .plan import IterationPlan
 from .product.subscription import Stride, remember
@@ -84,15 +85,17 @@ class BatchesOfWorkers:
         attempt = RawValue(c_uint32)
         used = None if dataset.ordered else dataset.begin_workers(options.num_workers)
         self._requests = _Requests(dataset, self._positions, self._n_rows, attempt)
-        self._answers = iter(
-            DataLoader(
-                _RequestedBatches(dataset, plan, options.num_workers, attempt, used),
-                batch_size=None,
-                sampler=self._requests,
-                collate_fn=_unchanged,
-                **{field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
+        # Workers make batches on the host, also those that inherit the default device of a fork's parent.
+        with torch.device("cpu"):
+            self._answers = iter(
+                DataLoader(
+                    _RequestedBatches(dataset, plan, options.num_workers, attempt, used),
+                    batch_size=None,
+                    sampler=self._requests,
+                    collate_fn=_unchanged,
+                    **{field.name: getattr(options, field.name) for field in dataclasses.fields(options)},
+                )
             )
-        )
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -102,7 +105,9 @@ class BatchesOfWorkers:
             self._check()
             while True:
                 try:
-                    answer: _Answer = next(self._answers)
+                    # torch also unpacks batches that are due after this one.
+                    with for_later():
+                        answer: _Answer = next(self._answers)
                     request, product = answer.request, answer.product
                     is_due = request[:2] == (self._requests.attempt, self._source.version())
                     if answer.error is not None and is_due:

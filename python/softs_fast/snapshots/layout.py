@@ -222,7 +222,7 @@ class SnapshotLayout:
 
     def scratch(self) -> Tensor:
         """Return memory for `average`, uint8 [n_bytes]."""
-        return torch.empty(self.n_bytes, dtype=torch.uint8)
+        return torch.empty(self.n_bytes, dtype=torch.uint8, device="cpu")
 
     def views(self, snapshot: Tensor) -> list[Tensor]:
         """Return the tensor of each entry, as a view of a whole snapshot.

@@ -47,7 +47,9 @@ class Staging:
         for name, tensor in {**buffers, **parameters}.items():
             known = before.get(name)
             self._pinned[name] = (
-                torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) if known is None else known
+                torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True, device="cpu")
+                if known is None
+                else known
             )
         current = torch.cuda.current_stream(self._device)
         with torch.no_grad():

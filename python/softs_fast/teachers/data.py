@@ -58,7 +58,7 @@ def fields_of_element(element: Any) -> dict[str, Tensor]:
 
 def _tensor(name: str, value: Any) -> Tensor:
     try:
-        return torch.as_tensor(value)
+        return value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"field {name!r} of data is of type {type(value).__name__}; need a tensor, an array or a number"

@@ -51,4 +51,5 @@ class HostBatch:
         }
 
     def _buffer_for(self, part: Tensor) -> Tensor:
-        return torch.empty((self._n_rows, *part.shape[1:]), dtype=part.dtype, pin_memory=self._is_pinned)
+        shape = (self._n_rows, *part.shape[1:])
+        return torch.empty(shape, dtype=part.dtype, device="cpu", pin_memory=self._is_pinned)

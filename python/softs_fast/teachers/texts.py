@@ -71,7 +71,8 @@ class TextElements:
 
     def open(self) -> Sequence[str]:
         """See `TextSource.open`."""
-        return self.elements if self.column is None else _Column(self.elements, self.column)
+        is_checked = self.column is None and isinstance(self.elements, list | tuple)
+        return self.elements if is_checked else _Elements(self.elements, self.column)
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class _Lines(Sequence[str]):
     """The lines of a file that are not blank, read where they are wanted."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._starts = array("q")
         offset = 0
         with path.open("rb") as file:
@@ -118,14 +120,22 @@ class _Lines(Sequence[str]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        self._bytes.seek(self._starts[index])
-        return self._bytes.readline().decode().strip()
+        start = self._starts[index]
+        self._bytes.seek(start)
+        try:
+            # A byte order mark is none of the text.
+            return self._bytes.readline().decode("utf-8-sig" if start == 0 else "utf-8").strip()
+        except UnicodeDecodeError as error:
+            number = self._bytes[:start].count(b"\n") + 1
+            raise ConfigError(
+                f"line {number} of {self._path} is not UTF-8: {error}; convert the file"
+            ) from error
 
 
-class _Column(Sequence[str]):
-    """One column of elements that are mappings."""
+class _Elements(Sequence[str]):
+    """Elements of a collection, or one column of them; each is checked when it is read."""
 
-    def __init__(self, elements: Any, column: str) -> None:
+    def __init__(self, elements: Any, column: str | None) -> None:
         self._elements = elements
         self._column = column
 
@@ -135,7 +145,15 @@ class _Column(Sequence[str]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        return self._elements[index][self._column]
+        try:
+            text = _text_of(self._elements[index], self._column)
+        except ConfigError as error:
+            raise ConfigError(f"text {index}: {error}") from error
+        if not isinstance(text, str):
+            raise ConfigError(
+                f"text {index} is of type {type(text).__name__}, expected str: {text!r}; remove it"
+            )
+        return text
 
 
 def _has_elements(texts: object) -> bool:

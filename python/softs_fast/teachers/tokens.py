@@ -94,11 +94,11 @@ class PaddedTexts:
         """
         chosen = [self.texts[i] for i in indices]
         rows = self.tokenizer(chosen, truncation=True, max_length=self.length, verbose=False)["input_ids"]
-        ids = torch.full((len(rows), self.length), self.pad_id, dtype=torch.int64)
+        ids = torch.full((len(rows), self.length), self.pad_id, dtype=torch.int64, device="cpu")
         mask = torch.zeros_like(ids, dtype=torch.bool)
         for i, row in enumerate(rows):
             if not row:
                 raise GeneratorFailed(f"text {indices[i]} has no tokens: {chosen[i]!r}; remove it")
-            ids[i, : len(row)] = torch.tensor(row)
+            ids[i, : len(row)] = torch.tensor(row, device="cpu")
             mask[i, : len(row)] = True
         return {"ids": ids, "mask": mask}

@@ -73,6 +73,9 @@ def checked_value(name: str, dtype: str, shape: tuple[int, ...], value: Any) -> 
     np = import_numpy()
     if isinstance(value, np.ndarray | np.generic):
         _check_shape(name, shape, value.shape)
+        if dtype in STAND_INS and value.dtype.name == dtype:
+            # Of ml_dtypes, the package from which JAX has the dtypes that numpy lacks.
+            return np.asarray(value).view(STAND_INS[dtype])  # type: ignore[no-any-return]
         if dtype in STAND_INS or value.dtype != _numpy_dtype(dtype):
             raise _dtype_mismatch(name, value.dtype, dtype)
         array: Array = np.asarray(value)
@@ -207,8 +210,8 @@ def _number(name: str, dtype: str, value: bool | int | float) -> Array:
     if dtype not in STAND_INS:
         array: Array = np.array(value, dtype)
         return array
-    torch = import_torch()
-    return on_host(torch.tensor(value, dtype=torch_dtype(dtype)).view(torch_dtype(STAND_INS[dtype])))
+    tensor = import_torch().tensor(value, dtype=torch_dtype(dtype), device="cpu")
+    return on_host(tensor.view(torch_dtype(STAND_INS[dtype])))
 
 
 def _check_shape(name: str, needed: tuple[int, ...], shape: tuple[int, ...]) -> None:

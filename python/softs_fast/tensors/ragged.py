@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ConfigError
 from .dtypes import import_torch
+from .tuples import made_as_tuples
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["RaggedTensor"]
 
 
+@made_as_tuples
 class RaggedTensor(NamedTuple):
     """The tensors of some samples, of which the first dimension varies.
 
@@ -53,8 +55,8 @@ class RaggedTensor(NamedTuple):
             raise ConfigError(
                 f"need tensors of one dtype that differ in their first dimension, have {shapes}"
             )
-        lengths = torch.tensor([len(tensor) for tensor in samples])
-        return cls(torch.cat(list(samples)), lengths.to(samples[0].device))
+        lengths = torch.tensor([len(tensor) for tensor in samples], device=samples[0].device)
+        return cls(torch.cat(list(samples)), lengths)
 
     @classmethod
     def from_padded(cls, padded: Tensor, lengths: Tensor) -> RaggedTensor:

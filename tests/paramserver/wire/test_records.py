@@ -187,3 +187,15 @@ def test_what_was_left_out_waits_for_a_gradient(codec: Codec) -> None:
     feedback.commit()
     assert torch.equal(sent[256:], left)
     assert feedback.residual is None
+
+
+def test_the_residual_is_float32_whatever_the_default_dtype_and_device() -> None:
+    with torch.device("meta"):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            feedback = ErrorFeedback(4, Codec.BF16)
+        finally:
+            torch.set_default_dtype(before)
+    assert feedback.residual is not None
+    assert (feedback.residual.dtype, feedback.residual.device.type) == (torch.float32, "cpu")

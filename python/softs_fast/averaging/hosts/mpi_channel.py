@@ -161,7 +161,8 @@ class _MpiStream(Stream):
     def receive(self, n_bytes: int, take: Callable[[int, Tensor], None]) -> None:
         """Receive piece by piece, some at once, in turns into the same memory."""
         buffers = deque(
-            torch.empty(min(n_bytes, PIECE_BYTES), dtype=torch.uint8) for _ in range(_PIECES_AT_ONCE)
+            torch.empty(min(n_bytes, PIECE_BYTES), dtype=torch.uint8, device="cpu")
+            for _ in range(_PIECES_AT_ONCE)
         )
         starts = deque(range(0, n_bytes, PIECE_BYTES))
         at = 0

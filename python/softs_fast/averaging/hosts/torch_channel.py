@@ -120,7 +120,7 @@ class _GlooStream(Stream):
 
     def receive(self, n_bytes: int, take: Callable[[int, Tensor], None]) -> None:
         """Receive piece by piece, into the same memory."""
-        buffer = torch.empty(min(n_bytes, PIECE_BYTES), dtype=torch.uint8)
+        buffer = torch.empty(min(n_bytes, PIECE_BYTES), dtype=torch.uint8, device="cpu")
         for at in range(0, n_bytes, PIECE_BYTES):
             piece = buffer[: min(PIECE_BYTES, n_bytes - at)]
             self._move(partial(_receive, piece))

@@ -163,7 +163,7 @@ class Arena:
 
     def missing_ranks(self) -> list[int]:
         """Return the ranks that were missing in the last launch of this rank, which must have completed."""
-        words = torch.zeros(_kernels.CUDA_TOGETHER_BLOCKS, dtype=torch.int64)
+        words = torch.zeros(_kernels.CUDA_TOGETHER_BLOCKS, dtype=torch.int64, device="cpu")
         self._copy(words.data_ptr(), self.own.missing, _MISSING_BYTES)
         return [rank for rank in range(len(self.members)) if any(word >> rank & 1 for word in words.tolist())]
 
@@ -244,7 +244,9 @@ class Arena:
 
     def _set_flags(self) -> None:
         """Set all flags to the state before the first epoch, and write the pattern."""
-        before = torch.full((_kernels.CUDA_TOGETHER_FLAGS,), FIRST_EPOCH - (1 << 32), dtype=torch.int32)
+        before = torch.full(
+            (_kernels.CUDA_TOGETHER_FLAGS,), FIRST_EPOCH - (1 << 32), dtype=torch.int32, device="cpu"
+        )
         self._copy(self.own.flags, before.data_ptr(), _FLAG_BYTES)
         pattern = torch.frombuffer(bytearray(self._pattern), dtype=torch.uint8)
         self._copy(self.own.pattern, pattern.data_ptr(), _PATTERN_BYTES)

@@ -246,12 +246,12 @@ class _Decoder:
             found[place] = self.value(one, depth + 1)
 
     def _tensor(self, dtype: str, shape: list[Any]) -> torch.Tensor:
-        tensor = torch.empty(_checked(shape), dtype=_DTYPES[dtype])
+        tensor = torch.empty(_checked(shape), dtype=_DTYPES[dtype], device="cpu")
         self._receive(tensor)
         return tensor
 
     def _bytes(self, length: int) -> bytes:
-        tensor = torch.empty(_checked([length]), dtype=torch.uint8)
+        tensor = torch.empty(_checked([length]), dtype=torch.uint8, device="cpu")
         self._receive(tensor)
         return tensor.numpy().tobytes()
 

@@ -128,7 +128,7 @@ class TrainingState:
             refusal = f"{type(error).__name__}: {error}"
             text = refusal.encode()[:_MAX_REFUSAL_BYTES]
         # A refusal is announced by a negative length.
-        strategy.broadcast_tensor(torch.tensor([-len(text) if refusal else len(text)]), source)
+        strategy.broadcast_tensor(torch.tensor([-len(text) if refusal else len(text)], device="cpu"), source)
         strategy.broadcast_tensor(torch.frombuffer(bytearray(text), dtype=torch.uint8), source)
         for tensor in tensors:
             if tensor.numel():
@@ -143,12 +143,12 @@ class TrainingState:
             WireError: The source's state is malformed.
             ConfigError: The source cannot send its state; the text says why.
         """
-        length = torch.zeros(1, dtype=torch.int64)
+        length = torch.zeros(1, dtype=torch.int64, device="cpu")
         strategy.broadcast_tensor(length, source)
         n_bytes = abs(int(length))
         if not 0 < n_bytes <= MAX_TREE_BYTES:
             raise WireError(f"the source announces a state of {n_bytes} bytes; at most {MAX_TREE_BYTES}")
-        tree = torch.empty(n_bytes, dtype=torch.uint8)
+        tree = torch.empty(n_bytes, dtype=torch.uint8, device="cpu")
         strategy.broadcast_tensor(tree, source)
         text = tree.numpy().tobytes()
         if int(length) < 0:

@@ -278,7 +278,9 @@ class WorkerNode:
             self._state.reduce(strategy)
             with link.changed:
                 self._machine.reduced()
-                flag = torch.tensor([int(self._machine.wants_end or self._tell_leave())], dtype=torch.int32)
+                flag = torch.tensor(
+                    [int(self._machine.wants_end or self._tell_leave())], dtype=torch.int32, device="cpu"
+                )
             strategy.all_reduce(flag, ReduceOp.MAX)
             with link.changed:
                 actions = self._machine.passed(is_last=bool(flag))

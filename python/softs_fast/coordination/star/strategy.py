@@ -244,7 +244,7 @@ class GrpcStrategy(Strategy):
             source = operand(tensor, op, written=False)
             target = operand(output, name="output")
             check_parts("reduce_scatter", source, target, self.size)
-        own = torch.empty(target.numel(), dtype=target.dtype)
+        own = torch.empty(target.numel(), dtype=target.dtype, device="cpu")
         run = pieces.Run(name_of(source.dtype), target.numel(), source.element_size())
         cut = pieces.reduce_scatter(run, self.size, self._options.piece_bytes)
         what = f"reduce_scatter {op} of {describe(source)}"
@@ -265,7 +265,7 @@ class GrpcStrategy(Strategy):
             target = operand(output, name="output")
             check_parts("all_gather", target, source, self.size)
         with self._call("all_gather", target) as place:
-            every = torch.empty(target.numel(), dtype=target.dtype)
+            every = torch.empty(target.numel(), dtype=target.dtype, device="cpu")
             self._gather(place, f"all_gather of {describe(source)}", as_plain(source), every)
             self._write(place, target, every)
 
@@ -424,7 +424,7 @@ class GrpcStrategy(Strategy):
 
     def _exchange(self, own: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of all ranks, of one size, by rank."""
-        every = torch.empty(self._size * own.numel(), dtype=own.dtype)
+        every = torch.empty(self._size * own.numel(), dtype=own.dtype, device="cpu")
         cut = pieces.all_gather(own.numel() * own.element_size(), self._size, self._options.piece_bytes)
         call = Call("the comparison of calls", _EXCHANGE_TAG, cut, Flat([own]), Flat([every]))
         if not self._joined.make(call):

@@ -184,7 +184,7 @@ def empty_values(places: Places) -> Targets:
             if kind != "tensors":
                 found.others.append(i)
                 continue
-            mine = [torch.empty(shape, dtype=torch_dtype(one)) for one, shape in parts]
+            mine = [torch.empty(shape, dtype=torch_dtype(one), device="cpu") for one, shape in parts]
             found.values[i] = mine
             for tensor, at in zip(mine, spread(parts)[0], strict=True):
                 found.copies.append((tensor.data_ptr(), int(places.offsets[i]) + at, tensor.nbytes))
@@ -195,7 +195,7 @@ def _empty_tensors(found: Targets, places: Places, dtype: str, which: _Integers)
     item = ITEM_BYTES[dtype]
     n_bytes = places.n_bytes[which]
     counts = n_bytes // item
-    whole = torch.empty(int(counts.sum()), dtype=torch_dtype(dtype))
+    whole = torch.empty(int(counts.sum()), dtype=torch_dtype(dtype), device="cpu")
     found.pieces.append(whole)
     addresses = whole.data_ptr() + np.cumsum(n_bytes) - n_bytes
     found.copies += zip(addresses.tolist(), places.offsets[which].tolist(), n_bytes.tolist(), strict=True)

@@ -42,6 +42,6 @@ def tensor_at(address: int, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
     for size in shape:
         n_items *= size
     if not n_items:
-        return torch.empty(tuple(shape), dtype=dtype)
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     memory = (ctypes.c_ubyte * (n_items * dtype.itemsize)).from_address(address)
     return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))

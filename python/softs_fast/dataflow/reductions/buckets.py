@@ -47,7 +47,9 @@ class Buckets:
         joined = []
         for numbers in self.numbers:
             n = sum(like[number].numel() for number in numbers)
-            flat = torch.empty(max(-(-n // self._multiple), 1) * self._multiple, dtype=like[numbers[0]].dtype)
+            flat = torch.empty(
+                max(-(-n // self._multiple), 1) * self._multiple, dtype=like[numbers[0]].dtype, device="cpu"
+            )
             flat[n:] = 0
             nothing = flat.new_zeros(1)
             pieces = [

@@ -51,7 +51,7 @@ class GlooRanks:
         found = self._compared(what, packed[:_SMALL_BYTES])
         if len(packed) > _SMALL_BYTES:
             found = torch.cat([found, self._gathered(packed[_SMALL_BYTES:])], dim=1)
-        bits = (found[:, : len(packed), None] >> torch.arange(8, dtype=torch.uint8)) & 1
+        bits = (found[:, : len(packed), None] >> torch.arange(8, dtype=torch.uint8, device="cpu")) & 1
         is_set: list[bool] = bits.flatten(1).any(dim=0)[: len(flags)].tolist()
         return is_set
 
@@ -82,7 +82,11 @@ class GlooRanks:
         return list(parts)
 
     def _sum_small(self, parts: Sequence[Tensor], divisor: int, what: str | None) -> list[Tensor]:
-        own = torch.cat([_bytes(part) for part in parts]) if parts else torch.empty(0, dtype=torch.uint8)
+        own = (
+            torch.cat([_bytes(part) for part in parts])
+            if parts
+            else torch.empty(0, dtype=torch.uint8, device="cpu")
+        )
         found = self._gathered(own) if what is None else self._compared(what, own)[:, : len(own)]
         sums, begin = [], 0
         for part in parts:
@@ -136,7 +140,7 @@ class GlooRanks:
     def _compared(self, what: str, own: Tensor) -> Tensor:
         """Return what each rank sends, at most `_SMALL_BYTES`, if all are in the same call."""
         digest = hashlib.blake2b(what.encode(), digest_size=_DIGEST_BYTES).digest()
-        block = torch.zeros(_DIGEST_BYTES + _SMALL_BYTES, dtype=torch.uint8)
+        block = torch.zeros(_DIGEST_BYTES + _SMALL_BYTES, dtype=torch.uint8, device="cpu")
         block[:_DIGEST_BYTES] = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
         block[_DIGEST_BYTES : _DIGEST_BYTES + len(own)] = own
         found = self._gathered(block)
@@ -151,7 +155,7 @@ class GlooRanks:
     def _gathered(self, own: Tensor) -> Tensor:
         import torch.distributed as dist
 
-        found = torch.empty(self.size * len(own), dtype=torch.uint8)
+        found = torch.empty(self.size * len(own), dtype=torch.uint8, device="cpu")
         dist.all_gather_into_tensor(found, own, group=self._group)
         return found.view(self.size, -1)
 
@@ -161,6 +165,8 @@ def _bytes(flat: Tensor) -> Tensor:
 
 
 def _packed(flags: Sequence[bool]) -> Tensor:
-    bits = torch.zeros(-(-len(flags) // 8) * 8, dtype=torch.uint8)
-    bits[: len(flags)] = torch.tensor(flags, dtype=torch.uint8)
-    return (bits.view(-1, 8) << torch.arange(8, dtype=torch.uint8)).sum(dim=1, dtype=torch.uint8)
+    bits = torch.zeros(-(-len(flags) // 8) * 8, dtype=torch.uint8, device="cpu")
+    bits[: len(flags)] = torch.tensor(flags, dtype=torch.uint8, device="cpu")
+    return (bits.view(-1, 8) << torch.arange(8, dtype=torch.uint8, device="cpu")).sum(
+        dim=1, dtype=torch.uint8
+    )

@@ -73,7 +73,7 @@ class Groups:
                     names = tuple(name for name, _ in role.layout.dims)
                     sizes = [size for _, size in role.layout.dims]
                     self._meshes[role.name] = DeviceMesh(
-                        "cpu", torch.tensor(numbers).reshape(sizes), mesh_dim_names=names
+                        "cpu", torch.tensor(numbers, device="cpu").reshape(sizes), mesh_dim_names=names
                     )
                     self._groups[role.name] = dist.new_group(numbers, timeout=_AGREE)
         except BaseException:
@@ -107,7 +107,7 @@ class Groups:
         """
         import torch.distributed as dist
 
-        said = torch.tensor([int(is_well)])
+        said = torch.tensor([int(is_well)], device="cpu")
         dist.all_reduce(said, dist.ReduceOp.MIN, group=self._groups[role.name])
         return bool(said.item())
 

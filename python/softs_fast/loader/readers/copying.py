@@ -60,7 +60,10 @@ class SampleReader:
         if self._specs is None or self._copy is None:
             self._sample = self._config.decode(self._read(slot_id))
             return
-        sample = {spec.name: torch.empty(spec.shape, dtype=torch_dtype(spec.dtype)) for spec in self._specs}
+        sample = {
+            spec.name: torch.empty(spec.shape, dtype=torch_dtype(spec.dtype), device="cpu")
+            for spec in self._specs
+        }
         self._copy(slot_id, [tensor.reshape(-1).view(torch.uint8).numpy() for tensor in sample.values()])
         self._sample = sample
 

@@ -19,7 +19,7 @@ __all__ = ["empty_pinned", "pinned"]
 
 def empty_pinned(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised tensor in pinned memory."""
-    return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
 
 
 def pinned(item: Any) -> Any:

@@ -115,7 +115,7 @@ class BlockReader(Blocks):
                 lease, dtype=field.dtype, offset=field.offset, count=field.n_items
             ).as_strided_(field.shape, field.strides)
             if field.n_items
-            else torch.empty(field.shape, dtype=field.dtype)
+            else torch.empty(field.shape, dtype=field.dtype, device="cpu")
             for field in self._fields
         }
         for spec in self._coded:

@@ -250,7 +250,11 @@ def mean_of(parts: Sequence[tuple[float, Tensor]], divisor: float, memory: Memor
         memory: for the result; None for new one.
     """
     n = parts[0][1].numel()
-    mean = torch.empty(n) if memory is None else from_bytes(memory.take(4 * n), torch.float32)
+    mean = (
+        torch.empty(n, dtype=torch.float32, device="cpu")
+        if memory is None
+        else from_bytes(memory.take(4 * n), torch.float32)
+    )
     count = divisor / parts[0][0] if parts[0][0] else math.inf
     is_plain = (
         all(factor == parts[0][0] and one.dtype is torch.bfloat16 for factor, one in parts)
@@ -299,7 +303,7 @@ def _sum_plain_into(
 def _sum_into(
     mean: Tensor, parts: Sequence[tuple[float, Tensor]], divisor: float, first: int, last: int
 ) -> None:
-    total = torch.empty(min(last - first, _CHUNK), dtype=torch.float64)
+    total = torch.empty(min(last - first, _CHUNK), dtype=torch.float64, device="cpu")
     product = torch.empty_like(total)
     for begin in range(first, last, _CHUNK):
         end = min(last, begin + _CHUNK)

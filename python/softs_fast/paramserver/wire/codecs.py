@@ -145,7 +145,7 @@ def _decode_top_k(data: bytes | bytearray | memoryview, n: int) -> Tensor:
     ascends = bool((indices[1:] > indices[:-1]).all())
     if indices.numel() and not (ascends and int(indices[0]) >= 0 and int(indices[-1]) < n):
         raise WireError(f"the {indices.numel()} indices of a top-k frame do not ascend from 0 to {n - 1}")
-    vector = torch.zeros(n)
+    vector = torch.zeros(n, dtype=torch.float32, device="cpu")
     vector[indices] = from_bytes(view[half:], torch.float32)
     return vector
 

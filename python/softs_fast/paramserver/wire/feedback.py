@@ -32,7 +32,9 @@ class ErrorFeedback:
     def __init__(self, n: int, codec: Codec) -> None:
         self._n = n
         self._codec = codec
-        self._residual: Tensor | None = None if codec is Codec.F32 else torch.zeros(n)
+        self._residual: Tensor | None = (
+            None if codec is Codec.F32 else torch.zeros(n, dtype=torch.float32, device="cpu")
+        )
         self._pending: Tensor | None = None
         #: Memory of the residual after the next one.
         self._spare: Tensor | None = None
@@ -52,7 +54,7 @@ class ErrorFeedback:
         """Have the next pushes be of another codec; what earlier ones have left out goes with the first of them."""
         self._codec = codec
         if codec is not Codec.F32 and self._residual is None:
-            self._residual = torch.zeros(self._n)
+            self._residual = torch.zeros(self._n, dtype=torch.float32, device="cpu")
 
     def encode(
         self,

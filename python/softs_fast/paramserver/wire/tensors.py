@@ -70,7 +70,7 @@ def from_bytes(data: bytes | bytearray | memoryview, dtype: torch.dtype) -> Tens
         ValueError: they are no multiple of an element.
     """
     if not len(data):
-        return torch.empty(0, dtype=dtype)
+        return torch.empty(0, dtype=dtype, device="cpu")
     # torch warns of memory that is read-only.
     view = memoryview(data)
     return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=dtype)
@@ -169,7 +169,9 @@ def flattened(tensors: Sequence[Tensor], dtype: torch.dtype, memory: Memory | No
     """Return a new flat tensor on the CPU with all elements, one tensor after the other."""
     n = sum(one.numel() for one in tensors)
     flat = (
-        torch.empty(n, dtype=dtype) if memory is None else from_bytes(memory.take(n * dtype.itemsize), dtype)
+        torch.empty(n, dtype=dtype, device="cpu")
+        if memory is None
+        else from_bytes(memory.take(n * dtype.itemsize), dtype)
     )
     begin = 0
     for one in tensors:

@@ -375,7 +375,7 @@ class RemoteOptimizer(optim.Optimizer):
         pieces = []
         for one in self._parameters:
             if one.grad is None:
-                pieces.append(torch.zeros(one.numel()))
+                pieces.append(torch.zeros(one.numel(), dtype=torch.float32, device="cpu"))
                 continue
             grad = one.grad if one.grad.layout is torch.strided else one.grad.to_dense()
             # On the host first: devices have not every dtype.

@@ -137,7 +137,7 @@ class RemoteWeights:
         k = top_k_count(manifest.n_parameters, options.top_k or config.top_k)
         floats, integers = buffers or (None, None)
         frame = encode_frame(
-            Contents(torch.empty(0), floats, integers, present), pieces=pieces, kind=kind, codec=codec,
+            Contents(torch.empty(0, dtype=torch.float32, device="cpu"), floats, integers, present), pieces=pieces, kind=kind, codec=codec,
             job=self._session.invite.job, manifest=manifest, timeline=self.timeline, version=self.version, samples=samples,
             loss=loss, lease=self.lease, planes=config.planes, k=k, feedback=self._feedback, memory=self._memory,
         )  # fmt: skip

@@ -1,0 +1,50 @@
+"""A program that workers cannot import is told so before any of them starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import factories
+import softs_fast as sf
+
+
+def make_worker():
+    pass
+
+
+try:
+    sf.Fleet({make})
+    print("it may start")
+except sf.ConfigError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "make", "said"),
+    [
+        ("-", "make_worker", "this program has no file ('<stdin>')"),
+        ("-", "factories.make_worker", "this program has no file ('<stdin>')"),
+        ("-c", "make_worker", "a program without a file (of python -c, or a notebook)"),
+        ("-c", "factories.make_worker", "it may start"),
+        ("file", "make_worker", "it may start"),
+    ],
+)
+def test_where_the_program_is(tmp_path: Path, way: str, make: str, said: str) -> None:
+    program = PROGRAM.format(make=make)
+    (tmp_path / "program.py").write_text(program)
+    arguments = {"-": ["-"], "-c": ["-c", program], "file": [str(tmp_path / "program.py")]}[way]
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        input=program,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": ":".join([str(Path(__file__).parent), *sys.path])},
+    )
+    assert said in done.stdout
