@@ -23,7 +23,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses import FakeTensorMode
 from torch._utils import ExceptionWrapper
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from softs_fast import ConfigError
@@ -223,6 +225,32 @@ def test_a_stream_can_be_kept_busy() -> None:
         "torch.cuda._sleep is gone: tests/gpu/test_cuda_faults.py needs another long kernel"
     )
     inspect.signature(sleep).bind(1 << 40)
+
+
+def test_a_group_may_have_one_rank_that_exists() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        dist.barrier()
+        assert (dist.get_rank(), dist.get_world_size()) == (1, 2)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_tensors_without_memory_can_be_made() -> None:
+    with FakeTensorMode():
+        assert torch.zeros(3).shape == (3,)
+    wrapper = type("Wrapper", (torch.Tensor,), {"__torch_dispatch__": classmethod(lambda *_: None)})
+    assert torch.Tensor._make_wrapper_subclass(wrapper, (3,)).shape == (3,)
+
+
+def test_accelerate_forgets_its_state() -> None:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, GradientState
+
+    for precision in ("no", "bf16"):
+        assert Accelerator(cpu=True, mixed_precision=precision).mixed_precision == precision
+        GradientState._reset_state()
+        AcceleratorState._reset_state(reset_partial_state=True)
 
 
 # Prints the command lines of its children, and the targets of its descriptors with the children that have them open,

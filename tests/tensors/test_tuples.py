@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate, default_convert
 
 from softs_fast.codecs import TopKLogits
@@ -32,7 +31,6 @@ TUPLES = [
         lambda data: pickle.loads(pickle.dumps(data)),
         copy.deepcopy,
         default_convert,
-        lambda data: tree_map(torch.clone, data),
     ],
 )
 def test_they_are_made_again(data: Any, remake: Any) -> None:

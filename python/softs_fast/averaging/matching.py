@@ -252,15 +252,17 @@ def persistent_buffers(model: torch.nn.Module) -> Iterator[tuple[str, tuple[torc
         if isinstance(module, ParametrizationList)
         for part in module.modules()
     }
+    kept = model.state_dict().keys()
     known: set[int] = set()
     for prefix, module in model.named_modules():
         weights = dict(module.named_parameters(recurse=False))
         for name, buffer in module.named_buffers(recurse=False):
-            if name in module._non_persistent_buffers_set or id(buffer) in known:
+            full_name = f"{prefix}.{name}" if prefix else name
+            if full_name not in kept or id(buffer) in known:
                 continue
             known.add(id(buffer))
             is_copied = id(module) in makers or any(
                 name.endswith(ending) and f"{name.removesuffix(ending)}_orig" in weights
                 for ending in _REPARAMETRIZED
             )
-            yield f"{prefix}.{name}" if prefix else name, (buffer, is_copied)
+            yield full_name, (buffer, is_copied)

@@ -154,7 +154,7 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
         for key, module in role.modules().items():
             if any(type(one).__name__ == "FullyShardedDataParallel" for one in module.modules()):
                 raise FlowError(
-                    f"{name}.{key} is of FullyShardedDataParallel, whose optimizers have pieces of several parameters at "
+                    f"{name}.{key} is of FullyShardedDataParallel: its optimizers have pieces of several parameters at "
                     "once; use fully_shard"
                 )
         for key, one in role.optimizers().items():

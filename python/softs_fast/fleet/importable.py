@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from multiprocessing import process
 from typing import Any
 
 from ..errors import ConfigError
@@ -29,8 +28,8 @@ def check_importable(make_worker: Any) -> None:
     file = getattr(main, "__file__", None)
     if getattr(main, "__spec__", None) is not None:
         return
-    folder: str = process.ORIGINAL_DIR  # type: ignore[attr-defined]
-    if file is not None and not os.path.exists(os.path.join(folder, file)):
+    # That of a program with a file is absolute, that of one from standard input is "<stdin>".
+    if file is not None and not os.path.exists(file):
         # New processes import it, whichever function they are to call.
         raise ConfigError(
             f"this program has no file ({file!r}), so workers cannot import it; save it as a file and run that"

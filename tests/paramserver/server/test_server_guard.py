@@ -125,7 +125,7 @@ def test_the_budget_fills_again() -> None:
 
 
 def test_the_server_gives_the_counters_of_the_owner() -> None:
-    """A program whose clock is a day ahead must not keep the others out, and a restart must not take an old request."""
+    """A program with a clock that is a day ahead must not keep the others out, and a restart must not take an old request."""
     sessions = Sessions(bytes(32), bytes(16), bytes(32))
     first = sessions.owner_n
     taken = [sessions.take(sessions.owner, n) for n in (first, first, first + 900, first - 1, first + 1)]

@@ -1,4 +1,4 @@
-"""States of optimizers and schedules come back from the file as they were, or are refused by name."""
+"""The file gives states of optimizers and schedules as they were, or they are refused by name."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def test_a_schedule_goes_on_with_its_bits(name: str) -> None:
     ("more", "text"),
     [
         ({"schedule": Held}, "schedule.fn is of type builtins.function"),
-        ({"schedule": lr_scheduler.ReduceLROnPlateau}, "a ReduceLROnPlateau, whose step.. needs arguments"),
-        ({"optimizer": optim.LBFGS}, "a LBFGS, whose step.. needs arguments"),
+        ({"schedule": lr_scheduler.ReduceLROnPlateau}, "step.. of a ReduceLROnPlateau needs arguments"),
+        ({"optimizer": optim.LBFGS}, "step.. of a LBFGS needs arguments"),
     ],
 )
 def test_what_cannot_go_on_is_refused_before_the_first_step(more: dict[str, Any], text: str) -> None:

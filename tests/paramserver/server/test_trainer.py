@@ -206,7 +206,7 @@ def partial(trainer: Trainer, rank: int, *present: bool) -> tuple[Share, Content
     ],
 )
 def test_a_parameter_without_a_gradient_on_all_workers_stays(make: Any) -> None:
-    """Decay and momentum move one whose gradient is zeros; torch alone leaves it, and its state, as it was."""
+    """Decay and momentum move one that has a gradient of zeros; torch alone leaves it, and its state, as it was."""
     trainer = Trainer(job_of(lambda: nn.Linear(2, 2), optimizer=make))
     alone = nn.Linear(2, 2)
     alone.load_state_dict(trainer.module.state_dict())

@@ -212,7 +212,7 @@ def test_a_push_says_which_parameters_have_no_gradient(local_steps: int) -> None
 
 
 def test_parameters_that_are_replaced_are_refused_by_name() -> None:
-    """Their gradients would be in tensors that nobody sends, and zeros would be sent."""
+    """Their gradients would be in tensors that are never sent, and zeros would be sent."""
     module = linear()
     with FakeServer(linear(), CONFIG) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
         # Another dtype is none of these: the tensors are the same, and travel as float32.

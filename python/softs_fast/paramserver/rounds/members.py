@@ -138,11 +138,11 @@ class Members:
     def unproven(self, process: str, world: int, now_s: float) -> list[Member]:
         """Return the members of the world that may be gone, if a process that joins would get a rank above the world.
 
-        One of them may be the life of the process before a restart, whose samples nobody else has. Each is alive if it
+        One of them may be the life of the process before a restart, and no other process has its samples. Each is alive if it
         asks for something after the first attempt to join, and gone after its lease.
 
         Args:
-            process: Name of the process; "" if it is not known, and then it waits for nobody.
+            process: Name of the process; "" if it is not known, and then it does not wait.
             world: Ranks that have samples of their own.
             now_s: Time of this attempt.
         """

@@ -84,7 +84,7 @@ class OwnerClient:
         self.close()
 
     def _send(self, method: str, target: str, body: bytes, held_s: float, n: int | None = None) -> bytes:
-        # Any counter reads; one that nobody knows before ties the answer to this request.
+        # Any counter reads; one that is unknown before ties the answer to this request.
         n = secrets.randbits(62) if n is None else n
         mac = signing.request_mac(
             self._access.key, worker_id=OWNER, method=method, target=target, n=n, digested=body

@@ -29,7 +29,7 @@ _log = logging.getLogger("softs_fast.paramserver")
 _Result = TypeVar("_Result")
 #: Lines that a status shows.
 _LOG_LINES = 50
-#: Why a run ends whose evaluations get no better.
+#: Why a run ends after evaluations that get no better.
 _ENOUGH = "the evaluation gets no better"
 
 #: Actions with which a status becomes another one, or a pull may have another answer.

@@ -357,8 +357,8 @@ def _check_step(name: str, one: Any) -> None:
         inspect.signature(type(one).step).bind(one)
     except TypeError as error:
         raise ConfigError(
-            f"the {name} of the job is a {type(one).__name__}, whose step() needs arguments ({error}); expected one "
-            "without: a parameter server has neither a closure nor a metric"
+            f"step() of a {type(one).__name__} needs arguments ({error}), so it cannot be the {name} of the job: a "
+            "parameter server has neither a closure nor a metric"
         ) from None
 
 

@@ -18,7 +18,7 @@ class Undo:
     """Weights, buffers and the state of the optimizer before a step.
 
     Args:
-        module: Model whose parameters and buffers the step changes.
+        module: Model with the parameters and buffers that the step changes.
         optimizer: Optimizer of the step.
     """
 
