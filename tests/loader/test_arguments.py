@@ -8,6 +8,7 @@ import pytest
 import softs_fast
 from softs_fast import ConfigError, SoftDataLoader, SoftIterableDataset
 from softs_fast.loader.arguments import whole_number
+from softs_fast.loader.ranks import checked_ranks
 
 CONFIG = softs_fast.make_xy_config((2,), "float32", (), "int64")
 FIRST = ("a", "ipc:///unused", CONFIG, softs_fast.ShmMedium)
@@ -19,12 +20,20 @@ def test_bad_arguments() -> None:
         ({"retry_delay": -1.0}, "retry_delay"),
         ({"request_timeout": -0.5}, "request_timeout"),
         ({"request_timeout": float("nan")}, "request_timeout"),
+        ({"request_timeout": "60"}, "request_timeout must be at least 0, got '60'"),
         ({"prefetch": 0}, "prefetch must be at least 1, got 0"),
     ]:
         with pytest.raises(ConfigError, match=text):
             SoftIterableDataset(*FIRST, **arguments)
     with pytest.raises(ConfigError, match="model_id must be a string, got int"):
         SoftIterableDataset(3, "ipc:///unused", CONFIG, softs_fast.ShmMedium)  # type: ignore[arg-type]
+
+
+def test_ranks_are_whole_numbers_of_any_type() -> None:
+    assert checked_ranks(np.int64(1), np.uint8(2)) == (1, 2)  # type: ignore[arg-type]
+    for ranks in ((1, None), (2, 2), (-1, 2), (0.0, 2), (True, 2)):
+        with pytest.raises(ConfigError, match="must be whole numbers with 0 <= rank < world_size"):
+            checked_ranks(*ranks)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("cls", [SoftIterableDataset, SoftDataLoader])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, Concatenate, ParamSpec
 
 from ..errors import ConfigError
@@ -20,8 +21,8 @@ def check_at_least(name: str, value: float, least: int) -> None:
     Raises:
         ConfigError: it is below `least`, or not a number.
     """
-    if not value >= least:
-        raise ConfigError(f"{name} must be at least {least}, got {value}")
+    if not isinstance(value, Real) or not value >= least:
+        raise ConfigError(f"{name} must be at least {least}, got {value!r}")
 
 
 def whole_number(name: str, value: Any, least: int) -> int:

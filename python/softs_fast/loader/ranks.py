@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch.distributed
 
 from ..errors import ConfigError
+from .arguments import whole_number
 
 __all__ = ["Ranks", "checked_ranks", "ranks_of_process", "ranks_of_worker", "set_ranks_of_worker"]
 
@@ -26,12 +27,16 @@ def checked_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
     """
     if rank is None and world_size is None:
         return None
-    if type(rank) is not int or type(world_size) is not int or not 0 <= rank < world_size:
+    try:
+        ranks = Ranks(whole_number("rank", rank, 0), whole_number("world_size", world_size, 1))
+    except ConfigError:
+        ranks = None
+    if ranks is None or ranks.rank >= ranks.world_size:
         raise ConfigError(
             f"rank and world_size must be whole numbers with 0 <= rank < world_size, or both be left out; got "
             f"rank={rank!r} and world_size={world_size!r}"
         )
-    return Ranks(rank, world_size)
+    return ranks
 
 
 def set_ranks_of_worker(ranks: Ranks | None) -> None:
