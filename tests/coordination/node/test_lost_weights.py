@@ -235,3 +235,16 @@ def test_a_survivor_goes_on_if_another_worker_cannot_copy(
     assert worker.said == m.WorkerState(7, 3, 1)
     assert caplog.text.count("cannot copy the state") == 2
     assert worker.step()
+
+
+def test_a_state_that_fails_after_the_first_step_does_not_end_a_worker_that_is_well(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def state_dict() -> Any:
+        raise AttributeError("a defect of the optimizer")
+
+    worker = Worker(monkeypatch)
+    monkeypatch.setattr(worker.state.optimizer, "state_dict", state_dict)
+    worker.open(1, 0, (0, 1), 0)
+    assert worker.step()
+    assert "could not copy the state of this training: a defect of the optimizer" in caplog.text

@@ -324,7 +324,7 @@ class WorkerNode:
         self._is_checked = True
         try:
             self._state.check()
-        except ConfigError as error:
+        except Exception as error:  # of the user's state_dict, too: this worker goes on
             self._link.logger.error(
                 "a worker that is replaced could not copy the state of this training: %s", error
             )
