@@ -70,6 +70,8 @@ class Process:
         self.rank = self.n_calls = 0
         self.is_alive, self.is_stopped = True, False
         self.is_over = False
+        #: Whether the next step cannot be applied.
+        self.fails_to_apply = False
         #: How long the end of an engine takes, at most: calls may have to end first, such as those that apply a step.
         self.end_s = 0.03
         self._deferred: list[Callable[[], None]] = []
@@ -125,6 +127,9 @@ class Process:
     def _build(self, table: Table, rank: int, duty: str) -> None:
         engine = self.world.engine_of(table)
         self.engine, self.rank, self.n_calls = engine, rank, 0
+        if duty in ("keep", "apply") and self.weights is None:
+            self.kill()
+            return
         if duty == "apply":
             assert self.held is not None
             self.weights = apply(self.weights, table.resume_step, self.held)
@@ -196,10 +201,15 @@ class Process:
         table = self.machine.table
         assert table is not None
         assert self.machine.state.committed == step - 1
-        self.weights = apply(self.weights, step, self.held)
+        self.weights = None if self.fails_to_apply else apply(self.weights, step, self.held)
         self.held = None
         actions = self.machine.passed(is_last=any(flags))
         assert self.machine.state.committed == step
+        if self.fails_to_apply:
+            self.fails_to_apply = False
+            self.machine.state = WorkerState(table.boot)
+            self.act(actions or self.machine.fail("the step cannot be applied"))
+            return
         self.world.check_weights(table, step, self.weights)
         self.world.note_committed(table, step)
         if step % 7 == 0 and self.machine.phase == "member":

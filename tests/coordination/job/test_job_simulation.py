@@ -72,6 +72,7 @@ def harm(world: World, numbers: list[int], *, wants: bool, incarnations: dict[in
             "double",
             "slow",
             "slow",
+            "defect",
             "earlier",
         ]
     )
@@ -90,6 +91,11 @@ def harm(world: World, numbers: list[int], *, wants: bool, incarnations: dict[in
         world.later(world.delay(1.0), restart)
     elif what == "slow":
         process.end_s = 8.0
+    elif what == "defect":
+        # The others apply the step meanwhile.
+        for one in world.processes.values():
+            one.end_s = 8.0
+        process.fails_to_apply, process.end_s = True, 0.03
     elif what == "stop":
         process.stop()
         world.later(world.delay(2.0), process.resume)
@@ -139,6 +145,7 @@ def run(seed: int) -> World:
         world.start_coordinator()
     for number in numbers:
         process = world.processes[f"w{number}"]
+        process.end_s = 0.03
         if process.is_over or not process.is_alive:
             process.kill()
             incarnations[number] = world.random.getrandbits(53)

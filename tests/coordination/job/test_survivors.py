@@ -229,3 +229,19 @@ def test_a_coordinator_without_its_state_waits_for_workers_that_come_from_an_epo
     assert 'waiting for seat 0 ("a"), which is not ready' in job.status.reason
     job.say("a", Ready(WorkerState(5, 3, 60), 5, 3))
     assert (job.last("b", Table).resume_step, len(job.last("b", Table).members)) == (60, 2)
+
+
+def test_a_member_that_lost_its_weights_does_not_hide_those_of_the_others() -> None:
+    """It is ready at once, while the others apply the step; a newcomer would be the source, with its first weights."""
+    job = open_job("a", "b", "c", min_size=2, max_size=3, window_s=2.0)
+    job.gone("a")
+    job.wait(0.1)
+    job.hello("d")
+    job.say("d", Ready(WorkerState()))
+    job.say("b", Ready(WorkerState(boot=77), 77, 1))
+    job.wait(14.0)
+    assert job.status.phase == "fenced"
+    assert 'waiting for seat 2 ("c"), which is not ready' in job.status.reason
+    job.ready("c", 121)
+    table = job.last("d", Table)
+    assert (table.resume_step, table.survivors) == (121, (2,))

@@ -14,6 +14,9 @@ from softs_fast.coordination.node import TrainingState, WorkerNode, worker_node
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.loader import ranks as loader_ranks
 
+#: What a worker without valid weights says, so that no other one takes it for new.
+LOST = m.WorkerState(boot=7)
+
 
 class Engine:
     """A strategy of two ranks in one process: what this one reduces is the mean, and it copies zeros."""
@@ -122,7 +125,7 @@ def test_a_step_that_cannot_be_applied_is_a_fault_and_the_weights_are_copied(
     worker.fails_in = "apply"
     with pytest.raises(FloatingPointError, match="a defect"):
         worker.step()
-    assert worker.said == m.WorkerState(), "it is no survivor"
+    assert worker.said == LOST, "it is no survivor"
     assert worker.node.not_ready
     assert all(one.grad is None for one in worker.model.parameters())
     worker.fails_in = None
@@ -140,7 +143,7 @@ def test_weights_that_were_lost_are_never_a_source(worker: Worker) -> None:
     # No worker had any, and the coordinator begins anew with those of the lowest rank.
     with pytest.raises(ConfigError, match="no worker has valid weights from which this one could copy"):
         worker.open(2, 0, (0,), 0)
-    assert worker.said == m.WorkerState()
+    assert worker.said == LOST
 
 
 def test_a_step_in_doubt_that_cannot_be_applied_is_a_fault(
@@ -157,7 +160,7 @@ def test_a_step_in_doubt_that_cannot_be_applied_is_a_fault(
     worker.fails_in = "apply"
     with pytest.raises(FloatingPointError):
         worker.open(2, 2, (0,), 0)
-    assert worker.said == m.WorkerState()
+    assert worker.said == LOST
 
 
 def test_weights_that_were_copied_count_from_then_on(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +179,7 @@ def test_weights_that_were_copied_in_part_do_not_count(
     monkeypatch.setattr(worker.state, "receive", lambda strategy, source: {"model": {}, "optimizer": {}})
     with pytest.raises(ConfigError, match='does not fit "model"'):
         worker.open(2, 9, (1,), 1)
-    assert worker.said == m.WorkerState()
+    assert worker.said == LOST
 
 
 @pytest.mark.parametrize("fails_in", ["load", "barrier", None])
@@ -189,7 +192,7 @@ def test_a_checkpoint_counts_when_all_have_loaded_it(worker: Worker, fails_in: s
             worker.open(2, 9, (), None)
     else:
         worker.open(2, 9, (), None)
-    assert worker.said == (m.WorkerState() if fails_in else m.WorkerState(7, 2, 9))
+    assert worker.said == (LOST if fails_in else m.WorkerState(7, 2, 9))
 
 
 def test_loaders_take_the_samples_of_the_worker(worker: Worker) -> None:
@@ -232,3 +235,16 @@ def test_a_survivor_goes_on_if_another_worker_cannot_copy(
     assert worker.said == m.WorkerState(7, 3, 1)
     assert caplog.text.count("cannot copy the state") == 2
     assert worker.step()
+
+
+def test_a_state_that_fails_after_the_first_step_does_not_end_a_worker_that_is_well(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def state_dict() -> Any:
+        raise AttributeError("a defect of the optimizer")
+
+    worker = Worker(monkeypatch)
+    monkeypatch.setattr(worker.state.optimizer, "state_dict", state_dict)
+    worker.open(1, 0, (0, 1), 0)
+    assert worker.step()
+    assert "could not copy the state of this training: a defect of the optimizer" in caplog.text

@@ -146,7 +146,9 @@ def makes_other_calls(say: Callable[[Any], None], rank: int, size: int, folder: 
             assert tensor.eq(size).all()
         with pytest.raises(ConfigError, match="root is 3 in a group of 3"):
             strategy.broadcast_tensor(torch.ones(1), size)
-        with pytest.raises(ConfigError, match="no collectives of complex64"):
+        with pytest.raises(ConfigError, match='operation is "prod"'):
+            strategy.all_reduce_gradients({"a": torch.ones(1)}, "prod")
+        with pytest.raises(ConfigError, match='argument "tensor" is complex64'):
             strategy.all_reduce(torch.ones(1, dtype=torch.complex64))
         strategy.barrier()
 

@@ -324,6 +324,7 @@ def _was_unused(state: State) -> bool:
     return any(
         worker.ready is not None
         and state.is_member(worker)
+        and not worker.ready.is_lost
         and (worker.ready.boot, worker.ready.epoch) != state.epoch_id
         for worker in state.seats
     )
@@ -336,5 +337,5 @@ def _has_weights(state: State, ready: WorkerState, *, was_unused: bool) -> bool:
         return ready.epoch > 0
     if (ready.boot, ready.epoch) == state.epoch_id:
         return True
-    is_own = not ready.epoch or ready.boot in state.boots
+    is_own = not ready.is_lost and (not ready.epoch or ready.boot in state.boots)
     return was_unused and (table.source_rank is None or (is_own and ready.reach >= table.resume_step))

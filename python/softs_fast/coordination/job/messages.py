@@ -38,7 +38,7 @@ class WorkerState:
 
     Attributes:
         boot: of the coordinator that opened its last epoch; 0 if it was in none.
-        epoch: the last one of which it was a member; 0 if there was none.
+        epoch: the last one of which it was a member; 0 if there was none, or if it has no valid weights any more.
         committed: steps applied.
         in_doubt: whether it holds the reduced gradients of step committed + 1, and does not know whether all have them.
     """
@@ -52,6 +52,11 @@ class WorkerState:
     def reach(self) -> int:
         """The step up to which it could go on by itself."""
         return self.committed + self.in_doubt
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was in an epoch, and has no valid weights any more: others may have those of a later step."""
+        return self.boot != 0 and self.epoch == 0
 
 
 # --- From a worker ---

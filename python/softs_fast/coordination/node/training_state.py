@@ -99,10 +99,10 @@ class TrainingState:
     def drop_gradients(self) -> None:
         """Drop the gradients of all modules and optimizers."""
         for part in self._parts.values():
-            # Optimizers of other libraries are not torch's.
+            # Optimizers of other libraries are not torch's, and may take no arguments; torch's default is None.
             zero_grad = getattr(part, "zero_grad", None)
             if zero_grad is not None:
-                zero_grad(set_to_none=True)
+                zero_grad()
 
     # --- Copies ---
 

@@ -105,7 +105,6 @@ class WorkerNode:
         self._machine = self._link.machine
         # Rank and size: they stay while the body of a step runs, whatever becomes of the epoch.
         self._place = (-1, 0)
-        self._has_weights = True
         self._is_checked = False
         self._calls: StepCalls | None = None
         self._has_said_leave = False
@@ -315,8 +314,8 @@ class WorkerNode:
     def _set_weights(self, state: WorkerState | None) -> None:
         """Note which weights this worker has, from now on whatever becomes of its epoch; None for no valid ones."""
         with self._link.changed:
-            self._has_weights = state is not None
-            self._machine.state = state or WorkerState()
+            table = self._machine.table
+            self._machine.state = state or WorkerState(0 if table is None else table.boot)
 
     def _check_once(self) -> None:
         """After the first step, tell people if no worker could copy the state: optimizers make theirs in that step."""
@@ -325,7 +324,7 @@ class WorkerNode:
         self._is_checked = True
         try:
             self._state.check()
-        except ConfigError as error:
+        except Exception as error:  # of the user's state_dict, too: this worker goes on
             self._link.logger.error(
                 "a worker that is replaced could not copy the state of this training: %s", error
             )
@@ -349,7 +348,7 @@ class WorkerNode:
         link, table = self._link, build.table
         after = WorkerState(table.boot, table.epoch, table.resume_step)
         try:
-            if build.duty in ("keep", "apply") and not self._has_weights:
+            if build.duty in ("keep", "apply") and self._machine.state.is_lost:
                 raise ConfigError(
                     "no worker has valid weights from which this one could copy: its own were lost when a step could not "
                     "be applied, or a state or checkpoint not be loaded; restart the job from a checkpoint"

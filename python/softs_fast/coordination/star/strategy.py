@@ -390,7 +390,8 @@ class GrpcStrategy(Strategy):
             lent = [as_plain(tensor) for tensor in tensors]
             flat = Flat(lent)
             cut = pieces.all_reduce(list(_runs(lent)), self._options.piece_bytes)
-            self._make(place, what, manifest, cut, flat, flat, ReduceOp(op))
+            # Without tensors it is a comparison of calls, also of one with an unknown operation.
+            self._make(place, what, manifest, cut, flat, flat, ReduceOp(op) if tensors else ReduceOp.SUM)
             for tensor, copy in zip(tensors, lent, strict=True):
                 self._write(place, tensor, copy)
 
