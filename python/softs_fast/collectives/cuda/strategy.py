@@ -19,7 +19,7 @@ from softs_fast.collectives.cuda.pieces import Pieces
 from softs_fast.collectives.cuda.signals import Words
 from softs_fast.collectives.cuda.steps import Reduction, Steps
 from softs_fast.collectives.gradients import Gradients
-from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group
+from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group, joined
 from softs_fast.collectives.meter import Meter, waited_s
 from softs_fast.collectives.probe import LARGEST_DEVICE_SIZE, Schedule, choose_device_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
@@ -140,6 +140,7 @@ class CudaStrategy(Strategy):
             self._arena = self._steps = self._joined = None
             group.close()
             raise
+        joined.add(self)
         return self
 
     @property
@@ -405,6 +406,7 @@ class CudaStrategy(Strategy):
         """
         if self._joined is None or self._pid != os.getpid():
             return
+        joined.discard(self)
         with self._lock:
             arena, self._arena = self._arena, None
             group, steps = self._joined, self._steps
