@@ -129,8 +129,7 @@ class CudaStrategy(Strategy):
         )
         if self._device is None:
             self._device = cuda.current_device() if cuda.n_devices() else 0
-        self._pid = os.getpid()
-        self._joined = group
+        self._pid, self._joined = os.getpid(), group
         try:
             self._settle(group)
             self._schedule = self._schedule or self._measured(self._work)
@@ -408,11 +407,10 @@ class CudaStrategy(Strategy):
             return
         joined.discard(self)
         with self._lock:
-            arena, self._arena = self._arena, None
+            arena, self._arena, free = self._arena, None, False
             group, steps = self._joined, self._steps
             if arena is None or steps is None:
                 return
-            free = False
             with suppress(PeerLost, ConfigError, _kernels.CudaError):
                 steps.drain()
                 arena.close_others()
