@@ -236,6 +236,20 @@ def test_parts_that_were_averaged_before_a_failure_are_set_back(monkeypatch: pyt
     assert strategy.n_calls == 7, "as many parts as weights"
 
 
+def test_parameters_that_share_memory_keep_their_share_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("softs_fast.averaging.reduction._PART_BYTES", 4)
+    matrix = torch.ones(2, 2)
+    model = torch.nn.Module()
+    for name, values in {"a": matrix, "b": matrix.t(), "c": torch.ones(1)}.items():
+        model.register_parameter(name, torch.nn.Parameter(values))
+    average = AverageAll(model, FailsLater(), every=1, momentum=0.5)  # type: ignore[arg-type]
+    with pytest.raises(PeerLost, match="it failed"):
+        average.step()
+    assert matrix.tolist() == [[1.0, 1.0], [1.0, 1.0]], "set back"
+    average.step()
+    assert matrix.tolist() == [[50.5, 50.5], [50.5, 50.5]]
+
+
 def models_differ(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Any:
     model = line(*([float(rank)] * (1 + rank)))
     with join(rank, size, folder) as strategy:

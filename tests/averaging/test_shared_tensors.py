@@ -16,6 +16,7 @@ from torch.nn.utils import parametrizations
 
 from softs_fast.averaging import Event, Rules, SelectiveAveraging, Takeover
 from softs_fast.averaging.meeting import meet_at
+from softs_fast.averaging.takeover import copies_of, keep_share
 from softs_fast.errors import ConfigError
 
 
@@ -156,6 +157,15 @@ def test_frozen_parameters_are_not_shared_and_one_that_is_unfrozen_later_is_name
     assert caplog.text.count('tensor "0.weight" was added or unfrozen after the first step') == 1
     assert pair.shared() == {"model/1.weight"}, "also while it is frozen"
     assert pair.ranks[0].counters["replaced"] == 2
+
+
+def test_parameters_that_share_memory_keep_their_share_once() -> None:
+    matrix = torch.zeros(2, 2)
+    tied = {"a": matrix, "b": matrix.t()}
+    old = copies_of(tied)
+    matrix.fill_(1.0)
+    keep_share(tied, old, 0.5)
+    assert matrix.tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
 
 def test_a_built_model_keeps_the_frozen_parameters_of_this_rank() -> None:

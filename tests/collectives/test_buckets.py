@@ -89,6 +89,18 @@ def test_gradients_can_live_there(tmp_path: Path) -> None:
     assert torch.allclose(torch.tensor(first), net.weight.flatten().detach(), atol=1e-6)
 
 
+@pytest.mark.parametrize("private", [True, False])
+def test_autograd_refuses_values_from_before_a_reduction(tmp_path: Path, private: bool) -> None:
+    with ShmStrategy(schedule=SCHEDULE).init(0, 1, tmp_path) as strategy:
+        bucket = strategy.bucket({"a": ((2,), torch.float32), "b": ((2,), torch.float32)}, private=private)
+        weight = torch.ones(2, requires_grad=True)
+        loss = (weight * bucket.all_reduce()["b"]).sum()
+        loss.backward(retain_graph=True)
+        bucket.all_reduce()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
 def mapped() -> int:
     return sum("/dev/shm/" in line for line in Path("/proc/self/maps").read_text().splitlines())
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from numbered_client import CONFIG, NumberedClient, numbers_of
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import softs_fast
 from softs_fast import (
@@ -22,6 +24,8 @@ from softs_fast import (
     SoftIterableDataset,
     Supplier,
 )
+from softs_fast.collectives import ShmStrategy
+from softs_fast.collectives.host.group import joined
 from softs_fast.loader import endless, ranks
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
@@ -250,6 +254,41 @@ def test_a_stream_that_was_begun_before_the_job_is_refused(
     assert numbers_of(next(others)) == [2, 3], "what is given counts"
     for one in (loader, given):
         one.soft_dataset.close()
+
+
+def test_a_stream_that_was_begun_before_the_process_group_is_refused(
+    numbered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = SoftDataLoader(*FIRST, batch_size=2)
+    batches = iter(loader)
+    assert numbers_of(next(batches)) == [0, 1]
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        for again in (batches, iter(loader)):
+            with pytest.raises(ConfigError, match=r"is rank 1 of 2 now.*new loader after init_process_group"):
+                next(again)
+        new = SoftDataLoader(*FIRST, batch_size=2)
+        assert numbers_of(next(iter(new))) == [1, 3]
+    finally:
+        dist.destroy_process_group()
+    for one in (loader, new):
+        one.soft_dataset.close()
+
+
+def test_a_process_with_a_strategy_alone_has_to_say_which_samples_it_takes(
+    numbered: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ranks, "_of_worker", None)
+    with ShmStrategy().init(0, 1, tmp_path) as alone:
+        assert alone in joined
+        SoftIterableDataset(*FIRST).state_dict()
+        monkeypatch.setattr(ShmStrategy, "size", 2)
+        with pytest.raises(ConfigError, match=r"is rank 0 of 2 of a ShmStrategy.*rank= and world_size="):
+            next(iter(SoftDataLoader(*FIRST, batch_size=2)))
+        given = SoftDataLoader(*FIRST, batch_size=2, rank=1, world_size=2)
+        assert numbers_of(next(iter(given))) == [1, 3]
+    assert alone not in joined
+    given.soft_dataset.close()
 
 
 def test_a_process_that_is_no_worker_asks_its_own_torch(

@@ -99,14 +99,11 @@ def average_in_place(
         PeerLost: as `reduce_among_survivors`.
         ConfigError: as `reduce_among_survivors`.
     """
-    before: list[tuple[torch.Tensor, torch.Tensor]] = []
+    changed = {**weights, **buffers, **copied}
+    # Copied before any of them changes: parameters may share memory, such as a matrix and its transpose.
+    before = {name: tensor.clone() for name, tensor in changed.items()}
     floats = {name: tensor for name, tensor in buffers.items() if tensor.is_floating_point()}
     others = {name: tensor for name, tensor in buffers.items() if name not in floats}
-
-    def change(tensor: torch.Tensor, value: torch.Tensor) -> None:
-        before.append((tensor, tensor.clone()))
-        tensor.copy_(value)
-
     with torch.no_grad():
         try:
             for op, group, share in (
@@ -115,14 +112,15 @@ def average_in_place(
                 ("max", others, 0.0),
             ):
                 for part in _parts(group):
-                    reduced = reduce_among_survivors(strategy, lambda part=part: _widened(part), op)  # type: ignore[misc]
+                    own = {name: before[name] for name in part}
+                    reduced = reduce_among_survivors(strategy, lambda own=own: _widened(own), op)  # type: ignore[misc]
                     for name, tensor in part.items():
-                        change(tensor, _blend(tensor, reduced[name], share))
+                        tensor.copy_(_blend(own[name], reduced[name], share))
             for _, tensor in sorted(copied.items()):
-                change(tensor, among_survivors(strategy, lambda tensor=tensor: _of_first(strategy, tensor)))  # type: ignore[misc]
+                tensor.copy_(among_survivors(strategy, lambda tensor=tensor: _of_first(strategy, tensor)))  # type: ignore[misc]
         except BaseException:
-            for tensor, old in before:
-                tensor.copy_(old)
+            for name, tensor in changed.items():
+                tensor.copy_(before[name])
             raise
 
 

@@ -180,10 +180,13 @@ def copy_by_name(into: Mapping[str, torch.Tensor], source: Mapping[str, torch.Te
 def keep_share(tensors: Mapping[str, torch.Tensor], old: Mapping[str, torch.Tensor], share: float) -> None:
     """Set floats to `share` times what they were plus the rest of what they are."""
     with torch.no_grad():
+        blends = {}
         for name, tensor in tensors.items():
             if tensor.is_floating_point():
                 wide = torch.promote_types(tensor.dtype, torch.float32)
-                tensor.copy_(old[name].to(wide) * share + tensor.to(wide) * (1 - share))
+                blends[name] = old[name].to(wide) * share + tensor.to(wide) * (1 - share)
+    # Only now, as tensors may share memory, such as a matrix and its transpose.
+    copy_by_name(tensors, blends)
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ from ..market import Client, Medium
 from .plan import SINGLE_SAMPLES, IterationPlan
 from .product.source import ProductSource
 from .product.subscription import MAX_PRODUCTS, Stride, Subscription
-from .ranks import Ranks, checked_ranks, ranks_of_process, ranks_of_worker
+from .ranks import Ranks, checked_ranks, place_of_process, ranks_of_process
 from .readers.choice import make_reader
 from .readers.device import check_on_device, is_on_device
 from .readers.views import check_zero_copy
@@ -70,9 +70,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._given_ranks = checked_ranks(options.rank, options.world_size)
         # In a worker that was not forked: those of its trainer.
         self._trainers_ranks: Ranks | None = None
-        # With which this process has begun to take samples, and the place in a job for which that was checked last.
+        # With which this process has begun to take samples, and the place for which that was checked last.
         self._begun_as: Ranks | None = None
-        self._checked_for: Ranks | None = None
+        self._checked_for: object = None
         self.source = source
         self.endpoint = endpoint
         self.num_slots = options.num_slots
@@ -278,9 +278,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         """Check that this process is the rank that it was when it began to take samples.
 
         Raises:
-            ConfigError: It is another one: the workers of its job have changed.
+            ConfigError: It is another one: torch.distributed was initialized, or the workers of its job have changed.
         """
-        place = ranks_of_worker()
+        place = place_of_process()
         if self._begun_as is not None and (place is None or place is self._checked_for):
             return
         ranks, self._checked_for = self._ranks(), place
@@ -290,7 +290,8 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             was, now = (f"rank {one.rank} of {one.world_size}" for one in (self._begun_as, ranks))
             raise ConfigError(
                 f"this process was {was} when it began to take samples, and is {now} now, so that ranks would take the same "
-                "samples; make a new loader when the workers of the job change, or give rank= and world_size="
+                "samples; make a new loader after init_process_group and when the workers of the job change, or give rank= "
+                "and world_size="
             )
 
     def _ranks(self) -> Ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import torch.distributed
@@ -9,7 +10,7 @@ import torch.distributed
 from ..errors import ConfigError
 from .arguments import whole_number
 
-__all__ = ["Ranks", "checked_ranks", "ranks_of_process", "ranks_of_worker", "set_ranks_of_worker"]
+__all__ = ["Ranks", "checked_ranks", "place_of_process", "ranks_of_process", "set_ranks_of_worker"]
 
 
 class Ranks(NamedTuple):
@@ -45,16 +46,32 @@ def set_ranks_of_worker(ranks: Ranks | None) -> None:
     _of_worker = ranks
 
 
-def ranks_of_worker() -> Ranks | None:
-    """Return the place that was noted last, the same object until another one is noted."""
-    return _of_worker
+def place_of_process() -> object:
+    """Return what gives this process its ranks, the same object until that changes; None if nothing does."""
+    world = torch.distributed.group.WORLD if torch.distributed.is_available() else None
+    return _of_worker if world is None else world
 
 
 def ranks_of_process() -> Ranks:
-    """Return what torch.distributed says, else the place in a job; without both this process is the only one."""
+    """Return what torch.distributed says, else the place in a job; without both this process is the only one.
+
+    Raises:
+        ConfigError: A strategy has other ranks, and nothing says whether they share the stream.
+    """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())
-    return _of_worker or Ranks(0, 1)
+    if _of_worker is not None:
+        return _of_worker
+    # Not imported here: a process that has imported no strategies has none.
+    groups = sys.modules.get("softs_fast.collectives.host.group")
+    strategy = None if groups is None else groups.strategy_of_process()
+    if strategy is not None:
+        raise ConfigError(
+            f"this process is rank {strategy.rank} of {strategy.size} of a {type(strategy).__name__}, which may be a part of "
+            "the ranks that train, so the samples of this rank are unknown: give the loader rank= and world_size= (rank=0 "
+            "and world_size=1 if this process takes all samples)"
+        )
+    return Ranks(0, 1)
 
 
 _of_worker: Ranks | None = None

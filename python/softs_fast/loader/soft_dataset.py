@@ -44,8 +44,9 @@ class SoftIterableDataset(EndlessDataset):
         prefetch: samples that are ordered ahead at most; default: all slots.
         debug: overwrite slots with 0xFF when they are released, so that code that reads one later notices.
         rank: of the processes that share the streams, ordered or not: each sample has another sequence number, and
-            each number goes to one rank. Default: that of torch.distributed, if it is initialised when the client is
-            opened. Give `rank=0, world_size=1` where all ranks need the same samples.
+            each number goes to one rank. Default: that of torch.distributed, which must be initialised before the first
+            sample is taken, or that of a job of `softs_fast.coordination`. A process that has neither, but a strategy of
+            several ranks, must give it. Give `rank=0, world_size=1` where all ranks need the same samples.
         world_size: how many processes share the streams; given with `rank` only.
 
     Raises:

@@ -19,7 +19,7 @@ from softs_fast.collectives.cuda.pieces import Pieces
 from softs_fast.collectives.cuda.signals import Words
 from softs_fast.collectives.cuda.steps import Reduction, Steps
 from softs_fast.collectives.gradients import Gradients
-from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group
+from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group, joined
 from softs_fast.collectives.meter import Meter, waited_s
 from softs_fast.collectives.probe import LARGEST_DEVICE_SIZE, Schedule, choose_device_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
@@ -129,8 +129,7 @@ class CudaStrategy(Strategy):
         )
         if self._device is None:
             self._device = cuda.current_device() if cuda.n_devices() else 0
-        self._pid = os.getpid()
-        self._joined = group
+        self._pid, self._joined = os.getpid(), group
         try:
             self._settle(group)
             self._schedule = self._schedule or self._measured(self._work)
@@ -140,6 +139,7 @@ class CudaStrategy(Strategy):
             self._arena = self._steps = self._joined = None
             group.close()
             raise
+        joined.add(self)
         return self
 
     @property
@@ -405,12 +405,12 @@ class CudaStrategy(Strategy):
         """
         if self._joined is None or self._pid != os.getpid():
             return
+        joined.discard(self)
         with self._lock:
-            arena, self._arena = self._arena, None
+            arena, self._arena, free = self._arena, None, False
             group, steps = self._joined, self._steps
             if arena is None or steps is None:
                 return
-            free = False
             with suppress(PeerLost, ConfigError, _kernels.CudaError):
                 steps.drain()
                 arena.close_others()

@@ -14,7 +14,7 @@ from softs_fast.collectives.probe import best_time, slowest
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.tensors import DTYPE_CODES, dtype_code, name_of, op_code
 from softs_fast.errors import ConfigError
-from softs_fast.tensors.local import local_tensor
+from softs_fast.tensors.local import local_tensor, mark_written
 
 if TYPE_CHECKING:
     from softs_fast import _kernels
@@ -106,6 +106,8 @@ class Bucket:
             )
             if not agreed:
                 raise ConfigError(agreement.difference(self._group, f"{op} of a bucket", self._plan.manifest))
+        # All tensors of a part share a version counter.
+        mark_written(list(self.results.values())[:1])
         self._progress.completed += 1
         return self.results
 

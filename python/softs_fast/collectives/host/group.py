@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import weakref
 from typing import Any
 
 from softs_fast import _kernels
 from softs_fast.collectives import agreement
 from softs_fast.collectives.host.ending import Ending
 from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
+from softs_fast.collectives.strategy import Strategy
 from softs_fast.errors import ConfigError, SegmentError
 
 _VERSION = 1
+
+#: Strategies of this process that have joined a group of this host, and have not left it.
+joined: weakref.WeakSet[Strategy] = weakref.WeakSet()
+
+
+def strategy_of_process() -> Strategy | None:
+    """Return a strategy of this process that has other ranks; None if there is none."""
+    return next((strategy for strategy in list(joined) if strategy.size > 1), None)
 
 
 def join_host_group(

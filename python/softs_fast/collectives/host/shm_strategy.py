@@ -12,7 +12,7 @@ from softs_fast.collectives import agreement
 from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.host.buckets import Bucket, Plan, Spec
 from softs_fast.collectives.host.ending import Ending
-from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group
+from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group, joined
 from softs_fast.collectives.meter import Progress, counts_errors
 from softs_fast.collectives.probe import Schedule, choose_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
@@ -125,6 +125,7 @@ class ShmStrategy(Strategy):
             raise
         self._joined, self._closed = group, False
         self._n_buckets, self._progress = 0, Progress()
+        joined.add(self)
         return self
 
     @property
@@ -445,6 +446,7 @@ class ShmStrategy(Strategy):
 
     def close(self) -> None:
         """Leave the group; a second call does nothing. Ranks that make another call get PeerLost."""
+        joined.discard(self)
         self._ending.close()
         if self._joined is not None:
             self._joined.close()
