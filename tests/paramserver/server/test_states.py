@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from raw_client import job_of
+from raw_client import WATCHDOG_S, job_of
 from torch import Tensor, nn, optim
 from torch.optim import lr_scheduler
 
@@ -130,7 +130,9 @@ def test_what_cannot_go_on_is_refused_before_the_first_step(more: dict[str, Any]
 
 
 def test_what_appears_later_is_refused_then(serve, enter, tmp_path: Path) -> None:
-    server = serve(job_of(optimizer=lambda parameters: Late(parameters, lr=0.1)))
+    server = serve(
+        job_of(optimizer=lambda parameters: Late(parameters, lr=0.1)), options={"linger_s": WATCHDOG_S}
+    )
     client = enter(server)
     client.push(client.frame())
     assert client.pull("1.0", 20.0).status == 200
