@@ -44,7 +44,9 @@ class Undo:
         named = [*self._module.named_parameters(), *self._module.named_buffers()]
         travels = {entry.name for entry in (*self._manifest.parameters, *self._manifest.buffers)}
         self._doubles = [
-            (one, one.detach().clone()) for name, one in named if name in travels and one.dtype is torch.float64
+            (one, one.detach().clone())
+            for name, one in named
+            if name in travels and one.dtype is torch.float64
         ]
         # What a state says of a parameter is of that parameter, not of a copy.
         memo: dict[int, Any] = {id(one): one for _, one in named}
