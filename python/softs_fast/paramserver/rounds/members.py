@@ -147,7 +147,7 @@ class Members:
             now_s: Time of this attempt.
         """
         if not process or self.has_room(world):
-            # Who has asked since that attempt need not be alive at a later one.
+            # A member that has asked since that attempt may be gone at a later one.
             self._attempts.pop(process, None)
             return []
         since_s = self._attempts.setdefault(process, now_s)
