@@ -304,6 +304,17 @@ def test_a_worker_beyond_the_world_is_one_once_the_world_lives() -> None:
     assert run.tell(events.Join("c3", "a", process="r")) == events.Welcome(1, Version(1, 0))
 
 
+def test_an_attempt_to_join_proves_nothing_once_its_process_has_joined() -> None:
+    run = DrivenRun(world=1, lease_s=9.0)
+    run.join("a")
+    assert isinstance(run.tell(events.Join("b", "b", process="p")), events.Full)
+    run.tell(events.Leave("a"))
+    assert run.tell(events.Join("b2", "b", process="p")) == events.Welcome(0, Version(1, 0))
+    run.tell(events.Leave("b2"), 1.0)
+    run.join("c")
+    assert isinstance(run.tell(events.Join("b3", "b", "b2", process="p"), 1.0), events.Full), "c may be gone"
+
+
 def test_attempts_to_join_are_bounded() -> None:
     run = DrivenRun(world=1)
     run.join("a")

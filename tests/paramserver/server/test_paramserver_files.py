@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from softs_fast.paramserver.rounds.events import Version
 from softs_fast.paramserver.rounds.leases import LaneRecord, Range
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.rounds.snapshot import MemberRecord, Snapshot
+from softs_fast.paramserver.server import state_file
 from softs_fast.paramserver.server.evaluation import Evaluation
 from softs_fast.paramserver.server.model_file import read_model, write_model
 from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
@@ -119,6 +121,26 @@ def test_the_newest_whole_state_is_used_and_people_are_told(tmp_path: Path, kind
     assert load_state(path).snapshot.version == 9  # type: ignore[union-attr]
     path.unlink()
     assert load_state(path).snapshot.version == 7  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ["a link", "no descriptors"])
+def test_a_state_that_may_be_whole_is_never_replaced_by_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    path = tmp_path / "s"
+    two_states(path)
+    if kind == "a link":
+        path.rename(tmp_path / "moved")
+        path.symlink_to(tmp_path / "moved")
+    else:
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(state_file, "read_sealed", refuse)
+    with pytest.raises(ConfigError, match=f"file {path} must be a plain|cannot read {path}: Too many"):
+        load_state(path)
+    assert path.exists()
 
 
 def test_states_that_are_both_altered_are_refused_by_name(tmp_path: Path) -> None:
@@ -329,6 +351,28 @@ def test_a_flipped_bit_of_the_trained_model_is_refused_by_name(tmp_path: Path, s
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedError, match=str(path)):
+        read_model(path)
+
+
+def test_no_altered_byte_of_a_trained_model_gives_other_weights(tmp_path: Path) -> None:
+    path = tmp_path / "o.pth"
+    module = nn.Linear(2, 1)
+    write_model(path, module, False)
+    data = path.read_bytes()
+    n_read = 0
+    for at in (*range(64), *range(len(data) - 256, len(data))):
+        altered = bytearray(data)
+        altered[at] ^= 128
+        path.write_bytes(altered)
+        try:
+            found = read_model(path)
+        except ConfigError:
+            continue
+        n_read += 1
+        assert all(torch.equal(found[name], one) for name, one in module.state_dict().items())
+    assert n_read < 160, "dates and other unused fields"
+    path.write_bytes(data[:-1])
+    with pytest.raises(ConfigError):
         read_model(path)
 
 

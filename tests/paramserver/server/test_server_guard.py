@@ -16,6 +16,7 @@ import pytest
 from raw_client import job_of, large_model
 
 from softs_fast.errors import ConfigError
+from softs_fast.paramserver.server import service as service_module
 from softs_fast.paramserver.server.budget import Budget
 from softs_fast.paramserver.server.control import OwnerClient
 from softs_fast.paramserver.server.exchange import Refusal
@@ -138,8 +139,9 @@ def test_the_server_gives_the_counters_of_the_owner() -> None:
     assert sessions.find("w") is None
 
 
-def test_a_server_stays_while_it_sends_the_last_weights() -> None:
-    """A model may take longer on a slow link than the server lingers for workers that are gone."""
+def test_a_server_stays_while_it_sends_the_last_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model may take longer on a slow link than the server lingers for workers that are gone; its page keeps none."""
+    monkeypatch.setattr(service_module, "_LONGEST_TIMES", 1000)
 
     async def main() -> None:
         service = Service.__new__(Service)
@@ -148,11 +150,13 @@ def test_a_server_stays_while_it_sends_the_last_weights() -> None:
         ended.set()
         service.driver = SimpleNamespace(ended=ended, failure=None)  # type: ignore[assignment]
         service.run = SimpleNamespace(is_known_by_all=False)  # type: ignore[assignment]
-        service._state = SimpleNamespace(tasks={"an answer"})
+        # The page of the owner always asks for the status.
+        service._state = SimpleNamespace(tasks={"a status"})
+        service._application = SimpleNamespace(n_sending=1)  # type: ignore[assignment]
         waits = asyncio.create_task(service.wait())
         done, _ = await asyncio.wait([waits], timeout=0.5)
         assert not done
-        service._state.tasks.clear()
+        service._application.n_sending = 0
         await asyncio.wait_for(waits, 45.0)
 
     asyncio.run(main())

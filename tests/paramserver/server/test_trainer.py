@@ -308,3 +308,31 @@ def test_tensors_that_a_job_replaces_are_refused_by_name() -> None:
     trainer.module.load_state_dict(small_model().state_dict(), assign=True)
     with pytest.raises(ConfigError, match=r'parameter "0.weight" of the server was replaced'):
         trainer.step(pushes(trainer, (1.0, 1.0)), 1.0, 1.0, 0.0, trainer.contents())
+
+
+def test_a_moment_of_a_scalar_that_overflows_is_taken_back() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(1.0))
+
+    trainer = Trainer(job_of(Scaled, optimizer=lambda parameters: optim.Adam(parameters, lr=0.1)))
+    before = trainer.contents()
+    bad, _ = trainer.step(pushes(trainer, (1.0, 1e30)), 1.0, 1.0, 0.0, before)
+    assert bad == "exp_avg_sq of scale"
+    assert trainer.step(pushes(trainer, (1.0, 1.0)), 1.0, 1.0, 0.0, before)[0] is None
+    assert trainer.module.scale.item() == pytest.approx(0.9)
+
+
+def test_steps_after_an_undone_one_can_be_undone() -> None:
+    """Copies of one step hold those of the next, but not once the optimizer has got them back."""
+    trainer, other = (
+        Trainer(job_of(optimizer=lambda parameters: optim.Adam(parameters, lr=0.1))) for _ in range(2)
+    )
+    for value in (1.0, 1e30, 1.0, 1e30, 1e30, -2.0):
+        is_good = value != 1e30
+        bad, _ = trainer.step(pushes(trainer, (1.0, value)), 1.0, 1.0, 0.0, trainer.contents())
+        assert (bad is None) is is_good
+        if is_good:
+            other.step(pushes(other, (1.0, value)), 1.0, 1.0, 0.0, other.contents())
+        assert first_difference(list(other.state().values()), list(trainer.state().values()), "state") is None

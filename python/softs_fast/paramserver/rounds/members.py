@@ -147,6 +147,8 @@ class Members:
             now_s: Time of this attempt.
         """
         if not process or self.has_room(world):
+            # A member that has asked since that attempt may be gone at a later one.
+            self._attempts.pop(process, None)
             return []
         since_s = self._attempts.setdefault(process, now_s)
         self._attempts.move_to_end(process)

@@ -66,6 +66,8 @@ class Application:
         self._config = config
         self._world = world
         self._budget = Budget()
+        #: Answers with weights that are under way.
+        self.n_sending = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -89,7 +91,12 @@ class Application:
                 Failure(Code.INTERNAL.value, "the server has failed over this request", "its log says why"),
                 HTTPStatus.INTERNAL_SERVER_ERROR,
             )
-        await send_reply(send, reply, request, key, str(self._driver.run.version))
+        is_weights = reply.frame is not None
+        self.n_sending += is_weights
+        try:
+            await send_reply(send, reply, request, key, str(self._driver.run.version))
+        finally:
+            self.n_sending -= is_weights
 
     async def _answer(self, request: Request, key: bytes | None) -> tuple[Reply, bytes | None]:
         """Return the answer, and the key that signs it."""

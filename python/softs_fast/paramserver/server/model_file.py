@@ -6,6 +6,7 @@ import hashlib
 import io
 import pickle
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...durable import write_file
-from ...errors import ConfigError, DamagedError
+from ...errors import ConfigError, DamagedError, SoftsError
 from ..wire.tensors import to_bytes
 
 if TYPE_CHECKING:
@@ -62,10 +63,14 @@ def read_model(path: Path) -> dict[str, Tensor]:
         return found
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except zipfile.BadZipFile as error:
+    except SoftsError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, ValueError, LookupError) as error:
         raise DamagedError(f"{path} is damaged: {error}; restore a copy") from None
     except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise ConfigError(f"{path} is no file of weights: {str(error).splitlines()[0]}") from None
+        raise ConfigError(
+            f"{path} is no file of weights: {(str(error) or repr(error)).splitlines()[0]}"
+        ) from None
 
 
 def _read_safetensors(path: Path, data: bytes) -> dict[str, Tensor]:

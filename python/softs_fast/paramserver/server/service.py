@@ -201,7 +201,7 @@ class Service:
         while not self.run.is_known_by_all:
             linger_s = asyncio.get_running_loop().time() - ended_s
             # The last weights may take longer on a slow link.
-            is_sending = bool(self._state.tasks) and linger_s < _LONGEST_TIMES * self.options.linger_s
+            is_sending = self._application.n_sending > 0 and linger_s < _LONGEST_TIMES * self.options.linger_s
             if linger_s >= self.options.linger_s and not is_sending:
                 break
             await asyncio.sleep(0.1)

@@ -10,6 +10,7 @@ import contextlib
 import io
 import pickle
 import secrets
+import stat
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -88,7 +89,7 @@ def load_state(path: Path) -> Saved | None:
     """Read the newest whole state; None if there is none.
 
     Raises:
-        ConfigError: Others can read or replace a file, or no file is a whole state.
+        ConfigError: A file cannot be read, is a link, others can read it, or no file is a whole state.
     """
     before = before_path(path)
     if not path.exists() and not before.exists():
@@ -98,11 +99,19 @@ def load_state(path: Path) -> Saved | None:
     except FileNotFoundError:
         trouble = f"{path} is missing"
     except ConfigError as error:
-        if not before.exists() or path.stat().st_mode & 0o077:
+        found = path.lstat()
+        if not before.exists() or not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
             raise
         trouble = str(error)
+    except OSError as error:
+        # It may be whole, so an older one must not replace it.
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror or error}; start the server once it can be read"
+        ) from None
     try:
         older = _read(before)
+    except OSError as error:
+        raise ConfigError(f"{trouble}; and cannot read {before}: {error.strerror or error}") from None
     except ConfigError as error:
         raise ConfigError(f"{trouble}; and {error}") from None
     if path.exists():
@@ -129,10 +138,10 @@ def _read(path: Path) -> Saved:
         job, secret, owner = (bytes.fromhex(data[name]) for name in ("job", "secret", "owner"))
         metric, n_since = data["best"]
         return Saved(job, secret, owner, snapshot, data["trainer"], (metric, n_since))
-    except (FileNotFoundError, ConfigError):
+    except (OSError, ConfigError):
         raise
     except (
-        OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError,
+        EOFError, KeyError, TypeError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError,
     ) as error:  # fmt: skip
         raise ConfigError(f"{path} cannot be read as a state of a parameter server: {error}") from None
 

@@ -66,6 +66,7 @@ class Trainer:
         self._parameters = parameters_of(self.module, self.manifest)
         if any(not one.is_cpu for one in self._parameters):
             raise ConfigError("the model of the job is not on the CPU, where a parameter server has it")
+        self._undo = Undo(self.module, self.manifest)
         self._state = state
         self._built: tuple[optim.Optimizer, optim.lr_scheduler.LRScheduler | None] | None = None
         if state is None:
@@ -120,7 +121,7 @@ class Trainer:
             rate_factor: of the learning rate of this step.
             divisor: Divisor of the sum of the pushes.
             clip_norm: greatest norm of a push; 0 for any.
-            before: the weights so far.
+            before: Weights so far, as `contents` gave them.
 
         Returns:
             Which tensor is not finite, so that the step has changed nothing, the optimizer and the schedule included;
@@ -140,7 +141,7 @@ class Trainer:
             return f"the gradient of {first_not_finite(Contents(mean), self.manifest)}", before
         self._check_parameters()
         optimizer, schedule = self._prepared()
-        undo = Undo(self.module, optimizer)
+        self._undo.keep(optimizer, before)
         self._set_gradients(mean, [one.present for _, one in shares])
         rates = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
@@ -153,9 +154,9 @@ class Trainer:
         self._average_buffers(shares)
         after = self.contents()
         names = [(one.name, two) for one, two in zip(self.manifest.parameters, self._parameters, strict=True)]
-        bad = first_not_finite(after, self.manifest, before.floats) or undo.overflowed(names)
+        bad = first_not_finite(after, self.manifest, before.floats) or self._undo.overflowed(names)
         if bad is not None:
-            undo.restore()
+            self._undo.restore()
             return bad, before
         if schedule is not None:
             schedule.step()
