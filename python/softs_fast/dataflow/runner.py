@@ -12,7 +12,7 @@ from .column_forms import ColumnForms
 from .datasets.reads import DatasetReads
 from .declare.calls import Interface, MFCDef
 from .declare.declaration import Declaration
-from .declare.hooks import Hook, LoadRows, transfers
+from .declare.hooks import Evaluate, Hook, LoadRows, transfers
 from .declare.plan import FlowPlan, FunctionPlan
 from .declare.transfer import DataTransfer
 from .described import described
@@ -323,7 +323,7 @@ class Runner:
                 self._loaded += reports.done
             numbers = reports.numbers(work.roles[0] if work.roles else role)
             twice = sorted(numbers.keys() & running.numbers.keys())
-            if twice:
+            if twice and isinstance(work, Evaluate):  # the loads of a common save report a step each
                 raise FlowError(
                     f"it reports {', '.join(twice)}, which the call has reported before; use other names"
                 )
