@@ -9,7 +9,7 @@ import pytest
 
 from softs_fast.cli import main
 from softs_fast.cli.flow_worker import argument
-from softs_fast.dataflow.control import ControlServer, new_token, write_token
+from softs_fast.dataflow.control import new_token, write_token
 
 
 def test_arguments_of_the_function_are_numbers_words_of_json_or_text() -> None:
@@ -54,15 +54,3 @@ def test_errors_before_it_has_joined(
     with pytest.raises(SystemExit):
         main(["flow-worker", nowhere])
     assert "--token-file" in capsys.readouterr().err
-
-
-def test_a_worker_that_has_begun_anew_takes_no_older_master(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SOFTS_FLOW_INCARNATION", "5")
-    token = new_token()
-    write_token(tmp_path / "token", token)
-    with ControlServer(listen="tcp://127.0.0.1:0", token=token, incarnation=4, oldest=1) as server:
-        command = ["flow-worker", server.endpoint, "host_flow:make_flow", "--worker", "0"]
-        assert main([*command, "--token-file", str(tmp_path / "token")]) == 1
-    assert "knows incarnation 5, and this master is of the older 4" in capsys.readouterr().err

@@ -63,7 +63,7 @@ class Model(df.Role):
         }
 
     def evaluate(self) -> dict[str, float]:
-        return {"net": number_of(self.net.state_dict().values())}
+        return {f"{self.mesh.name}_net": number_of(self.net.state_dict().values())}
 
     def model_config(self) -> dict[str, Any]:
         return {"size": self.mesh.size("dp"), "rank": self.mesh.rank("dp")}

@@ -117,7 +117,7 @@ def test_a_source_that_changes_its_dtype_is_named() -> None:
         ) as flow,
         pytest.raises(
             FlowError,
-            match=r"column 'x' of the source of partition 'train': row of group 5 has a int64 tensor .* as row of group 0 has",
+            match=r"column 'x' of the source of partition 'train': row of group 5 has an int64 tensor .* as row of group 0 has",
         ),
     ):
         list(flow.steps(3))

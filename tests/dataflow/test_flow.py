@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import softs_fast.dataflow as df
+from softs_fast.dataflow.results import CallResult
 from softs_fast.errors import ConfigError, FlowError
 from softs_fast.tensors import RaggedTensor
 
@@ -439,3 +440,8 @@ def test_a_call_counts_the_rows_that_were_left_when_it_began() -> None:
         steps = list(flow.steps())
     assert [call.ids for call in steps[0].calls if call.function == "ref.look"] == [(0, 2), (4, 6)]
     assert [step["ref.look"] for step in steps] == [step["actor.train"] for step in steps]
+
+
+def test_a_call_of_which_all_rows_were_dropped_has_the_numbers_of_an_evaluation() -> None:
+    call = CallResult("a.look", (), 0, 0, {"weight": 3.0})
+    assert df.FlowStep(1, (call,), 2, True, 0.0, {})["a.look"] == {"weight": 3.0}

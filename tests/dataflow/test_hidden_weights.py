@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ class Policy:
         vars(self).update(attributes)
 
 
+@dataclass(slots=True)
+class Slots:
+    net: nn.Module
+
+
 class Model(df.Role):
     def train(self, rows: df.Rows) -> None: ...
 
@@ -47,6 +53,15 @@ def test_elements_of_containers_are_attributes_each_with_its_own_name() -> None:
     ]
 
 
+def test_containers_may_grow_while_they_are_looked_at() -> None:
+    full: dict[str, Any] = {"queue": deque([len]), "names": {"a": len}}
+    owner = Policy(**full)
+    for name, _ in attributes_of(owner):
+        full["queue"].append(len)
+        full["names"][name] = len
+        vars(owner)[name] = None
+
+
 def test_modules_and_optimizers_in_containers_are_found_once() -> None:
     net, other = nn.Linear(1, 1), nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters())
@@ -63,6 +78,8 @@ def test_weights_inside_other_objects_are_refused_by_their_path() -> None:
             {"agents": [Policy(net=net)]},
             r"role 'a' has the module Linear in agents\[0\]\.net, where it would be neither",
         ),
+        ({"nets": {net}}, r"the module Linear in nets's elements, where"),
+        ({"agent": Slots(net)}, r"the module Linear in agent\.net, where"),
         ({"net": net, "agent": Policy(o={"x": optimizer})}, r"the optimizer SGD in agent\.o\['x'\]"),
         (
             {"schedule": torch.optim.lr_scheduler.StepLR(optimizer, 1), "net": net},

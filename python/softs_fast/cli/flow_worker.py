@@ -27,8 +27,8 @@ a master again; with --once it ends. The token file has mode 0600; softs_fast.da
 
 logger = logging.getLogger(__name__)
 
-#: Variable by which a program that has begun anew knows of which incarnation its last master was.
-_INCARNATION = "SOFTS_FLOW_INCARNATION"
+#: Variable by which a program knows that it has begun anew.
+_ANEW = "SOFTS_FLOW_ANEW"
 
 #: What a value of an argument may be, if it is written in JSON.
 _PLAIN = (str, int, float, bool, type(None))
@@ -99,8 +99,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ..dataflow.worker.anew import Program, say
     from ..dataflow.worker.by_hand import MasterLost, run_worker
 
-    incarnation = int(os.environ.get(_INCARNATION, "1"))
-    program = Program(is_anew=_INCARNATION in os.environ)
+    program = Program(is_anew=_ANEW in os.environ)
     setup_logging(arguments.log_level)
     worker = arguments.worker if arguments.worker is not None else launched_seat()
     if worker is None:
@@ -116,7 +115,7 @@ def run(arguments: argparse.Namespace) -> None:
             say(lambda: print(f"softs-fast: {text}", file=sys.stderr, flush=True))
             os._exit(1)
         say(lambda: logger.warning("%s; it begins anew", lost))
-        program.begin_anew({_INCARNATION: str(lost.incarnation)})
+        program.begin_anew({_ANEW: "1"})
 
     try:
         run_worker(
@@ -126,7 +125,6 @@ def run(arguments: argparse.Namespace) -> None:
             arguments.token_file,
             wait_s=arguments.timeout,
             stall_s=arguments.stall,
-            incarnation=incarnation,
             stuck=go_on,
         )
     except MasterLost as lost:

@@ -30,7 +30,8 @@ class ValueForm:
         if self.kind != "tensor":
             return f"a {self.kind}" if self.kind != "bytes" else self.kind
         dims = "dimension" if self.ndim == 1 else "dimensions"
-        return f"a {self.dtype} tensor of {self.ndim} {dims} on {self.device}"
+        article = "an" if self.dtype.startswith("int") else "a"
+        return f"{article} {self.dtype} tensor of {self.ndim} {dims} on {self.device}"
 
 
 class ColumnForms:

@@ -60,5 +60,7 @@ def _inside(role: Role) -> Iterator[tuple[str, Any]]:
         seen.add(id(value))
         if isinstance(value, (nn.Module, torch.optim.Optimizer)):
             yield path, value
-        elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, _OPAQUE):
+        elif isinstance(value, (set, frozenset)):
+            left += [(f"{path}'s elements", one) for one in list(value)]
+        elif not isinstance(value, _OPAQUE):
             left += [(f"{path}.{name}", one) for name, one in attributes_of(value)]

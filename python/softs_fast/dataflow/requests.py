@@ -151,8 +151,9 @@ class Requests(ABC):
         Args:
             what: "spec" returns columns of the source, how many elements it has if it is a sequence, or all shards of a
                 dataset are (None otherwise), rows per step, and the bound of the age; "stats" rows, bytes,
-                steps, drops, restarts of workers, rows that were made again, and NaN and infinities since the flow was
-                opened or has gone back, as `FlowStep.not_finite` has them; "inside" what each worker process is
+                steps, drops, restarts of workers, rows that were made again, rows that functions went without
+                ("left_out"), and NaN and infinities as `FlowStep.not_finite` has them. The last three count from the
+                moment when the flow was opened or has gone back; "inside" what each worker process is
                 inside of, also while it computes; "stacks" where the Python code of each is that is inside of something,
                 the innermost frame first; "model_config" what the role's `model_config` returns.
             role: for "model_config".

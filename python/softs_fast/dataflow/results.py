@@ -107,7 +107,8 @@ class FlowStep(Mapping[str, dict[str, float]]):
             )
         means: dict[str, float] = {}
         for name in {name: None for call in calls for name in call.numbers}:
-            own = [(call.numbers[name], len(call.ids)) for call in calls if name in call.numbers]
+            # Of a call of which all rows were dropped, an evaluation has numbers.
+            own = [(call.numbers[name], len(call.ids) or 1) for call in calls if name in call.numbers]
             means[name] = sum(value * n for value, n in own) / sum(n for _, n in own)
         return means
 

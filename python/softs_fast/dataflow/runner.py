@@ -12,7 +12,7 @@ from .column_forms import ColumnForms
 from .datasets.reads import DatasetReads
 from .declare.calls import Interface, MFCDef
 from .declare.declaration import Declaration
-from .declare.hooks import Hook, LoadRows, transfers
+from .declare.hooks import Evaluate, Hook, LoadRows, transfers
 from .declare.plan import FlowPlan, FunctionPlan
 from .declare.transfer import DataTransfer
 from .described import described
@@ -88,8 +88,8 @@ class Runner:
         self._versions = Versions(declaration)
         self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
         self.recovery = Recovery(declaration, self.master, self.held)
-        self._forms = ColumnForms()
-        self.datasets = DatasetReads(declaration, backend, self.master, self.held, self._forms)
+        self.forms = ColumnForms()
+        self.datasets = DatasetReads(declaration, backend, self.master, self.held, self.forms)
         self._moves = RowMoves(self._calls, plan.group, self.master.rows, self.held, backend)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
@@ -134,7 +134,7 @@ class Runner:
         rows, here = self.master.rows, self.held.here
         maker, where = f"the source of partition {partition!r}", f"of group {rows.counts[partition].admitted}"
         for name, value in columns.items():
-            self._forms.check(partition, name, forms_of([value]), [where], maker)
+            self.forms.check(partition, name, forms_of([value]), [where], maker)
         n_bytes = sum(n_bytes_of(value) for value in columns.values())
         ids = (
             rows.admit(partition, here, n_bytes=n_bytes)
@@ -323,7 +323,7 @@ class Runner:
                 self._loaded += reports.done
             numbers = reports.numbers(work.roles[0] if work.roles else role)
             twice = sorted(numbers.keys() & running.numbers.keys())
-            if twice:
+            if twice and isinstance(work, Evaluate):  # the loads of a common save report a step each
                 raise FlowError(
                     f"it reports {', '.join(twice)}, which the call has reported before; use other names"
                 )
@@ -347,7 +347,7 @@ class Runner:
         current = set(rows.current(call.name, taken))
         for done in made:
             for column, places in done.outcome.columns.items():
-                self._forms.check(call.partition, column, forms_of(places), done.outcome.ids, call.name)
+                self.forms.check(call.partition, column, forms_of(places), done.outcome.ids, call.name)
         for done in made:
             outcome, ids = done.outcome, done.outcome.ids
             self._write(done, current)

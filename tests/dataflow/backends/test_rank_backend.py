@@ -80,9 +80,9 @@ def test_checkpoints_of_ranks_are_written_once_and_read_by_each(
     flow = in_one(folder=str(tmp_path))
     actor = role(flow, "actor")
     with flow:
-        weights = [step["actor.train"]["net"] for step in flow.steps(2)]
+        weights = [step["actor.train"]["slow_net"] for step in flow.steps(2)]
         assert flow.load(actor, tmp_path) == 2
-        assert next(flow.steps(1))["actor.train"]["net"] not in weights
+        assert next(flow.steps(1))["actor.train"]["slow_net"] not in weights
         assert written == [("actor", step) for step in (1, 2, 3)]
         (tmp_path / "file").write_text("no folder")
         call = flow.post(Save((actor,), folder=tmp_path / "file"))

@@ -17,7 +17,7 @@ import pytest
 import torch
 from flow_processes import in_forks
 from flow_threads import in_threads
-from kept_flow import ROWS, Log, make_flow
+from kept_flow import ROWS, Log, Model, make_flow
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.held import HeldRows
@@ -172,6 +172,20 @@ def test_rows_that_would_be_too_old_with_other_options_are_made_again(tmp_path: 
     generated = Log(f"{folder}.log").counts("generate")
     assert {generated[row_id] for row_id in kept} == {2}
     check(folder, dict.fromkeys(range(4 * ROWS, N * ROWS), 1))
+
+
+def test_rows_that_are_made_later_have_the_form_of_those_that_were_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = functools.partial(make_flow, str(tmp_path / "j"), waits=False)
+    run(make, 2)
+    real = Model.generate
+    monkeypatch.setattr(Model, "generate", lambda *given: real(*given) | {"text": [b""] * len(given[1])})
+    with pytest.raises(
+        FlowError,
+        match=r"column 'text' of gen\.generate: row \d+ has bytes; expected a text, as row 16 has",
+    ):
+        run(make, N)
 
 
 def test_without_rows_all_is_made_again(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ class HostProcesses:
         self._link: HostLink | None = None
         self._meeting: HostMeeting | None = None
         self._returns = Returns(options.rejoin_s, options.max_restarts)
-        #: Of the last master of this object; each one has a higher one than those before, on any host.
+        #: Of the last master of this object; 0 before the first.
         self._incarnation = 0
 
     def links(self) -> HostLinks:
@@ -113,8 +114,8 @@ class HostProcesses:
         """
         self._nodes = {}
         is_first = self._incarnation == 0
-        # Masters of one flow may be on different hosts, one after the other, so the time tells which is the later one.
-        self._incarnation = max(self._incarnation + 1, time.time_ns() // 1_000_000)
+        # Random: the next master of a flow may be on another host, whose clock may be behind.
+        self._incarnation = 1 + secrets.randbits(62)
         master = ControlMaster(
             self._token, listen=self._listen, limits=self._limits, incarnation=self._incarnation, oldest=1
         )

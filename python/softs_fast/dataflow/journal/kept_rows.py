@@ -16,6 +16,7 @@ from ..declare.plan import FlowPlan
 from ..declare.ranks import heads_of
 from ..master import DRIVER
 from ..moves import Place
+from ..moves.forms import forms_of
 from ..order.steps import Kind, Step
 from ..row_files.row_file import RowFile
 from ..rows.made import MadeGroup, is_recent, restore_made
@@ -167,6 +168,8 @@ def _restore(loaded: Sequence[Done], wanted: Sequence[MadeGroup], runner: Runner
     for done in loaded:
         holder = held.holder(done.worker)
         for column, places in done.outcome.columns.items():
+            # Rows that are made from now on have the form of these.
+            runner.forms.check(TRAIN, column, forms_of(places), done.outcome.ids, "the common save")
             held.write(column, done.outcome.ids, places, done.worker)
             for row_id, place in zip(done.outcome.ids, places, strict=True):
                 own = sizes[of_row[row_id].first_id]

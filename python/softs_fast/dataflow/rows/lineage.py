@@ -71,7 +71,7 @@ def remaking(
         found = [
             queue
             for queue in queues
-            if not unfinished & queue.bit
+            if not (unfinished | group.without) & queue.bit
             and group.done & queue.bit
             and not queue.plan.is_strict
             and makes[queue.number] & need & ~have

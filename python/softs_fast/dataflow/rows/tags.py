@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import numpy as np
+from typing import Any
 
 from ...errors import FlowError
 from .records import Tag
@@ -16,7 +15,7 @@ _MOST_NAME, _MOST_TAGS, _MOST_TEXT, _MOST_REASON = 1 << 10, 1 << 10, 1 << 16, 1 
 _LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 64) - 1
 
 
-def checked_tag(what: str, value: object) -> Tag:
+def checked_tag(what: str, value: Any) -> Tag:
     """Return the value of a tag as a plain type, such as the number of one of NumPy.
 
     Args:
@@ -26,7 +25,9 @@ def checked_tag(what: str, value: object) -> Tag:
     Raises:
         FlowError: it is no number, truth value or text, or too large.
     """
-    if isinstance(value, np.generic):
+    if (
+        type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+    ):  # this room does not import it
         value = value.item()
     if isinstance(value, int) and not _LEAST_INTEGER <= value <= _MOST_INTEGER:
         raise FlowError(f"{what} is an integer that is too large; need one from -2^63 to 2^64 - 1")

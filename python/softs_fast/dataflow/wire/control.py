@@ -180,19 +180,14 @@ class ControlWorker:
         endpoint: of the master.
         token: that the master has, too.
         worker: number of this worker, or its seat.
-        incarnation: of the last master that is known; an older one is refused.
 
     Raises:
         HelloError: the master refused this worker.
         PeerLost: no master listens there.
     """
 
-    def __init__(self, endpoint: str, token: str, worker: int, incarnation: int = 1) -> None:
-        self._client: ControlClient | None = ControlClient(
-            endpoint, worker, token=token, incarnation=incarnation
-        )
-        #: Of the master.
-        self.incarnation = self._client.incarnation
+    def __init__(self, endpoint: str, token: str, worker: int) -> None:
+        self._client: ControlClient | None = ControlClient(endpoint, worker, token=token)
         self._assembler = Assembler()
         self._sent, self._got = KnownLayouts(), KnownLayouts()
         # Frames of one message follow each other, and layouts are sent before they are named, whatever threads send.

@@ -35,15 +35,7 @@ _GRACE_S = 3.0
 
 
 class MasterLost(PeerLost):
-    """The master of a worker has gone, or has given it up; the flow may go on with another process.
-
-    Attributes:
-        incarnation: of that master; the worker should take no older one.
-    """
-
-    def __init__(self, text: str, incarnation: int = 1) -> None:
-        super().__init__(text)
-        self.incarnation = incarnation
+    """The master of a worker has gone, or has given it up; the flow may go on with another process."""
 
 
 def run_worker(
@@ -54,7 +46,6 @@ def run_worker(
     *,
     wait_s: float = 300.0,
     stall_s: float = 30.0,
-    incarnation: int = 1,
     stuck: Callable[[MasterLost | None], None] | None = None,
 ) -> None:
     """Be a worker of a flow until the flow ends.
@@ -66,7 +57,6 @@ def run_worker(
         token_file: that of the master, mode 0600.
         wait_s: how long the master may take until it listens.
         stall_s: seconds after which a process of which rows are read, and that sends no bytes, counts as lost.
-        incarnation: of the last master that is known; older ones are refused.
         stuck: called in another thread, if a step does not return within 3 s after the master was lost, or the flow has
             ended (None): it ends this process. Without it, what runs is awaited.
 
@@ -83,10 +73,10 @@ def run_worker(
     there = parse_address(endpoint.removeprefix("tcp://"), "master")
     token = read_token(token_file)
     declaration = build()
-    connection = _connected(endpoint, token, worker, wait_s, incarnation)
+    connection = _connected(endpoint, token, worker, wait_s)
 
     def lost() -> MasterLost:
-        return MasterLost(f"worker {worker} has lost its master: {link.lost}", connection.incarnation)
+        return MasterLost(f"worker {worker} has lost its master: {link.lost}")
 
     def is_stuck() -> None:
         if stuck is not None:
@@ -137,12 +127,12 @@ def run_worker(
         link.close()
 
 
-def _connected(endpoint: str, token: str, worker: int, wait_s: float, incarnation: int) -> ControlWorker:
+def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> ControlWorker:
     """Connect as soon as the master listens: a launcher may start it after its workers."""
     end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
     while True:
         try:
-            return ControlWorker(endpoint, token, new_seat(worker), incarnation)
+            return ControlWorker(endpoint, token, new_seat(worker))
         except PeerLost as error:
             if time.monotonic() + pause_s > end_s:
                 raise PeerLost(f"worker {worker} has waited {wait_s:g} s for the master: {error}") from error
