@@ -19,6 +19,7 @@ BUILTINS = {
     "PeerLost": (ConnectionError,),
     "ForkedError": (RuntimeError,),
     "HelloError": (RuntimeError,),
+    "DamagedError": (errors.ConfigError,),
     "NotFinite": (ArithmeticError,),
     "SampleTimeout": (TimeoutError, RuntimeError),
     "NoBroker": (errors.SampleTimeout,),

@@ -123,7 +123,7 @@ def test_a_process_does_not_displace_one_that_is_connected(incarnation: int) -> 
     job.wait(0.2)
     refused = job.last("b", Refused)
     assert (refused.code, refused.held_by) == ("taken", "b")
-    assert refused.text.startswith('worker "b" is connected from b:1 as another process; end that process or')
+    assert refused.text.startswith('worker "b" is connected as another process, at b:1; end that process or')
     assert job.conns["b"] in job.closed
     assert job.status.phase == "open"
 

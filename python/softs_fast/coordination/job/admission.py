@@ -76,7 +76,7 @@ class Gate:
             )
         known = seats.by_id.get(hello.worker_id)
         if (hello.worker_id, hello.incarnation) in self.replaced:
-            there = "" if known is None else f", at {known.address or 'no address'}"
+            there = f", at {known.address}" if known is not None and known.address else ""
             return Refused(
                 "older",
                 f'another process has taken the place of this one of worker "{hello.worker_id}"{there}; end this process, '
@@ -91,8 +91,9 @@ class Gate:
             return Contested(
                 Refused(
                     "taken",
-                    f'worker "{hello.worker_id}" is connected from {known.address or "no address"} as another process; '
-                    "end that process or evict it, or give this one another worker id",
+                    f'worker "{hello.worker_id}" is connected as another process'
+                    f"{known.address and f', at {known.address}'}; end that process or evict it, or give this one another "
+                    "worker id",
                     known.id,
                 ),
                 known.conn is not None,

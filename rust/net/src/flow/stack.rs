@@ -50,9 +50,11 @@ impl StackReader {
         }
         let (begun, mut text) = (Instant::now(), Vec::new());
         loop {
-            let is_under_way = self.thread.is_under_way();
+            // A signal that is being delivered is neither waiting nor blocked for a moment. Once its handler has written
+            // anything, it is blocked until the handler has finished.
+            let has_finished = !text.is_empty() && !self.thread.is_under_way();
             text.extend(self.drain(most - text.len()));
-            if !is_under_way && !text.is_empty() || text.len() == most {
+            if has_finished || text.len() == most {
                 return text;
             }
             if begun.elapsed() >= LIMIT {
