@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 
 import pytest
 import torch
@@ -85,11 +86,13 @@ def test_a_long_poll_ends_with_the_server(serve, enter, caplog: pytest.LogCaptur
     client.push(client.frame())
     got = []
     waiting = threading.Thread(target=lambda: got.append(client.pull("1.0", 40.0)))
-    silent_s = [server.status().workers[0].seen_s]
+    while (silent_s := server.status().workers[0].seen_s) < 0.5:
+        pass
+    last_sign = time.monotonic() - silent_s
     waiting.start()
     # Until the request has arrived: that is a sign of life.
-    while silent_s[-1] >= silent_s[0]:
-        silent_s.append(server.status().workers[0].seen_s)
+    while (asked := time.monotonic()) - server.status().workers[0].seen_s <= last_sign:
+        assert asked < last_sign + 40.0
     server.close()
     waiting.join()
     # Not an error, and not the end of the connection in the middle of the answer: the worker looks for the next server.
