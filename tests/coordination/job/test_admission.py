@@ -199,7 +199,7 @@ def test_a_seat_of_a_connected_worker_is_waited_for_too() -> None:
     job.wait(3.1)
     refused = job.last("c", Refused)
     assert (refused.code, refused.held_by) == ("taken", "a")
-    assert refused.text == 'seat 0 ("a") is connected from a:1; it has the seat'
+    assert refused.text == 'seat 0 ("a") has the seat and is connected, at a:1'
     assert job.hello("d", wanted_seat=0) == []
     job.gone("a")
     job.wait(0.06)

@@ -112,7 +112,7 @@ class Gate:
             return Contested(
                 Refused(
                     "taken",
-                    f"{holder.name} is connected from {holder.address or 'no address'}; it has the seat",
+                    f"{holder.name} has the seat and is connected{holder.address and f', at {holder.address}'}",
                     holder.id,
                 ),
                 holder.conn is not None,

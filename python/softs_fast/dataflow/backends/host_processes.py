@@ -114,7 +114,7 @@ class HostProcesses:
         """
         self._nodes = {}
         is_first = self._incarnation == 0
-        # Random: the next master of a flow may be on another host, whose clock may be behind.
+        # Random: the next master of a flow may be on another host, with a clock that is behind.
         self._incarnation = 1 + secrets.randbits(62)
         master = ControlMaster(
             self._token, listen=self._listen, limits=self._limits, incarnation=self._incarnation, oldest=1
