@@ -118,6 +118,15 @@ def test_what_is_no_such_number(dtype: str, value: Any, message: str) -> None:
         config.encode_into({"x": value}, slot)
 
 
+@pytest.mark.parametrize(
+    "value", [torch.ones(2).to_sparse(), torch.ones(2, device="meta")], ids=["sparse", "meta"]
+)
+def test_a_tensor_without_dense_memory_is_named(value: torch.Tensor) -> None:
+    config = BatchConfig([TensorSpec("x", (2,), "float32")])
+    with pytest.raises(ConfigError, match='tensor "x" has no values in dense memory'):
+        config.encode_into({"x": value}, bytearray(config.nbytes()))
+
+
 def test_a_number_is_not_spread_over_a_shape() -> None:
     with pytest.raises(ConfigError, match=r"Shape mismatch: \(\) != \(2, 3\), expected by tensor \"x\""):
         XY.encode_into({"x": 1.0, "y": 1}, bytearray(32))

@@ -67,7 +67,7 @@ def checked_value(name: str, dtype: str, shape: tuple[int, ...], value: Any) -> 
         value: a numpy array or scalar, a torch tensor on any device, or a number.
 
     Raises:
-        ConfigError: another shape or dtype, or no tensor, array or number.
+        ConfigError: another shape or dtype, no tensor, array or number, or a tensor without dense memory of its own.
         ImportError: a number for a dtype that only torch has, and torch is not installed.
     """
     np = import_numpy()
@@ -85,7 +85,10 @@ def checked_value(name: str, dtype: str, shape: tuple[int, ...], value: Any) -> 
         if value.dtype != torch_dtype(dtype):
             raise _dtype_mismatch(name, value.dtype, torch_dtype(dtype))
         tensor = value.view(torch_dtype(STAND_INS[dtype])) if dtype in STAND_INS else value
-        return on_host(tensor) if tensor.is_cpu else tensor
+        try:
+            return on_host(tensor) if tensor.is_cpu or tensor.is_meta else tensor
+        except (TypeError, RuntimeError) as error:
+            raise ConfigError(f'tensor "{name}" has no values in dense memory: {error}') from None
     if isinstance(value, bool | int | float):
         _check_shape(name, shape, ())
         return _number(name, dtype, value)
