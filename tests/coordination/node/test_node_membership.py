@@ -17,7 +17,7 @@ from softs_fast.coordination.node import Membership
 from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.durable import verify_manifest
 from softs_fast.errors import ConfigError, PeerLost
-from softs_fast.loader.ranks import ranks_of_worker
+from softs_fast.loader.ranks import place_of_process
 
 Make = Callable[..., Membership]
 
@@ -78,7 +78,7 @@ def test_the_end_of_an_epoch_is_told_at_once(cluster: Cluster, make: Make) -> No
     again = make(coordinator, 1)
     meet(lives, again)
     assert lives.fence is None
-    assert ranks_of_worker() in {(0, 2), (1, 2)}, (
+    assert place_of_process() in {(0, 2), (1, 2)}, (
         "loaders take the samples of the member that met last in this process"
     )
     status = status_with(coordinator, lambda status: status.phase == "open")
