@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import (
     BrokerTimeout,
     ConfigError,
+    DamagedError,
     EndpointInUse,
     FleetError,
     ForkedError,
@@ -73,6 +74,7 @@ __all__ = [
     "Client",
     "ConfigError",
     "CudaIpcMedium",
+    "DamagedError",
     "DistillDataLoader",
     "DistillIterableDataset",
     "EndpointConfig",
