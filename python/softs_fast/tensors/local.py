@@ -121,8 +121,10 @@ def mark_written(tensors: Iterable[Tensor]) -> None:
         tensors: The tensors of the model, not copies of `Tensor.data`; a `DTensor` with its shard.
     """
     written = [tensor for tensor in tensors if not tensor.is_inference()]
-    shards = [_shard(tensor) for tensor in written if _is_distributed(tensor)]
-    import_torch().autograd.graph.increment_version(written + shards)
+    # Most processes have none.
+    if "torch.distributed.tensor" in sys.modules:
+        written += [_shard(tensor) for tensor in written if _is_distributed(tensor)]
+    import_torch().autograd.graph.increment_version(written)
 
 
 def _is_distributed(tensor: object) -> TypeGuard[DTensor]:
