@@ -68,13 +68,16 @@ class Gradients:
         tensors: dict[str, torch.Tensor] = {}
         manifest: dict[str, str] = {}
         refusal: ConfigError | None = None
+        dtypes: set[torch.dtype] = set()
         for name, tensor in sorted(gradients.items()):
             if tensor is None:
                 manifest[name] = _NONE
                 continue
             try:
                 local = local_tensor(name, tensor, kind="gradient", dtypes=DTYPE_CODES)
-                op_code(op, local.dtype)
+                if local.dtype not in dtypes:
+                    op_code(op, local.dtype)
+                    dtypes.add(local.dtype)
                 if check is not None:
                     check(name, local)
             except ConfigError as error:

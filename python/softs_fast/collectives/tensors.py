@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -154,6 +155,7 @@ def bytes_of(tensors: Iterable[object]) -> int:
     )
 
 
+@functools.cache
 def name_of(dtype: torch.dtype) -> str:
     """Return "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
