@@ -41,7 +41,7 @@ class DiLoCo:
         lr: learning rate of the outer step.
         momentum: of the outer step, from 0 to below 1.
         n_fragments: parts of the model that take their outer steps in turn, at most `every`.
-        buffers: as for `AverageAll`, with the last part.
+        buffers: The same as for `AverageAll`; averaged with the last part.
 
     Raises:
         ConfigError: an argument is out of range, a trainable parameter has no memory or no dtype that can be averaged,

@@ -69,7 +69,7 @@ class SelectiveAveraging:
     refused, and its rank donates no more until it has published another one.
 
     Args:
-        model: of this rank. Its parameters that are trained in the first step are shared, and buffers that a checkpoint
+        model: Model of this rank. Its parameters that are trained in the first step are shared, and buffers that a checkpoint
             has; all ranks have the same ones. A rank with others takes no part, and a warning says why.
         optimizer: its optimizer; None leaves all optimizers alone.
         rules: when to replace, and by what.

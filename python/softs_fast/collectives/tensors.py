@@ -71,7 +71,7 @@ def operand(
     Args:
         tensor: the argument.
         op: the reduction; None if there is none.
-        name: of the argument.
+        name: Name of the argument.
         written: whether the operation writes into it.
 
     Raises:
@@ -166,7 +166,7 @@ def describe(tensor: torch.Tensor, part: str = "") -> str:
 
     Args:
         tensor: a local tensor.
-        part: what `shard_of` says of the whole tensor.
+        part: Result of `shard_of` for the whole tensor.
     """
     return f"{name_of(tensor.dtype)} {list(tensor.shape)}" + (f", {part}" if part else "")
 

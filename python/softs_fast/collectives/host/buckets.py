@@ -128,7 +128,7 @@ class Plan:
     """Offsets of the tensors: those of one dtype are adjacent, so that they are reduced in one run.
 
     Args:
-        specs: as for `ShmStrategy.bucket`.
+        specs: The same as for `ShmStrategy.bucket`.
 
     Raises:
         ConfigError: a tensor cannot be reduced; the text names it.

@@ -38,7 +38,7 @@ class Contested:
     If that connection ends, the newcomer takes the place; there is no other proof that the process before is dead.
 
     Attributes:
-        refused: what the newcomer is told if the connection lasts.
+        refused: Answer to the newcomer if the other connection lasts.
         is_connected: whether there is a connection now, or may be one in a moment.
     """
 

@@ -40,7 +40,7 @@ class JobOptions:
         evict_stalled: whether it is then taken away, too.
         lost_after_s: how long a process waits for the connection of another one to end that has its name or its seat:
             as long as pings take to find a dead one.
-        restarts: of one seat within `restarts_s`, at most, however the process before has ended; None for any number.
+        restarts: Most restarts of one seat within `restarts_s`, however each process has ended; None for no limit.
         restarts_s: see `restarts`.
 
     Raises:

@@ -29,7 +29,7 @@ class Newcomer:
     """A process that waits until a connection of another one has ended, which has its name or its seat.
 
     Attributes:
-        hello: that it has said.
+        hello: First message of the connection.
         identity: that its connection has proven.
         until_s: when it is refused.
     """
