@@ -10,6 +10,7 @@ import ranks
 import torch
 
 from softs_fast.collectives import ReduceOp, Schedule, ShmStrategy
+from softs_fast.errors import ConfigError
 
 SCHEDULE = Schedule(1 << 15, 1 << 16)
 
@@ -54,6 +55,23 @@ def mixed(say: Callable[[Any], None], rank: int, size: int, folder: str, private
 @pytest.mark.parametrize("size", [1, 3])
 def test_reduced_where_they_lie(tmp_path: Path, size: int, private: bool) -> None:
     ranks.run(mixed, size, str(tmp_path), private)
+
+
+def refused(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    dense = torch.ones(4)
+    with ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, folder) as strategy:
+        for odd in (
+            dense.to_sparse(),
+            torch.quantize_per_tensor(dense, 1.0, 0, torch.qint8),
+            dense.to(torch.complex64),
+        ):
+            with pytest.raises(ConfigError, match="odd"):
+                strategy.bucket({"good": dense, "odd": odd if rank else dense})
+        assert strategy.bucket({"good": dense}).all_reduce()["good"].shape == (4,)
+
+
+def test_what_a_bucket_cannot_hold_is_named_on_all_ranks(tmp_path: Path) -> None:
+    ranks.run(refused, 2, str(tmp_path))
 
 
 def autograd(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[float]:
