@@ -44,11 +44,11 @@ class Played:
         return ctypes.c_uint32.from_address(self.words.word(rank))
 
     def wait(self, rank: int, value: int) -> int:
-        """As a stream: until a word has reached a value; what it is then."""
+        """As a stream: until a word has reached a value; what it was then, as another rank may write it at any time."""
         word = self.word(rank)
-        while ctypes.c_int32(word.value - value).value < 0:
+        while ctypes.c_int32((reached := word.value) - value).value < 0:
             os.sched_yield()
-        return word.value
+        return reached
 
     def close(self) -> None:
         self.words.close()
