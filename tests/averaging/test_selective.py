@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable
@@ -296,6 +297,32 @@ def test_ranks_with_other_tensors_take_no_part_and_a_warning_names_them(
     assert team.value(0) == 1.0
     texts = [record.getMessage() for record in caplog.records]
     assert sum(text.startswith("rank 7 takes no part in averages: ") for text in texts) == 2, "once per rank"
+
+
+def test_a_rank_that_can_average_with_none_of_the_others_says_so_and_why() -> None:
+    team = Team(2)
+    other = SelectiveAveraging(
+        torch.nn.Linear(2, 2), None, RULES, meet=MemoryBoard(team.world, 7), schedule=NOW
+    )
+    team.meet()
+    for _ in range(10):
+        other.step(0.9)
+    assert other.counters["strangers"] == 2
+    with pytest.raises(ConfigError, match=r"rank 7 averages with no other rank, .*: rank 0: .*; rank 1: "):
+        other.step(0.9)
+    team.step(0.1, 0.5)
+    assert [rank.counters["strangers"] for rank in team.ranks] == [1, 1]
+
+
+def test_a_state_of_other_rules_or_another_seed_is_refused() -> None:
+    [rank] = Team(1, Rules(mode="age", age_range=(3, 4)), Schedule(seed=5)).ranks
+    state = json.loads(json.dumps(rank.state_dict()))
+    [other] = Team(1, Rules(mode="age", age_range=(3, 5)), Schedule(seed=6)).ranks
+    with pytest.raises(ConfigError, match=r"the state has age_range \[3, 4\], not \(3, 5\), seed 5, not 6;"):
+        other.load_state_dict({**state, "n_steps": 7})
+    assert other.counters["steps"] == 0
+    rank.load_state_dict(state)
+    other.load_state_dict({name: value for name, value in state.items() if name not in ("rules", "seed")})
 
 
 def test_smoothing_weighs_old_metrics() -> None:

@@ -13,6 +13,7 @@ import ranks
 import torch
 import torch.distributed as dist
 
+from softs_fast import _kernels
 from softs_fast.collectives.rendezvous import FolderStore
 from softs_fast.errors import ConfigError, ForkedError
 from softs_fast.snapshots import Members, SnapshotLayout, Window
@@ -95,6 +96,25 @@ def test_groups_at_one_place_are_apart(place: Any) -> None:
         Members(place, other, rank=1, name="b") as b,
     ):
         assert ranks_of(a) == ranks_of(b) == []
+
+
+@pytest.mark.parametrize("is_same_namespace", [True, False])
+def test_ranks_that_live_where_their_memory_cannot_be_opened_are_told(
+    is_same_namespace: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = dist.HashStore()
+    with Window(LAYOUT) as mine, Window(LAYOUT) as other, Members(place, mine, rank=0) as members:
+        pid, started, namespace = _kernels.this_process()
+        if not is_same_namespace:
+            monkeypatch.setattr(_kernels, "this_process", lambda: (pid, started, namespace + 1))
+        # No process has this number here.
+        monkeypatch.setattr(Window, "address", {**other.address, "pid": (1 << 31) - 1})
+        Members(place, other, rank=1)
+        monkeypatch.undo()
+        assert [ranks_of(members) for _ in range(2)] == [[], []]
+        assert list(members.unseen) == ([] if is_same_namespace else [1]), "the dead are not missed"
+    told = [text for text in caplog.messages if text.startswith("rank 1 is left out, as its memory")]
+    assert len(told) == (not is_same_namespace)
 
 
 def stays(say: Callable[[Any], None], rank: int, size: int, place: str) -> None:

@@ -1,6 +1,7 @@
 """Publishing beside the training: by steps or on demand, never too often, and never half a step."""
 
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -239,6 +240,26 @@ def test_a_version_that_is_not_finite_has_the_metric_nan(
     with RemoteWindow.open(window.address) as remote:
         said = remote.header().metric
     assert said == metric if math.isfinite(value) else math.isnan(said or 0.0)
+
+
+def test_the_thread_that_inspects_starts_no_threads_of_torch() -> None:
+    model = torch.nn.Linear(1000, 1000)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        torch.aminmax(model.weight.detach())  # the threads of the caller
+        with (
+            Window(SnapshotLayout.of(model.state_dict())) as window,
+            Publisher(window, dict(model.named_parameters()), {}, optimizer, inspect=True) as publisher,
+        ):
+            n_threads = len(os.listdir("/proc/self/task"))
+            publisher.offer(step=0, metric=None, trained=0)
+            publisher.wait()
+            assert publisher.inspected() == (1, True)
+            assert len(os.listdir("/proc/self/task")) == n_threads + 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_tensors_of_any_dtype_are_inspected() -> None:

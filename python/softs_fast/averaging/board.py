@@ -121,6 +121,10 @@ class Board(Protocol):
     def members(self) -> Sequence[Member]:
         """Return the other ranks with their reports, as known now."""
 
+    def unseen(self) -> Mapping[int, str]:
+        """Return why ranks that may be alive cannot be read here, by rank."""
+        return {}
+
     def report(self, report: Report) -> None:
         """Show the state of this rank at a check to the others, before they or it decide."""
 

@@ -7,13 +7,19 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from softs_fast.averaging.board import Board, Refused
-from softs_fast.averaging.decide import Member, Rules
+from softs_fast.averaging.decide import Decision, Member, Rules
 from softs_fast.averaging.lineage import Check
 from softs_fast.averaging.reports import MAX_BEHIND, Report, is_awaited, next_check
 from softs_fast.averaging.schedule import Schedule
 
 logger = logging.getLogger(__name__)
+
+
+# Others may be about to start while notes of earlier ones are still there.
+_ALONE_CHECKS = 10
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,27 @@ class _Moment:
     number: int
     step: int
     own: Member
+
+
+@dataclass
+class Pending:
+    """A decision to replace, until it is applied.
+
+    Attributes:
+        check: what it was made of.
+        decision: of which the donors are asked, and then fetched.
+        since: Step of the decision.
+        versions: of the donors' snapshots when they were asked.
+        is_fetching: whether a fetch is under way.
+        buffers: of the best donor; None until they are fetched, if they are wanted.
+    """
+
+    check: Check
+    decision: Decision
+    since: int
+    versions: dict[int, int]
+    is_fetching: bool = False
+    buffers: dict[str, torch.Tensor] | None = None
 
 
 class Checks:
@@ -50,7 +77,9 @@ class Checks:
         self._newest: _Moment | None = None
         self._open: _Moment | None = None
         self._others: Sequence[Member] = ()
-        self._warned: set[int] = set()
+        self._has_peers = False
+        # How their tensors differ, by rank.
+        self._differing: dict[int, str] = {}
         # Versions of snapshots that were refused.
         self._refused: dict[int, int] = {}
 
@@ -63,11 +92,28 @@ class Checks:
         """Look at the other ranks; return how many live, this one too."""
         self._others = self._board.members()
         for member in self._others:
-            if member.version and member.digest != digest and member.rank not in self._warned:
-                self._warned.add(member.rank)
-                text = self._board.difference(member.rank)
+            if member.version and member.digest != digest and member.rank not in self._differing:
+                text = self._differing[member.rank] = self._board.difference(member.rank)
                 logger.warning("rank %d takes no part in averages: %s", member.rank, text)
+            self._has_peers |= member.digest == digest
         return 1 + sum(member.alive for member in self._others)
+
+    @property
+    def strangers(self) -> dict[int, str]:
+        """Why ranks take no part, by rank: they have other tensors, or cannot be read here."""
+        return {**self._differing, **self._board.unseen()}
+
+    def why_alone(self) -> str:
+        """Return why no other rank can be averaged with, if that is so for long; else ""."""
+        strangers = self.strangers
+        if self._has_peers or not strangers or self.number < _ALONE_CHECKS:
+            return ""
+        reasons = "; ".join(f"rank {rank}: {why}" for rank, why in sorted(strangers.items()))
+        return (
+            f"rank {self._board.rank} averages with no other rank: at none of {self.number} checks could one take part "
+            f"({reasons}); give all ranks the same names, shapes and dtypes and one pid namespace, or meet where no "
+            "earlier run has met"
+        )
 
     def versions(self, ranks: Collection[int]) -> dict[int, int]:
         """Return the newest version of each of some ranks when it was looked at."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from softs_fast.averaging.decide import Rules
 from softs_fast.errors import ConfigError
 
 
@@ -40,3 +43,24 @@ class Schedule:
             raise ConfigError(f"max_wait_steps is {self.max_wait_steps}; it counts steps, from 0")
         if not 0 <= self.smoothing < 1:
             raise ConfigError(f"smoothing is {self.smoothing}; a share is from 0 to below 1")
+
+
+def check_same_rules(rules: Rules, schedule: Schedule, state: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a state says that it is of other rules or of another seed."""
+    own = {**asdict(rules), "seed": schedule.seed}
+    saved = {**state.get("rules", {}), "seed": state.get("seed", schedule.seed)}
+    differences = [
+        f"{name} {value}, not {own[name]}"
+        for name, value in sorted(saved.items())
+        if name in own and _without_tuples(value) != _without_tuples(own[name])
+    ]
+    if differences:
+        raise ConfigError(
+            f"the state has {', '.join(differences)}; make this averager with what the state has, or remove "
+            '"rules" and "seed" from the state'
+        )
+
+
+def _without_tuples(value: object) -> object:
+    """Return a value as it is after JSON."""
+    return list(value) if isinstance(value, tuple) else value

@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,12 +16,12 @@ import torch
 from torch.optim import Optimizer
 
 from softs_fast.averaging.board import Board, Donation, Event, Fetch, Refused
-from softs_fast.averaging.checks import Checks
+from softs_fast.averaging.checks import Checks, Pending
 from softs_fast.averaging.decide import Decision, Member, Rules
 from softs_fast.averaging.lineage import Check, line_of
 from softs_fast.averaging.meeting import meet_at, own_rank
 from softs_fast.averaging.publishing import Publishing
-from softs_fast.averaging.schedule import Schedule
+from softs_fast.averaging.schedule import Schedule, check_same_rules
 from softs_fast.averaging.shards import Shards, outcome_of, refusal_of
 from softs_fast.averaging.shared_model import Build, SharedModel
 from softs_fast.averaging.takeover import Takeover, Trainee
@@ -34,27 +34,6 @@ logger = logging.getLogger(__name__)
 
 # Replacements that `state_dict` has at most.
 _MOST_REMEMBERED = 1000
-
-
-@dataclass
-class _Pending:
-    """A decision to replace, until it is applied.
-
-    Attributes:
-        check: what it was made of.
-        decision: of which the donors are asked, and then fetched.
-        since: Step of the decision.
-        versions: of the donors' snapshots when they were asked.
-        is_fetching: whether a fetch is under way.
-        buffers: of the best donor; None until they are fetched, if they are wanted.
-    """
-
-    check: Check
-    decision: Decision
-    since: int
-    versions: dict[int, int]
-    is_fetching: bool = False
-    buffers: dict[str, torch.Tensor] | None = None
 
 
 class SelectiveAveraging:
@@ -150,14 +129,14 @@ class SelectiveAveraging:
         self._is_open = False  # a check waits for its decision, on all shards alike
         self._digest: bytes | None = None
         self._is_closed = False
-        self._pending: _Pending | None = None
+        self._pending: Pending | None = None
         # Of the weights that there are.
         self._metric: float | None = None
         self._n_steps = self._trained = self._n_replaced = self._n_bad = 0
         self._last_replaced: int | None = None
         self._lineage: list[dict[str, Any]] = []
         self._seen: tuple[Member, ...] = ()
-        names = "checks published rejected refused_donors alive averaged waited_steps donor_age_s"
+        names = "checks published rejected refused_donors alive strangers averaged waited_steps donor_age_s"
         self._counters = dict.fromkeys(names.split(), 0.0)
 
     @property
@@ -179,7 +158,8 @@ class SelectiveAveraging:
     def counters(self) -> dict[str, float]:
         """Numbers so far; `alive`, `averaged`, `waited_steps` and `donor_age_s` are of the last check or replacement.
 
-        `alive` counts ranks, this one too; `donor_age_s` is the age of the oldest snapshot that was taken, in seconds.
+        `alive` counts ranks, this one too; `strangers` those that take no part, as they have other tensors or cannot be
+        read here; `donor_age_s` is the age of the oldest snapshot that was taken, in seconds.
         """
         return {
             "steps": self._n_steps,
@@ -209,7 +189,8 @@ class SelectiveAveraging:
             What was replaced, if anything.
 
         Raises:
-            ConfigError: it was shut down, or a parameter cannot be shared; the text names it.
+            ConfigError: it was shut down, or a parameter cannot be shared; the text names it. Or others are known, and at
+                ten checks none of them could be averaged with.
             SegmentError: no memory for snapshots.
         """
         if self._is_closed:
@@ -221,11 +202,16 @@ class SelectiveAveraging:
         if self._digest is None:
             self._digest = self._open()
         is_due = self._n_steps % self._rules.every == 0
-        if is_due and not all(self._shards.gather(self._publishing.is_finite())):
-            self._metric = math.nan
         if is_due or self._is_open:
             self._counters["alive"] = self._checks.look(self._digest)
+            self._counters["strangers"] = len(self._checks.strangers)
         if is_due:
+            said = self._shards.gather((self._publishing.is_finite(), self._checks.why_alone()))
+            if not all(is_finite for is_finite, _ in said):
+                self._metric = math.nan
+            why_alone = next((why for _, why in said if why), "")
+            if why_alone:
+                raise ConfigError(why_alone)
             self._checks.report(self._n_steps, self._own(self._digest))
         if self._pending is not None:
             self._drop_checks()
@@ -270,10 +256,18 @@ class SelectiveAveraging:
             "metric": self._metric,
             "check": self._checks.number,
             "lineage": list(self._lineage),
+            "rules": asdict(self._rules),
+            "seed": self._schedule.seed,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called; a replacement that was decided before is dropped."""
+        """Go on where `state_dict` was called; a replacement that was decided before is dropped.
+
+        Raises:
+            ConfigError: The state is of other rules or another seed, and nothing has changed. Without its "rules" and
+                "seed" it is loaded all the same.
+        """
+        check_same_rules(self._rules, self._schedule, state)
         self._drop()
         self._publishing.begin_anew()
         self._n_steps, self._trained = int(state["n_steps"]), int(state["trained"])
@@ -330,7 +324,7 @@ class SelectiveAveraging:
             self._write(check, decision, ())
             return None
         ranks = [rank for rank, _ in decision.donors]
-        self._pending = pending = _Pending(check, decision, self._n_steps, self._checks.versions(ranks))
+        self._pending = pending = Pending(check, decision, self._n_steps, self._checks.versions(ranks))
         if not ranks:
             return self._conclude(pending, None)
         if self._schedule.max_wait_steps:
@@ -339,7 +333,7 @@ class SelectiveAveraging:
             self._fetch(pending)
         return None
 
-    def _advance(self, pending: _Pending) -> Event | None:
+    def _advance(self, pending: Pending) -> Event | None:
         """Go on with a decision: wait for the donors, fetch their weights, and take them when they are there."""
         if not pending.is_fetching:
             if all(self._shards.gather(self._is_answered(pending))):
@@ -358,7 +352,7 @@ class SelectiveAveraging:
             return None
         return self._conclude(pending, found)
 
-    def _fetch(self, pending: _Pending) -> None:
+    def _fetch(self, pending: Pending) -> None:
         """Begin to fetch; before the average of several donors the buffers of the best one, if they are wanted."""
         pending.is_fetching = True
         donors = pending.decision.donors
@@ -370,7 +364,7 @@ class SelectiveAveraging:
         """Return whether buffers are those of one donor while weights are those of several."""
         return len(decision.donors) > 1 and bool(self._shared.of_best)
 
-    def _reconsider(self, pending: _Pending, refused: Refused) -> Event | None:
+    def _reconsider(self, pending: Pending, refused: Refused) -> Event | None:
         """Decide again, without a donor that is of no use."""
         self._counters["refused_donors"] += 1
         check = self._checks.without(pending.check, refused)
@@ -381,7 +375,7 @@ class SelectiveAveraging:
             self._pending = None
             self._write(check, decision, ())
             return None
-        self._pending = _Pending(check, decision, self._n_steps, {})
+        self._pending = Pending(check, decision, self._n_steps, {})
         self._fetch(self._pending)
         return None
 
@@ -401,7 +395,7 @@ class SelectiveAveraging:
         """Return this rank as it is now."""
         return Member(self.rank, True, self._publishing.version, self._trained, self._metric, digest)
 
-    def _is_answered(self, pending: _Pending) -> bool:
+    def _is_answered(self, pending: Pending) -> bool:
         """Return whether the donors have newer snapshots, or have had the time for that."""
         if self._n_steps - pending.since >= self._schedule.max_wait_steps:
             return True
@@ -411,7 +405,7 @@ class SelectiveAveraging:
             for rank, version in pending.versions.items()
         )
 
-    def _conclude(self, pending: _Pending, fetch: Fetch | None) -> Event:
+    def _conclude(self, pending: Pending, fetch: Fetch | None) -> Event:
         """Take the weights that were fetched, or new ones."""
         self._pending = None
         check, decision = pending.check, pending.decision

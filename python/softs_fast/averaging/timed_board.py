@@ -86,6 +86,10 @@ class TimedBoard(Board):
         """As the other board."""
         return self._board.members()
 
+    def unseen(self) -> Mapping[int, str]:
+        """As the other board."""
+        return self._board.unseen()
+
     def report(self, report: Report) -> None:
         """As the other board."""
         self._board.report(report)

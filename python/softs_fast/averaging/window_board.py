@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 class Membership(Protocol):
     """Which ranks there are; `snapshots.Members` is one, of one kind of windows."""
 
+    @property
+    def unseen(self) -> Mapping[int, str]:
+        """Why windows of others that may be alive cannot be opened, by rank."""
+
     def refresh(self) -> list[Owner]:
         """Return the others that are alive, with their windows."""
 
@@ -109,6 +113,10 @@ class WindowBoard(Board):
             self._member(rank, window, lines.get(_process(rank, window)))
             for rank, window in self._seen.items()
         ]
+
+    def unseen(self) -> Mapping[int, str]:
+        """Return why ranks that may be alive cannot be read here, by rank."""
+        return {} if self._members is None else self._members.unseen
 
     def report(self, report: Report) -> None:
         """Show a report to the others.

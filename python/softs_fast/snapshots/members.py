@@ -7,14 +7,16 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from .. import _kernels
 from ..collectives.rendezvous import MAX_MESSAGE_BYTES, FolderStore, TorchStore
-from ..errors import ConfigError, SoftsError
+from ..errors import ConfigError, SegmentError, SoftsError
 from .window import RemoteWindow, Window
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ __all__ = ["MAX_MEMBERS", "Member", "Members"]
 
 #: Notes that are looked at; a place has one for each window that was ever published there, less those removed.
 MAX_MEMBERS = 10_000
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 # File systems note times in ticks of 10 ms at most.
 _TICK_NS = 100_000_000
@@ -61,7 +65,9 @@ class Members:
             closed.
 
     Attributes:
-        refused: why windows could not be opened, by the name of the note: those of other hosts, for example.
+        refused: why windows could not be opened, by the name of the note: those of processes that have ended, for example.
+        unseen: Why windows of ranks that may be alive cannot be opened here, by rank: those of other hosts and of other pid
+            namespaces. Each is logged once.
 
     Example:
         >>> import tempfile
@@ -79,8 +85,9 @@ class Members:
         self._own = str(window.address["id"])
         self._opened: dict[str, Member] = {}
         self.refused: dict[str, str] = {}
+        self.unseen: dict[int, str] = {}
         self._notes = _notes(place, f"softs.{name}.window")
-        note = json.dumps({"rank": rank, "window": window.address}).encode()
+        note = json.dumps({"rank": rank, "window": window.address, "host": _this_host()}).encode()
         self._key: str | None = self._notes.add(note)
 
     def refresh(self) -> list[Member]:
@@ -140,6 +147,26 @@ class Members:
             self._opened[key] = Member(rank, RemoteWindow.open(address))
         except SoftsError as error:
             self.refused[key] = str(error)
+            if isinstance(error, SegmentError) and _may_be_alive(said.get("host"), address):
+                _log.warning("rank %d is left out, as its memory cannot be opened here: %s", rank, error)
+                self.unseen[rank] = str(error)
+        else:
+            self.unseen.pop(rank, None)
+
+
+def _this_host() -> str:
+    """Return what processes have in common that can tell whether one of them has ended: boot and pid namespace."""
+    boot = ""
+    with suppress(OSError):  # where /proc is masked
+        boot = _BOOT_ID.read_text().strip()
+    return f"{boot} {_kernels.this_process()[2]}"
+
+
+def _may_be_alive(host: object, address: Mapping[str, int]) -> bool:
+    """Return whether the owner of a window may be alive, as far as that can be told here."""
+    if host != _this_host():
+        return True
+    return _kernels.is_alive(address["pid"], address["started"], _kernels.this_process()[2])
 
 
 class _Notes(Protocol):

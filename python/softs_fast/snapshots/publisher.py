@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -25,6 +25,9 @@ from .staging import Staging, by_device
 from .window import RemoteWindow, Window, as_json
 
 __all__ = ["Publisher"]
+
+# Half of what torch's `at::internal::GRAIN_SIZE` is.
+_SERIAL_ITEMS = 1 << 14
 
 #: Tensors by name, or a function that returns those of the moment.
 Tensors = Mapping[str, Tensor] | Callable[[], Mapping[str, Tensor]]
@@ -206,12 +209,12 @@ class Publisher:
 
         def copy() -> None:
             window.write(on_host)
-            is_finite = not inspect or are_finite(on_host.values())
+            is_finite = not inspect or are_finite(_pieces(on_host.values()))
             for device, staging in staged.items():
                 pinned = staging.finish()
                 window.write(pinned)
                 is_finite = is_finite and (
-                    not inspect or are_finite(pinned[name] for name in parameters.get(device, {}))
+                    not inspect or are_finite(_pieces(pinned[name] for name in parameters.get(device, {})))
                 )
             version = window.commit(
                 step=step, metric=metric if is_finite else math.nan, trained=trained, config=said
@@ -259,6 +262,12 @@ class _Inspection:
 def _end(hook: RemovableHandle, copier: _Copier) -> None:
     hook.remove()
     copier.close()
+
+
+def _pieces(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield tensors in pieces that torch computes in the calling thread: others would start threads for it alone."""
+    for tensor in tensors:
+        yield from torch.split(tensor.reshape(-1), _SERIAL_ITEMS)
 
 
 def _now(tensors: Tensors) -> Mapping[str, Tensor]:

@@ -97,9 +97,12 @@ class GatheredMembers:
 
     def __init__(self, addresses: Mapping[int, Mapping[str, Any]]) -> None:
         self._members: list[Owner] = []
+        self.unseen: dict[int, str] = {}
         for rank, address in addresses.items():
-            with suppress(SegmentError):  # it has ended already
+            try:
                 self._members.append(Owner(rank, RemoteWindow.open(address)))
+            except SegmentError as error:  # It has ended already, or this process may not open it.
+                self.unseen[rank] = str(error)
 
     def refresh(self) -> list[Owner]:
         """Return the ranks that are alive."""
