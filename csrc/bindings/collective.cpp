@@ -29,7 +29,7 @@ std::byte* pointer(std::uintptr_t address) {
 }
 
 Reduction reduction(int dtype, int op, double scale) {
-    if (dtype < 0 || dtype > static_cast<int>(Dtype::boolean) || op < 0 || op > static_cast<int>(Op::max)) {
+    if (dtype < 0 || dtype > static_cast<int>(Dtype::boolean) || op < 0 || op > static_cast<int>(Op::exact_mean)) {
         throw Error(Failure::config, "unknown dtype or operation");
     }
     return {.dtype = static_cast<Dtype>(dtype), .op = static_cast<Op>(op), .scale = scale};

@@ -22,7 +22,7 @@ static_assert(cuda::max_device_inputs >= collective::max_ranks, "a group may be 
 cuda::DeviceReduction reduction(std::string_view in, std::string_view out, std::string_view op, double scale) {
     const cuda::DeviceReduction what{
         .in = named(dtypes, "dtype", in), .out = named(dtypes, "dtype", out), .op = named(ops, "operation", op), .scale = scale};
-    if (!reduce_supported(what.in, what.out, what.op)) {
+    if (what.op == Op::exact_mean || !reduce_supported(what.in, what.out, what.op)) {
         throw py::value_error("no " + std::string(op) + " of " + std::string(in) + " to " + std::string(out));
     }
     return what;

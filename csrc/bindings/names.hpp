@@ -33,11 +33,12 @@ inline constexpr std::array<std::pair<std::string_view, Dtype>, 10> dtypes{{
     {"bool", Dtype::boolean},
 }};
 
-inline constexpr std::array<std::pair<std::string_view, Op>, 4> ops{{
+inline constexpr std::array<std::pair<std::string_view, Op>, 5> ops{{
     {"sum", Op::sum},
     {"mean", Op::mean},
     {"min", Op::min},
     {"max", Op::max},
+    {"exact_mean", Op::exact_mean},
 }};
 
 }  // namespace softs

@@ -33,7 +33,7 @@ std::size_t item_bytes(Dtype dtype) noexcept {
 }
 
 bool reduce_supported(Dtype in, Dtype out, Op op) noexcept {
-    if (in == Dtype::boolean || out == Dtype::boolean) return in == out && op != Op::mean;
+    if (in == Dtype::boolean || out == Dtype::boolean) return in == out && !is_mean(op);
     return !is_float(in) || is_float(out);
 }
 

@@ -4,7 +4,7 @@
 // - Order: ((input 0 + input 1) + input 2) + ..., for every element, at every place. No fused multiply-add, no
 //   reassociation.
 // - Accumulator: float64 for float64; float32 for float32, float16 and bfloat16; 64-bit integers, modulo 2^64, for
-//   integers.
+//   integers. `exact_mean` is `mean`, but accumulates float32 in float64, so that it is rounded once.
 // - Floats: the accumulator is multiplied by `scale`, for a mean by `scale / n_inputs` (computed in double, rounded
 //   once to the accumulator), and rounded to the output's dtype, to nearest, ties to even; float64 to 16 bits goes by
 //   float32, as in torch. A NaN among the inputs makes the result NaN, also of minimum and maximum; a result that is
@@ -30,7 +30,11 @@ namespace softs {
 
 enum class Dtype : std::uint8_t { float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, boolean };
 
-enum class Op : std::uint8_t { sum, mean, min, max };
+enum class Op : std::uint8_t { sum, mean, min, max, exact_mean };
+
+constexpr bool is_mean(Op op) noexcept {
+    return op == Op::mean || op == Op::exact_mean;
+}
 
 // Instruction sets. All give the same bits.
 enum class InstructionSet : std::uint8_t { scalar, avx2, avx512, neon };

@@ -129,14 +129,14 @@ T finished(Acc acc, const ReduceArgs& args) noexcept {
     if constexpr (std::is_same_v<Acc, bool>) {
         return narrowed<T>(acc);
     } else if constexpr (std::is_same_v<Acc, std::int64_t>) {
-        const int n = args.op == Op::mean ? args.n_inputs : 1;
+        const int n = is_mean(args.op) ? args.n_inputs : 1;
         if constexpr (std::numeric_limits<T>::is_integer) {
             return narrowed<T>(args.scale == 1.0 ? acc / n : truncated(static_cast<double>(acc) * args.scale / n));
         } else {
             return narrowed<T>(static_cast<double>(acc) * args.scale / n);
         }
     } else {
-        const int n = args.op == Op::mean ? args.n_inputs : 1;
+        const int n = is_mean(args.op) ? args.n_inputs : 1;
         return narrowed<T>(acc * static_cast<Acc>(args.scale / n));
     }
 }
@@ -206,7 +206,7 @@ void reduce_scalar(const ReduceArgs& args) noexcept {
         case Dtype::float64:
             return run<double, double>(args);
         case Dtype::float32:
-            return run<float, float>(args);
+            return args.op == Op::exact_mean ? run<float, double>(args) : run<float, float>(args);
         case Dtype::float16:
             return run<Half, float>(args);
         case Dtype::bfloat16:

@@ -109,6 +109,16 @@ struct Float64 {
     SOFTS_INLINE Doubles put(Acc value) noexcept { return value; }
 };
 
+// Half a vector of items, accumulated in a whole vector of doubles.
+struct Float32Wide {
+    using Acc = Doubles;
+    using Items = Vector<float, Isa::bytes / 8>;
+    static constexpr int lanes = Isa::bytes / 8;
+    static constexpr std::size_t item = 4;
+    SOFTS_INLINE Acc get(const char* from) noexcept { return __builtin_convertvector(load<Items>(from), Acc); }
+    SOFTS_INLINE Items put(Acc value) noexcept { return __builtin_convertvector(value, Items); }
+};
+
 template <class T>
 struct Integer {
     using Acc = Vector<T, Isa::bytes / sizeof(T)>;
@@ -272,7 +282,7 @@ static std::ptrdiff_t items_to_alignment(const ReduceArgs& args, std::size_t ite
 
 template <class In, class Out, class Operation>
 static bool run(const ReduceArgs& args) noexcept {
-    const double scale = args.op == Op::mean ? args.scale / args.n_inputs : args.scale;
+    const double scale = is_mean(args.op) ? args.scale / args.n_inputs : args.scale;
     const auto factor = static_cast<FactorOf<typename In::Acc>>(scale);
     const std::ptrdiff_t head = args.stream_stores ? items_to_alignment(args, Out::item, In::lanes * Out::item) : -1;
     if (head < 0) {
@@ -305,7 +315,7 @@ static bool by_output(const ReduceArgs& args) noexcept {
 
 template <class Signed, class Unsigned>
 static bool integers(const ReduceArgs& args) noexcept {
-    if (args.out != args.in || args.op == Op::mean || args.scale != 1.0) return false;
+    if (args.out != args.in || is_mean(args.op) || args.scale != 1.0) return false;
     if (args.op == Op::min) return run<Integer<Signed>, Integer<Signed>, Min>(args);
     if (args.op == Op::max) return run<Integer<Signed>, Integer<Signed>, Max>(args);
     return run<Integer<Unsigned>, Integer<Unsigned>, Sum>(args);  // unsigned, because they wrap around
@@ -317,7 +327,8 @@ static bool reduce_vector(const ReduceArgs& args) noexcept {
         case Dtype::float64:
             return args.out == Dtype::float64 && by_operation<Float64, Float64>(args);
         case Dtype::float32:
-            return by_output<Float32>(args);
+            if (args.op != Op::exact_mean) return by_output<Float32>(args);
+            return args.out == Dtype::float32 && run<Float32Wide, Float32Wide, Sum>(args);
         case Dtype::float16:
             return by_output<Float16>(args);
         case Dtype::bfloat16:

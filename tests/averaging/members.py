@@ -39,7 +39,7 @@ def descend(model: torch.nn.Module, *gradients: float) -> None:
 
 
 class SaysWhenItReduces:
-    """A strategy that reports its n-th reduction of gradients when it begins, so that it is killed in its middle."""
+    """A strategy that reports its n-th reduction when it begins, so that it is killed in its middle."""
 
     def __init__(self, strategy: ShmStrategy, nth: int, say: Callable[[Any], None]) -> None:
         self._strategy = strategy
@@ -50,7 +50,14 @@ class SaysWhenItReduces:
         return getattr(self._strategy, name)
 
     def all_reduce_gradients(self, gradients: Mapping[str, torch.Tensor], op: str) -> None:
+        self._count()
+        self._strategy.all_reduce_gradients(gradients, op)
+
+    def average_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._count()
+        self._strategy.average_tensors(tensors)
+
+    def _count(self) -> None:
         self._left -= 1
         if self._left == 0:
             self._say(os.getpid())
-        self._strategy.all_reduce_gradients(gradients, op)

@@ -222,6 +222,11 @@ class FailsLater:
         for tensor in gradients.values():
             tensor.fill_(100)
 
+    def average_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
+        for tensor in tensors.values():
+            tensor.fill_(-1)  # undefined after a failure
+        self.all_reduce_gradients(tensors, "mean")
+
 
 def test_parts_that_were_averaged_before_a_failure_are_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("softs_fast.averaging.reduction._PART_BYTES", 4)

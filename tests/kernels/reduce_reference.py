@@ -5,7 +5,7 @@ import torch
 FLOATS = ["float64", "float32", "float16", "bfloat16"]
 INTEGERS = ["int64", "int32", "int16", "int8", "uint8"]
 DTYPES = [*FLOATS, *INTEGERS, "bool"]
-OPS = ["sum", "mean", "min", "max"]
+OPS = ["sum", "mean", "min", "max", "exact_mean"]
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -13,7 +13,7 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def supported(in_dtype: str, out_dtype: str, op: str) -> bool:
     """Whether there is such a reduction."""
     if "bool" in (in_dtype, out_dtype):
-        return in_dtype == out_dtype and op != "mean"
+        return in_dtype == out_dtype and op not in ("mean", "exact_mean")
     return in_dtype in INTEGERS or out_dtype in FLOATS
 
 
@@ -24,12 +24,15 @@ def reduced(inputs: list[torch.Tensor], op: str, scale: float, out_dtype: str) -
         bytes_ = torch.stack([tensor.view(torch.uint8) != 0 for tensor in inputs])
         return bytes_.all(0) if op == "min" else bytes_.any(0)
     if inputs[0].dtype.is_floating_point:
-        acc = _folded(inputs, op, torch.float64 if inputs[0].dtype == torch.float64 else torch.float32)
-        factor = scale / len(inputs) if op == "mean" else scale
+        is_wide = inputs[0].dtype == torch.float64 or (
+            inputs[0].dtype == torch.float32 and op == "exact_mean"
+        )
+        acc = _folded(inputs, op, torch.float64 if is_wide else torch.float32)
+        factor = scale / len(inputs) if op in ("mean", "exact_mean") else scale
         acc = acc * torch.tensor(factor, dtype=acc.dtype)
         return _narrowed(acc, out)
     acc = _folded(inputs, op, torch.int64)
-    n = len(inputs) if op == "mean" else 1
+    n = len(inputs) if op in ("mean", "exact_mean") else 1
     if out.is_floating_point:
         return _narrowed(acc.double() * scale / n, out)
     if scale == 1:

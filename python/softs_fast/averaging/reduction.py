@@ -27,6 +27,14 @@ class Rebuilds(Protocol):
         """Form a new group of the remaining ranks."""
 
 
+@runtime_checkable
+class RoundsOnce(Protocol):
+    """A strategy that accumulates means in a wider dtype, so that they need no wider copies."""
+
+    def average_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Set tensors to their mean over all ranks, rounded once; after an exception their contents are undefined."""
+
+
 def among_survivors(strategy: Strategy, call: Callable[[], R]) -> R:
     """Return what a collective call returns; after a death, that of the ranks that are left.
 
@@ -106,16 +114,14 @@ def average_in_place(
     others = {name: tensor for name, tensor in buffers.items() if name not in floats}
     with torch.no_grad():
         try:
-            for op, group, share in (
-                ("mean", weights, momentum),
-                ("mean", floats, 0.0),
-                ("max", others, 0.0),
-            ):
+            for group, share in ((weights, momentum), (floats, 0.0)):
                 for part in _parts(group):
-                    own = {name: before[name] for name in part}
-                    reduced = reduce_among_survivors(strategy, lambda own=own: _widened(own), op)  # type: ignore[misc]
-                    for name, tensor in part.items():
-                        tensor.copy_(_blend(own[name], reduced[name], share))
+                    _average_part(strategy, part, before, share)
+            for part in _parts(others):
+                own = {name: before[name] for name in part}
+                largest = reduce_among_survivors(strategy, lambda own=own: _widened(own), "max")  # type: ignore[misc]
+                for name, tensor in part.items():
+                    tensor.copy_(largest[name])
             for _, tensor in sorted(copied.items()):
                 tensor.copy_(among_survivors(strategy, lambda tensor=tensor: _of_first(strategy, tensor)))  # type: ignore[misc]
         except BaseException:
@@ -128,6 +134,29 @@ def check_every(every: int) -> None:
     """Raise ConfigError unless `every` counts steps."""
     if not isinstance(every, int) or every < 1:
         raise ConfigError(f"every is {every!r}; it counts steps, from 1")
+
+
+def _average_part(
+    strategy: Strategy, part: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor], momentum: float
+) -> None:
+    """Set tensors to `momentum` times what they were before plus the rest of the mean."""
+    if isinstance(strategy, RoundsOnce) and not momentum:
+        is_first = True
+
+        def average() -> None:
+            nonlocal is_first
+            if not is_first:
+                for name, tensor in part.items():
+                    tensor.copy_(before[name])
+            is_first = False
+            strategy.average_tensors(part)
+
+        among_survivors(strategy, average)
+        return
+    own = {name: before[name] for name in part}
+    means = reduce_among_survivors(strategy, lambda: _widened(own))
+    for name, tensor in part.items():
+        tensor.copy_(_blend(own[name], means[name], momentum))
 
 
 def _of_first(strategy: Strategy, tensor: torch.Tensor) -> torch.Tensor:

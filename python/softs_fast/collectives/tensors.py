@@ -29,6 +29,9 @@ DTYPE_CODES = {
 }
 _OP_CODES = {ReduceOp.SUM: 0, ReduceOp.MEAN: 1, ReduceOp.MIN: 2, ReduceOp.MAX: 3}
 
+#: `exact_mean` of csrc/cpu/reduce.hpp, which is no operation of all strategies.
+EXACT_MEAN = 4
+
 # Tags have 56 bits: the native side keeps the rest of the word for the kind of the call.
 _TAG_MASK = (1 << 56) - 1
 

@@ -17,6 +17,7 @@ from softs_fast.collectives.meter import Progress, counts_errors
 from softs_fast.collectives.probe import Schedule, choose_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import (
+    EXACT_MEAN,
     RefusedByAll,
     check_parts,
     check_root,
@@ -220,18 +221,38 @@ class ShmStrategy(Strategy):
             PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
             ForkedError: called in a fork of the process that made the group.
         """
-        own = Gradients.of(gradients, op)
+        self._reduce(f"all_reduce_gradients {op}", Gradients.of(gradients, op), op)
+
+    @counts_errors("all_reduce")
+    def average_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Set tensors to their mean over all ranks, in place, matched by name; means are rounded once to their dtype.
+
+        Tensors of float32 are summed in float64, others as by `all_reduce_gradients`.
+
+        Args:
+            tensors: Tensors by name; the same names, shapes and dtypes on every rank.
+
+        Raises:
+            ConfigError: as for `all_reduce_gradients`.
+            PeerLost: as for `all_reduce_gradients`.
+            ForkedError: as for `all_reduce_gradients`.
+        """
+        self._reduce("average_tensors", Gradients.of(tensors, ReduceOp.MEAN), None)
+
+    def _reduce(self, what: str, own: Gradients, op: ReduceOp | str | None) -> None:
+        """Reduce tensors in place; None is the exact mean."""
         tag = agreement.tag_of(own.manifest)
         group = self._group
         agreed = bool(own.tensors) or group.barrier(tag)
         for dtype, tensors in own.by_dtype().items():
+            code = EXACT_MEAN if op is None else op_code(op, dtype)
             with plain(tensors) as lent:
                 pieces = [(tensor.data_ptr(), tensor.numel()) for tensor in lent]
-                agreed = group.all_reduce(pieces, dtype_code(dtype), op_code(op, dtype), 1.0, tag)
+                agreed = group.all_reduce(pieces, dtype_code(dtype), code, 1.0, tag)
             if not agreed:
                 break
         if not agreed:
-            self._explain(f"all_reduce_gradients {op}", own.manifest)
+            self._explain(what, own.manifest)
         own.raise_if_refused()
         self._progress.completed += 1
 
