@@ -180,7 +180,7 @@ class Membership:
     @property
     def not_ready(self) -> str:
         """Why it has no seat in an open epoch, in words; empty if it has one."""
-        return worker_reason(self._machine, self._error, self._has_left)
+        return worker_reason(self._machine, self._error, self._has_left, self._session.trouble)
 
     def next_epoch(self, timeout_s: float, why: str = "a member begins anew") -> Epoch:
         """Give up the present epoch, if there is one, and wait for the next one.
@@ -230,8 +230,7 @@ class Membership:
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
                     raise PeerLost(
-                        f'worker "{self._worker_id}" is in no epoch in time; softs-fast coordinator status says what the '
-                        "job waits for"
+                        f'worker "{self._worker_id}" is in no epoch in time; {self._session.advice}'
                     )
                 self._changed.wait(min(left_s, _TICK_S))
             build, self._build = self._build, None

@@ -106,7 +106,7 @@ class WorkerLink:
                 if time.monotonic() > end_s:
                     raise PeerLost(
                         f'worker "{self._worker_id}" is {self.machine.phase}, and in no epoch after {join_s:g} s; '
-                        "softs-fast coordinator status says what the job waits for"
+                        f"{self.session.advice}"
                     )
                 self.changed.wait(TICK_S)
             self.raise_if_over()

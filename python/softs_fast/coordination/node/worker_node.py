@@ -203,7 +203,7 @@ class WorkerNode:
     @property
     def not_ready(self) -> str:
         """Why it has no seat in an open epoch, in words; empty if it has one."""
-        return worker_reason(self._machine, self._link.error, self._has_left)
+        return worker_reason(self._machine, self._link.error, self._has_left, self._link.session.trouble)
 
     @property
     def strategy(self) -> Strategy | None:

@@ -9,7 +9,8 @@ import threading
 import time
 from typing import Any, Protocol
 
-from ...errors import ForkedError, PeerLost, SoftsError
+from ...errors import ConfigError, ForkedError, PeerLost, SoftsError
+from ...reach import Outage
 from ..addresses import own_address, parse_address
 from ..credentials import ClientCredentials
 from ..job.messages import FromWorker, Hello, Refused, ToWorker
@@ -40,11 +41,16 @@ class Listener(Protocol):
     def received(self, message: ToWorker) -> None:
         """Take a message."""
 
-    def lost(self, text: str) -> None:
-        """There is no connection any more, or an attempt has failed; the next one is made."""
+    def lost(self, text: str, is_warning: bool) -> None:
+        """There is no connection any more, or an attempt has failed; the next one is made.
+
+        Args:
+            text: Cause in words.
+            is_warning: Whether people are to be told: once, after some seconds without a connection.
+        """
 
     def ended(self, error: SoftsError) -> None:
-        """The coordinator has refused the worker, or the files of its credentials are wrong: no attempt is made."""
+        """The coordinator has refused the worker, or one of them the certificate of the other: no attempt is made."""
 
 
 class Session:
@@ -80,6 +86,7 @@ class Session:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._outage = Outage(time.monotonic())
         self._connection: _Connection | None = None
         self._thread = threading.Thread(target=self._run, name="softs-session", daemon=True)
 
@@ -90,7 +97,19 @@ class Session:
             ForkedError: another process made the session.
         """
         self._check()
+        self._outage = Outage(time.monotonic())
         self._thread.start()
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, in words; empty while there is one."""
+        cause = self._outage.cause
+        return f"no connection to the coordinator: {cause}" if cause else ""
+
+    @property
+    def advice(self) -> str:
+        """Why a wait for an epoch is in vain, or where to look."""
+        return self.trouble or "softs-fast coordinator status says what the job waits for"
 
     @property
     def own_host(self) -> str:
@@ -129,7 +148,10 @@ class Session:
         with self._lock:
             connection = self._connection
         if connection is None:
-            raise PeerLost(f"there is no connection to the coordinator at {self._address} now")
+            cause = self._outage.cause
+            raise PeerLost(
+                f"there is no connection to the coordinator at {self._address} now{cause and f': {cause}'}"
+            )
         return call(connection.channel, self._address, request, connection.metadata, timeout_s)
 
     def close(self) -> None:
@@ -165,10 +187,11 @@ class Session:
             end = self._serve()
             if self._closed.is_set():
                 return
-            if end.is_final:
+            attempt = self._outage.failed(time.monotonic(), str(end.error), is_refusal=end.is_certificate)
+            if end.is_final or attempt.is_last:
                 self._listener.ended(end.error)
                 return
-            self._listener.lost(str(end.error))
+            self._listener.lost(str(end.error), attempt.is_warning)
             has_lasted = time.monotonic() - began_s > _LASTING_S
             pause_s = 0.0 if has_lasted else min(max(2 * pause_s, _MIN_PAUSE_S), _MAX_PAUSE_S)
 
@@ -183,12 +206,15 @@ class Session:
         try:
             for data in connection.call:
                 message = decode_to_worker(data)
+                self._outage.connected()
                 self._listener.received(message)
                 if isinstance(message, Refused):
                     refused = message
         except self._grpc.RpcError as error:
             if refused is None:
-                return _End(error_of(error, self._address), error.code() in self._final_codes())
+                ours = error_of(error, self._address, self._credentials)
+                is_final = error.code() in self._final_codes()
+                return _End(ours, is_final, isinstance(ours, ConfigError))
         except SoftsError as error:
             return _End(error, is_final=True)
         finally:
@@ -218,11 +244,12 @@ class Session:
 
 
 class _End:
-    """Why a connection has ended, and whether it is to be made again."""
+    """Why a connection has ended, whether it is to be made again, and whether a certificate was refused."""
 
-    def __init__(self, error: SoftsError, is_final: bool) -> None:
+    def __init__(self, error: SoftsError, is_final: bool, is_certificate: bool = False) -> None:
         self.error = error
         self.is_final = is_final
+        self.is_certificate = is_certificate
 
 
 class _Connection:
