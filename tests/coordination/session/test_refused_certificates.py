@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,24 +16,18 @@ import pytest
 pytest.importorskip("grpc", reason="needs the extra grpc")
 pytest.importorskip("cryptography", reason="makes certificates")
 from certificates import Authority
+from own_coordinators import WATCHDOG_S, OwnCoordinators
 
 from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
 from softs_fast.coordination.job.messages import Hello
-from softs_fast.coordination.job.options import JobOptions
 from softs_fast.coordination.node import Membership
 from softs_fast.coordination.node.worker_link import WorkerLink
-from softs_fast.coordination.server.serving import Coordinator, CoordinatorOptions
 from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.coordination.star.leaf import Leaf
 from softs_fast.coordination.star.options import Epoch, StarOptions
 from softs_fast.coordination.star.root import Root
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.reach import outage
-
-#: No test waits for so long: what ends by it has hung.
-WATCHDOG_S = 45.0
-
-Serve = Callable[[ServerCredentials], str]
 
 
 @dataclass
@@ -56,34 +47,6 @@ class Files:
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     folder = tmp_path_factory.mktemp("certificates")
     return Files(folder, Authority(folder), Authority(folder, "foreign"))
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Start a coordinator in this process; return its address."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    started: list[Coordinator] = []
-
-    def run(step: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(step, loop).result(WATCHDOG_S)
-
-    async def start(credentials: ServerCredentials) -> Coordinator:
-        coordinator = Coordinator(JobOptions("j", 1, 1), CoordinatorOptions(credentials=credentials))
-        await coordinator.start()
-        return coordinator
-
-    def serve(credentials: ServerCredentials) -> str:
-        started.append(run(start(credentials)))
-        return started[-1].address
-
-    yield serve
-    for coordinator in started:
-        run(coordinator.stop())
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 def cases(files: Files) -> dict[str, tuple[dict[str, Path], dict[str, Path], str]]:
@@ -115,9 +78,9 @@ def cases(files: Files) -> dict[str, tuple[dict[str, Path], dict[str, Path], str
     }
 
 
-def test_a_worker_and_an_administrator_end_at_once_with_the_cause(files: Files, serve: Serve) -> None:
-    for name, (theirs, own, text) in cases(files).items():
-        address, credentials = serve(ServerCredentials(**theirs)), ClientCredentials(**own)
+def test_a_worker_and_an_administrator_end_at_once_with_the_cause(files: Files, own: OwnCoordinators) -> None:
+    for name, (theirs, mine, text) in cases(files).items():
+        address, credentials = own.serve(ServerCredentials(**theirs)), ClientCredentials(**mine)
         with Membership(address, job="j", worker_id="w0", credentials=credentials) as member:
             with pytest.raises(ConfigError) as refused:
                 member.next_epoch(WATCHDOG_S)

@@ -22,7 +22,10 @@ from ..wire.requests import Request
 from .calls import call
 from .channels import error_of, open_channel
 
-__all__ = ["Listener", "Session"]
+__all__ = ["ORPHAN_S", "Listener", "Session"]
+
+#: A worker trains on for so long without a coordinator, unless it says otherwise.
+ORPHAN_S = 3600.0
 
 #: The first attempt after a connection that has lasted is made at once, the next ones after pauses that double.
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.05, 2.0
@@ -61,10 +64,11 @@ class Session:
         listener: is told what comes.
         credentials: with which the worker proves what it is; the files are read again for each connection.
         pings: how it notices that the coordinator does not answer.
+        limit_s: Seconds without a connection after which no attempt is made any more.
 
     Raises:
         ConfigError: gRPC is not installed; the address or a file is malformed; another machine is to be reached without
-            TLS.
+            TLS; `limit_s` is not above 0.
 
     All methods raise `ForkedError` in a fork of the process that made it.
     """
@@ -75,7 +79,10 @@ class Session:
         listener: Listener,
         credentials: ClientCredentials | None = None,
         pings: Pings | None = None,
+        limit_s: float = ORPHAN_S,
     ) -> None:
+        if not limit_s > 0:
+            raise ConfigError(f"orphan_s of a worker must be seconds above 0, got {limit_s}")
         self._grpc = import_grpc()
         self._address = address
         self._listener = listener
@@ -86,7 +93,8 @@ class Session:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._outage = Outage(time.monotonic())
+        self._limit_s = limit_s
+        self._outage = Outage(time.monotonic(), limit_s)
         self._connection: _Connection | None = None
         self._thread = threading.Thread(target=self._run, name="softs-session", daemon=True)
 
@@ -97,7 +105,7 @@ class Session:
             ForkedError: another process made the session.
         """
         self._check()
-        self._outage = Outage(time.monotonic())
+        self._outage = Outage(time.monotonic(), self._limit_s)
         self._thread.start()
 
     @property
@@ -165,6 +173,9 @@ class Session:
         with self._lock:
             if self._connection is not None:
                 self._connection.outbox.put(None)
+                if self._outage.cause:
+                    # Nothing has come on this connection, so nothing is delivered by it.
+                    self._connection.call.cancel()
         if self._thread.ident is None:
             return
         self._thread.join(_CLOSE_S)
@@ -188,8 +199,14 @@ class Session:
             if self._closed.is_set():
                 return
             attempt = self._outage.failed(time.monotonic(), str(end.error), is_refusal=end.is_certificate)
-            if end.is_final or attempt.is_last:
+            if end.is_final or (attempt.is_last and end.is_certificate):
                 self._listener.ended(end.error)
+                return
+            if attempt.is_last:
+                text = (
+                    f"{self._limit_s:g} s without a coordinator, the most that this worker waits: {end.error}"
+                )
+                self._listener.ended(PeerLost(f"{text}; start the coordinator again, or give more orphan_s="))
                 return
             self._listener.lost(str(end.error), attempt.is_warning)
             has_lasted = time.monotonic() - began_s > _LASTING_S
@@ -203,16 +220,19 @@ class Session:
             # Files that are being replaced may be whole again at the next attempt.
             return _End(error, is_final=False)
         refused: Refused | None = None
+        # A connection that has lasted was not refused by its certificates.
+        credentials: ClientCredentials | None = self._credentials
         try:
             for data in connection.call:
                 message = decode_to_worker(data)
+                credentials = None
                 self._outage.connected()
                 self._listener.received(message)
                 if isinstance(message, Refused):
                     refused = message
         except self._grpc.RpcError as error:
             if refused is None:
-                ours = error_of(error, self._address, self._credentials)
+                ours = error_of(error, self._address, credentials)
                 is_final = error.code() in self._final_codes()
                 return _End(ours, is_final, isinstance(ours, ConfigError))
         except SoftsError as error:
