@@ -21,6 +21,7 @@ from ..job.options import JobOptions
 from ..pings import Pings
 from ..requirements import import_grpc
 from ..wire.limits import MAX_KEYS_BYTES
+from .door import door_options
 from .driver import Driver, Machine
 from .guard import Guard
 from .health import HealthService
@@ -115,6 +116,7 @@ class Coordinator:
         self._server = aio.server(
             options=[
                 *pings,
+                *door_options(),
                 # A second coordinator at the same address is an error, and never gets some of the workers.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", MAX_KEYS_BYTES),

@@ -13,6 +13,7 @@ from ...descriptors import raise_descriptor_limit
 from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
 from ..addresses import parse_address
 from ..requirements import import_grpc
+from ..server.door import door_options
 from ..server.guard import Denied, Guard
 from ..server.tls import server_credentials
 from .calls import AHEAD, Call, RankMetrics, RootCalls
@@ -83,6 +84,7 @@ class Root:
             _DaemonThreads(),
             options=[
                 *options.pings.server_options(),
+                *door_options(),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", options.piece_bytes + MAX_OVERHEAD_BYTES),
                 ("grpc.max_send_message_length", -1),
