@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -104,6 +105,24 @@ def test_a_rank_of_a_star_ends_at_once_with_the_cause(files: Files) -> None:
     finally:
         root.give_up("the test is over")
         root.close()
+
+
+def test_a_name_that_appears_later_is_waited_for(
+    own: OwnCoordinators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, lookup, asked = own.serve(), socket.getaddrinfo, threading.Event()
+
+    def not_yet(*arguments: Any, **options: Any) -> Any:
+        asked.set()
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", not_yet)
+    with Membership(address, job="j", worker_id="w0") as member:
+        assert asked.wait(WATCHDOG_S)
+        with pytest.raises(PeerLost, match="Name or service not known"):
+            member.next_epoch(0.2)
+        monkeypatch.setattr(socket, "getaddrinfo", lookup)
+        assert member.next_epoch(WATCHDOG_S).size == 1
 
 
 def test_a_timeout_names_the_last_cause(

@@ -7,11 +7,12 @@ import queue
 import random
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Protocol
 
 from ...errors import ConfigError, ForkedError, PeerLost, SoftsError
 from ...reach import Outage
-from ..addresses import own_address, parse_address
+from ..addresses import UnknownHostError, own_address, parse_address
 from ..credentials import ClientCredentials
 from ..job.messages import FromWorker, Hello, Refused, ToWorker
 from ..pings import Pings
@@ -88,7 +89,9 @@ class Session:
         self._listener = listener
         self._credentials = credentials or ClientCredentials()
         self._pings = pings or Pings()
-        open_channel(address, self._credentials, self._pings).close()
+        # A name may appear when the coordinator is there, as that of a service of Kubernetes does.
+        with suppress(UnknownHostError):
+            open_channel(address, self._credentials, self._pings).close()
         self._credentials.metadata()
         self._pid = os.getpid()
         self._lock = threading.Lock()
