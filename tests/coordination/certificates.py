@@ -36,6 +36,7 @@ class Authority:
         common_name: str,
         uri: str | None = None,
         is_expired: bool = False,
+        begins: timedelta = timedelta(days=-1),
         address: str = "127.0.0.1",
     ) -> tuple[str, str]:
         """Write a certificate for an address and its key; their paths. Files of that name are replaced at once."""
@@ -45,7 +46,7 @@ class Authority:
         names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address))]
         if uri is not None:
             names.append(x509.UniformResourceIdentifier(uri))
-        builder = _builder(self._name, _name(common_name), key, now - timedelta(days=1), until)
+        builder = _builder(self._name, _name(common_name), key, now + begins, until)
         certificate = builder.add_extension(x509.SubjectAlternativeName(names), critical=False).sign(
             self._key, hashes.SHA256()
         )

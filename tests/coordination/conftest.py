@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from coordinator_process import Cluster
+from own_coordinators import OwnCoordinators
 
 
 @pytest.fixture
@@ -14,3 +15,11 @@ def cluster() -> Iterator[Cluster]:
     cluster = Cluster()
     yield cluster
     cluster.end()
+
+
+@pytest.fixture
+def own() -> Iterator[OwnCoordinators]:
+    """Coordinators in this process."""
+    own = OwnCoordinators()
+    yield own
+    own.end()

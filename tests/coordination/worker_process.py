@@ -71,9 +71,9 @@ class Member:
         assert self.session is not None
         self.session.send(m.Ready(m.WorkerState(), *self.told))
 
-    def lost(self, text: str) -> None:
+    def lost(self, text: str, is_warning: bool) -> None:
         """Report it."""
-        say("lost", text=text)
+        say("lost", text=text, is_warning=is_warning)
 
     def ended(self, error: SoftsError) -> None:
         """Report it."""

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 from ..errors import ConfigError
 
-__all__ = ["Address", "own_address", "parse_address"]
+__all__ = ["Address", "UnknownHostError", "own_address", "parse_address"]
+
+
+class UnknownHostError(ConfigError):
+    """The name of a host cannot be looked up: it is wrong, or not there yet."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ def parse_address(text: str, what: str = "coordinator") -> Address:
     try:
         found = socket.getaddrinfo(host, int(digits), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"address of {what} {text!r}: {error}") from None
+        raise UnknownHostError(f"address of {what} {text!r}: {error}") from None
     numeric = dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found)
     return Address(host, int(digits), tuple(numeric))
 

@@ -16,7 +16,7 @@ FENCE = Fence(1, 1, "gone", 1, "seat 1 is gone")
 
 
 def reason(machine: Participant) -> str:
-    return worker_reason(machine, None, has_left=False)
+    return worker_reason(machine, None, has_left=False, trouble="")
 
 
 def test_a_worker_is_ready_while_it_is_a_member_of_an_open_epoch() -> None:
@@ -37,8 +37,8 @@ def test_a_worker_is_ready_while_it_is_a_member_of_an_open_epoch() -> None:
     assert reason(machine) == "it waits for an epoch"
     machine.receive(Refused("evicted", "an administrator said so"))
     assert reason(machine) == "the coordinator has refused it"
-    assert worker_reason(machine, PeerLost("evicted: slow"), has_left=False) == "evicted: slow"
-    assert worker_reason(machine, None, has_left=True) == "it has left the job"
+    assert worker_reason(machine, PeerLost("evicted: slow"), has_left=False, trouble="") == "evicted: slow"
+    assert worker_reason(machine, None, has_left=True, trouble="") == "it has left the job"
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,12 @@ def test_a_worker_acts_for_itself_only() -> None:
         for call in (workers.heartbeat, workers.unregister):
             with pytest.raises(PeerLost, match="act for itself only"):
                 call(module.HeartbeatRequest("w0"), "w1")  # type: ignore[arg-type, operator]
+        begin = r.StartCheckpointRequest(3, "/p")
+        for _ in range(2 * module._MOST_CHECKPOINTS):
+            # What is no member takes no place of the members' checkpoints.
+            with pytest.raises(PeerLost, match='"w1" is no member of epoch 1'):
+                workers.start_checkpoint(begin, "w1")
+        assert workers.start_checkpoint(begin, "w0").checkpoint_id
         driver.close()
         workers.close()
 

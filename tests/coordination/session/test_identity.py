@@ -16,7 +16,7 @@ from coordinator_process import Cluster, Coordinator
 from softs_fast.coordination.credentials import ClientCredentials
 from softs_fast.coordination.job.events import End, Evict
 from softs_fast.coordination.session.calls import CoordinatorClient
-from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.errors import ConfigError
 
 URI = "spiffe://job/w1"
 
@@ -62,34 +62,6 @@ def test_a_worker_is_what_its_certificate_says(cluster: Cluster, tls: Tls) -> No
 def test_a_uri_comes_before_the_common_name(cluster: Cluster, tls: Tls) -> None:
     worker = cluster.worker(tls.coordinator, URI, credentials=tls.credentials("w0", uri=URI))
     assert worker.event("Table")["epoch"] == 1
-
-
-@pytest.mark.parametrize("which", ["none", "foreign", "expired"])
-def test_a_certificate_that_is_not_good_is_refused(cluster: Cluster, tls: Tls, which: str) -> None:
-    credentials = {"ca": str(tls.ours.file)}
-    if which == "foreign":
-        credentials = tls.credentials("w0", tls.foreign)
-    if which == "expired":
-        credentials = tls.credentials("w0", is_expired=True)
-    worker = cluster.worker(tls.coordinator, "w0", credentials=credentials)
-    assert "no coordinator answers" in worker.event("lost")["text"]
-    # The files may be replaced; so it goes on, and is let in with good ones.
-    if which != "none":
-        tls.credentials("w0")
-        assert worker.event("Table")["epoch"] == 1
-
-
-def test_a_coordinator_that_is_not_trusted_gets_nothing(cluster: Cluster, tls: Tls) -> None:
-    credentials = {**tls.credentials("w0"), "ca": str(tls.foreign.file)}
-    worker = cluster.worker(tls.coordinator, "w0", credentials=credentials)
-    assert "CERTIFICATE_VERIFY_FAILED" in worker.event("lost")["text"]
-
-
-def test_plaintext_is_refused(cluster: Cluster, tls: Tls) -> None:
-    worker = cluster.worker(tls.coordinator, "w0")
-    assert worker.event("lost")["text"]
-    with client(tls.coordinator) as plain, pytest.raises(PeerLost):
-        plain.status()
 
 
 def test_files_that_are_replaced_are_used_for_new_connections(cluster: Cluster, tls: Tls) -> None:

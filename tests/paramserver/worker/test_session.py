@@ -27,6 +27,7 @@ from softs_fast.paramserver.wire.messages import Failure, RunConfig
 from softs_fast.paramserver.wire.records import encode
 from softs_fast.paramserver.worker.exchanges import Call
 from softs_fast.paramserver.worker.session import Options, Session
+from softs_fast.reach import outage
 
 CONFIG = RunConfig(target=3, batch_size=2, codec="f32", planes=False)
 WATCHDOG_S = 30.0
@@ -235,6 +236,32 @@ def test_the_pinned_certificate_is_the_only_one(tmp_path: Path) -> None:
         for wrong in (replace(invite, pin=bytes(32)), replace(invite, pin=None)):
             with session(wrong) as one, pytest.raises(ConfigError, match="is not the one of the invite"):
                 one.join()
+
+
+def test_tls_at_one_end_only_ends_the_worker_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    path, _ = certificate(tmp_path, "ours")
+    with FakeServer(model(), CONFIG) as server, TlsFront(server.port, path) as front:
+        for url, cause in (
+            (front.url.replace("https", "http"), "it speaks TLS"),
+            (f"https://127.0.0.1:{server.port}", "it speaks no TLS"),
+        ):
+            with session(server.invite.moved(url)) as one, pytest.raises(ConfigError, match=cause):
+                one.join()
+
+
+def test_people_are_told_once_why_the_server_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outage, "_WARN_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    options = Options("test", patience_s=0.5)
+    with session(Invite(url, bytes(16), bytes(32)), options) as one, pytest.raises(PeerLost):
+        one.join()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1
+    assert "Connection refused" in told[0]
 
 
 def test_a_new_url_is_asked_for_and_must_be_one(

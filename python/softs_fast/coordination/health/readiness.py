@@ -27,19 +27,20 @@ class Worker(Protocol):
         """Why it has no seat in an open epoch, in words; empty if it has one."""
 
 
-def worker_reason(machine: Participant, error: Exception | None, has_left: bool) -> str:
+def worker_reason(machine: Participant, error: Exception | None, has_left: bool, trouble: str) -> str:
     """Return why a worker has no seat in an open epoch; empty if it has one.
 
     Args:
         machine: of the worker.
         error: that has ended its session, if one has.
         has_left: whether it has left the job.
+        trouble: Why it has no connection to the coordinator; empty if it has one.
     """
     if error is not None:
         return str(error)
     if has_left:
         return "it has left the job"
-    return _DOING.get(machine.phase, "")
+    return (trouble if machine.phase == "away" else "") or _DOING.get(machine.phase, "")
 
 
 def coordinator_reason(status: Status | None) -> str:

@@ -97,6 +97,7 @@ def deadlines(state: State) -> Iterator[float]:
         if worker.conn is None:
             yield worker.back_until_s
             yield max(worker.away_since_s + options.kept_s, worker.back_until_s)
+    yield from state.cooldown.until_s.values()
     if state.phase == "open":
         if state.fence is not None:
             yield _planned_until(state)
@@ -206,7 +207,13 @@ def _grow(state: State) -> None:
         state.joined_since_s = None
         return
     members = set(state.members)
-    ready = {worker.number for worker in state.seats if worker.ready is not None and not worker.is_leaving}
+    ready = {
+        worker.number
+        for worker in state.seats
+        if worker.ready is not None
+        and not worker.is_leaving
+        and not state.cooldown.left_s(state.now_s, worker.number)
+    }
     more = len(choose(state.options, members | ready, members))
     if state.fence is not None or more <= len(members):
         state.joined_since_s = None
@@ -254,7 +261,19 @@ def _result(state: State) -> Formed | Waiting:
         for worker in state.seats
         if not worker.is_leaving
     ]
-    return form(state.options, views, is_first=is_first, is_over=is_over)
+    return form(state.options, _without_cooling(state, views), is_first=is_first, is_over=is_over)
+
+
+def _without_cooling(state: State, views: list[SeatView]) -> list[SeatView]:
+    """Leave out seats that cool down, unless there are too few without them; never a worker that may have the weights."""
+    others = [
+        view
+        for view in views
+        if view.is_survivor or view.is_holder or not state.cooldown.left_s(state.now_s, view.seat)
+    ]
+    ready = {view.seat for view in others if view.is_ready}
+    survivors = {view.seat for view in others if view.is_survivor}
+    return others if choose(state.options, ready, survivors) else views
 
 
 def _open(state: State, seats: tuple[int, ...]) -> None:
@@ -293,6 +312,7 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
             f"steps {way.step + 1} to {known} are lost: no worker has their weights any more, and no checkpoint",
             is_warning=True,
         )
+    _note_entries(state, [worker for rank, worker in enumerate(workers) if rank not in way.survivors])
     state.enter(table)
     state.outputs.append(Persist(Opened(table)))
     state.log(
@@ -302,6 +322,18 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
     for worker in workers:
         worker.ready = None
         state.tell(worker, table)
+
+
+def _note_entries(state: State, workers: list[Worker]) -> None:
+    """Have seats cool down of which workers enter again and again."""
+    for worker in workers:
+        n = state.cooldown.enter(state.now_s, worker.number)
+        if n > 2:
+            state.log(
+                f"{worker.name} enters an epoch for the {n}th time in short time; should it be lost, then others train "
+                f"without it for {state.cooldown.left_s(state.now_s, worker.number):g} s from now on",
+                is_warning=True,
+            )
 
 
 def _view(state: State, worker: Worker, *, is_held: bool, was_unused: bool) -> SeatView:

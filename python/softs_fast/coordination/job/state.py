@@ -9,6 +9,7 @@ from typing import Literal
 
 from .admission import Gate
 from .checkpoints import Checkpoints
+from .cooldown import Cooldown
 from .events import Close, Log, Output, Send
 from .messages import Fence, Hello, Member, Refused, Table, ToWorker
 from .options import JobOptions
@@ -80,6 +81,7 @@ class State:
     newcomers: dict[int, Newcomer] = field(default_factory=dict)
     gate: Gate = field(default_factory=Gate)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    cooldown: Cooldown = field(default_factory=Cooldown)
     progress: Progress = field(default_factory=Progress)
     fences: deque[Fence] = field(default_factory=lambda: deque(maxlen=_MOST_SHOWN))
     n_fences: Counter[str] = field(default_factory=Counter)

@@ -109,5 +109,9 @@ def _doing(state: State, worker: Worker, now_s: float) -> str:
     if worker.seat is None:
         return "spare"
     if worker.ready is not None:
-        return f"ready, at step {worker.ready.committed}"
+        left_s = state.cooldown.left_s(now_s, worker.number)
+        cooling = (
+            f", in cool-down for {left_s:.0f} s" if left_s and worker.number not in state.members else ""
+        )
+        return f"ready, at step {worker.ready.committed}{cooling}"
     return "member" if state.phase == "open" and state.is_member(worker) else "not ready"

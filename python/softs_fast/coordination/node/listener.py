@@ -54,9 +54,10 @@ class Listener:
         with self._changed:
             self._receive(message)
 
-    def lost(self, text: str) -> None:
+    def lost(self, text: str, is_warning: bool) -> None:
         """Note that there is no connection."""
-        self._logger.info("no connection to the coordinator: %s", text)
+        level = logging.WARNING if is_warning else logging.INFO
+        self._logger.log(level, "no connection to the coordinator: %s", text)
         with self._changed:
             self._do(self._machine.disconnected())
 

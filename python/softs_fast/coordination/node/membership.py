@@ -24,11 +24,13 @@ from ..job.messages import (
     ToWorker,
     WorkerState,
 )
+from ..job.options import MAX_TEXT
 from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
 from ..launcher import default_worker_id, launched_job, new_incarnation
-from ..session.session import Session
+from ..session.session import ORPHAN_S, Session
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
+from .leaving import wait_until_left
 from .listener import Listener
 from .meeting import wait_for_members
 
@@ -36,8 +38,6 @@ __all__ = ["Epoch", "Membership"]
 
 _log = logging.getLogger(__name__)
 
-# How long `close` waits until the coordinator has noted that this worker has left.
-_CLOSE_S = 10.0
 # Waits look for signals this often.
 _TICK_S = 0.1
 
@@ -86,6 +86,7 @@ class Membership:
         on_end: is told why an epoch is over, at once, from another thread: to end calls that wait for other members. It
             must not call this object.
         logger: what happens to its epochs is logged to it; None for a logger of this module.
+        orphan_s: Seconds without a coordinator after which the epoch is over and the worker takes part in none any more.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -112,6 +113,7 @@ class Membership:
         credentials: ClientCredentials | None = None,
         on_end: Callable[[str], object] | None = None,
         logger: logging.Logger | None = None,
+        orphan_s: float = ORPHAN_S,
     ) -> None:
         self._job = job = job or launched_job()
         self._worker_id = worker_id or default_worker_id(seat)
@@ -126,7 +128,7 @@ class Membership:
         self._error: SoftsError | None = None
         self._has_left = False
         listener = Listener(self._changed, self._machine, self._do, self._receive, self._fail, logger)
-        self._session = Session(coordinator, listener, credentials)
+        self._session = Session(coordinator, listener, credentials, limit_s=orphan_s)
 
     # --- Life ---
 
@@ -136,7 +138,7 @@ class Membership:
         return self
 
     def close(self, why: str = "done", *, leaves: bool = True) -> None:
-        """End the connection; a second call does nothing.
+        """End the connection; a second call does nothing. It waits 10 s at most, and 1 s without a coordinator.
 
         Args:
             why: in words, for the others.
@@ -150,9 +152,11 @@ class Membership:
             if leaves and self._machine.phase not in ("away", "over"):
                 self._do(self._machine.leave(why, at_once=True))
                 self._end()
-                end_s = time.monotonic() + _CLOSE_S
-                while self._machine.phase != "over" and self._error is None and time.monotonic() < end_s:
-                    self._changed.wait(_TICK_S)
+                wait_until_left(
+                    self._changed,
+                    lambda: self._machine.phase != "over" and self._error is None,
+                    lambda: not self._session.trouble,
+                )
             self._epoch = None
         self._session.close()
         set_ranks_of_worker(None)
@@ -180,7 +184,7 @@ class Membership:
     @property
     def not_ready(self) -> str:
         """Why it has no seat in an open epoch, in words; empty if it has one."""
-        return worker_reason(self._machine, self._error, self._has_left)
+        return worker_reason(self._machine, self._error, self._has_left, self._session.trouble)
 
     def next_epoch(self, timeout_s: float, why: str = "a member begins anew") -> Epoch:
         """Give up the present epoch, if there is one, and wait for the next one.
@@ -230,8 +234,7 @@ class Membership:
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
                     raise PeerLost(
-                        f'worker "{self._worker_id}" is in no epoch in time; softs-fast coordinator status says what the '
-                        "job waits for"
+                        f'worker "{self._worker_id}" is in no epoch in time; {self._session.advice}'
                     )
                 self._changed.wait(min(left_s, _TICK_S))
             build, self._build = self._build, None
@@ -318,3 +321,8 @@ class Membership:
 
     def _fail(self, error: SoftsError) -> None:
         self._error = self._error or error
+        table = self._machine.table
+        if self._epoch is not None and self._fence is None and table is not None:
+            # What runs in the epoch would not learn of it: no fence can come any more.
+            fence = Fence(table.boot, table.epoch, "coordinator", self._machine.seat, str(error)[:MAX_TEXT])
+            self._do([EndEngine(fence)])

@@ -11,7 +11,7 @@ from ...errors import PeerLost, SoftsError
 from ..credentials import ClientCredentials
 from ..job.messages import Hello, ToWorker
 from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
-from ..session.session import Session
+from ..session.session import ORPHAN_S, Session
 from ..session.store import SessionStore
 from .listener import Listener
 
@@ -37,6 +37,7 @@ class WorkerLink:
         hello: the first message.
         credentials: with which the worker proves what it is.
         logger: what happens is logged to it; None for the logger of this module.
+        orphan_s: Seconds without a coordinator after which the worker ends.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -48,6 +49,7 @@ class WorkerLink:
         hello: Hello,
         credentials: ClientCredentials | None,
         logger: logging.Logger | None = None,
+        orphan_s: float = ORPHAN_S,
     ) -> None:
         self.logger = logger or _log
         self.changed = threading.Condition()
@@ -60,7 +62,7 @@ class WorkerLink:
         self._in_call = False
         self._build: Build | None = None
         listener = Listener(self.changed, self.machine, self.do, self._receive, self._fail, logger=logger)
-        self.session = Session(coordinator, listener, credentials)
+        self.session = Session(coordinator, listener, credentials, limit_s=orphan_s)
 
     @property
     def epoch(self) -> int:
@@ -106,7 +108,7 @@ class WorkerLink:
                 if time.monotonic() > end_s:
                     raise PeerLost(
                         f'worker "{self._worker_id}" is {self.machine.phase}, and in no epoch after {join_s:g} s; '
-                        "softs-fast coordinator status says what the job waits for"
+                        f"{self.session.advice}"
                     )
                 self.changed.wait(TICK_S)
             self.raise_if_over()

@@ -20,15 +20,15 @@ from ..health.readiness import worker_reason
 from ..job.messages import Hello, WorkerState
 from ..job.participant import Build
 from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
+from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
 from .engines import EngineOf, memory_engine
+from .leaving import wait_until_left
 from .step_calls import StepCalls
 from .training_state import TrainingState
-from .worker_link import TICK_S, WorkerLink
+from .worker_link import WorkerLink
 
-# How long `close` waits for the end of the epoch.
-_CLOSE_S = 10.0
 # A loss that a call in the body of a step has met is known to the coordinator within two pings, and a blink.
 _EXPLAIN_S = 3.0
 
@@ -56,6 +56,7 @@ class WorkerNode:
         join_s: how long a call waits for an epoch, seconds.
         leave_on_sigterm: whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
         logger: what happens to its epochs is logged to it; None for a logger of this module.
+        orphan_s: Seconds without a coordinator after which the next step raises PeerLost.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -86,6 +87,7 @@ class WorkerNode:
         join_s: float = 600.0,
         leave_on_sigterm: bool = False,
         logger: logging.Logger | None = None,
+        orphan_s: float = ORPHAN_S,
     ) -> None:
         self._state = state
         self._job = job = job or launched_job()
@@ -101,7 +103,7 @@ class WorkerNode:
             wanted,
             last=WorkerState(committed=committed),
         )
-        self._link = WorkerLink(coordinator, hello, credentials, logger)
+        self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s)
         self._machine = self._link.machine
         # Rank and size: they stay while the body of a step runs, whatever becomes of the epoch.
         self._place = (-1, 0)
@@ -135,7 +137,7 @@ class WorkerNode:
     def close(self) -> None:
         """Leave the job; a second call does nothing.
 
-        It waits until the others have ended their step, at most 10 seconds.
+        It waits until the others have ended their step, 10 s at most, and 1 s without a coordinator.
         """
         if self._has_left:
             return
@@ -146,11 +148,11 @@ class WorkerNode:
         with link.changed:
             if self._machine.phase not in ("away", "over"):
                 link.do(self._machine.leave(self._link.leave_why or "done", at_once=True))
-            end_s = time.monotonic() + _CLOSE_S
-            while (
-                self._machine.phase in ("member", "building", "ending", "idle") and time.monotonic() < end_s
-            ):
-                link.changed.wait(TICK_S)
+            wait_until_left(
+                link.changed,
+                lambda: self._machine.phase in ("member", "building", "ending", "idle") and not link.error,
+                lambda: not link.session.trouble,
+            )
             link.drop_engine("the worker has left")
         link.session.close()
         set_ranks_of_worker(None)
@@ -203,7 +205,7 @@ class WorkerNode:
     @property
     def not_ready(self) -> str:
         """Why it has no seat in an open epoch, in words; empty if it has one."""
-        return worker_reason(self._machine, self._link.error, self._has_left)
+        return worker_reason(self._machine, self._link.error, self._has_left, self._link.session.trouble)
 
     @property
     def strategy(self) -> Strategy | None:

@@ -108,16 +108,22 @@ class HeartbeatWorkers:
         worker.expect_heartbeat()
         return HeartbeatResponse("FENCED" if worker.is_fenced else "OK", self._epoch())
 
-    def start_checkpoint(self, request: StartCheckpointRequest) -> StartCheckpointResponse:
+    def start_checkpoint(
+        self, request: StartCheckpointRequest, identity: str | None
+    ) -> StartCheckpointResponse:
         """Begin a checkpoint of the open epoch.
 
         Raises:
-            PeerLost: no epoch is open, or too many checkpoints are being written.
+            PeerLost: no epoch is open, the worker is no member of it, or too many checkpoints are being written.
             ConfigError: the epoch of the training is negative.
         """
         table = self._driver.table
         if table is None:
             raise PeerLost("no epoch is open, so no checkpoint can begin; register again")
+        if identity is not None and all(member.worker_id != identity for member in table.members):
+            raise PeerLost(
+                f'"{identity}" is no member of epoch {table.epoch}, so it begins none of its checkpoints'
+            )
         if request.epoch < 0:
             raise ConfigError(f"epoch {request.epoch} of a checkpoint; need 0 or more")
         for name, checkpoint in list(self._checkpoints.items()):

@@ -146,7 +146,7 @@ class Service:
             case HeartbeatRequest():
                 return self._heartbeats.heartbeat(request, identity)
             case StartCheckpointRequest():
-                return self._heartbeats.start_checkpoint(request)
+                return self._heartbeats.start_checkpoint(request, identity)
             case EndCheckpointRequest():
                 return self._heartbeats.end_checkpoint(request, identity)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...descriptors import raise_descriptor_limit
 from ...errors import EndpointInUse
 from ..addresses import parse_address
 from ..credentials import ServerCredentials
@@ -20,6 +21,7 @@ from ..job.options import JobOptions
 from ..pings import Pings
 from ..requirements import import_grpc
 from ..wire.limits import MAX_KEYS_BYTES
+from .door import door_options
 from .driver import Driver, Machine
 from .guard import Guard
 from .health import HealthService
@@ -109,10 +111,12 @@ class Coordinator:
         from grpc import aio
 
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_cancellation)
+        raise_descriptor_limit()
         pings = self._options.pings.server_options()
         self._server = aio.server(
             options=[
                 *pings,
+                *door_options(),
                 # A second coordinator at the same address is an error, and never gets some of the workers.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", MAX_KEYS_BYTES),

@@ -51,6 +51,7 @@ class CoordinatorClient:
     ) -> None:
         credentials = credentials or ClientCredentials()
         self._address = address
+        self._credentials = credentials
         self._timeout_s = timeout_s
         self._metadata = credentials.metadata()
         self._channel = open_channel(address, credentials, Pings())
@@ -77,7 +78,7 @@ class CoordinatorClient:
             for data in stream:
                 yield decode_status(data)
         except grpc.RpcError as error:
-            raise error_of(error, self._address) from None
+            raise error_of(error, self._address, self._credentials) from None
         finally:
             stream.cancel()
 
@@ -99,7 +100,8 @@ class CoordinatorClient:
             ConfigError: the caller may not ask for it.
             WireError: the request or the answer passes a limit.
         """
-        return call(self._channel, self._address, request, self._metadata, self._timeout_s)
+        method = methods.method_of(type(request))
+        return decode_reply(methods.REPLIES[type(request)], self._unary(method, encode_request(request)))
 
     def close(self) -> None:
         """End the connection."""
@@ -112,15 +114,25 @@ class CoordinatorClient:
         self.close()
 
     def _unary(self, method: str, data: bytes) -> bytes:
-        return _unary(self._channel, self._address, method, data, self._metadata, self._timeout_s)
+        return _unary(
+            self._channel, self._address, method, data, self._metadata, self._timeout_s, self._credentials
+        )
 
 
-def _unary(channel: Any, address: str, method: str, data: bytes, metadata: Any, timeout_s: float) -> bytes:
+def _unary(
+    channel: Any,
+    address: str,
+    method: str,
+    data: bytes,
+    metadata: Any,
+    timeout_s: float,
+    credentials: ClientCredentials | None = None,
+) -> bytes:
     grpc = import_grpc()
     try:
         answer: bytes = channel.unary_unary(method)(data, timeout=timeout_s, metadata=metadata)
     except grpc.RpcError as error:
-        raise error_of(error, address) from None
+        raise error_of(error, address, credentials) from None
     except ValueError as error:
         # The channel was closed by another thread.
         raise error_of(_Closed(error), address) from None

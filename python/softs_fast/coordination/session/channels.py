@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError, PeerLost, SoftsError, WireError
+from ...reach import tls_problem
 from ..addresses import parse_address
 from ..credentials import ClientCredentials
 from ..pings import Pings
 from ..requirements import import_grpc
 from ..wire.limits import MAX_STATUS_BYTES
 
-__all__ = ["error_of", "open_channel"]
+__all__ = ["certificate_problem", "error_of", "open_channel"]
 
 #: An attempt to connect takes so long at most: what is not there may not answer at all.
 _CONNECT_MS = 2000
+#: gRPC says so if there was no connection at all, so no handshake.
+_NO_CONNECTION = "Failed to connect to remote host"
 
 
 def open_channel(
@@ -46,14 +49,43 @@ def open_channel(
     return grpc.secure_channel(parsed.target(), tls, options)
 
 
-def error_of(error: Any, address: str) -> SoftsError:
-    """Return our error for an error of gRPC."""
+def certificate_problem(error: Any, address: str, credentials: ClientCredentials) -> str | None:
+    """Return why a connection failed by its certificates, with the remedy; None if it failed by anything else.
+
+    gRPC tells nothing of a server that refuses a certificate, so the server is asked again.
+
+    Args:
+        error: Error of gRPC.
+        address: Address of the server.
+        credentials: Credentials of the connection.
+    """
+    if error.code() != import_grpc().StatusCode.UNAVAILABLE or _NO_CONNECTION in (error.details() or ""):
+        return None
+    try:
+        parsed = parse_address(address)
+    except ConfigError:
+        return None
+    return tls_problem(
+        parsed.host, parsed.port, ca=credentials.ca, cert=credentials.cert, key=credentials.key
+    )
+
+
+def error_of(error: Any, address: str, credentials: ClientCredentials | None = None) -> SoftsError:
+    """Return our error for an error of gRPC.
+
+    Args:
+        error: Error of gRPC.
+        address: Address of the coordinator.
+        credentials: Credentials of a connection that may have failed by them; None for one that has lasted.
+    """
     codes = import_grpc().StatusCode
     code, text = error.code(), error.details() or "no reason given"
     if code in (codes.UNAUTHENTICATED, codes.PERMISSION_DENIED):
         return ConfigError(f"coordinator at {address} denies the call: {text}")
     if code == codes.INVALID_ARGUMENT:
         return WireError(f"coordinator at {address} refuses the call: {text}")
+    if credentials is not None and (problem := certificate_problem(error, address, credentials)):
+        return ConfigError(f"no connection to the coordinator at {address}: {problem}")
     if code == codes.UNAVAILABLE:
         return PeerLost(f"no coordinator answers at {address}: {text}")
     return PeerLost(f"coordinator at {address}: {text}")

@@ -7,10 +7,12 @@ import queue
 import random
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Protocol
 
-from ...errors import ForkedError, PeerLost, SoftsError
-from ..addresses import own_address, parse_address
+from ...errors import ConfigError, ForkedError, PeerLost, SoftsError
+from ...reach import Outage
+from ..addresses import UnknownHostError, own_address, parse_address
 from ..credentials import ClientCredentials
 from ..job.messages import FromWorker, Hello, Refused, ToWorker
 from ..pings import Pings
@@ -21,7 +23,10 @@ from ..wire.requests import Request
 from .calls import call
 from .channels import error_of, open_channel
 
-__all__ = ["Listener", "Session"]
+__all__ = ["ORPHAN_S", "Listener", "Session"]
+
+#: A worker trains on for so long without a coordinator, unless it says otherwise.
+ORPHAN_S = 3600.0
 
 #: The first attempt after a connection that has lasted is made at once, the next ones after pauses that double.
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.05, 2.0
@@ -40,11 +45,16 @@ class Listener(Protocol):
     def received(self, message: ToWorker) -> None:
         """Take a message."""
 
-    def lost(self, text: str) -> None:
-        """There is no connection any more, or an attempt has failed; the next one is made."""
+    def lost(self, text: str, is_warning: bool) -> None:
+        """There is no connection any more, or an attempt has failed; the next one is made.
+
+        Args:
+            text: Cause in words.
+            is_warning: Whether people are to be told: once, after some seconds without a connection.
+        """
 
     def ended(self, error: SoftsError) -> None:
-        """The coordinator has refused the worker, or the files of its credentials are wrong: no attempt is made."""
+        """The coordinator has refused the worker, or one of them the certificate of the other: no attempt is made."""
 
 
 class Session:
@@ -55,10 +65,11 @@ class Session:
         listener: is told what comes.
         credentials: with which the worker proves what it is; the files are read again for each connection.
         pings: how it notices that the coordinator does not answer.
+        limit_s: Seconds without a connection after which no attempt is made any more.
 
     Raises:
         ConfigError: gRPC is not installed; the address or a file is malformed; another machine is to be reached without
-            TLS.
+            TLS; `limit_s` is not above 0.
 
     All methods raise `ForkedError` in a fork of the process that made it.
     """
@@ -69,17 +80,24 @@ class Session:
         listener: Listener,
         credentials: ClientCredentials | None = None,
         pings: Pings | None = None,
+        limit_s: float = ORPHAN_S,
     ) -> None:
+        if not limit_s > 0:
+            raise ConfigError(f"orphan_s of a worker must be seconds above 0, got {limit_s}")
         self._grpc = import_grpc()
         self._address = address
         self._listener = listener
         self._credentials = credentials or ClientCredentials()
         self._pings = pings or Pings()
-        open_channel(address, self._credentials, self._pings).close()
+        # A name may appear when the coordinator is there, as that of a service of Kubernetes does.
+        with suppress(UnknownHostError):
+            open_channel(address, self._credentials, self._pings).close()
         self._credentials.metadata()
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._limit_s = limit_s
+        self._outage = Outage(time.monotonic(), limit_s)
         self._connection: _Connection | None = None
         self._thread = threading.Thread(target=self._run, name="softs-session", daemon=True)
 
@@ -90,7 +108,19 @@ class Session:
             ForkedError: another process made the session.
         """
         self._check()
+        self._outage = Outage(time.monotonic(), self._limit_s)
         self._thread.start()
+
+    @property
+    def trouble(self) -> str:
+        """Why there is no connection, in words; empty while there is one."""
+        cause = self._outage.cause
+        return f"no connection to the coordinator: {cause}" if cause else ""
+
+    @property
+    def advice(self) -> str:
+        """Why a wait for an epoch is in vain, or where to look."""
+        return self.trouble or "softs-fast coordinator status says what the job waits for"
 
     @property
     def own_host(self) -> str:
@@ -129,7 +159,10 @@ class Session:
         with self._lock:
             connection = self._connection
         if connection is None:
-            raise PeerLost(f"there is no connection to the coordinator at {self._address} now")
+            cause = self._outage.cause
+            raise PeerLost(
+                f"there is no connection to the coordinator at {self._address} now{cause and f': {cause}'}"
+            )
         return call(connection.channel, self._address, request, connection.metadata, timeout_s)
 
     def close(self) -> None:
@@ -143,6 +176,9 @@ class Session:
         with self._lock:
             if self._connection is not None:
                 self._connection.outbox.put(None)
+                if self._outage.cause:
+                    # Nothing has come on this connection, so nothing is delivered by it.
+                    self._connection.call.cancel()
         if self._thread.ident is None:
             return
         self._thread.join(_CLOSE_S)
@@ -165,10 +201,17 @@ class Session:
             end = self._serve()
             if self._closed.is_set():
                 return
-            if end.is_final:
+            attempt = self._outage.failed(time.monotonic(), str(end.error), is_refusal=end.is_certificate)
+            if end.is_final or (attempt.is_last and end.is_certificate):
                 self._listener.ended(end.error)
                 return
-            self._listener.lost(str(end.error))
+            if attempt.is_last:
+                text = (
+                    f"{self._limit_s:g} s without a coordinator, the most that this worker waits: {end.error}"
+                )
+                self._listener.ended(PeerLost(f"{text}; start the coordinator again, or give more orphan_s="))
+                return
+            self._listener.lost(str(end.error), attempt.is_warning)
             has_lasted = time.monotonic() - began_s > _LASTING_S
             pause_s = 0.0 if has_lasted else min(max(2 * pause_s, _MIN_PAUSE_S), _MAX_PAUSE_S)
 
@@ -180,15 +223,21 @@ class Session:
             # Files that are being replaced may be whole again at the next attempt.
             return _End(error, is_final=False)
         refused: Refused | None = None
+        # A connection that has lasted was not refused by its certificates.
+        credentials: ClientCredentials | None = self._credentials
         try:
             for data in connection.call:
                 message = decode_to_worker(data)
+                credentials = None
+                self._outage.connected()
                 self._listener.received(message)
                 if isinstance(message, Refused):
                     refused = message
         except self._grpc.RpcError as error:
             if refused is None:
-                return _End(error_of(error, self._address), error.code() in self._final_codes())
+                ours = error_of(error, self._address, credentials)
+                is_final = error.code() in self._final_codes()
+                return _End(ours, is_final, isinstance(ours, ConfigError))
         except SoftsError as error:
             return _End(error, is_final=True)
         finally:
@@ -218,11 +267,12 @@ class Session:
 
 
 class _End:
-    """Why a connection has ended, and whether it is to be made again."""
+    """Why a connection has ended, whether it is to be made again, and whether a certificate was refused."""
 
-    def __init__(self, error: SoftsError, is_final: bool) -> None:
+    def __init__(self, error: SoftsError, is_final: bool, is_certificate: bool = False) -> None:
         self.error = error
         self.is_final = is_final
+        self.is_certificate = is_certificate
 
 
 class _Connection:

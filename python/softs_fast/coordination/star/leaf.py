@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import ConfigError, PeerLost, SoftsError, WireError
 from ..requirements import import_grpc
-from ..session.channels import open_channel
+from ..session.channels import certificate_problem, open_channel
 from .calls import AHEAD, Call, LeafCalls
 from .mailboxes import Mailboxes
 from .messages import (
@@ -68,6 +68,7 @@ class Leaf:
     ) -> None:
         self._grpc = import_grpc()
         self._address = address
+        self._credentials = options.client
         self._logger = logger
         self._envelope = Envelope(epoch.boot, epoch.number, rank)
         self._boxes = Mailboxes((0,), AHEAD, AHEAD + 2)
@@ -175,4 +176,6 @@ class Leaf:
             return ConfigError(f"rank 0 at {self._address} refuses this rank: {text}")
         if code == codes.FAILED_PRECONDITION:
             return PeerLost(f"rank 0 at {self._address} refuses this rank: {text}")
+        if self._root is None and (problem := certificate_problem(error, self._address, self._credentials)):
+            return ConfigError(f"no connection to {self.named(0)}: {problem}")
         return PeerLost(f"{self.named(0)} is lost: {text}")

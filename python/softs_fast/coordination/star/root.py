@@ -9,9 +9,11 @@ from concurrent import futures
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ...descriptors import raise_descriptor_limit
 from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
 from ..addresses import parse_address
 from ..requirements import import_grpc
+from ..server.door import door_options
 from ..server.guard import Denied, Guard
 from ..server.tls import server_credentials
 from .calls import AHEAD, Call, RankMetrics, RootCalls
@@ -77,10 +79,12 @@ class Root:
         self._is_closing = False
         self._boxes = Mailboxes(range(1, size), 0, AHEAD)
         self._calls = RootCalls(self._envelope, size, self._boxes, self, timeout_s)
+        raise_descriptor_limit()
         self._server: Any = self._grpc.server(
             _DaemonThreads(),
             options=[
                 *options.pings.server_options(),
+                *door_options(),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", options.piece_bytes + MAX_OVERHEAD_BYTES),
                 ("grpc.max_send_message_length", -1),

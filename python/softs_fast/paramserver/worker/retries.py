@@ -33,8 +33,8 @@ class Trouble(enum.Enum):
     FOREIGN = "a page of another server arrived"
     #: The server asks for a pause: 429 or 503.
     BUSY = "the server is busy"
-    #: TLS: the certificate is another one.
-    CERTIFICATE = "the certificate is another one"
+    #: TLS: the certificate is not accepted, or only one end speaks TLS.
+    CERTIFICATE = "the TLS of the server is not the one of the invite"
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import get_args
+from urllib.parse import urlsplit
 
 from ...errors import ConfigError, PeerLost, WireError
+from ...reach import Outage, tls_problem
 from ..wire import answers, signing
 from ..wire.answers import Code
 from ..wire.header import HEADER_BYTES, PROTOCOL
@@ -139,6 +141,7 @@ class Session:
         self._joining = threading.Lock()
         self._is_closed = threading.Event()
         self._instance = secrets.token_hex(signing.NONCE_BYTES)
+        self._outage = Outage(time.monotonic())
         self._random = random.Random(secrets.randbits(64))
 
     @property
@@ -211,7 +214,7 @@ class Session:
                 )
                 continue
             retries.answered()
-            self.traffic.trouble = ""
+            self._answered()
             if exchange.answered(answer, time.monotonic() - begin):
                 return
 
@@ -372,41 +375,54 @@ class Session:
                 continue
             if answer.status != HTTPStatus.OK:
                 raise refusal(answer, f"the server at {self.invite.url} does not let the worker join")
-            self.traffic.trouble = ""
+            self._answered()
             self.traffic.joins += 1
             joined = answer.record(JoinAnswer)
             session = signing.session_key(secret, job, nonce, bytes.fromhex(joined.nonce), joined.worker_id)
             return _Keys(joined, session)
 
     def _refuse_at_once(self, error: TransportError) -> None:
-        """Before the first join, a wrong secret or certificate is the invite's fault, which time does not mend."""
-        if self._keys is not None:
-            return
-        if error.trouble is Trouble.CERTIFICATE:
-            raise ConfigError(
-                f"the certificate of {self.invite.url} is not the one of the invite ({error}); ask for a new invite"
-            ) from None
-        if error.status == HTTPStatus.UNAUTHORIZED and (failure := _failure_of(error.body)) is not None:
+        """Before the first join, a wrong secret is the invite's fault, which time does not mend."""
+        failure = _failure_of(error.body) if error.status == HTTPStatus.UNAUTHORIZED else None
+        if self._keys is None and failure is not None:
             raise ConfigError(
                 f"the server at {self.invite.url} does not know the invite: {failure.message}; "
                 "ask for the line that it prints now"
             ) from None
 
+    def _answered(self) -> None:
+        self.traffic.trouble = ""
+        self._outage.connected()
+
     def _pause(self, retries: Retries, error: TransportError) -> None:
         """Wait as long as the machine says, and move to another URL if it says so."""
+        if error.trouble is Trouble.CUT and self._keys is None and (problem := self._plain_problem()):
+            error = TransportError(Trouble.CERTIFICATE, problem)
+        now, cause = time.monotonic(), f"{error.trouble.value}: {error}"
+        attempt = self._outage.failed(now, cause, is_refusal=error.trouble is Trouble.CERTIFICATE)
+        if attempt.is_last:
+            raise ConfigError(
+                f"the TLS of {self.invite.url} is not the one of the invite: {error}; ask for a new invite"
+            )
         self.traffic.failures += 1
         draw = self._random.random()
-        decision = retries.failed(
-            time.monotonic(), error.trouble, draw, asked_s=error.asked_s, detail=str(error)
-        )
+        decision = retries.failed(now, error.trouble, draw, asked_s=error.asked_s, detail=str(error))
         if isinstance(decision, GiveUp):
             raise PeerLost(decision.text)
         self.traffic.trouble = f"{error.trouble.value} ({error})"
-        _log.info("attempt %d: %s: %s", retries.n_failed, error.trouble.value, error)
+        level = logging.WARNING if attempt.is_warning else logging.INFO
+        _log.log(level, "no answer of %s, attempt %d: %s", self.invite.url, retries.n_failed, cause)
         if isinstance(decision, AskUrl) or self._options.url_file is not None:
             self._look_for_url(isinstance(decision, AskUrl))
         if self._is_closed.wait(decision.seconds):
             raise PeerLost("the session was closed")
+
+    def _plain_problem(self) -> str | None:
+        """Return why a server ends a connection without TLS, if it wants TLS."""
+        url = urlsplit(self.invite.url)
+        if url.scheme != "http" or url.hostname is None or self._options.proxy is not None:
+            return None
+        return tls_problem(url.hostname, url.port or 80)
 
     def _look_for_url(self, may_ask: bool) -> None:
         """Use the URL of the file, or ask a person for one."""

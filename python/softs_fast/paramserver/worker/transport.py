@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import http.client
-import ssl
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...errors import ConfigError
+from ...reach import refusal_of
 from ..requirements import import_urllib3
 from ..wire.invite import Invite
 from .retries import Trouble
@@ -188,23 +188,23 @@ class Transport:
                 decode_content=False,
             )
         except self._errors as error:
-            raise TransportError(self._trouble(error), _text(error)) from None
+            raise self._failure(error) from None
         return Response(raw, self._errors)
 
     def close(self) -> None:
         """Close all connections."""
         self._pools.clear()
 
-    def _trouble(self, error: Exception) -> Trouble:
+    def _failure(self, error: Exception) -> TransportError:
         exceptions = self._urllib3.exceptions
         if isinstance(error, exceptions.NameResolutionError):
-            return Trouble.NO_NAME
-        if isinstance(error, exceptions.SSLError) and (
-            isinstance(error.args[0] if error.args else None, ssl.SSLCertVerificationError)
-            or "ingerprint" in str(error)
-        ):
-            return Trouble.CERTIFICATE
-        return Trouble.CUT
+            return TransportError(Trouble.NO_NAME, _text(error))
+        if isinstance(error, exceptions.SSLError):
+            cause = error.args[0] if error.args else None
+            refusal = refusal_of(cause) if isinstance(cause, Exception) else None
+            if refusal is not None or "ingerprint" in str(error):
+                return TransportError(Trouble.CERTIFICATE, refusal or _text(error))
+        return TransportError(Trouble.CUT, _text(error))
 
 
 def foreign(response: Response, body: bytes) -> TransportError:

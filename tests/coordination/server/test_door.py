@@ -1,0 +1,66 @@
+"""Peers that prove nothing hold no connection for long, and leave descriptors for the coordinator itself."""
+
+from __future__ import annotations
+
+import queue
+import socket
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra grpc")
+pytest.importorskip("cryptography", reason="makes certificates")
+import grpc
+from certificates import Authority
+from own_coordinators import WATCHDOG_S, OwnCoordinators
+
+from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
+from softs_fast.coordination.pings import Pings
+from softs_fast.coordination.server import door
+from softs_fast.coordination.session.channels import open_channel
+
+
+def silent(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), WATCHDOG_S)
+
+
+def credentials(folder: Path) -> ServerCredentials:
+    cert, key = Authority(folder).issue("server", "coordinator")
+    return ServerCredentials(Path(cert), Path(key))
+
+
+def test_a_handshake_that_does_not_begin_ends(
+    own: OwnCoordinators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "_HANDSHAKE_S", 0.1)
+    with silent(own.serve(credentials(tmp_path))) as peer:
+        # gRPC itself waits two minutes.
+        assert peer.recv(1) == b""
+
+
+def test_a_connection_without_a_call_ends(own: OwnCoordinators, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_IDLE_S", 0.1)
+    states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
+    channel = open_channel(own.serve(), ClientCredentials(), Pings())
+    channel.subscribe(states.put, try_to_connect=True)
+    seen = []
+    while not seen or seen[-1] != grpc.ChannelConnectivity.IDLE or grpc.ChannelConnectivity.READY not in seen:
+        seen.append(states.get(timeout=WATCHDOG_S))
+    channel.close()
+
+
+def test_connections_leave_descriptors(
+    own: OwnCoordinators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "_HANDSHAKE_S", 2 * WATCHDOG_S)
+    monkeypatch.setattr(door.resource, "getrlimit", lambda _: (door._SPARE + 2, door._SPARE + 2))
+    address = own.serve(credentials(tmp_path))
+    peers = [silent(address) for _ in range(3)]
+    assert peers[2].recv(1) == b""
+    for peer in peers[:2]:
+        peer.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peer.recv(1)
+    for peer in peers:
+        peer.close()
