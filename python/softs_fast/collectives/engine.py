@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import json
+import os
 import socket
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -13,12 +18,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
+from softs_fast.collectives.bounded_store import BoundedStore
 from softs_fast.collectives.connections import Connections, open_sockets
-from softs_fast.collectives.rendezvous import Rendezvous
+from softs_fast.collectives.rendezvous import Rendezvous, TorchStore
 from softs_fast.collectives.strategy import ReduceOp
-from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.errors import ConfigError, ForkedError, PeerLost
 
 _PORT_BYTES = 2
+# Key of the reason why a group has ended, and its longest text.
+_REASON = "softs.reason"
+_MOST_REASON = 1000
+# A store that is lost itself must not delay the end of the group.
+_TELL_S = 1.0
 
 
 class Engine:
@@ -30,6 +41,9 @@ class Engine:
         group: a process group, or a backend without one, which has the same methods.
         device: where the group wants its tensors.
         connections: those of a group of gloo; they belong to the engine.
+
+    Attributes:
+        lost: Ranks that ended the group without a word, as far as this rank knows; empty while it works.
     """
 
     def __init__(self, group: Any, device: str, connections: Connections | None = None) -> None:
@@ -37,6 +51,10 @@ class Engine:
         self._connections = connections
         self._broken = ""
         self._store: dist.Store | None = None
+        self.lost: list[int] = []
+        self._pid = os.getpid()
+        _keep_in_forks()
+        _engines.add(self)
         self.device = device
         self.rank = int(group.rank())
         self.size = int(group.size())
@@ -51,7 +69,7 @@ class Engine:
         """Return the engine of a process group of gloo that is made now, with its connections. A collective call."""
         sockets = open_sockets()
         engine = cls(make_group(), "cpu")
-        engine._connections = Connections.since(sockets, engine.gather)
+        engine._connections = Connections.since(sockets, engine.gather, engine.size)
         return engine
 
     @classmethod
@@ -130,7 +148,7 @@ class Engine:
             # torch keeps no reference to a store that is written in Python.
             engine._store = store
             engine._group.barrier().wait()
-            engine._connections = Connections.since(sockets, engine.gather)
+            engine._connections = Connections.since(sockets, engine.gather, size)
             if answer_s is not None:
                 engine._connections.expect_answers(answer_s)
             if connect_s is not None:
@@ -146,6 +164,7 @@ class Engine:
         Raises:
             PeerLost: the group failed: a rank died, or was too late; or `give_up` was called.
         """
+        self._check_process()
         # Kept until the end of the call, whatever another thread does.
         group = self._usable
         try:
@@ -153,10 +172,8 @@ class Engine:
         except (ConfigError, PeerLost):
             raise
         except RuntimeError as error:
-            # Groups do not name the rank, but mostly its address. The cause that this rank gave comes first.
-            self.give_up(
-                self._broken or f"{name} among {self.size} ranks of the process group failed: {error}"
-            )
+            # The cause that this rank gave comes first.
+            self.give_up(self._broken or self._cause(name, error))
             raise PeerLost(self._broken) from error
         except BaseException as error:
             # The other ranks are in the middle of the call, and the next one of this rank must not meet it.
@@ -223,7 +240,10 @@ class Engine:
         With connections of its own the engine drops its group, which then writes to no tensor. A process group that was
         given is aborted; with gloo that ends no call.
         """
-        self._broken = self._broken or why
+        self._check_process()
+        if not self._broken:
+            self._broken = why
+            self._tell(why)
         if self._connections is not None:
             self._connections.shut_down()
             self._group = None
@@ -232,11 +252,64 @@ class Engine:
             self._group.abort()
 
     def close(self) -> None:
-        """Release the group; a second call does nothing. A process group that was given stays open."""
+        """Release the group; a second call does nothing. A process group that was given stays open.
+
+        In a fork this does nothing: the group is the parent's.
+        """
+        if self._is_forked:
+            return
         self._broken = self._broken or "the group is closed"
         self._group = None
         if self._connections is not None:
             self._connections.close()
+
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise ForkedError(
+                f"a process group of {self.size} ranks belongs to process {self._pid}, which made it, and this is a fork "
+                "of it: make a group in the process that uses it"
+            )
+
+    def _cause(self, name: str, error: RuntimeError) -> str:
+        """Return why a call failed: what a rank that gave up has told, or which ranks have ended."""
+        told = self._told()
+        if told:
+            return told
+        # Groups of torch do not name the rank, at most its address.
+        self.lost = [] if self._connections is None else self._connections.ended()
+        if not self.lost:
+            return f"{name} among {self.size} ranks of the process group failed: {error}"
+        ranks = ", ".join(map(str, self.lost))
+        return f"{name} among {self.size} ranks failed: rank {ranks} has ended, or closed its connection"
+
+    def _tell(self, why: str) -> None:
+        """Leave the reason in the store, for the ranks that find their connections shut down; the first one counts."""
+        if self._store is not None:
+            reason = json.dumps([self.rank, self.lost, why[:_MOST_REASON]]).encode()
+            with suppress(PeerLost):
+                BoundedStore(TorchStore(self._store), _TELL_S).set(_REASON, reason)
+
+    def _told(self) -> str:
+        """Return the reason that another rank has left, and take over which ranks it has lost; empty if there is none."""
+        if self._store is None:
+            return ""
+        try:
+            said = BoundedStore(TorchStore(self._store), _TELL_S).get(_REASON)
+            if said is None:
+                return ""
+            rank, lost, why = json.loads(said)
+            self.lost = [int(one) for one in lost]
+        except PeerLost:
+            # It is told nothing, either: that would take as long.
+            self._store = None
+            return ""
+        except (ValueError, TypeError):
+            return ""
+        return str(why) if self.lost else f"rank {rank} gave up: {why}"
 
     def _wait(self, work: Any) -> None:
         """Wait for the end of a call of the group."""
@@ -253,6 +326,21 @@ class Engine:
         if self._broken:
             raise PeerLost(self._broken)
         return group
+
+
+# Those of this process that live.
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@functools.cache
+def _keep_in_forks() -> None:
+    """Have forks never free a group: its end waits for threads, which a fork does not have."""
+
+    def keep() -> None:
+        for engine in list(_engines):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine._group))
+
+    os.register_at_fork(after_in_child=keep)
 
 
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta, host: str | None) -> Any:
