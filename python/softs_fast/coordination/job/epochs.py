@@ -119,7 +119,7 @@ def _end_of_missing(state: State) -> None:
         if worker is None or not state.is_member(worker):
             continue
         if worker.conn is None and state.now_s >= worker.back_until_s:
-            end(state, "gone", seat, f"{worker.name} is gone")
+            end(state, "gone", seat, f"{state.name_of(worker)} is gone")
 
 
 def _name_stalled(state: State) -> list[Worker]:

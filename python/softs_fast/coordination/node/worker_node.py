@@ -137,6 +137,9 @@ class WorkerNode:
 
         It waits until the others have ended their step, at most 10 seconds.
         """
+        self._close(leaves=True)
+
+    def _close(self, *, leaves: bool) -> None:
         if self._has_left:
             return
         self._has_left = True
@@ -144,11 +147,13 @@ class WorkerNode:
             signal.signal(signal.SIGTERM, self._before_sigterm)  # type: ignore[arg-type]
         link = self._link
         with link.changed:
-            if self._machine.phase not in ("away", "over"):
+            if leaves and self._machine.phase not in ("away", "over"):
                 link.do(self._machine.leave(self._link.leave_why or "done", at_once=True))
             end_s = time.monotonic() + _CLOSE_S
             while (
-                self._machine.phase in ("member", "building", "ending", "idle") and time.monotonic() < end_s
+                leaves
+                and self._machine.phase in ("member", "building", "ending", "idle")
+                and time.monotonic() < end_s
             ):
                 link.changed.wait(TICK_S)
             link.drop_engine("the worker has left")
@@ -159,15 +164,22 @@ class WorkerNode:
         """Start it."""
         try:
             return self.start()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave."""
-        self.close()
+        """Leave; after an error, tell it to the others, and end as a worker that was killed.
+
+        Its seat is kept for its restart then, and the epoch of the others is over at once.
+        """
+        is_failure = error is not None and not (isinstance(error, SystemExit) and not error.code)
+        if is_failure and self._link.leave_why is None:
+            assert error is not None
+            self._link.raised(error)
+        self._close(leaves=not is_failure or self._link.leave_why is not None)
 
     # --- What it knows ---
 
@@ -288,8 +300,7 @@ class WorkerNode:
             link.failed(str(error))
             return self._settle(step)
         except BaseException as error:
-            # The others must not wait for this worker.
-            link.failed(f"{type(error).__name__}: {error}")
+            link.raised(error)
             raise
         if not has_passed:
             # The fence came between the end of the barrier and its result.
@@ -298,7 +309,7 @@ class WorkerNode:
         try:
             self._apply()
         except BaseException as error:
-            link.failed(f"step {step.number} could not be applied: {type(error).__name__}: {error}")
+            link.raised(error, "the step could not be applied: ")
             raise
         link.end_call(actions)
         self._check_once()
@@ -390,8 +401,7 @@ class WorkerNode:
             link.failed(str(error))
             return
         except BaseException as error:
-            # The others must not wait for this worker.
-            link.failed(f"{type(error).__name__}: {error}")
+            link.raised(error)
             raise
         with link.changed:
             self._machine.prepared()
@@ -466,6 +476,7 @@ class Step:
         if error is not None and not (isinstance(error, PeerLost) and self._node._is_over(self.epoch)):
             # What the body has added up so far is no part of the step that is made again.
             self._node._state.drop_gradients()
+            self._node._link.raised(error)
             return False
         self.is_committed = self._node._commit(self)
         return True
