@@ -22,7 +22,8 @@ from softs_fast.collectives.bounded_store import BoundedStore
 from softs_fast.collectives.connections import Connections, open_sockets
 from softs_fast.collectives.rendezvous import Rendezvous, TorchStore
 from softs_fast.collectives.strategy import ReduceOp
-from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.forks import check_process
 
 _PORT_BYTES = 2
 # Key of the reason why a group has ended, and its longest text.
@@ -268,11 +269,7 @@ class Engine:
         return os.getpid() != self._pid
 
     def _check_process(self) -> None:
-        if self._is_forked:
-            raise ForkedError(
-                f"a process group of {self.size} ranks belongs to process {self._pid}, which made it, and this is a fork "
-                "of it: make a group in the process that uses it"
-            )
+        check_process(self._pid, f"a process group of {self.size} ranks")
 
     def _cause(self, name: str, error: RuntimeError) -> str:
         """Return why a call failed: what a rank that gave up has told, or which ranks have ended."""

@@ -223,6 +223,7 @@ class Membership:
                         raise
 
     def _next_epoch(self, end_s: float, why: str) -> Epoch:
+        self._session.check_process()
         with self._changed:
             if self._epoch is not None:
                 if self._fence is None:

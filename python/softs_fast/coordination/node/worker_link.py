@@ -103,6 +103,7 @@ class WorkerLink:
         Raises:
             PeerLost: no epoch in time, the worker leaves, or the coordinator has refused it.
         """
+        self.session.check_process()
         with self.changed:
             while self._build is None and self.machine.phase != "member":
                 self.raise_if_over()

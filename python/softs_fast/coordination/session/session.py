@@ -9,7 +9,8 @@ import threading
 import time
 from typing import Any, Protocol
 
-from ...errors import ForkedError, PeerLost, SoftsError
+from ...errors import PeerLost, SoftsError
+from ...forks import check_process
 from ..addresses import own_address, parse_address
 from ..credentials import ClientCredentials
 from ..job.messages import FromWorker, Hello, Refused, ToWorker
@@ -89,7 +90,7 @@ class Session:
         Raises:
             ForkedError: another process made the session.
         """
-        self._check()
+        self.check_process()
         self._thread.start()
 
     @property
@@ -110,7 +111,7 @@ class Session:
             WireError: a part of the message passes a limit.
             ForkedError: another process made the session.
         """
-        self._check()
+        self.check_process()
         data = encode_from_worker(message)
         with self._lock:
             if self._connection is not None:
@@ -125,7 +126,7 @@ class Session:
             WireError: the request or the answer passes a limit.
             ForkedError: another process made the session.
         """
-        self._check()
+        self.check_process()
         with self._lock:
             connection = self._connection
         if connection is None:
@@ -138,7 +139,7 @@ class Session:
         Raises:
             ForkedError: another process made the session.
         """
-        self._check()
+        self.check_process()
         self._closed.set()
         with self._lock:
             if self._connection is not None:
@@ -151,12 +152,9 @@ class Session:
                 self._connection.call.cancel()
         self._thread.join()
 
-    def _check(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedError(
-                f"session with the coordinator at {self._address} was made by process {self._pid}, and this is a fork of "
-                "it; make one in the process that uses it"
-            )
+    def check_process(self) -> None:
+        """Raise ForkedError if another process made the session."""
+        check_process(self._pid, f"the session with the coordinator at {self._address}")
 
     def _run(self) -> None:
         pause_s = 0.0
