@@ -58,7 +58,7 @@ def test_a_killed_rank_ends_the_calls_of_all(tmp_path: Path) -> None:
         os.kill(pids[1], signal.SIGKILL)
         for rank in (0, 2, 3):
             said = running.receive(rank)
-            assert said == "all_reduce among 4 ranks failed: rank 1 has ended, or closed its connection"
+            assert "all_reduce among 4 ranks failed: the connection to rank 1 is closed" in said
     finally:
         running.stop()
 
@@ -186,6 +186,18 @@ def test_only_connections_of_the_engine_are_shut_down() -> None:
                 assert other.recv(1) == b"x"
             connections.close()
             connections.close()
+
+
+def test_sockets_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found = open_sockets()
+        assert listener.fileno() in found.values()
+
+        def masked(path: str) -> list[str]:
+            raise FileNotFoundError(2, "not mounted", path)
+
+        monkeypatch.setattr(os, "listdir", masked)
+        assert open_sockets() == found
 
 
 def meets_in_a_store(say: Callable[[Any], None], rank: int, size: int, place: str) -> float:

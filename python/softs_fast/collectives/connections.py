@@ -10,26 +10,34 @@ from __future__ import annotations
 import os
 import select
 import socket
+import stat
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 import torch
 
 # Ports on which the engine of a rank may listen, at most; it has one for each network device.
 _MOST_PORTS = 4
+# Descriptors that are tried one by one without /proc: the kernel gives the lowest ones first.
+_MOST_TRIED = 4096
 # Other sockets that threads of a rank may open while its engine is made.
 _MOST_OTHERS = 8
 
 
 def open_sockets() -> dict[int, int]:
     """Return the descriptors of the sockets of this process, by inode."""
+    numbers: Iterable[int]
+    try:
+        numbers = map(int, os.listdir("/proc/self/fd"))
+    except OSError:  # it is masked, or not mounted
+        numbers = range(_MOST_TRIED)
     found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError, ValueError):
-            link = os.readlink(f"/proc/self/fd/{name}")
-            if link.startswith("socket:["):
-                found[int(link[len("socket:[") : -1])] = int(name)
+    for number in numbers:
+        with suppress(OSError):
+            status = os.fstat(number)
+            if stat.S_ISSOCK(status.st_mode):
+                found[status.st_ino] = number
     return found
 
 

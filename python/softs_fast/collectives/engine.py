@@ -52,6 +52,7 @@ class Engine:
         self._connections = connections
         self._broken = ""
         self._store: dist.Store | None = None
+        self._tells = True
         self.lost: list[int] = []
         self._pid = os.getpid()
         _keep_in_forks()
@@ -273,19 +274,21 @@ class Engine:
 
     def _cause(self, name: str, error: RuntimeError) -> str:
         """Return why a call failed: what a rank that gave up has told, or which ranks have ended."""
+        # Groups of torch do not name the rank, at most its address. Each rank that gave up has told why before it shut its
+        # connections down, so those that are closed now without a word are lost.
+        ended = [] if self._connections is None else self._connections.ended()
         told = self._told()
         if told:
             return told
-        # Groups of torch do not name the rank, at most its address.
-        self.lost = [] if self._connections is None else self._connections.ended()
-        if not self.lost:
+        self.lost = ended
+        if not ended:
             return f"{name} among {self.size} ranks of the process group failed: {error}"
-        ranks = ", ".join(map(str, self.lost))
-        return f"{name} among {self.size} ranks failed: rank {ranks} has ended, or closed its connection"
+        ranks = ", ".join(map(str, ended))
+        return f"{name} among {self.size} ranks failed: the connection to rank {ranks} is closed; its process may have ended"
 
     def _tell(self, why: str) -> None:
-        """Leave the reason in the store, for the ranks that find their connections shut down; the first one counts."""
-        if self._store is not None:
+        """Leave the reason in the store, for the ranks that find their connections shut down."""
+        if self._store is not None and self._tells:
             reason = json.dumps([self.rank, self.lost, why[:_MOST_REASON]]).encode()
             with suppress(PeerLost):
                 BoundedStore(TorchStore(self._store), _TELL_S).set(_REASON, reason)
@@ -302,10 +305,11 @@ class Engine:
             self.lost = [int(one) for one in lost]
         except PeerLost:
             # It is told nothing, either: that would take as long.
-            self._store = None
+            self._tells = False
             return ""
         except (ValueError, TypeError):
             return ""
+        self._tells = False
         return str(why) if self.lost else f"rank {rank} gave up: {why}"
 
     def _wait(self, work: Any) -> None:
