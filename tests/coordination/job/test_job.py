@@ -61,12 +61,16 @@ def test_survivors_of_any_number_go_on_at_once() -> None:
 
 def test_a_step_that_one_survivor_has_not_reduced_is_dropped() -> None:
     job = open_job("a", "b", "c", min_size=2, max_size=3, away_s=None)
+    assert job.log[-1] == "epoch 1 is open: 3 members, step 0, a start, with the weights of rank 0"
     job.gone("b")
     job.wait(0.06)
     job.ready("a", 6, in_doubt=True)
     job.ready("c", 6)
     table = job.last("a", Table)
     assert (table.resume_step, table.roll, table.survivors) == (6, "back", (0, 1))
+    assert job.log[-1] == (
+        "epoch 2 is open: 2 members, step 6, 2 have its weights, step 7 is dropped and made again"
+    )
 
 
 def test_a_member_that_is_connected_and_not_ready_is_waited_for_during_the_window() -> None:
