@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
 import socket
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -18,19 +17,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
-from softs_fast.collectives.bounded_store import BoundedStore
 from softs_fast.collectives.connections import Connections, open_sockets
-from softs_fast.collectives.rendezvous import Rendezvous, TorchStore
+from softs_fast.collectives.reasons import Reasons
+from softs_fast.collectives.rendezvous import Rendezvous
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.forks import check_process
 
 _PORT_BYTES = 2
-# Key of the reason why a group has ended, and its longest text.
-_REASON = "softs.reason"
-_MOST_REASON = 1000
-# A store that is lost itself must not delay the end of the group.
-_TELL_S = 1.0
 
 
 class Engine:
@@ -51,8 +45,8 @@ class Engine:
         self._group: Any = group
         self._connections = connections
         self._broken = ""
-        self._store: dist.Store | None = None
-        self._tells = True
+        # It also keeps the store: torch has no reference to one that is written in Python.
+        self._reasons: Reasons | None = None
         self.lost: list[int] = []
         self._pid = os.getpid()
         _keep_in_forks()
@@ -147,8 +141,7 @@ class Engine:
             sockets = open_sockets()
             connect = timedelta(seconds=timeout_s if connect_s is None else connect_s)
             engine = cls(_gloo(store, rank, size, connect, host), "cpu")
-            # torch keeps no reference to a store that is written in Python.
-            engine._store = store
+            engine._reasons = Reasons(store)
             engine._group.barrier().wait()
             engine._connections = Connections.since(sockets, engine.gather, size)
             if answer_s is not None:
@@ -245,7 +238,8 @@ class Engine:
         self._check_process()
         if not self._broken:
             self._broken = why
-            self._tell(why)
+            if self._reasons is not None:
+                self._reasons.tell(self.rank, self.lost, why)
         if self._connections is not None:
             self._connections.shut_down()
             self._group = None
@@ -277,40 +271,15 @@ class Engine:
         # Groups of torch do not name the rank, at most its address. Each rank that gave up has told why before it shut its
         # connections down, so those that are closed now without a word are lost.
         ended = [] if self._connections is None else self._connections.ended()
-        told = self._told()
-        if told:
-            return told
+        told = None if self._reasons is None else self._reasons.told()
+        if told is not None:
+            rank, self.lost, why = told
+            return why if self.lost else f"rank {rank} gave up: {why}"
         self.lost = ended
         if not ended:
             return f"{name} among {self.size} ranks of the process group failed: {error}"
         ranks = ", ".join(map(str, ended))
         return f"{name} among {self.size} ranks failed: the connection to rank {ranks} is closed; its process may have ended"
-
-    def _tell(self, why: str) -> None:
-        """Leave the reason in the store, for the ranks that find their connections shut down."""
-        if self._store is not None and self._tells:
-            reason = json.dumps([self.rank, self.lost, why[:_MOST_REASON]]).encode()
-            with suppress(PeerLost):
-                BoundedStore(TorchStore(self._store), _TELL_S).set(_REASON, reason)
-
-    def _told(self) -> str:
-        """Return the reason that another rank has left, and take over which ranks it has lost; empty if there is none."""
-        if self._store is None:
-            return ""
-        try:
-            said = BoundedStore(TorchStore(self._store), _TELL_S).get(_REASON)
-            if said is None:
-                return ""
-            rank, lost, why = json.loads(said)
-            self.lost = [int(one) for one in lost]
-        except PeerLost:
-            # It is told nothing, either: that would take as long.
-            self._tells = False
-            return ""
-        except (ValueError, TypeError):
-            return ""
-        self._tells = False
-        return str(why) if self.lost else f"rank {rank} gave up: {why}"
 
     def _wait(self, work: Any) -> None:
         """Wait for the end of a call of the group."""

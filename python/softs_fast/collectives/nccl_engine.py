@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from softs_fast.collectives.engine import Engine
+from softs_fast.collectives.reasons import Reasons
 from softs_fast.errors import ConfigError, PeerLost
 
 _DEVICE = "cuda"
@@ -51,8 +52,7 @@ class NcclEngine(Engine):
         make: Any = dist.ProcessGroupNCCL
         try:
             engine = cls(make(store, rank, size, timedelta(seconds=timeout_s)), timeout_s)
-            # torch keeps no reference to a store that is written in Python.
-            engine._store = store
+            engine._reasons = Reasons(store)
             # Communicators are made by the first call.
             engine.gather(torch.zeros(1, dtype=torch.float32, device="cpu"))
         except RuntimeError as error:

@@ -141,6 +141,18 @@ def test_a_step_that_cannot_be_applied_is_a_fault_and_the_weights_are_copied(
     assert worker.step()
 
 
+def test_a_checkpoint_of_a_worker_that_has_raised_does_not_count(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is what many programs write when they have caught an error: without a word they would believe in it."""
+    worker.fails_in = "apply"
+    with pytest.raises(FloatingPointError):
+        worker.step()
+    with worker.node.checkpoint("/ckpt"):
+        pass
+    assert "checkpoint /ckpt of step 0 does not count: this worker is in no epoch" in caplog.text
+
+
 def test_weights_that_were_lost_are_never_a_source(worker: Worker) -> None:
     worker.fails_in = "apply"
     with pytest.raises(FloatingPointError):

@@ -264,7 +264,12 @@ class WorkerNode:
             epoch, step, store, table = self.epoch, self.committed, link.store, self._machine.table
             link.do(self._machine.begin_checkpoint(path))
         yield
-        if store is None or table is None or not record_part(path, step, store, table, link.logger):
+        if store is None or table is None:
+            link.logger.warning(
+                "checkpoint %s of step %d does not count: this worker is in no epoch", path, step
+            )
+            return
+        if not record_part(path, step, store, table, link.logger):
             return
         with link.changed:
             link.do(self._machine.end_checkpoint(epoch, step, path))
