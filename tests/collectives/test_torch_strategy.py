@@ -176,10 +176,10 @@ def test_only_connections_of_the_engine_are_shut_down() -> None:
             connections = Connections.since(before, lambda own: [own, torch.tensor([port])], 2)
             assert connections.ended() == []
             with listener.accept()[0] as peer:
-                peer.sendall(b"what nobody has read yet")
+                peer.sendall(b"what was not read yet")
             assert connections.ended() == [1], "the rank that listens there"
             connections.shut_down()
-            assert mine.recv(64) == b"what nobody has read yet"
+            assert mine.recv(64) == b"what was not read yet"
             assert mine.recv(1) == b""
             with stranger.accept()[0] as accepted:
                 accepted.sendall(b"x")

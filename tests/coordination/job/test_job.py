@@ -114,7 +114,7 @@ def test_a_call_that_names_no_rank_is_put_down_to_the_worker_that_is_gone() -> N
     )
     job = open_job("a", "b")
     job.say("a", Fault(1, 5, None, "connection closed by peer"))
-    assert job.last("b", Fence).culprit_seat is None, "nobody knows"
+    assert job.last("b", Fence).culprit_seat is None, "it is not known"
 
 
 def test_the_first_cause_is_kept() -> None:

@@ -153,6 +153,26 @@ def test_a_checkpoint_of_a_worker_that_has_raised_does_not_count(
     assert "checkpoint /ckpt of step 0 does not count: this worker is in no epoch" in caplog.text
 
 
+def test_a_worker_that_leaves_after_its_own_error_says_that_it_has_no_engine(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its `close`, and the others, would wait for it."""
+    worker.fails_in = "apply"
+    with pytest.raises(FloatingPointError):
+        worker.step()
+    worker._listener.hello()
+    said: list[Any] = []
+
+    def send(message: Any) -> None:
+        said.append(type(message))
+        if isinstance(message, m.Ready):
+            worker._listener.received(m.Refused("ended", "seat 0 has left the job"))
+
+    monkeypatch.setattr(worker._link.session, "send", send)
+    worker.node.close()
+    assert said == [m.Leave, m.Ready]
+
+
 def test_weights_that_were_lost_are_never_a_source(worker: Worker) -> None:
     worker.fails_in = "apply"
     with pytest.raises(FloatingPointError):
