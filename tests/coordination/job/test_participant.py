@@ -119,6 +119,7 @@ def test_a_planned_fence_waits_for_the_end_of_a_step_that_all_know() -> None:
     worker.begin()
     worker.reduced()
     assert worker.passed(is_last=True) == [EndEngine(fence(planned=True))]
+    assert not worker.awaits_fence, "the coordinator has said why"
     assert worker.state == WorkerState(7, 1, 2)
     assert worker.ended() == [Say(Ready(WorkerState(7, 1, 2), 7, 1))]
     assert not worker.wants_end

@@ -104,7 +104,7 @@ class Participant:
         self.phase: Phase = "away"
         self.table: Table | None = None
         self.rank: int | None = None
-        # How the coordinator has ended the epoch of the table; None if it has not said so.
+        # How the epoch of the table has ended in the words of the coordinator; None if it has not said so.
         self.over: Fence | None = None
         self.seat: int | None = None
         # Of the epoch, once it is to end after this step.
@@ -309,7 +309,8 @@ class Participant:
         # Without a fence of its own it has learned of the end in the barrier, or has asked for it.
         text = "a member has asked for the end of the epoch"
         unheard = Fence(self.table.boot, self.table.epoch, "left", None, text, planned=True)
-        return [EndEngine(self._planned or unheard)]
+        self.over = self._planned or unheard
+        return [EndEngine(self.over)]
 
     def _refused(self, refused: Refused) -> list[Action]:
         has_engine = self.phase in ("building", "member")
