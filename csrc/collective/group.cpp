@@ -259,7 +259,7 @@ std::string Group::notice_of(int rank) const {
 
 void Group::give_up_on(std::uint64_t ranks, const std::string& why) {
     lost_ |= ranks;
-    broken_ = why + "; the group of " + std::to_string(size()) + " is broken, rebuild() makes one of the remaining ranks";
+    broken_ = why + "; the group of " + std::to_string(size()) + " is broken";
     announce_end(State::gave_up, why);
     throw Error(Failure::peer_lost, broken_);
 }

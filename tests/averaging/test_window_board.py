@@ -18,7 +18,7 @@ import ranks
 import torch
 import torch.distributed as dist
 
-from softs_fast.averaging import Donation, Refused, Rules, Schedule, SelectiveAveraging, window_board
+from softs_fast.averaging import Donation, Refused, Rules, Schedule, SelectiveAveraging, meeting, window_board
 from softs_fast.averaging.meeting import meet_at
 from softs_fast.averaging.window_board import WindowBoard, WindowFetch
 from softs_fast.errors import ConfigError, ForkedError
@@ -27,6 +27,19 @@ from softs_fast.snapshots import Fetched
 
 def weights(value: float, n: int = 3) -> dict[str, torch.Tensor]:
     return {"w": torch.full((n,), value), "seen": torch.tensor(int(value) if math.isfinite(value) else 0)}
+
+
+def test_a_rank_with_a_masked_proc_counts_as_a_host_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert meeting.host_id() == meeting.host_id()
+
+    def masked(*args: object) -> str:
+        raise PermissionError(13, "masked")
+
+    monkeypatch.setattr(os, "readlink", masked)
+    assert meeting.host_id() != meeting.host_id()
+    assert "counts as a host of its own" in caplog.text
 
 
 @pytest.fixture

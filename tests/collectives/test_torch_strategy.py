@@ -51,13 +51,14 @@ def reduces_until_lost(say: Callable[[Any], None], rank: int, size: int, folder:
 
 
 def test_a_killed_rank_ends_the_calls_of_all(tmp_path: Path) -> None:
-    """gloo itself tells only its neighbours in the ring."""
+    """gloo itself tells only its neighbours in the ring, and names an address and no rank."""
     running = ranks.start(reduces_until_lost, SIZE, str(tmp_path))
     try:
         pids = [running.receive(rank) for rank in range(SIZE)]
         os.kill(pids[1], signal.SIGKILL)
         for rank in (0, 2, 3):
-            assert "all_reduce among 4 ranks of the process group failed" in running.receive(rank)
+            said = running.receive(rank)
+            assert "all_reduce among 4 ranks failed: the connection to rank 1 is closed" in said
     finally:
         running.stop()
 
@@ -77,7 +78,7 @@ def test_a_rank_that_gives_up_ends_the_calls_that_wait_for_it(tmp_path: Path) ->
     try:
         texts = [running.receive(rank) for rank in range(SIZE)]
         assert texts[1] == "out of data"
-        assert all("failed" in texts[rank] for rank in (0, 2, 3))
+        assert {texts[rank] for rank in (0, 2, 3)} == {"rank 1 gave up: out of data"}
     finally:
         running.stop()
 
@@ -172,14 +173,31 @@ def test_only_connections_of_the_engine_are_shut_down() -> None:
             socket.create_connection(("127.0.0.1", port)) as mine,
             socket.create_connection(stranger.getsockname()) as other,
         ):
-            connections = Connections.since(before, lambda own: [own, torch.tensor([port])])
+            connections = Connections.since(before, lambda own: [own, torch.tensor([port])], 2)
+            assert connections.ended() == []
+            with listener.accept()[0] as peer:
+                peer.sendall(b"what was not read yet")
+            assert connections.ended() == [1], "the rank that listens there"
             connections.shut_down()
+            assert mine.recv(64) == b"what was not read yet"
             assert mine.recv(1) == b""
             with stranger.accept()[0] as accepted:
                 accepted.sendall(b"x")
                 assert other.recv(1) == b"x"
             connections.close()
             connections.close()
+
+
+def test_sockets_are_found_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found = open_sockets()
+        assert listener.fileno() in found.values()
+
+        def masked(path: str) -> list[str]:
+            raise FileNotFoundError(2, "not mounted", path)
+
+        monkeypatch.setattr(os, "listdir", masked)
+        assert open_sockets() == found
 
 
 def meets_in_a_store(say: Callable[[Any], None], rank: int, size: int, place: str) -> float:

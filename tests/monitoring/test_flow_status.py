@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from softs_fast import _core
 from softs_fast.errors import ConfigError
-from softs_fast.monitoring.flow_status import FlowView, flow_folder, flows
+from softs_fast.monitoring.flow_status import FlowView, flow_folder, flows, socket_name
 
 STATUS: dict[str, Any] = {
     "name": "ppo:make_flow",
@@ -69,7 +69,7 @@ def test_there_may_be_no_flow(folder: Path) -> None:
 
 
 def test_a_flow_says_what_it_does(folder: Path) -> None:
-    with answering(folder / f"{os.getpid()}-0", json.dumps(STATUS).encode()):
+    with answering(folder / socket_name(0), json.dumps(STATUS).encode()):
         (seen,) = flows()
     assert (seen.name, seen.pid, seen.steps, seen.rows, seen.age) == ("ppo:make_flow", 4711, 3, 64, 1)
     assert (seen.doing, seen.doing_s, seen.error) == ("waits for workers", 0.25, "")
@@ -82,7 +82,7 @@ def test_a_flow_says_what_it_does(folder: Path) -> None:
     [b"", b"{", b"[]", b"{}", json.dumps(STATUS | {"steps": "many"}).encode(), b"x" * ((1 << 20) + 2)],
 )
 def test_what_is_no_status_is_an_error_in_words(folder: Path, answer: bytes) -> None:
-    path = folder / "77-0"
+    path = folder / "77-5-0"
     path.parent.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -105,21 +105,19 @@ def test_what_is_no_status_is_an_error_in_words(folder: Path, answer: bytes) -> 
 
 
 def test_a_socket_that_was_left_behind_is_removed(folder: Path) -> None:
-    with answering(folder / "77-0"):
+    with answering(folder / "77-5-0"):
         pass  # the process has ended without a word
-    with answering(folder / "78-0", json.dumps(STATUS).encode()):
+    with answering(folder / "78-5-0", json.dumps(STATUS).encode()):
         assert [one.pid for one in flows()] == [4711]
-        assert [path.name for path in folder.iterdir()] == ["78-0"]
+        assert [path.name for path in folder.iterdir()] == ["78-5-0"]
 
 
 def test_a_process_that_has_ended_is_not_waited_for_though_a_fork_holds_its_socket(folder: Path) -> None:
-    child = os.fork()
-    if not child:
-        os._exit(0)
-    os.waitpid(child, 0)
+    """Another process may have its number by now."""
+    pid, start, _ = _core.this_process()
     folder.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(folder / f"{child}-0"))
+        listener.bind(str(folder / f"{pid}-{start - 1}-0"))
         listener.listen()
         assert flows(timeout_s=0.05) == ()
         assert not list(folder.iterdir())
@@ -127,7 +125,7 @@ def test_a_process_that_has_ended_is_not_waited_for_though_a_fork_holds_its_sock
 
 def test_a_flow_that_holds_the_gil_is_listed_with_that(folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    path = folder / f"{os.getpid()}-0"
+    path = folder / socket_name(0)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -138,7 +136,7 @@ def test_a_flow_that_holds_the_gil_is_listed_with_that(folder: Path) -> None:
 
 def test_other_files_are_left_alone(folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    names = {"new-77-0", "notes", "77-x", "-1"}
+    names = {"new-77-5-0", "notes", "77-5-x", "77-0", "-1"}
     for name in names:
         (folder / name).write_text("")
     assert flows() == ()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -206,6 +207,38 @@ def test_a_place_that_cannot_be_reached_keeps_the_known(caplog: pytest.LogCaptur
         store.fails = True
         assert ranks_of(members) == [1]
         assert "cannot look for members: connection was likely closed" in caplog.text
+
+
+class Stopped(dist.HashStore):
+    """A store with a server that is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+
+    def add(self, *args: Any) -> int:
+        assert self.answers.wait(30)
+        count: int = super().add(*args)
+        return count
+
+
+def test_no_call_waits_for_a_store_that_is_asked_beside(eventually: Callable[..., None]) -> None:
+    """Neither the join nor a look: a call that waited would never end here."""
+    store = Stopped()
+    with (
+        Window(LAYOUT) as window,
+        Window(LAYOUT) as other,
+        Members(store, window, rank=0, beside=True) as members,
+        Members(store, other, rank=1, beside=True) as others,
+    ):
+        assert [ranks_of(members), ranks_of(others)] == [[], []]
+        store.answers.set()
+        eventually(lambda: ranks_of(members) == [1] and ranks_of(others) == [0], "both are known")
+        store.answers.clear()
+        assert [ranks_of(members) for _ in range(3)] == [[1]] * 3
+        other.close()
+        assert ranks_of(members) == [], "for that no store is asked"
+        store.answers.set()
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:

@@ -44,8 +44,22 @@ def bits(tensor: Tensor) -> bytes:
     return bytes(tensor.contiguous().view(-1).view(torch.uint8).tolist()) if tensor.numel() else b""
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "snapshots.md"
+
+
 def maps_of(needle: str) -> list[list[str]]:
     return [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if needle in line]
+
+
+def test_the_page_names_the_magic_numbers_of_a_segment() -> None:
+    rows = [line.split("|") for line in PAGE.read_text().splitlines() if "| magic |" in line]
+    with Window(SnapshotLayout.of(model())) as window:
+        address = window.address
+        with Path(f"/proc/{address['pid']}/fd/{address['fd']}").open("rb") as file:
+            for _, offset, _, _, value, _ in rows:
+                file.seek(int(offset))
+                assert file.read(8).decode() == value.split("`")[1]
+    assert len(rows) == 2
 
 
 def test_what_is_published_is_read_to_the_bit() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,8 @@ from softs_fast.snapshots import Members, Window
 if TYPE_CHECKING:
     from torch.distributed import Store
 
+_log = logging.getLogger(__name__)
+
 # From one look for messages of other hosts to the next one, where the caller does not say it.
 POLL_INTERVAL_S = 0.01
 # The group's own time-out counts for the all-gather.
@@ -34,7 +38,7 @@ def meet_at(place: Store | str | Path, rank: int, shard: str = "") -> WindowBoar
     """Return the board of a rank at a place, which ranks join and leave at any time.
 
     Args:
-        place: A folder of this host, or a store.
+        place: A folder of this host, or a store, which is asked in a thread: no call waits for it.
         rank: This rank's number.
         shard: Place of this process among those that have the shards of one model; each meets its like. "" without
             shards.
@@ -42,9 +46,9 @@ def meet_at(place: Store | str | Path, rank: int, shard: str = "") -> WindowBoar
     name = f"averaging.shard.{shard}" if shard else "averaging"
 
     def join(window: Window, line: Window) -> tuple[Members, Members]:
-        # Reports first: a rank that shows weights without reports would be waited for.
-        reporters = Members(place, line, rank=rank, name=f"{name}.reports")
-        return Members(place, window, rank=rank, name=name), reporters
+        # Reports first: a rank that shows weights without reports would be waited for. In a store it may be, for a look.
+        reporters = Members(place, line, rank=rank, name=f"{name}.reports", beside=True)
+        return Members(place, window, rank=rank, name=name, beside=True), reporters
 
     return WindowBoard(rank, join)
 
@@ -112,6 +116,13 @@ def own_rank(rank: int | None) -> int:
 
 
 def host_id() -> str:
-    """Return what processes have in common that can open each other's windows."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}"
+    """Return what processes have in common that can open each other's windows.
+
+    Where parts of /proc are masked, no other process can: a text of this process alone, so that it sends messages.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}"
+    except OSError as error:
+        _log.warning("this rank counts as a host of its own: %s", error)
+        return secrets.token_hex(16)

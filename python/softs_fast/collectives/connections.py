@@ -8,25 +8,36 @@ keeps duplicates of the engine's connections.
 from __future__ import annotations
 
 import os
+import select
 import socket
+import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 import torch
 
 # Ports on which the engine of a rank may listen, at most; it has one for each network device.
 _MOST_PORTS = 4
+# Descriptors that are tried one by one without /proc: the kernel gives the lowest ones first.
+_MOST_TRIED = 4096
+# Other sockets that threads of a rank may open while its engine is made.
+_MOST_OTHERS = 8
 
 
 def open_sockets() -> dict[int, int]:
     """Return the descriptors of the sockets of this process, by inode."""
+    numbers: Iterable[int]
+    try:
+        numbers = map(int, os.listdir("/proc/self/fd"))
+    except OSError:  # it is masked, or not mounted
+        numbers = range(_MOST_TRIED)
     found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError, ValueError):
-            link = os.readlink(f"/proc/self/fd/{name}")
-            if link.startswith("socket:["):
-                found[int(link[len("socket:[") : -1])] = int(name)
+    for number in numbers:
+        with suppress(OSError):
+            status = os.fstat(number)
+            if stat.S_ISSOCK(status.st_mode):
+                found[status.st_ino] = number
     return found
 
 
@@ -34,17 +45,20 @@ class Connections:
     """Duplicates of the connections of an engine, so that a descriptor that is used again is never mistaken for one.
 
     Its own descriptors keep the connections open: `close` must follow the end of the engine.
+
+    Args:
+        peers: Rank at the other end of each descriptor; None if that is not known.
     """
 
-    def __init__(self, descriptors: list[int]) -> None:
-        self._descriptors = descriptors
+    def __init__(self, peers: Mapping[int, int | None]) -> None:
+        self._peers = dict(peers)
         self._pid = os.getpid()
         # A call that fails in one thread may meet a `give_up` in another.
         self._lock = threading.Lock()
 
     @classmethod
     def since(
-        cls, before: dict[int, int], gather: Callable[[torch.Tensor], list[torch.Tensor]]
+        cls, before: dict[int, int], gather: Callable[[torch.Tensor], list[torch.Tensor]], size: int
     ) -> Connections:
         """Find the connections of the engine that has been made since. A collective call.
 
@@ -54,6 +68,7 @@ class Connections:
         Args:
             before: `open_sockets` before the engine was made.
             gather: returns the tensors of all ranks, by the engine.
+            size: Number of ranks.
         """
         connected: list[tuple[int, int, int]] = []
         own_ports: list[int] = []
@@ -69,16 +84,30 @@ class Connections:
                 os.close(copy)
                 if ports is not None:
                     own_ports.append(ports[0])
-        row = (own_ports + [0] * _MOST_PORTS)[:_MOST_PORTS]
-        every = gather(torch.tensor(row, dtype=torch.int64, device="cpu"))
-        theirs = {int(port) for ports in every for port in ports} - {0}
-        mine = []
+        begun = [own for _, own, _ in connected if own not in own_ports]
+        row = _padded(own_ports, _MOST_PORTS) + _padded(begun, size + _MOST_OTHERS)
+        every = [ports.tolist() for ports in gather(torch.tensor(row, dtype=torch.int64, device="cpu"))]
+        mine: dict[int, int | None] = {}
         for copy, own_port, peer_port in connected:
-            if own_port in own_ports or peer_port in theirs:
-                mine.append(copy)
+            is_accepted = own_port in own_ports
+            ends = [ports[_MOST_PORTS:] if is_accepted else ports[:_MOST_PORTS] for ports in every]
+            # Ranks of different hosts may have the same number of a port.
+            peers = [rank for rank, ports in enumerate(ends) if peer_port in ports]
+            if is_accepted or peers:
+                mine[copy] = peers[0] if len(peers) == 1 else None
             else:
                 os.close(copy)
         return cls(mine)
+
+    def ended(self) -> list[int]:
+        """Return the ranks that have closed their connection, as the end of a process does, or have shut it down."""
+        poll = select.poll()
+        with self._lock:
+            peers = dict(self._peers)
+            for descriptor in peers:
+                poll.register(descriptor, select.POLLRDHUP)
+            found = {peers[descriptor] for descriptor, _ in poll.poll(0)}
+        return sorted(rank for rank in found if rank is not None)
 
     def expect_answers(self, within_s: float) -> None:
         """Have calls fail if the machine of a peer does not answer any more: its kernel acknowledges nothing.
@@ -90,7 +119,7 @@ class Connections:
             within_s: what was sent is to be acknowledged within this; a connection on which nothing is sent is probed.
         """
         probe_s = max(1, int(within_s / 2))
-        for descriptor in self._descriptors:
+        for descriptor in self._peers:
             with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(within_s * 1000))
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_s)
@@ -105,18 +134,22 @@ class Connections:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            for descriptor in self._descriptors:
+            for descriptor in self._peers:
                 with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Release the descriptors. Idempotent."""
         with self._lock:
-            while self._descriptors:
-                os.close(self._descriptors.pop())
+            while self._peers:
+                os.close(self._peers.popitem()[0])
 
     def __del__(self) -> None:
         self.close()
+
+
+def _padded(ports: list[int], n: int) -> list[int]:
+    return (ports + [0] * n)[:n]
 
 
 def _ports(descriptor: int) -> tuple[int, int] | None:

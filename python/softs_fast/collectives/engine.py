@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import os
 import socket
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,9 +18,11 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
 from softs_fast.collectives.connections import Connections, open_sockets
+from softs_fast.collectives.reasons import Reasons
 from softs_fast.collectives.rendezvous import Rendezvous
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.forks import check_process
 
 _PORT_BYTES = 2
 
@@ -30,13 +36,21 @@ class Engine:
         group: a process group, or a backend without one, which has the same methods.
         device: where the group wants its tensors.
         connections: those of a group of gloo; they belong to the engine.
+
+    Attributes:
+        lost: Ranks that ended the group without a word, as far as this rank knows; empty while it works.
     """
 
     def __init__(self, group: Any, device: str, connections: Connections | None = None) -> None:
         self._group: Any = group
         self._connections = connections
         self._broken = ""
-        self._store: dist.Store | None = None
+        # It also keeps the store: torch has no reference to one that is written in Python.
+        self._reasons: Reasons | None = None
+        self.lost: list[int] = []
+        self._pid = os.getpid()
+        _keep_in_forks()
+        _engines.add(self)
         self.device = device
         self.rank = int(group.rank())
         self.size = int(group.size())
@@ -51,7 +65,7 @@ class Engine:
         """Return the engine of a process group of gloo that is made now, with its connections. A collective call."""
         sockets = open_sockets()
         engine = cls(make_group(), "cpu")
-        engine._connections = Connections.since(sockets, engine.gather)
+        engine._connections = Connections.since(sockets, engine.gather, engine.size)
         return engine
 
     @classmethod
@@ -127,10 +141,9 @@ class Engine:
             sockets = open_sockets()
             connect = timedelta(seconds=timeout_s if connect_s is None else connect_s)
             engine = cls(_gloo(store, rank, size, connect, host), "cpu")
-            # torch keeps no reference to a store that is written in Python.
-            engine._store = store
+            engine._reasons = Reasons(store)
             engine._group.barrier().wait()
-            engine._connections = Connections.since(sockets, engine.gather)
+            engine._connections = Connections.since(sockets, engine.gather, size)
             if answer_s is not None:
                 engine._connections.expect_answers(answer_s)
             if connect_s is not None:
@@ -146,6 +159,7 @@ class Engine:
         Raises:
             PeerLost: the group failed: a rank died, or was too late; or `give_up` was called.
         """
+        self._check_process()
         # Kept until the end of the call, whatever another thread does.
         group = self._usable
         try:
@@ -153,10 +167,8 @@ class Engine:
         except (ConfigError, PeerLost):
             raise
         except RuntimeError as error:
-            # Groups do not name the rank, but mostly its address. The cause that this rank gave comes first.
-            self.give_up(
-                self._broken or f"{name} among {self.size} ranks of the process group failed: {error}"
-            )
+            # The cause that this rank gave comes first.
+            self.give_up(self._broken or self._cause(name, error))
             raise PeerLost(self._broken) from error
         except BaseException as error:
             # The other ranks are in the middle of the call, and the next one of this rank must not meet it.
@@ -223,7 +235,11 @@ class Engine:
         With connections of its own the engine drops its group, which then writes to no tensor. A process group that was
         given is aborted; with gloo that ends no call.
         """
-        self._broken = self._broken or why
+        self._check_process()
+        if not self._broken:
+            self._broken = why
+            if self._reasons is not None:
+                self._reasons.tell(self.rank, self.lost, why)
         if self._connections is not None:
             self._connections.shut_down()
             self._group = None
@@ -232,11 +248,38 @@ class Engine:
             self._group.abort()
 
     def close(self) -> None:
-        """Release the group; a second call does nothing. A process group that was given stays open."""
+        """Release the group; a second call does nothing. A process group that was given stays open.
+
+        In a fork this does nothing: the group is the parent's.
+        """
+        if self._is_forked:
+            return
         self._broken = self._broken or "the group is closed"
         self._group = None
         if self._connections is not None:
             self._connections.close()
+
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._pid
+
+    def _check_process(self) -> None:
+        check_process(self._pid, f"a process group of {self.size} ranks")
+
+    def _cause(self, name: str, error: RuntimeError) -> str:
+        """Return why a call failed: what a rank that gave up has told, or which ranks have ended."""
+        # Groups of torch do not name the rank, at most its address. Each rank that gave up has told why before it shut its
+        # connections down, so those that are closed now without a word are lost.
+        ended = [] if self._connections is None else self._connections.ended()
+        told = None if self._reasons is None else self._reasons.told()
+        if told is not None:
+            rank, self.lost, why = told
+            return why if self.lost else f"rank {rank} gave up: {why}"
+        self.lost = ended
+        if not ended:
+            return f"{name} among {self.size} ranks of the process group failed: {error}"
+        ranks = ", ".join(map(str, ended))
+        return f"{name} among {self.size} ranks failed: the connection to rank {ranks} is closed; its process may have ended"
 
     def _wait(self, work: Any) -> None:
         """Wait for the end of a call of the group."""
@@ -253,6 +296,21 @@ class Engine:
         if self._broken:
             raise PeerLost(self._broken)
         return group
+
+
+# Those of this process that live.
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@functools.cache
+def _keep_in_forks() -> None:
+    """Have forks never free a group: its end waits for threads, which a fork does not have."""
+
+    def keep() -> None:
+        for engine in list(_engines):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine._group))
+
+    os.register_at_fork(after_in_child=keep)
 
 
 def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta, host: str | None) -> Any:

@@ -121,6 +121,11 @@ class HierarchicalStrategy(Strategy):
         return [list(node) for node in self._joined.topology.nodes]
 
     @property
+    def lost(self) -> list[int]:
+        """Ranks of the world that broke the group; empty while it works."""
+        return [] if self._levels is None else self._levels.lost
+
+    @property
     def metrics(self) -> dict[str, OpMetrics]:
         """Metrics so far, by the name of the operation; waits are for ranks of the node and for other nodes."""
         return self._meter.metrics

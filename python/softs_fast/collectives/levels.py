@@ -50,6 +50,14 @@ class Levels:
         """Seconds that this rank has waited for ranks of its node."""
         return sum(metric.waiting_s for metric in self._local.metrics.values())
 
+    @property
+    def lost(self) -> list[int]:
+        """Ranks of the world that broke a group of this rank; empty while they work."""
+        nodes, own = self.topology.nodes, self.topology.own
+        lost = [nodes[own][rank] for rank in self._local.lost]
+        between = [] if self._cross is None else self._cross.lost
+        return lost + [nodes[node][self._local.rank] for node in between]
+
     def agree(self, what: str, manifest: Mapping[str, str] = MappingProxyType({})) -> None:
         """Raise ConfigError, on every rank, unless all make the same call; also a barrier."""
         tag = agreement.tag_of({"": what, **manifest})

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from softs_fast.collectives.engine import Engine
+from softs_fast.collectives.reasons import Reasons
 from softs_fast.errors import ConfigError, PeerLost
 
 _DEVICE = "cuda"
@@ -51,8 +52,7 @@ class NcclEngine(Engine):
         make: Any = dist.ProcessGroupNCCL
         try:
             engine = cls(make(store, rank, size, timedelta(seconds=timeout_s)), timeout_s)
-            # torch keeps no reference to a store that is written in Python.
-            engine._store = store
+            engine._reasons = Reasons(store)
             # Communicators are made by the first call.
             engine.gather(torch.zeros(1, dtype=torch.float32, device="cpu"))
         except RuntimeError as error:
@@ -65,14 +65,16 @@ class NcclEngine(Engine):
         torch aborts the communicators: kernels that wait end, and write to no tensor afterwards. Each rank must do so;
         others notice otherwise only after the time-out.
         """
+        self._check_process()
         self._broken = self._broken or why
         group, self._group = self._group, None
         if group is not None:
             group.abort()
 
     def close(self) -> None:
-        """End the group; a second call does nothing. All calls have ended."""
-        self.give_up("the group is closed")
+        """End the group; a second call does nothing. All calls have ended. In a fork this does nothing."""
+        if not self._is_forked:
+            self.give_up("the group is closed")
 
     def _wait(self, work: Any) -> None:
         # Without a time, this waits only until the call is in the queue of the device.

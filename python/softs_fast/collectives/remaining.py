@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from softs_fast import _kernels
 from softs_fast.collectives.rendezvous import KeyValueStore
 from softs_fast.collectives.world import Decision, World, count_of, decide
-from softs_fast.errors import ForkedError, PeerLost
+from softs_fast.errors import PeerLost
+from softs_fast.forks import check_process
 
 _POLL_INTERVAL_S = 0.002
 
@@ -73,10 +74,7 @@ class Member:
 
     def check_process(self) -> None:
         """Raise ForkedError in a fork of the process that made this."""
-        if os.getpid() != self._pid:
-            raise ForkedError(
-                "this group belongs to the process that made it; make one of the forked process's own"
-            )
+        check_process(self._pid, "this group")
 
     def _decided(self, store: KeyValueStore, deadline: float) -> Decision:
         world, key = self.world, self.world.key

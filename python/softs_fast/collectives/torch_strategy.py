@@ -187,6 +187,11 @@ class TorchStrategy(Strategy):
         return self._meter.metrics
 
     @property
+    def lost(self) -> list[int]:
+        """Ranks that broke the group, as far as their connections tell; empty while it works."""
+        return [] if self._engine is None else self._engine.lost
+
+    @property
     def is_joined(self) -> bool:
         """Whether it is in a group, which may have failed."""
         return self._engine is not None
@@ -317,12 +322,12 @@ class TorchStrategy(Strategy):
             self._agree(engine, "barrier", {})
 
     def give_up(self, why: str) -> None:
-        """Leave a group that has failed: all calls of this rank raise PeerLost, pending ones at once.
+        """Leave a group that has failed: all calls of this rank raise PeerLost with `why`, pending ones at once.
 
-        So do calls of other ranks that wait for this one, or for one of which the call has ended by that. One that waits
-        only for a rank that has not come ends when that rank comes, or after its time-out. May be called from any
-        thread. The engine is dropped, and writes to no tensor afterwards. For a new group, close the strategy and call
-        `init`, or make a new one.
+        So do calls of other ranks that wait for this one, or for one of which the call has ended by that; their text
+        names this rank, and has the first 1,000 characters of `why`. One that waits only for a rank that has not come
+        ends when that rank comes, or after its time-out. May be called from any thread. The engine is dropped, and
+        writes to no tensor afterwards. For a new group, close the strategy and call `init`, or make a new one.
 
         A process group that was given is aborted. With gloo that frees no rank: calls end after their time-out.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -120,6 +121,7 @@ class Flow(StartedFlow):
         self._name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
         self._n_steps = 0
         self._is_open = False
+        self._pid = os.getpid()
         self._error: FlowError | None = None
         self._saves: CommonSaves | None = None
         if journal is not None:
@@ -255,7 +257,7 @@ class Flow(StartedFlow):
         """
         if not self._is_open:
             try:
-                self._error, self._n_steps = None, 0
+                self._error, self._n_steps, self._pid = None, 0, os.getpid()
                 self._use(self._backend)  # without what was there before a reset
                 if self._saves is not None:
                     self._saves.open()
@@ -269,6 +271,8 @@ class Flow(StartedFlow):
         """Drop all rows and the objects of all roles; roles with a method `close` are closed. `with` calls it at its end."""
         if self._is_open:
             self._is_open = False
+            if os.getpid() != self._pid:
+                return  # processes, threads and files are those of the process that has opened it
             watch, self._watch = self._watch, None
             if watch is not None:
                 watch.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, FlowError
+from ..forks import check_process
 from .admission import Admission, Sources
 from .backends.backend import Backend
 from .checkpoints import last_checkpoint
@@ -49,6 +50,7 @@ class Requests(ABC):
     _is_open: bool
     _loaded: dict[Placement, Path]
     _n_steps: int
+    _pid: int
     _runner: Runner
     _saves: CommonSaves | None
     _sources: Sources
@@ -250,3 +252,4 @@ class Requests(ABC):
     def _check_open(self) -> None:
         if not self._is_open:
             raise ConfigError("the flow is not open; use it in a `with` block, or call initialize()")
+        check_process(self._pid, "the flow")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing.util
 import numbers
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..configs import BatchConfig
 from ..distill import StudentClient, Worker
 from ..errors import ConfigError, FleetError
+from ..forks import check_process
 from ..market import Broker, BrokerStats, EndpointConfig, ShmMedium, Supplier
 from ..market.endpoints import EndpointName, variable_of
 from .folder import new_folder
@@ -106,6 +108,7 @@ class Fleet:
             start_timeout_s=start_timeout_s,
         )
         self._parts: _Parts | None = None
+        self._pid = os.getpid()
 
     def start(self) -> None:
         """Start the broker and the workers, and wait until all serve; ``with`` calls it.
@@ -137,7 +140,9 @@ class Fleet:
         Raises:
             ConfigError: `count` is out of range.
             FleetError: a worker failed before it served, or the fleet was not started.
+            ForkedError: this is a fork of the process that started the fleet.
         """
+        check_process(self._pid, "the fleet")
         count = _checked_count(count)
         self._started().workers.scale(count)
         self.count = count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import stat
 import struct
@@ -13,12 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import _core
 from ..errors import ConfigError
 
-__all__ = ["FlowFunction", "FlowView", "FlowWorkerView", "flow_folder", "flows", "is_own_folder"]
+__all__ = [
+    "FlowFunction",
+    "FlowView",
+    "FlowWorkerView",
+    "flow_folder",
+    "flows",
+    "is_own_folder",
+    "socket_name",
+]
 
 #: Bytes of a status at most.
 _MOST_BYTES = 1 << 20
+#: The name of a socket: process, its start, number.
+_SOCKET = re.compile(r"(\d{1,10})-(\d{1,20})-(\d{1,10})", re.ASCII)
+_NO_PLACE = (-1, -1, -1)
 #: The credentials of the process at the other end of a socket: pid, uid, gid.
 _CREDENTIALS = struct.Struct("3i")
 
@@ -114,11 +127,24 @@ def _worker(one: Any) -> FlowWorkerView:
 
 
 def flow_folder() -> Path:
-    """Return the folder of this user in which each flow has a socket, named by its process and a number."""
+    """Return the folder of this user in which each flow has a socket, with the name of `socket_name`."""
     own = os.environ.get("XDG_RUNTIME_DIR", "")
     if own and Path(own).is_dir():
         return Path(own, "softs-flows")
     return Path("/tmp", f"softs-flows-{os.getuid()}")
+
+
+def socket_name(number: int) -> str:
+    """Return the name of the socket of a flow of this process.
+
+    Args:
+        number: No other flow of this process has it.
+
+    Raises:
+        SegmentError: ``/proc`` cannot be read.
+    """
+    pid, start, _ = _core.this_process()
+    return f"{pid}-{start}-{number}"
 
 
 def is_own_folder(folder: Path) -> bool:
@@ -146,21 +172,20 @@ def flows(timeout_s: float = 2.0) -> tuple[FlowView, ...]:
         raise ConfigError(f"{folder} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR")
     found = []
     for path in sorted(folder.iterdir(), key=_place_of):
-        view = _ask(path, timeout_s) if _place_of(path) >= (0, 0) else None
+        view = _ask(path, timeout_s) if _place_of(path) is not _NO_PLACE else None
         if view is not None:
             found.append(view)
     return tuple(found)
 
 
-def _place_of(path: Path) -> tuple[int, int]:
-    """Return process and number in the name of a socket; -1 for other files, and sockets that are being made."""
-    pid, _, number = path.name.partition("-")
-    is_socket = path.name.isascii() and pid.isdigit() and number.isdigit() and len(path.name) < 24
-    return (int(pid), int(number)) if is_socket else (-1, -1)
+def _place_of(path: Path) -> tuple[int, int, int]:
+    """Return process, its start and number in the name of a socket; `_NO_PLACE` for others, and one that is being made."""
+    found = _SOCKET.fullmatch(path.name)
+    return _NO_PLACE if found is None else (int(found[1]), int(found[2]), int(found[3]))
 
 
 def _ask(path: Path, timeout_s: float) -> FlowView | None:
-    (pid, _), at_s = _place_of(path), time.monotonic()
+    (pid, start, _), at_s = _place_of(path), time.monotonic()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(timeout_s)
         try:
@@ -177,7 +202,7 @@ def _ask(path: Path, timeout_s: float) -> FlowView | None:
                 path.unlink()
             return None
         except TimeoutError:
-            if not _is_alive(pid):  # a fork of it holds its socket
+            if not _core.is_alive(pid, start, 0):  # a fork of it holds its socket
                 with contextlib.suppress(OSError):
                     path.unlink()
                 return None
@@ -202,13 +227,3 @@ def _read(link: socket.socket, end_s: float) -> bytes:
             return bytes(data)
         data += part
     raise ValueError(f"its status has more than {_MOST_BYTES} bytes")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

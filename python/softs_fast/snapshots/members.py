@@ -6,13 +6,16 @@ import json
 import logging
 import re
 import secrets
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from .. import _kernels
 from ..collectives.rendezvous import MAX_MESSAGE_BYTES, FolderStore, TorchStore
@@ -31,6 +34,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 # File systems note times in ticks of 10 ms at most.
 _TICK_NS = 100_000_000
+
+# How long `close` waits for a store that is asked in a thread.
+_CLOSE_S = 1.0
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +67,9 @@ class Members:
         window: of this process.
         rank: this process's number, for the others.
         name: distinguishes groups at the same place; letters, digits, "_", "." and "-".
+        beside: Whether a store is asked in a thread, so that no call waits for it: the process that serves it may be
+            stopped, and a file store may be locked by one that is. `refresh` returns what the last answer has brought
+            then, and asks again. A folder is always read at once.
 
     Raises:
         ConfigError: the name or the place is none of these, the folder belongs to another user, or the window is
@@ -79,7 +90,15 @@ class Members:
         [1]
     """
 
-    def __init__(self, place: Store | str | Path, window: Window, *, rank: int, name: str = "ranks") -> None:
+    def __init__(
+        self,
+        place: Store | str | Path,
+        window: Window,
+        *,
+        rank: int,
+        name: str = "ranks",
+        beside: bool = False,
+    ) -> None:
         if not re.fullmatch(r"[\w.-]+", name):
             raise ConfigError(f'group name is "{name}"; it may have letters, digits, "_", "." and "-"')
         self._own = str(window.address["id"])
@@ -87,8 +106,15 @@ class Members:
         self.refused: dict[str, str] = {}
         self.unseen: dict[int, str] = {}
         self._notes = _notes(place, f"softs.{name}.window")
-        note = json.dumps({"rank": rank, "window": window.address, "host": _this_host()}).encode()
-        self._key: str | None = self._notes.add(note)
+        self._note = json.dumps({"rank": rank, "window": window.address, "host": _this_host()}).encode()
+        self._key: str | None = None
+        # The question to the store that has no answer yet, or one that was not looked at.
+        self._asked: Future[list[tuple[str, bytes]]] | None = None
+        self._is_beside = beside and isinstance(self._notes, _StoreNotes)
+        if self._is_beside:
+            self._asked = _in_thread(partial(self._look, set()))
+        else:
+            self._key = self._notes.add(self._note)
 
     def refresh(self) -> list[Member]:
         """Look at the notes; return the members that are alive now, by rank, without this process.
@@ -100,10 +126,11 @@ class Members:
             if not member.window.is_alive():
                 self._opened.pop(key).window.close()
                 self.refused[key] = "it has ended"
-        known = self._opened.keys() | self.refused.keys() | {self._key}
+        look = partial(self._look, self._opened.keys() | self.refused.keys())
         try:
-            for key, note in self._notes.others(known):
-                self._open(key, note)
+            for key, note in self._answer(look) if self._is_beside else look():
+                if key not in self._opened:
+                    self._open(key, note)
         except (OSError, RuntimeError) as error:  # of the folder, of torch's store
             _log.warning("cannot look for members: %s", error)
         return sorted(
@@ -111,16 +138,20 @@ class Members:
         )
 
     def close(self) -> None:
-        """Remove this process's note, and close the windows of the others; a second call does nothing."""
+        """Remove this process's note, and close the windows of the others; a second call does nothing.
+
+        A store that is asked in a thread is waited for a second: without a window the note is of no use.
+        """
         for member in self._opened.values():
             member.window.close()
         self._opened.clear()
-        if self._key is not None:
+        key, self._key = self._key, None
+        if key is not None:
+            remove = partial(self._notes.remove, key)
             try:
-                self._notes.remove(self._key)
+                _in_thread(remove).result(_CLOSE_S) if self._is_beside else remove()
             except (OSError, RuntimeError) as error:
-                _log.warning("cannot remove the note of this member: %s", error)
-            self._key = None
+                _log.warning("cannot remove the note of this member: %r", error)
 
     def __enter__(self) -> Members:
         """Return it."""
@@ -131,6 +162,19 @@ class Members:
     ) -> None:
         """Close it."""
         self.close()
+
+    def _look(self, known: Set[str]) -> list[tuple[str, bytes]]:
+        if self._key is None:
+            self._key = self._notes.add(self._note)
+        return list(self._notes.others({*known, self._key}))
+
+    def _answer(self, look: Callable[[], list[tuple[str, bytes]]]) -> list[tuple[str, bytes]]:
+        """Return what the store has answered, and ask again; nothing while it is silent."""
+        asked = self._asked
+        if asked is None or not asked.done():
+            return []
+        self._asked = _in_thread(look)
+        return asked.result()
 
     def _open(self, key: str, note: bytes) -> None:
         try:
@@ -169,13 +213,27 @@ def _may_be_alive(host: object, address: Mapping[str, int]) -> bool:
     return _kernels.is_alive(address["pid"], address["started"], _kernels.this_process()[2])
 
 
+def _in_thread(call: Callable[[], _T]) -> Future[_T]:
+    """Begin a call in a thread that does not hold up the end of the process."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # raised by the one that looks at the result
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="softs-members", daemon=True).start()
+    return future
+
+
 class _Notes(Protocol):
     """Notes that all processes can read."""
 
     def add(self, note: bytes) -> str:
         """Leave a note; return its key."""
 
-    def others(self, known: set[str | None]) -> Iterator[tuple[str, bytes]]:
+    def others(self, known: Set[str]) -> Iterator[tuple[str, bytes]]:
         """Yield keys and texts of notes with keys that are not known."""
 
     def remove(self, key: str) -> None:
@@ -209,7 +267,7 @@ class _FolderNotes:
         self._store.set(key, note)
         return key
 
-    def others(self, known: set[str | None]) -> Iterator[tuple[str, bytes]]:
+    def others(self, known: Set[str]) -> Iterator[tuple[str, bytes]]:
         try:
             changed_ns = self._folder.stat().st_mtime_ns
         except FileNotFoundError:
@@ -243,7 +301,7 @@ class _StoreNotes:
         self._values.set(key, note)
         return key
 
-    def others(self, known: set[str | None]) -> Iterator[tuple[str, bytes]]:
+    def others(self, known: Set[str]) -> Iterator[tuple[str, bytes]]:
         count = min(self._store.add(f"{self._prefix}.count", 0), MAX_MEMBERS)
         for number in range(1, count + 1):
             key = f"{self._prefix}.{number}"

@@ -42,7 +42,7 @@ def test_a_member_that_is_gone_ends_the_epoch() -> None:
     job.wait(0.06)
     fence = job.last("a", Fence)
     assert (fence.epoch, fence.cause, fence.culprit_seat, fence.planned) == (1, "gone", 1, False)
-    assert fence.text == 'seat 1 ("b") is gone'
+    assert fence.text == 'rank 1, seat 1 ("b") is gone'
     assert job.last("c", Fence) == fence
     assert job.status.n_fences == {"gone": 1}
 
@@ -61,12 +61,16 @@ def test_survivors_of_any_number_go_on_at_once() -> None:
 
 def test_a_step_that_one_survivor_has_not_reduced_is_dropped() -> None:
     job = open_job("a", "b", "c", min_size=2, max_size=3, away_s=None)
+    assert job.log[-1] == "epoch 1 is open: 3 members, step 0, a start, with the weights of rank 0"
     job.gone("b")
     job.wait(0.06)
     job.ready("a", 6, in_doubt=True)
     job.ready("c", 6)
     table = job.last("a", Table)
     assert (table.resume_step, table.roll, table.survivors) == (6, "back", (0, 1))
+    assert job.log[-1] == (
+        "epoch 2 is open: 2 members, step 6, 2 have its weights, step 7 is dropped and made again"
+    )
 
 
 def test_a_member_that_is_connected_and_not_ready_is_waited_for_during_the_window() -> None:
@@ -76,13 +80,13 @@ def test_a_member_that_is_connected_and_not_ready_is_waited_for_during_the_windo
     assert fence.cause == "fault"
     assert fence.culprit_seat == 2
     assert fence.text == (
-        'a call of seat 0 ("a") failed in step 5, which accuses seat 2 ("c"): connection closed by peer'
+        'rank 2, seat 2 ("c") is lost: a call of rank 0, seat 0 ("a") failed in step 5: connection closed by peer'
     )
     job.ready("a", 4)
     job.ready("b", 4)
     job.wait(1.9)
     assert job.status.reason.startswith(
-        '2 workers are ready, need 2 to 3; waiting for seat 2 ("c"), which is not ready; epoch 1 is over: a call of'
+        '2 workers are ready, need 2 to 3; waiting for seat 2 ("c"), which is not ready; epoch 1 is over: rank 2,'
     )
     job.wait(0.2)
     assert [member.seat for member in job.last("a", Table).members] == [0, 1]
@@ -91,13 +95,37 @@ def test_a_member_that_is_connected_and_not_ready_is_waited_for_during_the_windo
     assert job.last("a", Fence).cause == "joined"
 
 
+def test_a_worker_that_has_raised_is_named_with_its_error() -> None:
+    job = open_job("a", "b", "c")
+    job.say("b", Fault(1, 5, 1, "ValueError: batch 17 has no labels"))
+    fence = job.last("c", Fence)
+    assert (fence.cause, fence.culprit_seat) == ("fault", 1)
+    assert fence.text == 'rank 1, seat 1 ("b") failed in step 5: ValueError: batch 17 has no labels'
+
+
+def test_a_call_that_names_no_rank_is_put_down_to_the_worker_that_is_gone() -> None:
+    job = open_job("a", "b", "c")
+    job.gone("b")
+    job.say("c", Fault(1, 5, None, "connection closed by peer"))
+    fence = job.last("a", Fence)
+    assert fence.culprit_seat == 1
+    assert fence.text.startswith(
+        'rank 1, seat 1 ("b") is lost: a call of rank 2, seat 2 ("c") failed in step 5: '
+    )
+    job = open_job("a", "b")
+    job.say("a", Fault(1, 5, None, "connection closed by peer"))
+    assert job.last("b", Fence).culprit_seat is None, "it is not known"
+
+
 def test_the_first_cause_is_kept() -> None:
     job = open_job("a", "b", "c")
     job.say("a", Fault(1, 5, None, "first"))
     job.say("b", Fault(1, 5, None, "second"))
     job.gone("c")
     job.wait(1.0)
-    assert [fence.text for fence in job.status.fences] == ['a call of seat 0 ("a") failed in step 5: first']
+    assert [fence.text for fence in job.status.fences] == [
+        'a call of rank 0, seat 0 ("a") failed in step 5: first'
+    ]
 
 
 def test_what_is_said_of_another_epoch_changes_nothing() -> None:
@@ -117,7 +145,7 @@ def test_a_process_that_is_started_again_ends_the_epoch_of_the_one_before() -> N
     assert job.hello("b", 2) == []
     job.wait(0.05)
     assert job.last("b", Welcome) == Welcome(77, 1)
-    assert job.last("a", Fence).text == 'seat 1 ("b") was started again, as process 2 of b'
+    assert job.last("a", Fence).text == 'rank 1, seat 1 ("b") was started again, as process 2 of b'
     job.ready("b")
     job.ready("a", 9)
     table = job.last("b", Table)
@@ -218,7 +246,7 @@ def test_the_job_ends_when_all_have_left() -> None:
 def test_an_evicted_process_does_not_come_back() -> None:
     job = open_job("a", "b")
     job.tell(events.Evict(1, "broken memory"))
-    assert job.last("a", Fence).text == 'seat 1 ("b") is evicted: broken memory'
+    assert job.last("a", Fence).text == 'rank 1, seat 1 ("b") is evicted: broken memory'
     assert job.last("b", Refused).code == "evicted"
     [refused] = job.hello("b")
     assert isinstance(refused, Refused)
@@ -426,7 +454,7 @@ def test_members_that_do_not_come_back_to_a_new_coordinator_are_gone() -> None:
     again = restarted(open_job("a", "b"))
     again.hello("a", engine_boot=77, engine_epoch=1)
     again.wait(3.1)
-    assert again.last("a", Fence).text == 'seat 1 ("b") is gone'
+    assert again.last("a", Fence).text == 'rank 1, seat 1 ("b") is gone'
     again.ready("a", 4, epoch=1)
     again.hello("b", 2)
     again.ready("b")

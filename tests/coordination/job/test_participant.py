@@ -93,7 +93,7 @@ def test_a_fence_in_a_step() -> None:
     worker = member()
     worker.begin()
     worker.reduced()
-    assert worker.receive(fence()) == [EndEngine(fence())]
+    assert worker.receive(fence()) == [Warn("epoch 1 is over: gone"), EndEngine(fence())]
     assert worker.phase == "ending"
     worker.reduced()
     assert worker.passed(is_last=False) == []
@@ -104,7 +104,7 @@ def test_a_fence_in_a_step() -> None:
 def test_a_fence_before_the_weights_are_there() -> None:
     worker = welcome()
     worker.receive(table())
-    assert worker.receive(fence()) == [EndEngine(fence())]
+    assert worker.receive(fence()) == [Warn("epoch 1 is over: gone"), EndEngine(fence())]
     worker.prepared()
     assert worker.ended() == [Say(Ready(WorkerState(), 7, 1))]
 
@@ -119,6 +119,7 @@ def test_a_planned_fence_waits_for_the_end_of_a_step_that_all_know() -> None:
     worker.begin()
     worker.reduced()
     assert worker.passed(is_last=True) == [EndEngine(fence(planned=True))]
+    assert not worker.awaits_fence, "the coordinator has said why"
     assert worker.state == WorkerState(7, 1, 2)
     assert worker.ended() == [Say(Ready(WorkerState(7, 1, 2), 7, 1))]
     assert not worker.wants_end
@@ -143,7 +144,10 @@ def test_a_failed_call() -> None:
     assert fault == Say(Fault(1, 1, 1, "closed by peer"))
     assert isinstance(end, EndEngine)
     assert worker.fail("another one") == []
-    assert worker.receive(fence()) == [], "the engine is being ended already"
+    assert worker.awaits_fence
+    assert worker.receive(fence()) == [Warn("epoch 1 is over: gone")], "the engine is being ended already"
+    assert worker.over == fence()
+    assert not worker.awaits_fence
     assert worker.ended() == [Say(Ready(WorkerState(7, 1, 0), 7, 1))]
 
 

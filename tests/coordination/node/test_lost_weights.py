@@ -66,6 +66,7 @@ class Worker:
         self._listener = self._link.session._listener
         self._listener.hello()
         self._listener.received(m.Welcome(7, 0))
+        self._listener.lost("there is no coordinator that could answer a fault")
 
     def apply(self) -> None:
         self.state.optimizer.step()
@@ -81,6 +82,10 @@ class Worker:
         members = tuple(
             m.Member(rank, rank, f"w{rank}", self._link.machine._hello.incarnation, "") for rank in range(2)
         )
+        if self._link.machine.phase == "ending":
+            # Its program begins the next step.
+            with self._link.changed:
+                self._link.do(self._link.machine.ended())
         self._listener.received(m.Table(7, epoch, members, step, "back", survivors, source, "path"))
         build = self._link.next_build(0.0, 1.0)
         assert isinstance(build, Build)
@@ -134,6 +139,38 @@ def test_a_step_that_cannot_be_applied_is_a_fault_and_the_weights_are_copied(
     assert worker.said == m.WorkerState(7, 2, 2)
     assert all(not one.any() for one in worker.model.parameters())
     assert worker.step()
+
+
+def test_a_checkpoint_of_a_worker_that_has_raised_does_not_count(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is what many programs write when they have caught an error: without a word they would believe in it."""
+    worker.fails_in = "apply"
+    with pytest.raises(FloatingPointError):
+        worker.step()
+    with worker.node.checkpoint("/ckpt"):
+        pass
+    assert "checkpoint /ckpt of step 0 does not count: this worker is in no epoch" in caplog.text
+
+
+def test_a_worker_that_leaves_after_its_own_error_says_that_it_has_no_engine(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its `close`, and the others, would wait for it."""
+    worker.fails_in = "apply"
+    with pytest.raises(FloatingPointError):
+        worker.step()
+    worker._listener.hello()
+    said: list[Any] = []
+
+    def send(message: Any) -> None:
+        said.append(type(message))
+        if isinstance(message, m.Ready):
+            worker._listener.received(m.Refused("ended", "seat 0 has left the job"))
+
+    monkeypatch.setattr(worker._link.session, "send", send)
+    worker.node.close()
+    assert said == [m.Leave, m.Ready]
 
 
 def test_weights_that_were_lost_are_never_a_source(worker: Worker) -> None:

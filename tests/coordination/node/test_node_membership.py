@@ -72,7 +72,7 @@ def test_the_end_of_an_epoch_is_told_at_once(cluster: Cluster, make: Make) -> No
     fails.progress(7)
     fails.close(leaves=False)
     assert has_ended.wait(WATCHDOG_S)
-    assert ended == ['seat 1 ("worker-1") is gone']
+    assert ended == ['rank 1, seat 1 ("worker-1") is gone']
     assert lives.fence is not None
     assert lives.fence.cause == "gone"
     again = make(coordinator, 1)
@@ -94,7 +94,7 @@ def test_a_member_that_begins_anew_says_why_and_in_which_step(cluster: Cluster, 
     waits.start()
     wait_until(lambda: members[1].fence)
     assert members[1].fence is not None
-    assert members[1].fence.text == 'a call of seat 0 ("worker-0") failed in step 7: no more memory'
+    assert members[1].fence.text == 'rank 0, seat 0 ("worker-0") failed in step 7: no more memory'
     members[1].next_epoch(WATCHDOG_S)
     waits.join()
 

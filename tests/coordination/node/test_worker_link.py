@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +43,13 @@ class Engine:
         self.is_closed = True
 
 
+class Unprintable(Exception):
+    """An exception of which the text fails, too."""
+
+    def __str__(self) -> str:
+        raise AttributeError("a defect of the text")
+
+
 class Store:
     """A store of an epoch, for which nothing is registered."""
 
@@ -67,6 +76,14 @@ def member() -> Any:
     link.end_call([])
     assert link.is_in(1)
     return link, engine, listener.received
+
+
+@pytest.fixture
+def sent(member: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the member sends from now on."""
+    found: queue.Queue[Any] = queue.Queue()
+    monkeypatch.setattr(member[0].session, "send", found.put)
+    return found
 
 
 def calling(link: WorkerLink, engine: Any) -> tuple[threading.Thread, list[BaseException]]:
@@ -101,16 +118,22 @@ def test_it_is_not_ready_before_a_call_of_the_users_has_ended(member: Any) -> No
     assert engine.is_closed
 
 
-def test_a_loss_in_a_call_of_the_users_ends_the_epoch(member: Any) -> None:
-    link, engine, _ = member
-    engine.fails_with = PeerLost("a rank is lost")
-    engine.may_end.set()
+def test_a_loss_in_a_call_of_the_users_ends_the_epoch(member: Any, sent: Any) -> None:
+    link, engine, receive = member
+    engine.fails_with = PeerLost("connection closed by peer")
+    engine.lost = [1]
     thread, raised = calling(link, engine)
+    engine.may_end.set()
+    assert sent.get(timeout=30) == m.Fault(1, 1, 1, "connection closed by peer")
+    receive(m.Fence(7, 1, "fault", 1, 'rank 1, seat 1 ("w1") is lost'))
     thread.join(30)
-    assert [str(one) for one in raised] == ["a rank is lost"]
+    why = 'epoch 1 is over: rank 1, seat 1 ("w1") is lost'
+    assert [str(one) for one in raised] == [why], "in the words of the coordinator, and not of the engine"
     assert link.machine.phase == "idle"
-    with pytest.raises(PeerLost, match="epoch 1 is over"):
+    with pytest.raises(PeerLost, match=re.escape(why)):
         StepCalls(link, 1, engine).all_reduce(torch.ones(1))
+    with pytest.raises(PeerLost, match=re.escape(f"in no epoch after 0 s; {why}; softs-fast")):
+        link.next_build(0.0, 0.0)
 
 
 def test_calls_that_differ_do_not_end_the_epoch(member: Any) -> None:
@@ -124,13 +147,31 @@ def test_calls_that_differ_do_not_end_the_epoch(member: Any) -> None:
 
 
 def test_any_other_error_in_a_call_tells_the_others(member: Any) -> None:
-    link, engine, _ = member
+    link, engine, receive = member
     engine.fails_with = ZeroDivisionError("a defect")
     engine.may_end.set()
     thread, raised = calling(link, engine)
+    receive(m.Fence(7, 1, "fault", 0, "told"))
     thread.join(30)
     assert [type(one) for one in raised] == [ZeroDivisionError]
     assert not link.is_in(1)
+
+
+def test_an_error_of_its_own_is_told_before_the_engine_ends(member: Any, sent: Any) -> None:
+    """With type and text; the worker is no member of the next epoch before its program begins a step."""
+    link, engine, receive = member
+    error = Unprintable("a defect")
+    raising = threading.Thread(target=link.raised, args=[error, "no batch: "])
+    raising.start()
+    assert sent.get(timeout=30) == m.Fault(1, 1, 0, "no batch: Unprintable")
+    assert not engine.told, "the others learn of it by the fence, in the words of the coordinator"
+    receive(m.Fence(7, 1, "fault", 0, "told"))
+    raising.join(30)
+    assert engine.is_closed
+    assert sent.empty(), "it is not ready"
+    with pytest.raises(PeerLost):
+        link.next_build(0.0, 0.0)
+    assert isinstance(sent.get(timeout=30), m.Ready)
 
 
 def test_without_a_call_a_fence_is_answered_at_once(member: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from .events import Booted, Completed, Opened, Persist
 from .forming import Formed, SeatView, Waiting, choose, form
@@ -120,7 +120,7 @@ def _end_of_missing(state: State) -> None:
         if worker is None or not state.is_member(worker):
             continue
         if worker.conn is None and state.now_s >= worker.back_until_s:
-            end(state, "gone", seat, f"{worker.name} is gone")
+            end(state, "gone", seat, f"{state.name_of(worker)} is gone")
 
 
 def _name_stalled(state: State) -> list[Worker]:
@@ -315,10 +315,7 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
     _note_entries(state, [worker for rank, worker in enumerate(workers) if rank not in way.survivors])
     state.enter(table)
     state.outputs.append(Persist(Opened(table)))
-    state.log(
-        f"epoch {table.epoch} is open: {len(members)} members, step {way.step}, rolled {way.roll}, "
-        f"{len(way.survivors)} have its weights"
-    )
+    state.log(f"epoch {table.epoch} is open: {len(members)} members, step {way.step}, {_said(table, states)}")
     for worker in workers:
         worker.ready = None
         state.tell(worker, table)
@@ -334,6 +331,20 @@ def _note_entries(state: State, workers: list[Worker]) -> None:
                 f"without it for {state.cooldown.left_s(state.now_s, worker.number):g} s from now on",
                 is_warning=True,
             )
+
+
+def _said(table: Table, states: Mapping[int, WorkerState]) -> str:
+    """Return in words with which weights an epoch begins."""
+    if table.source_rank is None:
+        return f"all load checkpoint {table.checkpoint}"
+    if not any(states[rank].epoch for rank in table.survivors):
+        return f"a start, with the weights of rank {table.source_rank}"
+    said = f"{len(table.survivors)} have its weights"
+    if table.roll == "forward":
+        return f"{said}, once they have applied what all had reduced"
+    if any(states[rank].in_doubt and states[rank].reach > table.resume_step for rank in table.survivors):
+        return f"{said}, step {table.resume_step + 1} is dropped and made again"
+    return said
 
 
 def _view(state: State, worker: Worker, *, is_held: bool, was_unused: bool) -> SeatView:

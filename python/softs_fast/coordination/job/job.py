@@ -245,7 +245,7 @@ class Job:
         self._remove(
             before,
             "restarted",
-            f"{before.name} was started again, as process {hello.incarnation} of {hello.worker_id}",
+            f"{self._state.name_of(before)} was started again, as process {hello.incarnation} of {hello.worker_id}",
         )
 
     def _ready(self, worker: Worker, message: Ready) -> None:
@@ -254,7 +254,9 @@ class Job:
             return
         worker.ready, worker.ready_since_s = message.state, self._state.now_s
         if self._state.fence is None and self._state.is_member(worker):
-            epochs.end(self._state, "dropped", worker.seat, f"{worker.name} has given up its engine")
+            epochs.end(
+                self._state, "dropped", worker.seat, f"{self._state.name_of(worker)} has given up its engine"
+            )
 
     def _leave(self, worker: Worker, leave: Leave) -> None:
         worker.is_leaving = True
@@ -264,14 +266,19 @@ class Job:
             epochs.plan_end(self._state, "left", worker.seat, f"{worker.name} leaves: {leave.why[:MAX_TEXT]}")
 
     def _fail(self, worker: Worker, fault: Fault) -> None:
-        accused = next((one for one in self._state.members.values() if one.rank == fault.accused_rank), None)
-        hint = "" if accused is None else f', which accuses seat {accused.seat} ("{accused.worker_id}")'
-        epochs.end(
-            self._state,
-            "fault",
-            worker.seat if accused is None else accused.seat,
-            f"a call of {worker.name} failed in step {fault.step}{hint}: {fault.text[:MAX_TEXT]}",
-        )
+        state = self._state
+        members = [one for one in state.seats if state.is_member(one)]
+        ranks = {state.members[one.number].rank: one for one in members}
+        # An engine may not know which rank is lost; the connection of that rank has mostly ended by then.
+        culprit = ranks.get(-1 if fault.accused_rank is None else fault.accused_rank)
+        culprit = culprit or next((one for one in members if one.conn is None), None)
+        text = f"in step {fault.step}: {fault.text[:MAX_TEXT]}"
+        if culprit is worker:
+            text = f"{state.name_of(worker)} failed {text}"
+        else:
+            lost = "" if culprit is None else f"{state.name_of(culprit)} is lost: "
+            text = f"{lost}a call of {state.name_of(worker)} failed {text}"
+        epochs.end(state, "fault", None if culprit is None else culprit.seat, text)
 
     def _damaged(self, worker: Worker, damaged: CheckpointDamaged) -> None:
         """Have all load an older checkpoint; without one the job fails, because it must not begin anew in silence."""
@@ -312,7 +319,7 @@ class Job:
 
     def _evict(self, worker: Worker, cause: Cause, why: str) -> None:
         self._state.gate.evicted.append((worker.id, worker.incarnation))
-        text = f"{worker.name} is evicted: {why}"
+        text = f"{self._state.name_of(worker)} is evicted: {why}"
         if worker.conn is not None:
             self._state.refuse(worker.conn, Refused("evicted", text))
         self._remove(worker, cause, text)

@@ -114,13 +114,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Fault:
-    """A call of an epoch failed.
+    """A step of an epoch failed.
 
     Attributes:
-        epoch: of the call.
+        epoch: of the step.
         step: that failed.
-        accused_rank: that the engine names, if any.
-        text: of the exception.
+        accused_rank: Rank that caused it: the own one if this worker has raised, or the one that its engine has lost;
+            None if it does not know.
+        text: Type and text of the exception.
     """
 
     epoch: int

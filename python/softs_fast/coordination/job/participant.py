@@ -81,6 +81,8 @@ Action = Say | Build | EndEngine | Warn | GiveUp
 Phase = Literal["away", "idle", "building", "member", "ending", "over"]
 
 
+# Ends of an epoch that are no failure.
+_ORDERLY = ("joined", "left", "drained", "resized", "ended")
 # Epochs that a worker remembers to have been in.
 _MOST_ENDED = 1024
 
@@ -101,6 +103,9 @@ class Participant:
         self.state = hello.last
         self.phase: Phase = "away"
         self.table: Table | None = None
+        self.rank: int | None = None
+        # How the epoch of the table has ended in the words of the coordinator; None if it has not said so.
+        self.over: Fence | None = None
         self.seat: int | None = None
         # Of the epoch, once it is to end after this step.
         self._planned: Fence | None = None
@@ -114,6 +119,11 @@ class Participant:
     def wants_end(self) -> bool:
         """Whether the epoch is to end after this step; members tell each other in the barrier."""
         return self._planned is not None
+
+    @property
+    def awaits_fence(self) -> bool:
+        """Whether its epoch has failed, and the coordinator, which is connected, has not yet said how it ended."""
+        return self._is_connected and self.phase in ("ending", "idle") and self.over is None
 
     @property
     def is_resting(self) -> bool:
@@ -173,7 +183,12 @@ class Participant:
         return self._ready_if_idle()
 
     def fail(self, text: str, accused_rank: int | None = None) -> list[Action]:
-        """A call of the engine has failed."""
+        """A step has failed.
+
+        Args:
+            text: Type and text of the exception; cut after 4,096 characters.
+            accused_rank: Rank that caused it, this worker's own one included; None if that is not known.
+        """
         if self.phase not in ("building", "member") or self.table is None:
             return []
         self.phase = "ending"
@@ -260,6 +275,7 @@ class Participant:
             # It was sent twice, or by a coordinator that begins with an old state.
             return self._ready_if_idle()
         self.table, self.phase, self._planned = table, "building", None
+        self.rank, self.over = rank, None
         return [Build(table, rank, self._duty(table, rank))]
 
     def _duty(self, table: Table, rank: int) -> Duty:
@@ -269,17 +285,22 @@ class Participant:
 
     def _fenced(self, fence: Fence) -> list[Action]:
         self._heard = (fence.boot, fence.epoch)
+        is_of_table = self.table is not None and (self.table.boot, self.table.epoch) == self._heard
+        told: list[Action] = []
+        if is_of_table and not fence.planned and self.over is None:
+            self.over = fence
+            if fence.cause not in _ORDERLY:
+                told = [Warn(f"epoch {fence.epoch} is over: {fence.text}")]
         if self.phase in ("away", "idle"):
-            return self._ready_if_idle()
-        if self.table is None or self.phase not in ("building", "member"):
-            return []
-        is_of_table = (self.table.boot, self.table.epoch) == (fence.boot, fence.epoch)
+            return [*told, *self._ready_if_idle()]
+        if self.phase not in ("building", "member"):
+            return told
         if fence.planned and is_of_table:
             # Members agree on the last step in its barrier, so one that is outside of a step goes on to the next.
             self._planned = fence
             return []
         self.phase = "ending"
-        return [EndEngine(fence)]
+        return [*told, EndEngine(fence)]
 
     def _end_planned(self) -> list[Action]:
         if self.table is None or self.phase not in ("building", "member"):
@@ -288,7 +309,8 @@ class Participant:
         # Without a fence of its own it has learned of the end in the barrier, or has asked for it.
         text = "a member has asked for the end of the epoch"
         unheard = Fence(self.table.boot, self.table.epoch, "left", None, text, planned=True)
-        return [EndEngine(self._planned or unheard)]
+        self.over = self._planned or unheard
+        return [EndEngine(self.over)]
 
     def _refused(self, refused: Refused) -> list[Action]:
         has_engine = self.phase in ("building", "member")

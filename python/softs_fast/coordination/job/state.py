@@ -111,6 +111,13 @@ class State:
             worker.incarnation,
         )
 
+    def name_of(self, worker: Worker) -> str:
+        """Return how texts that reach the members name a worker: by rank, seat and worker id."""
+        member = self.members.get(worker.number)
+        if member is None or not self.is_member(worker):
+            return worker.name
+        return f"rank {member.rank}, {worker.name}"
+
     def adopt(self, boots: Iterable[int]) -> list[int]:
         """Count epochs of boots to this training; return those that did not count before."""
         new = [boot for boot in dict.fromkeys(boots) if boot not in self.boots]

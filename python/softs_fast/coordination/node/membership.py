@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Self
 
 from ...errors import DamagedError, PeerLost, SoftsError
@@ -33,6 +34,7 @@ from .checkpoints import record_part, verify
 from .leaving import wait_until_left
 from .listener import Listener
 from .meeting import wait_for_members
+from .worker_link import text_of
 
 __all__ = ["Epoch", "Membership"]
 
@@ -165,9 +167,14 @@ class Membership:
         """Begin to connect."""
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        """Leave the job; after an error, only end the connection."""
-        self.close(leaves=kind is None)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the job; after an error, tell it to the others, and only end the connection."""
+        if error is not None:
+            with self._changed:
+                self._say_fault(text_of(error))
+        self.close(leaves=error is None)
 
     # --- Epochs ---
 
@@ -220,11 +227,11 @@ class Membership:
                         raise
 
     def _next_epoch(self, end_s: float, why: str) -> Epoch:
+        self._session.check_process()
         with self._changed:
             if self._epoch is not None:
                 if self._fence is None:
-                    # Its other action tells of the end of the engine, which is known here.
-                    self._do([action for action in self._machine.fail(why) if isinstance(action, Say)])
+                    self._say_fault(why)
                 self._end()
             while self._build is None:
                 if self._error is not None:
@@ -281,6 +288,12 @@ class Membership:
             return
         with self._changed:
             self._session.send(CheckpointEnd(number, step, path))
+
+    def _say_fault(self, why: str) -> None:
+        """Tell why this worker gives up the epoch, if it is in one; with the lock."""
+        # Its other action tells of the end of the engine, which is known here.
+        actions = self._machine.fail(why, self._machine.rank)
+        self._do([action for action in actions if isinstance(action, Say)])
 
     def _end(self) -> None:
         """Say that nothing of the epoch is pending; with the lock."""

@@ -101,18 +101,17 @@ class StepCalls(Strategy):
         strategy = link.begin_call(self._epoch)
         if strategy is None:
             link.end_call([])
-            raise PeerLost(f"epoch {self._epoch} is over")
+            raise PeerLost(link.why_over(self._epoch))
         try:
             yield strategy
         except PeerLost as error:
             link.failed(str(error))
-            raise
+            raise PeerLost(link.why_over(self._epoch)) from error
         except ConfigError:
             # All ranks have it, and the group stays usable.
             link.end_call([])
             raise
         except BaseException as error:
-            # The others must not wait for this worker.
-            link.failed(f"{type(error).__name__}: {error}")
+            link.raised(error)
             raise
         link.end_call([])

@@ -19,6 +19,16 @@ _log = logging.getLogger(__name__)
 
 # Waits look for signals this often.
 TICK_S = 0.1
+# The coordinator answers a fault with a fence in milliseconds; without one there is a text of this worker's own.
+_ANSWER_S = 1.0
+
+
+def text_of(error: BaseException) -> str:
+    """Return type and text of an exception; its own text may fail, too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # of the user's __str__
+        return type(error).__name__
 
 
 class WorkerLink:
@@ -95,6 +105,7 @@ class WorkerLink:
         Raises:
             PeerLost: no epoch in time, the worker leaves, or the coordinator has refused it.
         """
+        self.session.check_process()
         with self.changed:
             while self._build is None and self.machine.phase != "member":
                 self.raise_if_over()
@@ -106,8 +117,10 @@ class WorkerLink:
                     self.do(self.machine.ended())
                     continue
                 if time.monotonic() > end_s:
+                    over = self.machine.over
+                    before = "" if over is None else f"; epoch {over.epoch} is over: {over.text}"
                     raise PeerLost(
-                        f'worker "{self._worker_id}" is {self.machine.phase}, and in no epoch after {join_s:g} s; '
+                        f'worker "{self._worker_id}" is {self.machine.phase}, and in no epoch after {join_s:g} s{before}; '
                         f"{self.session.advice}"
                     )
                 self.changed.wait(TICK_S)
@@ -153,9 +166,37 @@ class WorkerLink:
             return self.strategy if self.is_in(epoch) else None
 
     def failed(self, text: str) -> None:
-        """A call has failed, or was ended by a fence."""
+        """A call has failed because of another worker, or was ended by a fence."""
+        lost = getattr(self.strategy, "lost", [])
         with self.changed:
-            self.end_call(self.machine.fail(text))
+            self.end_call(self.machine.fail(text, lost[0] if lost else None))
+
+    def raised(self, error: BaseException, what: str = "") -> None:
+        """End the epoch because this worker's own code has raised: the others must not wait for it.
+
+        The worker is ready for another epoch only when its program begins the next step, because most programs end now.
+
+        Args:
+            error: Exception.
+            what: What could not be done; empty if the exception says it.
+        """
+        with self.changed:
+            self._in_call = False
+            actions = self.machine.fail(what + text_of(error), self.machine.rank)
+            self.do([action for action in actions if isinstance(action, Say)])
+            if actions:
+                # The fence has the cause in the coordinator's words; the end of this engine has not.
+                self._await_fence()
+            self.drop_engine(text_of(error))
+
+    def why_over(self, epoch: int) -> str:
+        """Return why an epoch is over, in the words of the coordinator if it has said so within a second."""
+        with self.changed:
+            if self.epoch == epoch:
+                self._await_fence()
+            over = self.machine.over
+            known = "" if over is None or over.epoch != epoch else f": {over.text}"
+            return f"epoch {epoch} is over{known}"
 
     def end_call(self, actions: list[Action]) -> None:
         """Calls have ended: none is pending."""
@@ -177,7 +218,7 @@ class WorkerLink:
                 case Build():
                     self._build = action
                 case EndEngine(fence):
-                    self.logger.info("epoch %d is over: %s", fence.epoch, fence.text)
+                    self.logger.info("epoch %d ends: %s", fence.epoch, fence.text)
                     self._build = None
                     if self._in_call:
                         # The thread that is in the call drops the engine: no other one knows when the call has ended.
@@ -207,6 +248,11 @@ class WorkerLink:
         end = getattr(self.strategy, "end", None) or getattr(self.strategy, "give_up", None)
         if not is_told and end is not None:
             end(why)
+
+    def _await_fence(self) -> None:
+        end_s = time.monotonic() + _ANSWER_S
+        while self.machine.awaits_fence and self.error is None and time.monotonic() < end_s:
+            self.changed.wait(TICK_S)
 
     def _receive(self, message: ToWorker) -> None:
         self.do(self.machine.receive(message))

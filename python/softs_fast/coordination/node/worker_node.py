@@ -139,6 +139,9 @@ class WorkerNode:
 
         It waits until the others have ended their step, 10 s at most, and 1 s without a coordinator.
         """
+        self._close(leaves=True)
+
+    def _close(self, *, leaves: bool) -> None:
         if self._has_left:
             return
         self._has_left = True
@@ -146,13 +149,16 @@ class WorkerNode:
             signal.signal(signal.SIGTERM, self._before_sigterm)  # type: ignore[arg-type]
         link = self._link
         with link.changed:
-            if self._machine.phase not in ("away", "over"):
+            if leaves and self._machine.phase not in ("away", "over"):
                 link.do(self._machine.leave(self._link.leave_why or "done", at_once=True))
-            wait_until_left(
-                link.changed,
-                lambda: self._machine.phase in ("member", "building", "ending", "idle") and not link.error,
-                lambda: not link.session.trouble,
-            )
+            if leaves:
+                wait_until_left(
+                    link.changed,
+                    lambda: (
+                        self._machine.phase in ("member", "building", "ending", "idle") and not link.error
+                    ),
+                    lambda: not link.session.trouble,
+                )
             link.drop_engine("the worker has left")
         link.session.close()
         set_ranks_of_worker(None)
@@ -161,15 +167,22 @@ class WorkerNode:
         """Start it."""
         try:
             return self.start()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave."""
-        self.close()
+        """Leave; after an error, tell it to the others, and end as a worker that was killed.
+
+        Its seat is kept for its restart then, and the epoch of the others is over at once.
+        """
+        is_failure = error is not None and not (isinstance(error, SystemExit) and not error.code)
+        if is_failure and self._link.leave_why is None:
+            assert error is not None
+            self._link.raised(error)
+        self._close(leaves=not is_failure or self._link.leave_why is not None)
 
     # --- What it knows ---
 
@@ -254,7 +267,12 @@ class WorkerNode:
             epoch, step, store, table = self.epoch, self.committed, link.store, self._machine.table
             link.do(self._machine.begin_checkpoint(path))
         yield
-        if store is None or table is None or not record_part(path, step, store, table, link.logger):
+        if store is None or table is None:
+            link.logger.warning(
+                "checkpoint %s of step %d does not count: this worker is in no epoch", path, step
+            )
+            return
+        if not record_part(path, step, store, table, link.logger):
             return
         with link.changed:
             link.do(self._machine.end_checkpoint(epoch, step, path))
@@ -290,8 +308,7 @@ class WorkerNode:
             link.failed(str(error))
             return self._settle(step)
         except BaseException as error:
-            # The others must not wait for this worker.
-            link.failed(f"{type(error).__name__}: {error}")
+            link.raised(error)
             raise
         if not has_passed:
             # The fence came between the end of the barrier and its result.
@@ -300,7 +317,7 @@ class WorkerNode:
         try:
             self._apply()
         except BaseException as error:
-            link.failed(f"step {step.number} could not be applied: {type(error).__name__}: {error}")
+            link.raised(error, "the step could not be applied: ")
             raise
         link.end_call(actions)
         self._check_once()
@@ -392,8 +409,7 @@ class WorkerNode:
             link.failed(str(error))
             return
         except BaseException as error:
-            # The others must not wait for this worker.
-            link.failed(f"{type(error).__name__}: {error}")
+            link.raised(error)
             raise
         with link.changed:
             self._machine.prepared()
@@ -468,6 +484,7 @@ class Step:
         if error is not None and not (isinstance(error, PeerLost) and self._node._is_over(self.epoch)):
             # What the body has added up so far is no part of the step that is made again.
             self._node._state.drop_gradients()
+            self._node._link.raised(error)
             return False
         self.is_committed = self._node._commit(self)
         return True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from ...forks import check_process
 from ..credentials import ClientCredentials
 from ..job.status import Status
 from ..pings import Pings
@@ -44,6 +46,8 @@ class CoordinatorClient:
     Raises:
         ConfigError: gRPC is not installed; the address or a file is malformed; another machine is to be reached without
             TLS.
+
+    All calls raise `ForkedError` in a fork of the process that made it.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class CoordinatorClient:
         self._timeout_s = timeout_s
         self._metadata = credentials.metadata()
         self._channel = open_channel(address, credentials, Pings())
+        self._pid = os.getpid()
 
     def status(self) -> Status:
         """Return what the job does, and what it waits for.
@@ -72,6 +77,7 @@ class CoordinatorClient:
             PeerLost: no coordinator answers, or it has ended.
             ConfigError: the caller may not ask for it.
         """
+        self._check_process()
         grpc = import_grpc()
         stream = self._channel.unary_stream(methods.WATCH)(b"", metadata=self._metadata)
         try:
@@ -113,7 +119,11 @@ class CoordinatorClient:
     def __exit__(self, *args: object) -> None:
         self.close()
 
+    def _check_process(self) -> None:
+        check_process(self._pid, f"the client of the coordinator at {self._address}")
+
     def _unary(self, method: str, data: bytes) -> bytes:
+        self._check_process()
         return _unary(
             self._channel, self._address, method, data, self._metadata, self._timeout_s, self._credentials
         )

@@ -10,7 +10,8 @@ import time
 from contextlib import suppress
 from typing import Any, Protocol
 
-from ...errors import ConfigError, ForkedError, PeerLost, SoftsError
+from ...errors import ConfigError, PeerLost, SoftsError
+from ...forks import check_process
 from ...reach import Outage
 from ..addresses import UnknownHostError, own_address, parse_address
 from ..credentials import ClientCredentials
@@ -107,7 +108,7 @@ class Session:
         Raises:
             ForkedError: another process made the session.
         """
-        self._check()
+        self.check_process()
         self._outage = Outage(time.monotonic(), self._limit_s)
         self._thread.start()
 
@@ -140,7 +141,7 @@ class Session:
             WireError: a part of the message passes a limit.
             ForkedError: another process made the session.
         """
-        self._check()
+        self.check_process()
         data = encode_from_worker(message)
         with self._lock:
             if self._connection is not None:
@@ -155,7 +156,7 @@ class Session:
             WireError: the request or the answer passes a limit.
             ForkedError: another process made the session.
         """
-        self._check()
+        self.check_process()
         with self._lock:
             connection = self._connection
         if connection is None:
@@ -171,7 +172,7 @@ class Session:
         Raises:
             ForkedError: another process made the session.
         """
-        self._check()
+        self.check_process()
         self._closed.set()
         with self._lock:
             if self._connection is not None:
@@ -187,12 +188,9 @@ class Session:
                 self._connection.call.cancel()
         self._thread.join()
 
-    def _check(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedError(
-                f"session with the coordinator at {self._address} was made by process {self._pid}, and this is a fork of "
-                "it; make one in the process that uses it"
-            )
+    def check_process(self) -> None:
+        """Raise ForkedError if another process made the session."""
+        check_process(self._pid, f"the session with the coordinator at {self._address}")
 
     def _run(self) -> None:
         pause_s = 0.0

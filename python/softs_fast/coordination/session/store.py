@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.distributed import Store
 
+from ...errors import PeerLost
 from ..job.messages import Table
 from ..wire.requests import KeysReply, KeysRequest, Operation
 from .session import Session
@@ -39,6 +40,7 @@ class SessionStore(Store):
         self._table = table
         self._timeout = timedelta(seconds=timeout_s)
         self._is_told: list[Callable[[str], object]] = []
+        self._over = ""
 
     @property
     def own_host(self) -> str:
@@ -53,7 +55,8 @@ class SessionStore(Store):
         self._is_told.append(tell)
 
     def end(self, why: str) -> bool:
-        """Say that the epoch is over; return whether anything was to be told."""
+        """Say that the epoch is over; return whether anything was to be told. Calls raise PeerLost from now on."""
+        self._over = self._over or why
         for tell in self._is_told:
             tell(why)
         return bool(self._is_told)
@@ -100,6 +103,8 @@ class SessionStore(Store):
         amount: int = 0,
         timeout: timedelta = timedelta(0),
     ) -> KeysReply:
+        if self._over:
+            raise PeerLost(self._over)
         seconds = max(timeout.total_seconds(), 0.0)
         milliseconds = min(round(seconds * 1000), _MAX_MS)
         table = self._table

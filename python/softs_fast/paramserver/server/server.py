@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from types import TracebackType
 from typing import Self
 
 from ...errors import ConfigError
+from ...forks import check_process
 from ..job import Job
 from ..rounds.options import RunOptions
 from ..rounds.status import Status
@@ -45,6 +47,7 @@ class Server:
     ) -> None:
         self._given = (job, run, fitting(config, run), options or ServerOptions())
         self._service: Service | None = None
+        self._pid = os.getpid()
         self._failure: BaseException | None = None
         self._is_up = threading.Event()
         self._close = asyncio.Event()
@@ -117,6 +120,7 @@ class Server:
         self.close()
 
     def _running(self) -> Service:
+        check_process(self._pid, "the parameter server")
         if self._service is None or not self._thread.is_alive():
             raise ConfigError("the parameter server is closed")
         return self._service

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import random
 import secrets
@@ -16,6 +17,7 @@ from typing import get_args
 from urllib.parse import urlsplit
 
 from ...errors import ConfigError, PeerLost, WireError
+from ...forks import check_process
 from ...reach import Outage, tls_problem
 from ..wire import answers, signing
 from ..wire.answers import Code
@@ -138,6 +140,7 @@ class Session:
         self._options = options
         self._transport = Transport(invite, options.proxy)
         self._keys: _Keys | None = None
+        self._pid = os.getpid()
         self._joining = threading.Lock()
         self._is_closed = threading.Event()
         self._instance = secrets.token_hex(signing.NONCE_BYTES)
@@ -267,6 +270,7 @@ class Session:
         download: Download | None = None,
     ) -> Answer:
         """Send a request and read its answer; one without a signature by one of the keys is an error."""
+        check_process(self._pid, "the worker of the parameter server")
         if request.body:
             is_json = request.target.startswith(answers.PUSH) is False
             headers["Content-Type"] = "application/json" if is_json else "application/octet-stream"

@@ -1,0 +1,78 @@
+"""Why a group has ended, for its other ranks, in the store in which they met."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+from torch.distributed import PrefixStore, Store, TCPStore
+
+from softs_fast.collectives.bounded_store import BoundedStore
+from softs_fast.collectives.rendezvous import TorchStore
+from softs_fast.errors import PeerLost
+
+_KEY = "softs.reason"
+_MOST_TEXT = 1000
+# A store that is lost itself must not delay the end of the group for longer.
+_TIMEOUT_S = 1.0
+
+
+class Reasons:
+    """The reason of the first rank that gave up. A store that does not answer is asked once.
+
+    Args:
+        store: Store of this group alone.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store: Store = store
+        self._is_over = False
+
+    def tell(self, rank: int, lost: list[int], why: str) -> None:
+        """Leave a reason, unless there is another one or the store does not answer.
+
+        Args:
+            rank: Rank that gives up.
+            lost: Ranks that it has found lost.
+            why: Reason in words; cut after 1,000 characters.
+        """
+        if not self._is_over and self._answers():
+            self._is_over = True
+            try:
+                self._bounded.set(_KEY, json.dumps([rank, lost, why[:_MOST_TEXT]]).encode())
+            except PeerLost:
+                return
+
+    def told(self) -> tuple[int, list[int], str] | None:
+        """Return rank, lost ranks and text of the reason that another rank has left; None if there is none."""
+        try:
+            said = self._bounded.get(_KEY) if self._answers() else None
+            if said is None:
+                return None
+            rank, lost, why = json.loads(said)
+            found = int(rank), [int(one) for one in lost], str(why)
+        except PeerLost:
+            self._is_over = True
+            return None
+        except (ValueError, TypeError):
+            return None
+        self._is_over = True
+        return found
+
+    @property
+    def _bounded(self) -> BoundedStore:
+        return BoundedStore(TorchStore(self._store), _TIMEOUT_S)
+
+    def _answers(self) -> bool:
+        """Return whether the server of the store lives: torch prints a page of C++ frames for one that does not."""
+        store = self._store
+        while isinstance(store, PrefixStore):
+            store = store.underlying_store
+        if not isinstance(store, TCPStore):
+            return True
+        try:
+            socket.create_connection((store.host, store.port), _TIMEOUT_S).close()
+        except OSError:
+            self._is_over = True
+            return False
+        return True
