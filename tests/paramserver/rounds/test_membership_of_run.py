@@ -125,15 +125,15 @@ def test_a_pause_counts_pushes_and_closes_nothing() -> None:
 
 
 def test_a_pause_stops_the_time_of_a_round() -> None:
-    run = DrivenRun(world=2, quorum=1, round_deadline_s=10.0)
+    run = DrivenRun(world=2, quorum=1, round_deadline_s=18.75)
     run.join("a", "b")
+    run.wait(15.0, "a", "b")
     run.push("a")
-    run.wait(5.0, "a", "b")
     run.tell(events.Pause("lunch"))
     run.wait(1000.0, "a", "b")
     run.tell(events.Resume())
-    assert not [one for one in run.wait(4.9, "a", "b") if isinstance(one, events.Apply)]
-    assert [one for one in run.wait(0.2, "a", "b") if isinstance(one, events.Apply)]
+    assert not [one for one in run.wait(3.7, "a", "b") if isinstance(one, events.Apply)]
+    assert [one for one in run.wait(0.1, "a", "b") if isinstance(one, events.Apply)]
 
 
 def test_a_step_that_ends_in_a_pause_is_committed() -> None:

@@ -17,7 +17,7 @@ from ..wire.answers import Code
 from ..wire.header import HEADER_BYTES, PROTOCOL
 from ..wire.limits import MAX_JOIN_BYTES, MAX_JSON_BYTES, WHOLE_FRAME_BYTES
 from ..wire.manifest import Manifest
-from ..wire.messages import DataRange, DataRequest, Failure, JoinAnswer, JoinRequest, RunConfig
+from ..wire.messages import DataRange, DataRequest, Failure, Heartbeat, JoinAnswer, JoinRequest, RunConfig
 from ..wire.records import decode
 from .budget import Budget
 from .driver import Driver
@@ -274,7 +274,8 @@ class Application:
             case "GET", answers.MODEL:
                 return await self._pull(request, worker)
             case "POST", answers.HEARTBEAT:
-                self._expect(tell(events.Seen(worker)), events.Noted)
+                progress = _decoded(Heartbeat, body).progress
+                self._expect(tell(events.Seen(worker, progress)), events.Noted)
             case "POST", answers.DATA:
                 return self._data(worker, body)
             case "POST", answers.LEAVE:

@@ -25,6 +25,7 @@ __all__ = [
     "DataRange",
     "DataRequest",
     "Failure",
+    "Heartbeat",
     "JoinAnswer",
     "JoinRequest",
     "MemberStatus",
@@ -211,6 +212,18 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Heartbeat:
+    """POST /v1/heartbeat: the process of the worker lives.
+
+    Attributes:
+        progress: Count that rises while the worker trains: requests, parts of bodies, local steps. With the same count as
+            in the heartbeat before, the worker may hang; None if the worker does not count.
+    """
+
+    progress: int | None = None
+
+
+@dataclass(frozen=True)
 class DataRequest:
     """POST /v1/data: the worker wants samples for its next push.
 
@@ -268,7 +281,7 @@ class MemberStatus:
         worker_id: of it.
         name: of its machine.
         rank: of it.
-        state: "joining", "active", "paused" or "gone".
+        state: "joining", "active", "paused", "stalled" (it lives, and makes no progress) or "gone".
         counted: pushes that were counted.
         stale: pushes that were refused as stale.
         silent_s: seconds since its last request.

@@ -210,6 +210,7 @@ class RemoteOptimizer(optim.Optimizer):
                 f"the run is over at version {self._weights.summary.version}; look at `is_over` after each step"
             )
         self._check_parameters()
+        self._session.progress += 1
         if self._local is not None:
             return self._step_locally(self._local, closure)
         samples, reported = self._taken_report()
