@@ -28,6 +28,8 @@ LAYERS = 21
 _JUNK_PER_S = 1000
 _JUNK_ROUNDS = 20
 _LEASE_S = 5.0
+_STEP_S = 0.25
+_SLOW_ROUNDS = 60
 
 
 def stale() -> dict[str, Any]:
@@ -77,6 +79,46 @@ def dead() -> dict[str, Any]:
             "with_the_dead_one_s": round(seconds[6], 2),
             "median_after_s": round(after, 3),
             "slowest_after_s": round(max(seconds[7:]), 2),
+        }
+
+
+def slow() -> dict[str, Any]:
+    """Seconds of rounds of 3 workers, alone, beside one that is 20 times slower, and beside one that never pushes."""
+    found = {name: _rounds_beside(factor) for name, factor in (("alone", 0), ("slow", 20), ("hung", 10_000))}
+    alone = found["alone"]["median_s"]
+    return {**found, "times": {name: round(found[name]["median_s"] / alone, 2) for name in ("slow", "hung")}}
+
+
+def _rounds_beside(factor: int) -> dict[str, float]:
+    with server(1, world=3 + (factor > 0), quorum=3) as (_, invite, setting):
+        workers = [remote(setting, invite, i) for i in range(3 + (factor > 0))]
+        is_over = threading.Event()
+
+        def work(worker: Any, step_s: float) -> None:
+            while not is_over.wait(step_s):
+                worker.step()
+
+        seconds = [_STEP_S] * 3 + [_STEP_S * factor]
+        threads = [
+            threading.Thread(target=work, args=one, daemon=True)
+            for one in zip(workers, seconds, strict=False)
+        ]
+        begun = time.perf_counter()
+        for one in threads:
+            one.start()
+        rounds, version = [], 0
+        while len(rounds) < _SLOW_ROUNDS:
+            wait_for(lambda: workers[0].version[1] > version)  # noqa: B023
+            version, now = workers[0].version[1], time.perf_counter()
+            rounds.append(now - begun)
+            begun = now
+        is_over.set()
+        for one in threads[:3]:
+            one.join()
+        return {
+            "first_s": round(rounds[0], 3),
+            "median_s": round(statistics.median(rounds), 3),
+            "slowest_s": round(max(rounds), 3),
         }
 
 
@@ -337,7 +379,7 @@ def _junk(invite: str, stop: Any, sent: Any) -> None:
 
 def main() -> None:
     """Run what is named, or all."""
-    benches = {one.__name__: one for one in (stale, dead, restart, junk, idle)}
+    benches = {one.__name__: one for one in (stale, dead, slow, restart, junk, idle)}
     for name in sys.argv[1:] or benches:
         with ways.files() as folder:
             os.environ["BENCH_FOLDER"] = folder
