@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import resource
 import signal
 from collections.abc import Coroutine
 from typing import Any
@@ -46,10 +45,6 @@ def run(arguments: argparse.Namespace) -> None:
     """
     import_grpc()
     setup_logging(arguments.log_level)
-    # A connection per worker.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     asyncio.run(_serve(arguments, _job(arguments)))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from .. import _core
+from ..descriptors import raise_descriptor_limit
 from ..errors import ConfigError
 from .protocol import BrokerStats, ControlEndpoints, EndpointConfig
 
@@ -150,6 +151,7 @@ class Broker:
         if self._core is not None:
             return
         _core.sweep()
+        raise_descriptor_limit()
         peer_timeout_s = min(self.supplier_timeout, self.client_timeout)
         core = _core.Broker(
             self.endpoints.frontend,

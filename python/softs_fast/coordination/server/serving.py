@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...descriptors import raise_descriptor_limit
 from ...errors import EndpointInUse
 from ..addresses import parse_address
 from ..credentials import ServerCredentials
@@ -109,6 +110,7 @@ class Coordinator:
         from grpc import aio
 
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_cancellation)
+        raise_descriptor_limit()
         pings = self._options.pings.server_options()
         self._server = aio.server(
             options=[

@@ -9,6 +9,7 @@ from concurrent import futures
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ...descriptors import raise_descriptor_limit
 from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
 from ..addresses import parse_address
 from ..requirements import import_grpc
@@ -77,6 +78,7 @@ class Root:
         self._is_closing = False
         self._boxes = Mailboxes(range(1, size), 0, AHEAD)
         self._calls = RootCalls(self._envelope, size, self._boxes, self, timeout_s)
+        raise_descriptor_limit()
         self._server: Any = self._grpc.server(
             _DaemonThreads(),
             options=[

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from ... import _core
+from ...descriptors import raise_descriptor_limit
 from ...errors import PeerLost, PeerTimeout
 from .events import Joined, Left, Published, Received
 from .limits import ControlLimits
@@ -55,6 +56,7 @@ class ControlServer:
     ) -> None:
         limits = limits or ControlLimits()
         lowest = incarnation if oldest is None else oldest
+        raise_descriptor_limit()
         self._native = _core.FlowServer(
             listen, token, incarnation, lowest, limits.native(), limits.dead_after_s
         )
