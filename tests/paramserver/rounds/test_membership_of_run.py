@@ -100,16 +100,22 @@ def test_a_server_that_stood_still_removes_no_member() -> None:
     assert len(run.run.status(run.now_s).workers) == 2
 
 
-def test_a_kicked_worker_stays_out() -> None:
-    run = DrivenRun(world=2)
-    run.join("a", "b")
+def test_a_kicked_process_stays_out_whatever_its_name() -> None:
+    """Other workers of the same machine, which have the same name, are not kicked."""
+    run = DrivenRun(world=2, dataset_size=8)
+    run.join("a")
+    for worker, process in (("b", "p1"), ("c", "p2")):
+        run.tell(events.Join(worker, "host", process=process))
+        run.tell(events.Seen(worker))
     assert run.tell(events.Kick("b", "it sends nonsense")) == events.Noted()
     assert isinstance(run.tell(events.Seen("b")), events.Banned)
-    assert isinstance(run.tell(events.Join("b2", "b")), events.Banned)
-    assert isinstance(run.tell(events.Join("b3", "other", "b")), events.Banned)
+    assert run.tell(events.Seen("c")) == events.Noted()
+    again = DrivenRun(run.run.snapshot(), world=2, dataset_size=8)
+    for one in (run, again):
+        assert isinstance(one.tell(events.Join("b2", "other", process="p1")), events.Banned)
+        assert isinstance(one.tell(events.Join("b3", "other", "b")), events.Banned)
+        assert isinstance(one.tell(events.Join("d", "host", process="p3")), events.Welcome)
     assert run.tell(events.Kick("x", "?")) == events.Unknown()
-    again = DrivenRun(run.run.snapshot(), world=2)
-    assert isinstance(again.tell(events.Join("b2", "b")), events.Banned)
 
 
 def test_a_pause_counts_pushes_and_closes_nothing() -> None:

@@ -27,6 +27,7 @@ class Member:
     Attributes:
         id: its id.
         name: for people.
+        process: Name of its process, the same for all its joins; "" if it is not known.
         rank: among the members; free for another one once this one is gone.
         state: `joining` until its first request after the join, so the lost answer of a join leaves nothing to wait for;
             `resting`: alive, but it does nothing; `stalled`: alive, but it makes no progress with what it should do.
@@ -56,6 +57,7 @@ class Member:
     moved_s: float
     busy_s: float | None
     state: Literal["joining", "active", "resting", "stalled", "gone"] = "joining"
+    process: str = ""
     progress: int | None = None
     work_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     can_return: bool = False

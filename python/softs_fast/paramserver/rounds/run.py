@@ -220,7 +220,7 @@ class Run:
     def _join(self, event: events.Join) -> events.Answer:
         state = self._state
         banned = state.members.banned
-        if event.name[:MAX_TEXT] in banned or (event.before is not None and event.before in banned):
+        if event.process in banned or event.before in banned:
             return events.Banned("the owner of the run has removed this worker")
         before = None if event.before is None else state.members.find(event.before)
         if state.over is not None and (before is None or state.over[1]):
@@ -239,6 +239,7 @@ class Run:
         member = state.members.add(event.worker, event.name, state.now_s, before, state.options.world)
         if member is None:
             return events.Full(state.options.lease_s, "the run has as many workers as it can have")
+        member.process = event.process
         return events.Welcome(member.rank, state.version)
 
     def _pull(self, member: Member, have: Version | None) -> events.Answer:
@@ -363,7 +364,8 @@ class Run:
             self._answer(events.Unknown())
             return
         self._answer(events.Noted())
-        state.members.banned |= {member.id, member.name}
+        # Not its name: that is of a machine, which may have other workers.
+        state.members.banned |= {member.id, member.process} - {""}
         self._remove(member, f"the owner has removed it: {event.why[:MAX_TEXT]}", can_return=False)
 
     def _pause(self, why: str) -> None:
