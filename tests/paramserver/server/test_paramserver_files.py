@@ -143,9 +143,7 @@ def test_a_state_that_may_be_whole_is_never_replaced_by_an_older_one(
     assert path.exists()
 
 
-def test_a_state_that_arrives_while_it_is_read_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_that_arrives_while_it_is_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that runs replaces its file in two steps: what was missing at first is whole, not damaged."""
     path, aside, read = tmp_path / "s", tmp_path / "aside", state_file._read
     two_states(path)

@@ -34,11 +34,14 @@ __all__ = [
     "Status",
     "Summary",
     "UploadState",
+    "nonce_of",
 ]
 
 _MAX_WORLD = 4096
 _MAX_NAME = 128
 _HEX = re.compile(r"[0-9a-f]*")
+#: Quotes within a text of JSON have a backslash, so this is a key and its value.
+_NONCE = re.compile(rb'"nonce":"([0-9a-f]{32})"')
 
 CodecName = Literal["f32", "bf16", "int8", "top_k"]
 Mode = Literal["bsp", "ssp", "async"]
@@ -72,6 +75,12 @@ class JoinRequest:
             _check_nonce(self.instance)
         if self.old_id and not WORKER_ID.fullmatch(self.old_id):
             raise WireError("old_id is no id of a worker")
+
+
+def nonce_of(body: bytes) -> bytes:
+    """Return the nonce of a join that is not parsed yet; b"" if there is none."""
+    found = _NONCE.search(body)
+    return b"" if found is None else bytes.fromhex(found[1].decode())
 
 
 @dataclass(frozen=True)
