@@ -81,7 +81,7 @@ class Service:
         saved = load_state(options.state)
         self.is_restart = saved is not None
         self._saved = saved or new_state()
-        self._trainer = Trainer(job, self._saved.trainer)
+        self._trainer = Trainer(job, self._saved.trainer, options.norm_guard)
         loop = asyncio.get_running_loop()
         self.run = Run(run, loop.time(), self._saved.snapshot)
         evaluation = Evaluation(options, self._saved.best)
