@@ -54,6 +54,15 @@ def test_a_worker_that_has_left_must_join_again() -> None:
     assert run.tell(events.Join("a2", "a", "a")) == events.Welcome(0, Version(1, 0))
 
 
+def test_a_worker_that_has_failed_is_a_warning() -> None:
+    run = DrivenRun(world=2)
+    run.join("a", "b")
+    run.tell(events.Leave("a", "it has failed: RuntimeError: no memory", True))
+    assert run.one(events.Log) == events.Log(
+        'worker "a" (rank 0) is gone: it has failed: RuntimeError: no memory', True
+    )
+
+
 def test_a_join_with_the_old_id_has_its_rank_and_its_counted_push() -> None:
     run = DrivenRun(world=3, quorum=3)
     run.join("a", "b", "c")

@@ -118,10 +118,17 @@ class Take:
 
 @dataclass(frozen=True)
 class Leave:
-    """A worker ends, or it is gone by another proof than silence."""
+    """A worker ends, or it is gone by another proof than silence.
+
+    Attributes:
+        worker: Its id.
+        why: Reason, for people.
+        is_failure: Whether something is broken.
+    """
 
     worker: str
     why: str = "it has left"
+    is_failure: bool = False
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ class Run:
             case events.Take():
                 return self._lease(member, event)
             case events.Leave():
-                self._remove(member, event.why[:MAX_TEXT], can_return=False)
+                self._remove(member, event.why[:MAX_TEXT], can_return=False, is_failure=event.is_failure)
             case events.Rest(is_over=False):
                 member.state = "resting"
                 state.leases.release(member.id)
@@ -332,14 +332,14 @@ class Run:
             member.busy_s = state.now_s
         return events.Granted(ranges)
 
-    def _remove(self, member: Member, why: str, can_return: bool) -> None:
+    def _remove(self, member: Member, why: str, can_return: bool, is_failure: bool = False) -> None:
         state = self._state
         state.leases.release(member.id)
         if member.state == "gone":
             member.can_return = member.can_return and can_return
             return
         state.members.remove(member, can_return)
-        state.log(f"{member.title} is gone: {why}")
+        state.log(f"{member.title} is gone: {why}", is_failure)
         # All pulls that waited for this one.
         state.actions.append(events.Changed())
 

@@ -24,6 +24,7 @@ from ..wire.messages import (
     Heartbeat,
     JoinAnswer,
     JoinRequest,
+    Leave,
     RunConfig,
     nonce_of,
 )
@@ -291,7 +292,9 @@ class Application:
             case "POST", answers.DATA:
                 return self._data(worker, body)
             case "POST", answers.LEAVE:
-                self._expect(tell(events.Leave(worker)), events.Noted)
+                why = _decoded(Leave, body).why
+                left = events.Leave(worker, f"it has failed: {why}", True) if why else events.Leave(worker)
+                self._expect(tell(left), events.Noted)
                 self._pushes.uploads.drop(worker)
             case "POST", answers.PAUSE:
                 self._expect(tell(events.Rest(worker)), events.Noted)

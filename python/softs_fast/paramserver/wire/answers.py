@@ -9,7 +9,7 @@
 | HEAD /v1/push/T.V | 200 with Upload-Offset; 404 no-upload |
 | POST /v1/heartbeat Heartbeat | 204 with Softs-Version |
 | POST /v1/data DataRequest | 200 DataRange; 204 the epoch is exhausted; 409 spent |
-| POST /v1/leave {}, /v1/pause {}, /v1/resume {} | 204 |
+| POST /v1/leave Leave, /v1/pause {}, /v1/resume {} | 204 |
 | GET /v1/status?since=K&wait=S | 200 Status; 204 |
 | POST /v1/control Control | 204; 401 |
 

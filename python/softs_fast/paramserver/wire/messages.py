@@ -19,6 +19,7 @@ from .limits import (
 from .signing import NONCE_BYTES, WORKER_ID
 
 __all__ = [
+    "MAX_WHY",
     "CodecName",
     "Control",
     "Counted",
@@ -28,6 +29,7 @@ __all__ = [
     "Heartbeat",
     "JoinAnswer",
     "JoinRequest",
+    "Leave",
     "MemberStatus",
     "RunConfig",
     "Stale",
@@ -39,6 +41,8 @@ __all__ = [
 
 _MAX_WORLD = 4096
 _MAX_NAME = 128
+#: Characters of the reason of a worker that leaves.
+MAX_WHY = 180
 _HEX = re.compile(r"[0-9a-f]*")
 #: Quotes within a text of JSON have a backslash, so this is a key and its value.
 _NONCE = re.compile(rb'"nonce":"([0-9a-f]{32})"')
@@ -230,6 +234,17 @@ class Heartbeat:
     """
 
     progress: int | None = None
+
+
+@dataclass(frozen=True)
+class Leave:
+    """POST /v1/leave: the worker asks for nothing more.
+
+    Attributes:
+        why: Type and text of the exception that has ended it; "" for none.
+    """
+
+    why: str = field(default="", metadata={"most": MAX_WHY})
 
 
 @dataclass(frozen=True)
