@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from softs_fast.descriptors import raise_descriptor_limit
+
 from . import paramserver_ways as ways
 from .proc import cpu_s, resident
 
@@ -28,6 +30,10 @@ LAYERS = 21
 _JUNK_PER_S = 1000
 _JUNK_ROUNDS = 20
 _LEASE_S = 5.0
+_STEP_S = 0.25
+_SLOW_ROUNDS = 60
+_STRANGERS = 1100
+_JOINS = 40
 
 
 def stale() -> dict[str, Any]:
@@ -77,6 +83,46 @@ def dead() -> dict[str, Any]:
             "with_the_dead_one_s": round(seconds[6], 2),
             "median_after_s": round(after, 3),
             "slowest_after_s": round(max(seconds[7:]), 2),
+        }
+
+
+def slow() -> dict[str, Any]:
+    """Seconds of rounds of 3 workers, alone, beside one that is 20 times slower, and beside one that never pushes."""
+    found = {name: _rounds_beside(factor) for name, factor in (("alone", 0), ("slow", 20), ("hung", 10_000))}
+    alone = found["alone"]["median_s"]
+    return {**found, "times": {name: round(found[name]["median_s"] / alone, 2) for name in ("slow", "hung")}}
+
+
+def _rounds_beside(factor: int) -> dict[str, float]:
+    with server(1, world=3 + (factor > 0), quorum=3) as (_, invite, setting):
+        workers = [remote(setting, invite, i) for i in range(3 + (factor > 0))]
+        is_over = threading.Event()
+
+        def work(worker: Any, step_s: float) -> None:
+            while not is_over.wait(step_s):
+                worker.step()
+
+        seconds = [_STEP_S] * 3 + [_STEP_S * factor]
+        threads = [
+            threading.Thread(target=work, args=one, daemon=True)
+            for one in zip(workers, seconds, strict=False)
+        ]
+        begun = time.perf_counter()
+        for one in threads:
+            one.start()
+        rounds, version = [], 0
+        while len(rounds) < _SLOW_ROUNDS:
+            wait_for(lambda: workers[0].version[1] > version)  # noqa: B023
+            version, now = workers[0].version[1], time.perf_counter()
+            rounds.append(now - begun)
+            begun = now
+        is_over.set()
+        for one in threads[:3]:
+            one.join()
+        return {
+            "first_s": round(rounds[0], 3),
+            "median_s": round(statistics.median(rounds), 3),
+            "slowest_s": round(max(rounds), 3),
         }
 
 
@@ -187,6 +233,77 @@ def junk() -> dict[str, Any]:
     return {**found, "same_weights": same}
 
 
+def door() -> dict[str, Any]:
+    """Memory, log and seconds of an honest join beside 1,100 connections that name the owner and hold back a body."""
+    raise_descriptor_limit()
+    with server(1, world=1, quorum=1, serve=_logging_server) as (pid, invite, setting):
+        log = Path(setting.folder, "log")
+        alone = _joins(setting, invite)
+        memory = resident(pid).own
+        peers = _strangers(invite)
+        time.sleep(1.0)
+        beside = _joins(setting, invite)
+        grown = resident(pid).own - memory
+        for one in peers:
+            one.close()
+        return {
+            "connections": len(peers),
+            "grown_mib": round(grown / (1 << 20), 1),
+            "log_bytes": log.stat().st_size,
+            "join_alone_ms": round(1e3 * alone, 1),
+            "join_beside_ms": round(1e3 * beside, 1),
+            "times": round(beside / alone, 2),
+        }
+
+
+def _logging_server(setting: ways.Setting, pipe: Any, **run: Any) -> None:
+    """Serve, with what the process writes in a file."""
+    from softs_fast import setup_logging
+
+    with Path(setting.folder, "log").open("wb") as log:
+        os.dup2(log.fileno(), 2)
+    setup_logging("info")
+    ways.our_server(setting, pipe, **run)
+
+
+def _joins(setting: ways.Setting, invite: str) -> float:
+    """Return the median seconds of a join, of a process that has never joined before."""
+    from softs_fast.paramserver import Invite
+    from softs_fast.paramserver.wire.manifest import Manifest
+    from softs_fast.paramserver.worker.exchanges import Call
+    from softs_fast.paramserver.worker.session import Options, Session
+
+    manifest, seconds = Manifest.of(ways.model_of(setting)), []
+    for _ in range(_JOINS):
+        begun = time.perf_counter()
+        session = Session(Invite.parse(invite), manifest, Options("bench"))
+        session.join()
+        seconds.append(time.perf_counter() - begun)
+        session.attempt(Call("POST", "/v1/leave", b"{}"))
+        session.close()
+    return statistics.median(seconds)
+
+
+def _strangers(invite: str) -> list[socket.socket]:
+    """Return connections of which each sends as much as the server takes of a body that nothing has signed."""
+    from softs_fast.paramserver import Invite
+
+    parts = urlsplit(Invite.parse(invite).url)
+    head = (
+        "POST /v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 262272\r\n"
+        f"Authorization: SF1 id=owner, n=1, mac={'0' * 64}\r\n\r\n"
+    )
+    peers = []
+    for _ in range(_STRANGERS):
+        peer = socket.create_connection((parts.hostname, parts.port), timeout=60.0)
+        peer.settimeout(0.01)
+        peers.append(peer)
+        # The last bytes are held back, so that the request does not end.
+        with contextlib.suppress(OSError):
+            peer.sendall(head.encode() + bytes(262_000))
+    return peers
+
+
 def idle() -> dict[str, Any]:
     """Share of a core that a server uses while 4 workers wait for a fifth."""
     with server(1, world=5, quorum=5) as (pid, invite, setting):
@@ -249,12 +366,12 @@ class started:
 
 
 @contextlib.contextmanager
-def server(layers: int, codec: str = "bf16", **run: Any) -> Any:
+def server(layers: int, codec: str = "bf16", serve: Any = ways.our_server, **run: Any) -> Any:
     """Give process id, invite and setting of a server in another process."""
     setting = ways.Setting(layers, 2, codec, "bf16", False, 1 << 30, os.environ["BENCH_FOLDER"])
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=ways.our_server, args=(setting, theirs), kwargs=run)
+    process = context.Process(target=serve, args=(setting, theirs), kwargs=run)
     process.start()
     theirs.close()
     try:
@@ -337,7 +454,7 @@ def _junk(invite: str, stop: Any, sent: Any) -> None:
 
 def main() -> None:
     """Run what is named, or all."""
-    benches = {one.__name__: one for one in (stale, dead, restart, junk, idle)}
+    benches = {one.__name__: one for one in (stale, dead, slow, restart, junk, door, idle)}
     for name in sys.argv[1:] or benches:
         with ways.files() as folder:
             os.environ["BENCH_FOLDER"] = folder

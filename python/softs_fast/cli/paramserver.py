@@ -145,6 +145,7 @@ def _server_options(arguments: argparse.Namespace) -> ServerOptions:
         arguments.stop_after,
         arguments.lower_is_better,
         arguments.upload_memory,
+        arguments.norm_guard,
     )
 
 

@@ -70,6 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--local-steps", type=int, default=0, metavar="N", help="steps of a worker for one push")
     run.add_argument("--clip", type=float, default=0.0, metavar="NORM", help="greatest norm of a push")
     run.add_argument(
+        "--norm-guard", type=float, default=10.0, metavar="TIMES",
+        help="scale a push down to so many median norms of recent ones; 0 takes any (default: 10)",
+    )  # fmt: skip
+    run.add_argument(
         "--lease", type=float, default=20.0, metavar="SECONDS", help="a worker silent for so long is gone"
     )
     run.add_argument("--max-workers", type=int, default=256, metavar="N", help="members at a time, at most")

@@ -62,7 +62,8 @@ class Worker:
         self.id: str | None = None
         self.before: str | None = None
         self.is_alive, self.is_over = True, False
-        self.stopped_until_s = 0.0
+        #: Of the whole process, and of what it does apart from heartbeats.
+        self.stopped_until_s = self.hung_until_s = 0.0
         self.have: Version | None = None
         self.gradient: Gradient | None = None
         self.ranges: tuple[Range, ...] = ()
@@ -106,8 +107,9 @@ class Worker:
     def run(self, what: Callable[[], None]) -> None:
         if not self.is_alive:
             return
-        if self.stopped_until_s > self.world.now_s:
-            self.world.later(self.stopped_until_s - self.world.now_s, lambda: self.run(what))
+        until_s = self.stopped_until_s if what == self._beat else max(self.stopped_until_s, self.hung_until_s)
+        if until_s > self.world.now_s:
+            self.world.later(until_s - self.world.now_s, lambda: self.run(what))
         else:
             what()
 
@@ -229,7 +231,7 @@ class Worker:
         if not self.is_alive or self.is_over:
             return
         if self.id is not None:
-            self.world.request(self, events.Seen(self.id), lambda _: None)
+            self.world.request(self, events.Seen(self.id, self._attempt), lambda _: None)
         self.world.later(self.world.options.lease_s / 4, lambda: self.run(self._beat))
 
 

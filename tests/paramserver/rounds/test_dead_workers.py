@@ -46,8 +46,9 @@ def test_two_that_die_at_once_cost_one_lease() -> None:
     run = DrivenRun(world=4, quorum=2, lease_s=LEASE_S)
     run.join(*WORKERS)
     after = [round_s(run, *WORKERS[:2]) for _ in range(10)]
-    assert after[0] <= LEASE_S + 0.25
-    assert after[1:] == [STEP_S] * 9
+    late = [seconds for seconds in after if seconds > STEP_S]
+    assert sum(late) - STEP_S * len(late) <= LEASE_S
+    assert after[len(late) :] == [STEP_S] * (10 - len(late)), "they are paid for again"
 
 
 def test_a_quorum_that_the_dead_one_breaks_waits_and_says_so() -> None:

@@ -51,8 +51,10 @@ def fault(world: World) -> None:
         new.before = worker.id if pick.random() < 0.5 else None
         world.workers[world.workers.index(worker)] = new
         world.later(world.delay(30.0), new.start)
-    elif kind < 0.5:
+    elif kind < 0.4:
         worker.stopped_until_s = world.now_s + world.delay(40.0)
+    elif kind < 0.5:
+        worker.hung_until_s = world.now_s + world.delay(200.0)
     elif kind < 0.65:
         world.crash_server()
     elif kind < 0.75:

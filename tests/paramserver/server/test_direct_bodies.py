@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -148,16 +149,32 @@ def test_a_peer_that_waits_for_a_word_gets_it(serve, enter) -> None:
         assert (status, decode(UploadState, data).next_offset) == (202, 5000)
 
 
-def test_a_body_of_unknown_length_is_refused(serve, enter) -> None:
-    server = serve(JOB)
-    client = enter(server, JOB)
+def test_a_body_in_chunks_counts(serve, enter) -> None:
+    """A proxy may cut a body into chunks of its own, and take its length away."""
+    client = enter(serve(JOB), JOB)
     frame = client.frame()
     client.push(frame, whole=False)
-    headers, _ = client.signed("PUT", f"{answers.PUSH}/1.0", frame.header.encode(), 0)
-    more = {"Transfer-Encoding": "chunked"}
-    status, _, _ = client.raw("PUT", f"{answers.PUSH}/1.0", b"5\r\nabcde\r\n0\r\n\r\n", headers | more)
-    assert status == 411
-    assert client.ask("HEAD", f"{answers.PUSH}/1.0").headers["upload-offset"] == "0"
+    target, n = f"{answers.PUSH}/1.0", len(frame.payload)
+    for first, last, status in ((0, 100_000, 202), (100_000, n, 200)):
+        headers, _ = client.signed("PUT", target, frame.header.encode(), first)
+        cuts = [*range(first, last, 30_000), last]
+        chunks = [
+            b"%x\r\n%b\r\n" % (end - begin, bytes(frame.payload[begin:end])) for begin, end in pairwise(cuts)
+        ]
+        body = b"".join([*chunks, b"0\r\n\r\n"])
+        assert client.raw("PUT", target, body, headers | {"Transfer-Encoding": "chunked"})[0] == status
+    assert client.pull("1.0", 20.0).status == 200
+
+
+def test_more_chunks_than_announced_are_refused(serve, enter) -> None:
+    client = enter(serve(JOB), JOB)
+    frame = client.frame()
+    client.push(frame, whole=False)
+    target, n = f"{answers.PUSH}/1.0", len(frame.payload) + 1
+    headers, _ = client.signed("PUT", target, frame.header.encode(), 0)
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (n, bytes(n))
+    assert client.raw("PUT", target, body, headers | {"Transfer-Encoding": "chunked"})[0] == 416
+    assert int(client.ask("HEAD", target).headers["upload-offset"]) < n
 
 
 def test_a_request_that_arrives_while_a_push_is_looked_at_waits_for_its_answer(

@@ -143,6 +143,24 @@ def test_a_state_that_may_be_whole_is_never_replaced_by_an_older_one(
     assert path.exists()
 
 
+def test_a_state_that_arrives_while_it_is_read_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that runs replaces its file in two steps: what was missing at first is whole, not damaged."""
+    path, aside, read = tmp_path / "s", tmp_path / "aside", state_file._read
+    two_states(path)
+    path.rename(aside)
+
+    def late(one: Path) -> Saved:
+        if aside.exists():
+            aside.rename(path)
+            raise FileNotFoundError
+        return read(one)
+
+    monkeypatch.setattr(state_file, "_read", late)
+    assert load_state(path) is not None
+    assert path.exists()
+    assert not path.with_name("s.damaged").exists()
+
+
 def test_states_that_are_both_altered_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "s"
     two_states(path)

@@ -28,6 +28,8 @@ RECORDS = [
     m.Stale(1, 6),
     m.Failure("kicked", "w1 was removed", "ask the owner"),
     m.DataRequest(64, 7),
+    m.Heartbeat(3),
+    m.Leave("RuntimeError: no memory"),
     m.DataRange(2, 7, ((0, 32, 1), (64, 96, 2))),
     m.Summary(1, 10, "done", 0.5, None),
     m.Control("kick", "w1"),

@@ -43,9 +43,16 @@ class Join:
 
 @dataclass(frozen=True)
 class Seen:
-    """A worker has sent something else."""
+    """A worker has sent something else.
+
+    Attributes:
+        worker: Its id.
+        progress: Count that rises while the worker trains; None if it says none. A heartbeat with the same count as the
+            last one proves that the process lives, not that it trains.
+    """
 
     worker: str
+    progress: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,10 +118,17 @@ class Take:
 
 @dataclass(frozen=True)
 class Leave:
-    """A worker ends, or it is gone by another proof than silence."""
+    """A worker ends, or it is gone by another proof than silence.
+
+    Attributes:
+        worker: Its id.
+        why: Reason, for people.
+        is_failure: Whether something is broken.
+    """
 
     worker: str
     why: str = "it has left"
+    is_failure: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,23 +195,8 @@ class Tick:
     """Time has passed."""
 
 
-Event = (
-    Join
-    | Seen
-    | Pull
-    | Offer
-    | Push
-    | Take
-    | Leave
-    | Rest
-    | Kick
-    | Pause
-    | Resume
-    | Start
-    | Stop
-    | Applied
-    | Tick
-)
+OfWorker = Seen | Pull | Offer | Push | Take | Leave | Rest
+Event = Join | OfWorker | Kick | Pause | Resume | Start | Stop | Applied | Tick
 
 # --- Answers: the first action of each event of a worker ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Literal
 
 from .events import Version
 from .options import MAX_TEXT
+from .pace import RECENT, hung_after_s
 
 __all__ = ["Member", "Members"]
 
@@ -25,10 +27,15 @@ class Member:
     Attributes:
         id: its id.
         name: for people.
+        process: Name of its process, the same for all its joins; "" if it is not known.
         rank: among the members; free for another one once this one is gone.
         state: `joining` until its first request after the join, so the lost answer of a join leaves nothing to wait for;
-            `resting`: alive, but it does nothing.
+            `resting`: alive, but it does nothing; `stalled`: alive, but it makes no progress with what it should do.
         seen_s: its last request.
+        moved_s: Time of its last progress.
+        progress: Count in its last heartbeat.
+        busy_s: Time since which the run expects a push; None while the worker has pushed and waits.
+        work_s: Seconds from weights to push, of its recent pushes.
         can_return: whether it has made a request since its join, so that a later one makes it a member again once it is
             gone.
         is_out: it rests because there are no samples for it.
@@ -47,7 +54,12 @@ class Member:
     name: str
     rank: int
     seen_s: float
-    state: Literal["joining", "active", "resting", "gone"] = "joining"
+    moved_s: float
+    busy_s: float | None
+    state: Literal["joining", "active", "resting", "stalled", "gone"] = "joining"
+    process: str = ""
+    progress: int | None = None
+    work_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     can_return: bool = False
     is_out: bool = False
     clock: int = 0
@@ -81,6 +93,8 @@ class Members:
         #: When each process that has no rank yet has first tried to join.
         self._attempts: OrderedDict[str, float] = OrderedDict()
         self.banned: set[str] = set()
+        #: Before the first push of any member there is no measure.
+        self._hung_s = math.inf
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._by_id.values())
@@ -130,7 +144,7 @@ class Members:
                 return None
             del self._by_id[ghost.id]
             rank = ghost.rank
-        member = self._by_id[worker] = Member(worker, name[:MAX_TEXT], rank, now_s)
+        member = self._by_id[worker] = Member(worker, name[:MAX_TEXT], rank, now_s, now_s, now_s)
         if before is not None:
             member.counted.extend(before.counted)
         return member
@@ -187,14 +201,26 @@ class Members:
         """Return the members of which the lease has ended."""
         return [one for one in self.present() if now_s >= one.seen_s + self._lease_s]
 
+    def hung(self, now_s: float) -> list[Member]:
+        """Return the active members of which the run expects a push, and that have made no progress for too long."""
+        return [one for one in self.active() if now_s >= self._hangs_at_s(one)]
+
+    def note_work(self, member: Member, now_s: float) -> None:
+        """Remember how long a push has taken."""
+        if member.busy_s is not None:
+            member.work_s.append(now_s - member.busy_s)
+            self._hung_s = hung_after_s([one.work_s for one in self], self._lease_s)
+
     def excuse(self, now_s: float) -> None:
         """Begin all leases anew, after a time in which the server could not see any request."""
         for one in self.present():
-            one.seen_s = now_s
+            one.seen_s = one.moved_s = now_s
+            one.busy_s = None if one.busy_s is None else now_s
 
     def next_end_s(self) -> float | None:
-        """Return when the first lease ends; None without members."""
-        return min((one.seen_s + self._lease_s for one in self.present()), default=None)
+        """Return when the first lease ends, or the first member hangs; None without members."""
+        ends = [one.seen_s + self._lease_s for one in self.present()]
+        return min((*ends, *(self._hangs_at_s(one) for one in self.active())), default=None)
 
     def least_clock(self, applied: bool, but: Iterable[Member] = ()) -> int | None:
         """Return the clock of the slowest active member, counted or applied; None if there is none."""
@@ -205,6 +231,9 @@ class Members:
             if not one.is_behind and one.id not in excluded
         )
         return min(clocks, default=None)
+
+    def _hangs_at_s(self, member: Member) -> float:
+        return math.inf if member.busy_s is None else max(member.busy_s, member.moved_s) + self._hung_s
 
     def _last_rank_of(self, name: str) -> int | None:
         """Return the rank of the last member of a name that is gone: its process may have been started again."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from .arrivals import MIN_GRACE_S, Arrivals
 from .events import Share, Version
 from .members import Member
+from .pace import SLACK, paying_s
 from .state import Contribution, State
 
 __all__ = ["Barrier", "BoundedLead", "BufferedAge", "Policy", "policy_of"]
@@ -29,10 +29,6 @@ class Policy(Protocol):
 
     def opened(self) -> None:
         """Note that pushes of the present version are awaited."""
-        ...
-
-    def arrived(self, base: Version) -> None:
-        """Note a push, which may be too late."""
         ...
 
     def need(self) -> int:
@@ -69,9 +65,9 @@ class Barrier:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._arrivals = Arrivals()
         self._opened_s = 0.0
-        self._quorum_s: float | None = None
+        #: Time at which the round closes with what it has; None below the quorum.
+        self._end_s: float | None = None
         self._is_late = False
 
     def stale(self, member: Member, base: Version) -> str | None:
@@ -85,12 +81,8 @@ class Barrier:
 
     def opened(self) -> None:
         self._opened_s = self._state.clock_s
-        self._quorum_s = None
+        self._end_s = None
         self._is_late = False
-        self._arrivals.opened(self._state.number, self._opened_s)
-
-    def arrived(self, base: Version) -> None:
-        self._arrivals.arrived(base.number, self._state.clock_s)
 
     def need(self) -> int:
         return self._state.options.needed
@@ -111,14 +103,14 @@ class Barrier:
         if pending and len(pending) + n_out >= options.needed and not self.missing():
             return pending
         if len(pending) < options.needed:
-            self._quorum_s = None
+            self._end_s = None
             state.enter("open")
             self._note_late()
             return []
-        if self._quorum_s is None:
-            self._quorum_s = state.clock_s
+        if self._end_s is None:
+            self._end_s = self._grace_end_s()
         state.enter("grace")
-        return [] if self._is_before(self._grace_end_s()) else pending
+        return [] if self._is_before(self._end_s) else pending
 
     def rest(self) -> list[Contribution]:
         pending = self._state.pending
@@ -134,8 +126,7 @@ class Barrier:
 
     def close_s(self) -> float | None:
         if self._state.phase == "grace":
-            end_s = self._grace_end_s()
-            return None if end_s == math.inf else end_s
+            return self._end_s
         deadline_s = self._state.options.round_deadline_s
         if self._state.phase == "open" and deadline_s is not None and not self._is_late:
             return self._opened_s + deadline_s
@@ -145,12 +136,14 @@ class Barrier:
         return self._state.clock_s < at_s - _ROUNDING_S
 
     def _grace_end_s(self) -> float:
-        assert self._quorum_s is not None
-        bound_s, usual_s = self._state.options.round_deadline_s, self._arrivals.deadline_s()
-        end_s = math.inf
-        if usual_s is not None:
-            end_s = max(self._opened_s + usual_s, self._quorum_s + MIN_GRACE_S)
-        return end_s if bound_s is None else min(end_s, self._opened_s + bound_s)
+        """Return when a round ends that has its quorum now: also the first one, of which the pushes are known by now.
+
+        Source: own; the wait for a part of the workers is that of Chen et al., Revisiting Distributed Synchronous SGD, 2016.
+        """
+        state, bound_s = self._state, self._state.options.round_deadline_s
+        usual_s = paying_s([one.work_s for one in state.members.active()], state.options.needed) or 0.0
+        waits_s = SLACK * max(usual_s, state.clock_s - self._opened_s)
+        return self._opened_s + (waits_s if bound_s is None else min(waits_s, bound_s))
 
     def _note_late(self) -> None:
         """Say once that the time of a round is over and it has no quorum; it stays open."""
@@ -195,9 +188,6 @@ class BoundedLead:
     def opened(self) -> None:
         return
 
-    def arrived(self, base: Version) -> None:
-        return
-
     def need(self) -> int:
         return 1
 
@@ -237,9 +227,6 @@ class BufferedAge:
         return False
 
     def opened(self) -> None:
-        return
-
-    def arrived(self, base: Version) -> None:
         return
 
     def need(self) -> int:

@@ -4,47 +4,8 @@ from __future__ import annotations
 
 import math
 
-from .events import (
-    Action,
-    AlreadyCounted,
-    Answer,
-    Applied,
-    Apply,
-    Banned,
-    Changed,
-    Counted,
-    Drop,
-    Ended,
-    Event,
-    Full,
-    Granted,
-    Hold,
-    Join,
-    Kick,
-    Leave,
-    NoData,
-    Noted,
-    Offer,
-    Over,
-    Pause,
-    Pull,
-    Push,
-    Rest,
-    Resume,
-    Save,
-    Seen,
-    Serve,
-    Spent,
-    Stale,
-    Start,
-    Stop,
-    Take,
-    Tick,
-    Unknown,
-    Version,
-    Wanted,
-    Welcome,
-)
+from . import events
+from .events import Action, Event, Version
 from .leases import Leases
 from .members import Member, Members
 from .options import MAX_TEXT, RunOptions
@@ -78,7 +39,8 @@ class Run:
         P2: the first complete push of a worker for a version counts, or it is refused with a reason.
         P3: versions of a timeline are 1, 2, 3, ...; each is one step; a push of another timeline changes nothing.
         P4: the same pushes make the same step, in whatever order they arrive (`bsp`).
-        P5: no member can hold up a run for longer than its lease, unless the quorum is the world.
+        P5: no member that is silent holds up a run for longer than its lease; none that makes no progress for longer than
+            ten times the longest recent push (`pace`). Only a quorum of the world waits for the next worker then.
         P6: each position of an epoch is in one committed push, or still to do (`leases`).
         P7: a worker of `ssp` reads weights with all pushes that are more than `slack` clocks older than its own.
         P8: nothing grows without bound.
@@ -114,11 +76,13 @@ class Run:
         state.actions = []
         for member in state.members.silent(state.now_s):
             self._remove(member, f"it was silent for {state.options.lease_s:g} s", can_return=True)
+        for member in state.members.hung(state.now_s):
+            self._stall(member)
         before = (state.phase, state.number, state.paused_why is None)
         self._take(event)
         self._advance()
         if before != (state.phase, state.number, state.paused_why is None):
-            state.actions.append(Changed())
+            state.actions.append(events.Changed())
         wake_s = self.next_wake_s()
         self._promised_s = math.inf if wake_s is None else wake_s
         return state.actions
@@ -171,60 +135,67 @@ class Run:
     def _take(self, event: Event) -> None:
         state = self._state
         match event:
-            case Join():
+            case events.Join():
                 self._answer(self._join(event))
-            case Seen() | Pull() | Offer() | Push() | Take() | Leave() | Rest():
-                self._answer(self._of_worker(event))
-            case Kick():
+            case events.Kick():
                 self._kick(event)
-            case Pause():
+            case events.Pause():
                 self._pause(event.why)
-            case Resume():
+            case events.Resume():
                 self._resume()
-            case Start():
+            case events.Start():
                 state.is_told_to_start = True
-            case Stop():
+            case events.Stop():
                 self._stop(event)
-            case Applied():
+            case events.Applied():
                 self._commit(event.is_finite)
-            case Tick():
+            case events.Tick():
                 pass
+            case _:
+                self._answer(self._of_worker(event))
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: events.Answer) -> None:
         """Put an answer in front of what has been noted so far."""
         self._state.actions.insert(0, answer)
 
-    def _of_worker(self, event: Seen | Pull | Offer | Push | Take | Leave | Rest) -> Answer:
+    def _of_worker(self, event: events.OfWorker) -> events.Answer:
         state = self._state
         member = state.members.find(event.worker)
         if event.worker in state.members.banned:
-            return Banned("the owner of the run has removed this worker")
+            return events.Banned("the owner of the run has removed this worker")
         if member is None:
-            return Unknown()
-        if isinstance(event, Pull) and event.is_again:
-            return Unknown() if member.state == "gone" else self._pull(member, event.have)
+            return events.Unknown()
+        if isinstance(event, events.Pull) and event.is_again:
+            return events.Unknown() if member.state == "gone" else self._pull(member, event.have)
         if not self._renew(member):
-            return Unknown()
-        if member.state == "resting" and not isinstance(event, Seen | Offer | Leave):
+            return events.Unknown()
+        if not isinstance(event, events.Seen) or event.progress is None or event.progress != member.progress:
+            member.moved_s = state.now_s
+            if member.state == "stalled":
+                self._activate(member)
+                state.log(f"{member.title} makes progress again")
+        if member.state == "resting" and not isinstance(event, events.Seen | events.Offer | events.Leave):
             self._activate(member)
         match event:
-            case Pull():
+            case events.Pull():
                 return self._pull(member, event.have)
-            case Offer():
-                return self._judge(member, event) or Wanted()
-            case Push():
+            case events.Offer():
+                return self._judge(member, event) or events.Wanted()
+            case events.Push():
                 return self._push(member, event)
-            case Take():
+            case events.Take():
                 return self._lease(member, event)
-            case Leave():
-                self._remove(member, event.why[:MAX_TEXT], can_return=False)
-            case Rest(is_over=False):
+            case events.Leave():
+                self._remove(member, event.why[:MAX_TEXT], can_return=False, is_failure=event.is_failure)
+            case events.Rest(is_over=False):
                 member.state = "resting"
                 state.leases.release(member.id)
                 state.log(f"{member.title} rests")
-            case Seen() | Rest():
+            case events.Seen():
+                member.progress = event.progress
+            case events.Rest():
                 pass
-        return Noted()
+        return events.Noted()
 
     def _renew(self, member: Member) -> bool:
         """Renew the lease of a member; return False for one that is gone for good."""
@@ -244,15 +215,16 @@ class Run:
             member.clock = member.applied_clock = least
         member.is_behind = least is not None and member.clock < least - state.options.slack
         member.state, member.can_return, member.is_out = "active", True, False
+        member.busy_s = state.now_s
 
-    def _join(self, event: Join) -> Answer:
+    def _join(self, event: events.Join) -> events.Answer:
         state = self._state
         banned = state.members.banned
-        if event.name[:MAX_TEXT] in banned or (event.before is not None and event.before in banned):
-            return Banned("the owner of the run has removed this worker")
+        if event.process in banned or event.before in banned:
+            return events.Banned("the owner of the run has removed this worker")
         before = None if event.before is None else state.members.find(event.before)
         if state.over is not None and (before is None or state.over[1]):
-            return Over(*state.over)
+            return events.Over(*state.over)
         if before is not None and before.state != "gone":
             self._remove(before, "it has joined again", can_return=False)
         # Where samples go by leases, ranks decide nothing.
@@ -261,37 +233,43 @@ class Run:
             unproven := state.members.unproven(event.process, state.options.world, state.now_s)
         ):
             names = ", ".join(one.title for one in unproven[:_MOST_NAMES])
-            return Full(
+            return events.Full(
                 1.0, f"the run has its {state.options.world} workers, unless one of these is gone: {names}"
             )
         member = state.members.add(event.worker, event.name, state.now_s, before, state.options.world)
         if member is None:
-            return Full(state.options.lease_s, "the run has as many workers as it can have")
-        return Welcome(member.rank, state.version)
+            return events.Full(state.options.lease_s, "the run has as many workers as it can have")
+        member.process = event.process
+        return events.Welcome(member.rank, state.version)
 
-    def _pull(self, member: Member, have: Version | None) -> Answer:
+    def _pull(self, member: Member, have: Version | None) -> events.Answer:
         state = self._state
         if state.over is not None:
             # A worker that has heard of the end asks once more, for the last weights.
-            return Serve(state.version) if have is None and not state.over[1] else Over(*state.over)
-        if state.paused_why is not None or self._policy.holds(member):
-            return Hold()
+            return (
+                events.Serve(state.version)
+                if have is None and not state.over[1]
+                else events.Over(*state.over)
+            )
         # A member that has these weights and has not pushed with them has lost its gradient: it would wait for itself.
-        if have == state.version and (have in member.counted or state.phase == "apply"):
-            return Hold()
+        has_pushed = have == state.version and (have in member.counted or state.phase == "apply")
+        if state.paused_why is not None or self._policy.holds(member) or has_pushed:
+            member.busy_s = None
+            return events.Hold()
+        member.busy_s = state.now_s
         if member.is_behind:
             member.is_behind = False
             least = state.members.least_clock(applied=True, but=[member])
             member.clock = member.applied_clock = member.clock if least is None else least
-        return Serve(state.version)
+        return events.Serve(state.version)
 
-    def _judge(self, member: Member, event: Offer | Push) -> Answer | None:
+    def _judge(self, member: Member, event: events.Offer | events.Push) -> events.Answer | None:
         """Return why a push would not count; None if it would."""
         state, base = self._state, event.base
         if base in member.counted:
-            return AlreadyCounted()
+            return events.AlreadyCounted()
         if state.over is not None:
-            return Over(*state.over)
+            return events.Over(*state.over)
         is_same = base.timeline == state.timeline
         if not is_same:
             why: str | None = f"the server is at timeline {state.timeline} since it was started again"
@@ -306,21 +284,23 @@ class Run:
             why = self._policy.stale(member, base)
         if why is None:
             return None
-        if is_same:
-            self._policy.arrived(base)
+        # Also of one that is too late: the next round waits for it if that pays.
+        state.members.note_work(member, state.now_s)
+        member.busy_s = state.now_s
         state.refused += 1
         member.refused += 1
         if event.data is not None:
             state.leases.release(member.id, event.data)
-        return Stale(state.version._replace(number=state.number + (state.phase == "apply")), why)
+        return events.Stale(state.version._replace(number=state.number + (state.phase == "apply")), why)
 
-    def _push(self, member: Member, event: Push) -> Answer:
+    def _push(self, member: Member, event: events.Push) -> events.Answer:
         state = self._state
         refusal = self._judge(member, event)
         if refusal is not None:
-            state.actions.append(Drop(event.content))
+            state.actions.append(events.Drop(event.content))
             return refusal
-        self._policy.arrived(event.base)
+        state.members.note_work(member, state.now_s)
+        member.busy_s = None
         member.counted.append(event.base)
         member.clock += 1
         member.pushes += 1
@@ -330,47 +310,62 @@ class Run:
         state.pending.append(
             Contribution(member, member.rank, event.base, event.samples, event.loss, event.content)
         )
-        return Counted(len(state.pending), self._policy.need())
+        return events.Counted(len(state.pending), self._policy.need())
 
-    def _lease(self, member: Member, event: Take) -> Answer:
+    def _lease(self, member: Member, event: events.Take) -> events.Answer:
         state = self._state
         if state.over is not None:
-            return Over(*state.over)
+            return events.Over(*state.over)
         number = event.number
         if number is not None:
             is_last = number == member.lease_number
             if number < member.lease_number or (is_last and not state.leases.has(member.id, number)):
-                return Spent()
+                return events.Spent()
         ranges = state.leases.take(member.id, member.rank, event.n, number)
         if not ranges:
             # It cannot push until another worker gives something back, so no round waits for it.
             member.state, member.is_out = "resting", True
-            return NoData()
+            return events.NoData()
         if number is not None:
             member.lease_number = number
-        return Granted(ranges)
+        if member.busy_s is None:
+            member.busy_s = state.now_s
+        return events.Granted(ranges)
 
-    def _remove(self, member: Member, why: str, can_return: bool) -> None:
+    def _remove(self, member: Member, why: str, can_return: bool, is_failure: bool = False) -> None:
         state = self._state
         state.leases.release(member.id)
         if member.state == "gone":
             member.can_return = member.can_return and can_return
             return
         state.members.remove(member, can_return)
-        state.log(f"{member.title} is gone: {why}")
+        state.log(f"{member.title} is gone: {why}", is_failure)
         # All pulls that waited for this one.
-        state.actions.append(Changed())
+        state.actions.append(events.Changed())
+
+    def _stall(self, member: Member) -> None:
+        """Have no round wait for a member that lives and does not train; its next progress makes it take part again."""
+        state = self._state
+        state.leases.release(member.id)
+        member.state = "stalled"
+        state.log(
+            f"{member.title} lives, but has made no progress for {state.now_s - member.moved_s:.0f} s; no round waits for it",
+            is_warning=True,
+        )
+        # All pulls that waited for this one.
+        state.actions.append(events.Changed())
 
     # --- The owner ---
 
-    def _kick(self, event: Kick) -> None:
+    def _kick(self, event: events.Kick) -> None:
         state = self._state
         member = state.members.find(event.worker)
         if member is None:
-            self._answer(Unknown())
+            self._answer(events.Unknown())
             return
-        self._answer(Noted())
-        state.members.banned |= {member.id, member.name}
+        self._answer(events.Noted())
+        # Not its name: that is of a machine, which may have other workers.
+        state.members.banned |= {member.id, member.process} - {""}
         self._remove(member, f"the owner has removed it: {event.why[:MAX_TEXT]}", can_return=False)
 
     def _pause(self, why: str) -> None:
@@ -386,7 +381,7 @@ class Run:
             state.paused_why = None
             state.log("the run goes on")
 
-    def _stop(self, event: Stop) -> None:
+    def _stop(self, event: events.Stop) -> None:
         state = self._state
         if state.over is not None:
             return
@@ -444,7 +439,7 @@ class Run:
         state.enter("apply")
         is_scaled = state.options.scale_by_world and state.options.mode == "bsp"
         factor = float(len(batch)) if is_scaled else 1.0
-        state.actions.append(Apply(state.version, shares, factor, self._policy.divisor(batch)))
+        state.actions.append(events.Apply(state.version, shares, factor, self._policy.divisor(batch)))
 
     def _commit(self, is_finite: bool) -> None:
         state = self._state
@@ -463,15 +458,18 @@ class Run:
         if known:
             weight = sum(one.samples for one in known)
             state.loss = sum((one.loss or 0.0) * one.samples for one in known) / weight
+        for member in state.members.active():
+            if member.busy_s is None:
+                member.busy_s = state.now_s
         for one in batch:
             one.member.applied_clock = min(one.member.clock, one.member.applied_clock + 1)
             state.leases.commit(one.content)
-            state.actions.append(Drop(one.content))
+            state.actions.append(events.Drop(one.content))
         state.enter("waiting")
         if state.number >= state.options.rounds:
             self._end(f"all {state.options.rounds} rounds are done", is_failure=False)
         elif state.ending is None and state.number % state.options.save_every == 0:
-            state.actions.append(Save(state.snapshot()))
+            state.actions.append(events.Save(state.snapshot()))
 
     def _end(self, why: str, is_failure: bool) -> None:
         state = self._state
@@ -482,14 +480,14 @@ class Run:
         state.enter("done")
         if not is_failure:
             # After a failure the weights may be half of a step: the last file is better.
-            state.actions.append(Save(state.snapshot()))
-        state.actions.append(Ended(*state.over))
+            state.actions.append(events.Save(state.snapshot()))
+        state.actions.append(events.Ended(*state.over))
 
     def _drop(self, batch: list[Contribution]) -> None:
         """Have pushes that count be in no step, because the run ends."""
         for one in batch:
             self._state.leases.drop(one.content)
-            self._state.actions.append(Drop(one.content))
+            self._state.actions.append(events.Drop(one.content))
         if batch:
             self._state.log(
                 f"{len(batch)} pushes that count are in no step, because the run ends", is_warning=True

@@ -41,7 +41,7 @@ class Snapshot:
         samples: that the steps have used.
         members: Members, and those that are gone and may ask again.
         lanes: samples that no step has used.
-        banned: names and ids that the owner has removed.
+        banned: Ids and processes that the owner has removed.
     """
 
     timeline: int

@@ -126,7 +126,7 @@ class State:
         self.members.banned |= set(snapshot.banned)
         for record in snapshot.members:
             # Silent until its first request; if there is none, its lease ends.
-            member = Member(record.id, record.name, record.rank, self.now_s)
+            member = Member(record.id, record.name, record.rank, self.now_s, self.now_s, self.now_s)
             member.clock = member.applied_clock = record.clock
             member.can_return = True
             if record.is_gone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .members import Member
 from .policies import Barrier, Policy
 from .state import State
 
@@ -118,17 +119,24 @@ def _text(state: State, policy: Policy) -> str:
         return f"paused: {state.paused_why}"
     if state.phase == "apply":
         return f"the optimizer makes version {state.number + 1} of {len(state.applying)} pushes"
+    stalled = [one for one in state.members if one.state == "stalled"]
+    return _waits_for(state, policy) + (f"; no progress of {_names(stalled)}" if stalled else "")
+
+
+def _waits_for(state: State, policy: Policy) -> str:
     n_active = len(state.members.active())
     if state.phase == "waiting":
         need = state.options.needed if state.has_opened or state.is_told_to_start else state.options.world
         return f"waits for workers: {n_active} of {need} are here"
     if not isinstance(policy, Barrier):
         return f"waits for pushes: {len(state.pending)} of {policy.need()} are here, {n_active} workers are active"
-    missing = [one.title for one in policy.missing()]
-    names = ", ".join(missing[:_MOST_NAMES]) + (
-        f" and {len(missing) - _MOST_NAMES} more" if len(missing) > _MOST_NAMES else ""
-    )
+    missing = policy.missing()
     have = f"{len(state.pending)} of {policy.need()} pushes are here"
     if state.phase == "grace":
-        return f"{have}, a quorum; waits a little longer for {names}"
-    return f"{have}; waits for {names}" if missing else f"{have}; waits for more workers"
+        return f"{have}, a quorum; waits a little longer for {_names(missing)}"
+    return f"{have}; waits for {_names(missing)}" if missing else f"{have}; waits for more workers"
+
+
+def _names(members: list[Member]) -> str:
+    more = f" and {len(members) - _MOST_NAMES} more" if len(members) > _MOST_NAMES else ""
+    return ", ".join(one.title for one in members[:_MOST_NAMES]) + more

@@ -15,15 +15,26 @@ from ..rounds.events import Version
 from ..wire import answers, signing
 from ..wire.answers import Code
 from ..wire.header import HEADER_BYTES, PROTOCOL
-from ..wire.limits import MAX_JOIN_BYTES, MAX_JSON_BYTES, WHOLE_FRAME_BYTES
+from ..wire.limits import MAX_JOIN_BYTES, MAX_REQUEST_BYTES, WHOLE_FRAME_BYTES
 from ..wire.manifest import Manifest
-from ..wire.messages import DataRange, DataRequest, Failure, JoinAnswer, JoinRequest, RunConfig
+from ..wire.messages import (
+    DataRange,
+    DataRequest,
+    Failure,
+    Heartbeat,
+    JoinAnswer,
+    JoinRequest,
+    Leave,
+    RunConfig,
+    nonce_of,
+)
 from ..wire.records import decode
 from .budget import Budget
 from .driver import Driver
 from .exchange import Disconnected, Message, Receive, Refusal, Reply, Request, Send, failure, send_reply
 from .owner import Owner
 from .pushes import Pushes, refusal_of
+from .quiet import LOG
 from .sessions import OWNER, Session, Sessions
 from .weights import PullCodec
 
@@ -65,7 +76,7 @@ class Application:
         self._manifest = manifest
         self._config = config
         self._world = world
-        self._budget = Budget()
+        self.budget = Budget()
         #: Answers with weights that are under way.
         self.n_sending = 0
 
@@ -73,7 +84,7 @@ class Application:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        request = Request(scope, receive)
+        request = Request(scope, receive, self.budget)
         key: bytes | None = self._sessions.answer_key
         if request.authorization is not None:
             session = self._sessions.find(request.authorization.worker_id)
@@ -86,11 +97,13 @@ class Application:
         except Disconnected:
             return
         except Exception:
-            _log.exception("%s %s failed", request.method, request.path)
+            LOG.exception("%s %s failed", request.method, request.path[:64])
             reply = Reply.of(
                 Failure(Code.INTERNAL.value, "the server has failed over this request", "its log says why"),
                 HTTPStatus.INTERNAL_SERVER_ERROR,
             )
+        finally:
+            self.budget.release(request.connection)
         is_weights = reply.frame is not None
         self.n_sending += is_weights
         try:
@@ -101,15 +114,16 @@ class Application:
     async def _answer(self, request: Request, key: bytes | None) -> tuple[Reply, bytes | None]:
         """Return the answer, and the key that signs it."""
         if request.method == "GET" and (public := self._owner.public(request.path)) is not None:
+            self.budget.spend()
             return public, None
         if request.path == answers.JOIN and request.method == "POST":
             return await self._join(request)
         if not request.path.startswith("/v1/"):
             raise failure(HTTPStatus.NOT_FOUND, Code.BAD_REQUEST, f"there is nothing at {request.path[:64]}")
         session = self._session(request)
-        if request.path.startswith(answers.PUSH):
+        if request.path.startswith(answers.PUSH) and session.worker_id != OWNER:
             return await self._push(request, session), session.key
-        body = await request.body(MAX_JSON_BYTES) if request.method == "POST" else b""
+        body = await request.body(MAX_REQUEST_BYTES) if request.method == "POST" else b""
         self._authenticate(request, session, body)
         if session.worker_id == OWNER:
             return await self._owner.answer(request, body), session.key
@@ -124,7 +138,7 @@ class Application:
             Refusal: there is none, or too many requests without a proof have been made.
         """
         if request.authorization is None:
-            self._budget.spend()
+            self.budget.spend()
             raise failure(
                 HTTPStatus.UNAUTHORIZED,
                 Code.BAD_MAC,
@@ -133,7 +147,7 @@ class Application:
             )
         session = self._sessions.find(request.authorization.worker_id)
         if session is None:
-            self._budget.spend()
+            self.budget.spend()
             raise failure(
                 HTTPStatus.NOT_FOUND, Code.UNKNOWN_ID, "no worker of this run has this id", "join again"
             )
@@ -143,10 +157,11 @@ class Application:
         self, request: Request, session: Session, digested: bytes = b"", offset: int | None = None
     ) -> None:
         if not request.is_signed(session.key, digested, offset):
-            self._budget.spend()
+            self.budget.spend()
             raise failure(
                 HTTPStatus.UNAUTHORIZED, Code.BAD_MAC, "the signature of the request is wrong", "join again"
             )
+        request.prove()
         assert request.authorization is not None
         is_read = session.worker_id == OWNER and request.method == "GET"
         if not is_read and not self._sessions.take(session, request.authorization.n):
@@ -158,32 +173,39 @@ class Application:
             )
 
     async def _join(self, request: Request) -> tuple[Reply, bytes | None]:
-        self._budget.check()
         try:
-            # In drops it would keep others from joining.
-            async with self._budget.reading, asyncio.timeout(_JOIN_S):
+            async with asyncio.timeout(_JOIN_S):
                 body = await request.body(MAX_JOIN_BYTES)
         except TimeoutError:
             raise failure(
                 HTTPStatus.REQUEST_TIMEOUT, Code.BAD_REQUEST, f"the join took longer than {_JOIN_S:g} s"
             ) from None
-        try:
-            wish = decode(JoinRequest, body, MAX_JOIN_BYTES)
-        except WireError as error:
-            self._budget.spend()
-            raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, str(error)) from None
-        nonce = bytes.fromhex(wish.nonce)
+        # Nothing is parsed before the signature is checked, which needs the nonce alone.
+        nonce = nonce_of(body)
         key = self._sessions.join_key(nonce)
         is_new = request.authorization is not None and request.authorization.worker_id == signing.NEW
         if not is_new or not request.is_signed(key, body):
-            self._budget.spend()
+            self.budget.spend()
             raise failure(
                 HTTPStatus.UNAUTHORIZED,
                 Code.BAD_MAC,
                 "the worker does not have the secret of this run",
                 "start it with the invite that the server printed",
             )
+        request.prove()
         try:
+            if not self._sessions.use_nonce(nonce):
+                raise failure(HTTPStatus.UNAUTHORIZED, Code.REPLAYED, "the nonce of the join was used before")
+            wish = _decoded(JoinRequest, body, MAX_JOIN_BYTES)
+            if PROTOCOL not in wish.protocols:
+                raise failure(
+                    HTTPStatus.UPGRADE_REQUIRED,
+                    Code.PROTOCOL,
+                    f"the worker has the protocols {list(wish.protocols)}; the server has {PROTOCOL}",
+                    "install the same version of softs-fast on both sides",
+                )
+            # Of a large model it takes long: other workers are answered meanwhile.
+            await asyncio.to_thread(self._compare, wish.manifest)
             return Reply.of(self._admit(wish, nonce)), key
         except Refusal as refusal:
             reply = Reply.of(refusal.record, refusal.status)
@@ -191,16 +213,6 @@ class Application:
             return reply, key
 
     def _admit(self, wish: JoinRequest, nonce: bytes) -> JoinAnswer:
-        if not self._sessions.use_nonce(nonce):
-            raise failure(HTTPStatus.UNAUTHORIZED, Code.REPLAYED, "the nonce of the join was used before")
-        if PROTOCOL not in wish.protocols:
-            raise failure(
-                HTTPStatus.UPGRADE_REQUIRED,
-                Code.PROTOCOL,
-                f"the worker has the protocols {list(wish.protocols)}; the server has {PROTOCOL}",
-                "install the same version of softs-fast on both sides",
-            )
-        self._compare(wish.manifest)
         worker_id = secrets.token_hex(8)
         before = self._sessions.latest(wish.instance) or wish.old_id or None
         answer = self._driver.tell(events.Join(worker_id, wish.name, before, wish.instance))
@@ -239,9 +251,10 @@ class Application:
 
     async def _push(self, request: Request, session: Session) -> Reply:
         if request.path == answers.PUSH and request.method == "POST":
-            body = await request.body(HEADER_BYTES + WHOLE_FRAME_BYTES)
-            head, rest = body[:HEADER_BYTES], body[HEADER_BYTES:]
+            most = HEADER_BYTES + WHOLE_FRAME_BYTES
+            head = await request.head(HEADER_BYTES, most)
             self._authenticate(request, session, head)
+            rest = (await request.body(most))[HEADER_BYTES:]
             self._pushes.n_bytes += len(rest)
             return await self._pushes.announce(session.worker_id, head, rest)
         base = _version(request.path.removeprefix(f"{answers.PUSH}/"))
@@ -274,11 +287,14 @@ class Application:
             case "GET", answers.MODEL:
                 return await self._pull(request, worker)
             case "POST", answers.HEARTBEAT:
-                self._expect(tell(events.Seen(worker)), events.Noted)
+                progress = _decoded(Heartbeat, body).progress
+                self._expect(tell(events.Seen(worker, progress)), events.Noted)
             case "POST", answers.DATA:
                 return self._data(worker, body)
             case "POST", answers.LEAVE:
-                self._expect(tell(events.Leave(worker)), events.Noted)
+                why = _decoded(Leave, body).why
+                left = events.Leave(worker, f"it has failed: {why}", True) if why else events.Leave(worker)
+                self._expect(tell(left), events.Noted)
                 self._pushes.uploads.drop(worker)
             case "POST", answers.PAUSE:
                 self._expect(tell(events.Rest(worker)), events.Noted)
@@ -350,9 +366,9 @@ class Application:
             raise refusal_of(answer, self._driver)
 
 
-def _decoded(kind: type[Any], body: bytes) -> Any:
+def _decoded(kind: type[Any], body: bytes, limit: int = MAX_REQUEST_BYTES) -> Any:
     try:
-        return decode(kind, body)
+        return decode(kind, body, limit)
     except WireError as error:
         raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, str(error)) from None
 

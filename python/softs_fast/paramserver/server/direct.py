@@ -24,8 +24,8 @@ CONNECTION = "softs_fast.connection"
 _MOST = 1 << 20
 #: Bytes that are given to the transport at once.
 _PIECE = 256 << 10
-#: For heads and short bodies.
-_SCRATCH_BYTES = 64 << 10
+#: For heads and short bodies: so much arrives, at most, before anything is known of the peer.
+_SCRATCH_BYTES = 16 << 10
 #: Of each thread, and so of each event loop: between the calls for a buffer and for what is in it there is no other one.
 _LOCAL = threading.local()
 
@@ -65,6 +65,10 @@ class DirectProtocol(H11Protocol, asyncio.BufferedProtocol):
         self._arrived = asyncio.Event()
 
     # --- For the application ---
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
 
     async def read_into(self, sink: Sink, n: int) -> bool:
         """Read the body of the present request.

@@ -236,6 +236,12 @@ class Driver:
             self.tell(events.Stop(why, is_failure=True))
             return
         self.step_s = self._loop.time() - began_s
+        for share, factor in self._trainer.scaled:
+            self.note(
+                f"the push of rank {share.rank} for version {share.base} was {1 / factor:.3g} times longer than "
+                f"{self._options.norm_guard:g} median norms, and was scaled down to that",
+                True,
+            )
         if self.run.is_over:
             return
         version = action.version._replace(number=action.version.number + 1)

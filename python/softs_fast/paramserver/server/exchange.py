@@ -5,8 +5,9 @@ from __future__ import annotations
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from ...errors import WireError
@@ -18,11 +19,17 @@ from ..wire.messages import Failure
 from ..wire.records import encode
 from .direct import CONNECTION, DirectProtocol, Sink
 
+if TYPE_CHECKING:
+    from .budget import Budget
+
 __all__ = ["Refusal", "Reply", "Request", "failure"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+
+_MAX_FIELDS = 8
 
 
 class Refusal(Exception):
@@ -86,21 +93,44 @@ class Request:
     Args:
         scope: of ASGI.
         receive: of ASGI.
+        budget: Budget of what is read before the request is proven.
     """
 
-    def __init__(self, scope: Message, receive: Receive) -> None:
+    def __init__(self, scope: Message, receive: Receive, budget: Budget) -> None:
         self._receive = receive
-        self._is_read = False
+        self._budget = budget
+        self._is_read = self._is_proven = False
+        self._early = bytearray()
+        self._n = 0
         self.connection: DirectProtocol = scope["state"][CONNECTION]
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         query = scope["query_string"].decode("latin-1")
         self.target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
-        self.query = dict(parse_qsl(query, max_num_fields=8))
+        self._query = query
         self.headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
         self.authorization = self._parse_authorization()
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        """Fields of the query.
+
+        Raises:
+            Refusal: There are too many.
+        """
+        try:
+            return dict(parse_qsl(self._query, max_num_fields=_MAX_FIELDS))
+        except ValueError:
+            raise failure(
+                HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, f"a query has more than {_MAX_FIELDS} fields"
+            ) from None
+
+    def prove(self) -> None:
+        """Note that the signature was checked: from now on the body costs the budget nothing."""
+        self._is_proven = True
+        self._budget.prove(self.connection)
 
     def digits(self, name: str, limit: int) -> int | None:
         """Return a header that is a number, or None.
@@ -130,7 +160,6 @@ class Request:
             Disconnected: the peer is gone.
         """
         length = self.headers.get("content-length", "0")
-        n = 0
         if not length.isdigit() or len(length) > 18 or int(length) > limit:
             raise _too_long(limit)
         while not self._is_read:
@@ -139,11 +168,27 @@ class Request:
                 raise Disconnected
             self._is_read = not message.get("more_body", False)
             data: bytes = message.get("body", b"")
-            n += len(data)
-            if n > limit:
+            self._n += len(data)
+            if self._n > limit:
                 raise _too_long(limit)
             if data:
+                if not self._is_proven:
+                    self._budget.hold(self.connection, len(data))
                 yield data
+
+    async def head(self, n: int, limit: int) -> bytes:
+        """Return the first n bytes of the body, fewer if it is shorter; `body` returns these too.
+
+        Raises:
+            Refusal: The body is longer than the limit.
+            Disconnected: The peer is gone.
+        """
+        if len(self._early) < n:
+            async for piece in self.pieces(limit):
+                self._early += piece
+                if len(self._early) >= n:
+                    break
+        return bytes(self._early[:n])
 
     async def body(self, limit: int) -> bytes:
         """Return the whole body.
@@ -152,19 +197,17 @@ class Request:
             Refusal: it is longer than the limit.
             Disconnected: the peer is gone.
         """
-        return b"".join([piece async for piece in self.pieces(limit)])
+        return b"".join([bytes(self._early), *[piece async for piece in self.pieces(limit)]])
 
-    def length(self, limit: int) -> int:
-        """Return the bytes of the body, as the head says.
+    def length(self, limit: int) -> int | None:
+        """Return the bytes of the body, as the head says; None of a body in chunks, into which a proxy may cut it.
 
         Raises:
-            Refusal: there are more than the limit, or the head does not say it.
+            Refusal: there are more than the limit.
         """
-        n = self.digits("Content-Length", 1 << 62)
-        if n is None or "transfer-encoding" in self.headers:
-            raise failure(
-                HTTPStatus.LENGTH_REQUIRED, Code.BAD_REQUEST, "the head does not say how long the body is"
-            )
+        if "transfer-encoding" in self.headers:
+            return None
+        n = self.digits("Content-Length", 1 << 62) or 0
         if n > limit:
             raise _too_long(limit)
         return n
@@ -180,10 +223,19 @@ class Request:
             False if the sink does not take all of it.
 
         Raises:
-            Refusal: it is longer than the limit, or its head does not say how long it is.
+            Refusal: it is longer than the limit.
             Disconnected: the peer is gone.
         """
-        is_whole = await self.connection.read_into(sink, self.length(limit))
+        n = self.length(limit)
+        if n is None:
+            async for piece in self.pieces(limit):
+                room = sink.room()
+                if len(room) < len(piece):
+                    return False
+                room[: len(piece)] = piece
+                sink.arrived(len(piece))
+            return True
+        is_whole = await self.connection.read_into(sink, n)
         if self.connection.cycle.disconnected:
             raise Disconnected
         return is_whole

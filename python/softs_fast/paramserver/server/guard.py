@@ -8,9 +8,15 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from .budget import Budget
 from .direct import DirectProtocol
+from .quiet import LOG
 
 __all__ = ["GuardedProtocol", "Limits"]
+
+
+#: Bytes of a body that are taken before the application wants them.
+_AHEAD = 8 << 10
 
 
 class Limits:
@@ -28,7 +34,14 @@ class Limits:
 
 
 class GuardedProtocol(DirectProtocol):
-    """HTTP/1.1 with deadlines. Lengths of heads are bounded by `h11_max_incomplete_event_size`."""
+    """HTTP/1.1 with deadlines. Lengths of heads are bounded by `h11_max_incomplete_event_size`.
+
+    Args:
+        config: Configuration of uvicorn.
+        server_state: State of uvicorn.
+        app_state: State for the scopes of requests.
+        budget: Budget of connections that have not proven anything.
+    """
 
     limits: type[Limits] = Limits
 
@@ -37,9 +50,11 @@ class GuardedProtocol(DirectProtocol):
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
+        budget: Budget,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(config, server_state, app_state)
+        self.logger = LOG
+        self._budget = budget
         self._head_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
@@ -47,13 +62,15 @@ class GuardedProtocol(DirectProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin the deadline of the first head."""
         super().connection_made(transport)
-        self._head_timer = self.loop.call_later(self.limits.head_s, self._close)
+        self._head_timer = self.loop.call_later(self.limits.head_s, self.abort)
+        self._budget.arrived(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End all deadlines."""
         for timer in (self._head_timer, self._body_timer, self._answer_timer):
             if timer is not None:
                 timer.cancel()
+        self._budget.left(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -61,10 +78,13 @@ class GuardedProtocol(DirectProtocol):
         super().data_received(data)
         is_between = self.cycle is None or self.cycle.response_complete
         if is_between and self._head_timer is None and not self.transport.is_closing():
-            self._head_timer = self.loop.call_later(self.limits.head_s, self._close)
+            self._head_timer = self.loop.call_later(self.limits.head_s, self.abort)
         elif not is_between and self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+        if not is_between and len(self.cycle.body) > _AHEAD:
+            # Until the application asks for it.
+            self.flow.pause_reading()
         self._watch_body(is_between)
 
     def body_received(self) -> None:
@@ -79,7 +99,7 @@ class GuardedProtocol(DirectProtocol):
     def pause_writing(self) -> None:
         """Begin the deadline of an answer that the peer does not take."""
         super().pause_writing()
-        self._answer_timer = self.loop.call_later(self.limits.answer_s, self._close)
+        self._answer_timer = self.loop.call_later(self.limits.answer_s, self.abort)
 
     def resume_writing(self) -> None:
         """End it."""
@@ -101,7 +121,4 @@ class GuardedProtocol(DirectProtocol):
         if self.flow.read_paused:
             self._watch_body(is_between=False)
         else:
-            self._close()
-
-    def _close(self) -> None:
-        self.transport.abort()
+            self.abort()

@@ -43,6 +43,7 @@ class ServerOptions:
         stop_after: evaluations without a better result after which the run ends; None for any number.
         is_lower_better: whether a result of an evaluation is better if it is lower.
         max_upload_bytes: memory for uploads and pushes that no step has used.
+        norm_guard: Greatest norm of a push, in medians of recent pushes; a longer one is scaled down. 0 for any.
         linger_s: how long the server stays for workers that have not heard of the end.
 
     Raises:
@@ -61,6 +62,7 @@ class ServerOptions:
     stop_after: int | None = None
     is_lower_better: bool = False
     max_upload_bytes: int = 8 << 30
+    norm_guard: float = 10.0
     linger_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -69,6 +71,7 @@ class ServerOptions:
             ("evaluate_every", 0, 1 << 31),
             ("stop_after", 1, 1 << 31),
             ("max_upload_bytes", 1 << 20, 1 << 50),
+            ("norm_guard", 0, 1 << 30),
             ("linger_s", 0, 3600),
         ):
             value = getattr(self, name)

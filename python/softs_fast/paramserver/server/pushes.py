@@ -110,7 +110,7 @@ class Pushes:
                 state = UploadState(upload.offset, self._config.max_part_bytes)
                 raise Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, state)
             try:
-                part = upload.begin_part(request.length(MAX_PART_BYTES))
+                part = upload.begin_part(request.length(MAX_PART_BYTES) or 0)
             except WireError as error:
                 self.uploads.drop(upload.worker)
                 raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_DIGEST, str(error), "send it again") from None

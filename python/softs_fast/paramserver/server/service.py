@@ -9,6 +9,7 @@ import socket
 from dataclasses import replace
 from typing import Any
 
+from ...descriptors import raise_descriptor_limit
 from ...errors import ConfigError
 from ..job import Job
 from ..requirements import import_uvicorn
@@ -80,7 +81,7 @@ class Service:
         saved = load_state(options.state)
         self.is_restart = saved is not None
         self._saved = saved or new_state()
-        self._trainer = Trainer(job, self._saved.trainer)
+        self._trainer = Trainer(job, self._saved.trainer, options.norm_guard)
         loop = asyncio.get_running_loop()
         self.run = Run(run, loop.time(), self._saved.snapshot)
         evaluation = Evaluation(options, self._saved.best)
@@ -137,16 +138,21 @@ class Service:
     @property
     def local_invite(self) -> Invite:
         """The invite for programs on this machine."""
-        pin = None if self.options.tls is None else certificate_pin(self.options.tls)
-        return Invite(self.url, self._saved.job, self._saved.secret, pin)
+        return Invite(self.url, self._saved.job, self._saved.secret, self._pin)
 
     @property
     def invite(self) -> Invite:
         """The line with which workers are started."""
         if self.options.url is None:
             return self.local_invite
-        # A tunnel shows a certificate of its own.
-        return Invite(self.options.url.rstrip("/"), self._saved.job, self._saved.secret)
+        url = self.options.url.rstrip("/")
+        # With a certificate of its own the server is meant to be seen behind the URL, such as by a forwarded port.
+        pin = self._pin if url.startswith("https://") else None
+        return Invite(url, self._saved.job, self._saved.secret, pin)
+
+    @property
+    def _pin(self) -> bytes | None:
+        return None if self.options.tls is None else certificate_pin(self.options.tls)
 
     @property
     def owner_secret(self) -> bytes:
@@ -175,9 +181,10 @@ class Service:
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )
         config.load()
+        raise_descriptor_limit()
         self._state = state = ServerState()
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: GuardedProtocol(config, state, {}),
+            lambda: GuardedProtocol(config, state, {}, self._application.budget),
             sock=self._socket,
             ssl=self._context,
             ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_S,

@@ -91,7 +91,7 @@ def load_state(path: Path) -> Saved | None:
     Raises:
         ConfigError: A file cannot be read, is a link, others can read it, or no file is a whole state.
     """
-    before = before_path(path)
+    before, is_damaged = before_path(path), False
     if not path.exists() and not before.exists():
         return None
     try:
@@ -102,7 +102,7 @@ def load_state(path: Path) -> Saved | None:
         found = path.lstat()
         if not before.exists() or not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
             raise
-        trouble = str(error)
+        trouble, is_damaged = str(error), True
     except OSError as error:
         # It may be whole, so an older one must not replace it.
         raise ConfigError(
@@ -114,7 +114,8 @@ def load_state(path: Path) -> Saved | None:
         raise ConfigError(f"{trouble}; and cannot read {before}: {error.strerror or error}") from None
     except ConfigError as error:
         raise ConfigError(f"{trouble}; and {error}") from None
-    if path.exists():
+    # One that was missing may be there by now, and whole: a server that runs replaces it in two steps.
+    if is_damaged:
         path.replace(path.with_name(f"{path.name}.damaged"))
     return replace(older, trouble=f"{trouble}; the run goes on from {before}, which is one file older")
 

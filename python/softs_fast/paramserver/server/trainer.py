@@ -28,6 +28,7 @@ from ..wire.tensors import (
     of_module,
     parameters_of,
 )
+from .norms import NormGuard, norm_of
 from .plain import decode_state, encode_state, first_difference
 from .undo import Undo
 
@@ -53,13 +54,20 @@ class Trainer:
         state: of a trainer before this one; None for none. Its weights are taken now, and the rest of it by `prepare`,
             which must be called before a step: to make a process's first optimizer, torch imports modules for a second.
 
+        norm_guard: Greatest norm of a push, in medians of recent ones; 0 for any.
+
+    Attributes:
+        scaled: Pushes of the last step that were longer than that, with their factors.
+
     Raises:
         ConfigError: the model has nothing to train or is not that of the state, or the optimizer has other parameters, or
             a state that no file can hold.
     """
 
-    def __init__(self, job: Job, state: dict[str, Any] | None = None) -> None:
+    def __init__(self, job: Job, state: dict[str, Any] | None = None, norm_guard: float = 0.0) -> None:
         self._job = job
+        self._guard = NormGuard(norm_guard)
+        self.scaled: list[tuple[Share, float]] = []
         self._memory = Memory(_KEPT)
         self.module = job.model()
         self.manifest = Manifest.of(self.module)
@@ -132,8 +140,9 @@ class Trainer:
 
         Source: Goyal et al., Accurate, Large Minibatch SGD, 2017, section 2.1, for the factor of the rate.
         """
+        self.scaled = []
         mean = mean_of(
-            [(share.weight * _clip(one, clip_norm), one.parameters) for share, one in shares],
+            [(share.weight * self._factor(share, one, clip_norm), one.parameters) for share, one in shares],
             divisor,
             self._memory,
         )
@@ -210,6 +219,15 @@ class Trainer:
                     f'parameter "{entry.name}" of the server was replaced or became {one.dtype}; a job must leave the '
                     "module's tensors where they are, also in `evaluate`: copy the module first"
                 )
+
+    def _factor(self, share: Share, contents: Contents, clip_norm: float) -> float:
+        """Return the factor that brings a push to a norm, 1 or less."""
+        norm = norm_of(contents.parameters)
+        clipped = 1.0 if clip_norm <= 0 or norm <= clip_norm else clip_norm / norm
+        guarded = self._guard.factor(norm * clipped)
+        if guarded < 1.0:
+            self.scaled.append((share, guarded))
+        return clipped * guarded
 
     def _set_gradients(self, mean: Tensor, present: Sequence[Sequence[bool] | None]) -> None:
         for at, (parameter, part) in enumerate(
@@ -370,11 +388,3 @@ def _other_model() -> Iterator[None]:
         yield
     except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(f"the state file is of another model or optimizer: {error}") from None
-
-
-def _clip(contents: Contents, clip_norm: float) -> float:
-    """Return the factor that brings a push to a norm, 1 or less."""
-    if clip_norm <= 0:
-        return 1.0
-    norm = float(torch.linalg.vector_norm(contents.parameters, dtype=torch.float64))
-    return 1.0 if norm <= clip_norm else clip_norm / norm

@@ -7,9 +7,9 @@
 | POST /v1/push (128 bytes of header, or the whole frame) | 201 UploadState; 200 Counted; 409 Stale; 422 |
 | PUT /v1/push/T.V with Upload-Offset | 202 UploadState; 200 Counted; 409 Stale; 416 UploadState; 422; 400 digest |
 | HEAD /v1/push/T.V | 200 with Upload-Offset; 404 no-upload |
-| POST /v1/heartbeat {} | 204 with Softs-Version |
+| POST /v1/heartbeat Heartbeat | 204 with Softs-Version |
 | POST /v1/data DataRequest | 200 DataRange; 204 the epoch is exhausted; 409 spent |
-| POST /v1/leave {}, /v1/pause {}, /v1/resume {} | 204 |
+| POST /v1/leave Leave, /v1/pause {}, /v1/resume {} | 204 |
 | GET /v1/status?since=K&wait=S | 200 Status; 204 |
 | POST /v1/control Control | 204; 401 |
 

@@ -13,6 +13,7 @@ __all__ = [
     "MAX_LEASE",
     "MAX_MANIFEST_BYTES",
     "MAX_PART_BYTES",
+    "MAX_REQUEST_BYTES",
     "MAX_SAMPLES",
     "MAX_STATUS_BYTES",
     "MAX_TEXT",
@@ -25,6 +26,8 @@ __all__ = [
 MAX_MANIFEST_BYTES = 1 << 20
 #: Of a request to join: the manifest, as text within JSON, and the rest.
 MAX_JOIN_BYTES = 2 * MAX_MANIFEST_BYTES + (64 << 10)
+#: Of any other JSON that a server is sent: it is read before its signature can be checked.
+MAX_REQUEST_BYTES = 4 << 10
 #: Of any other JSON but a status.
 MAX_JSON_BYTES = 64 << 10
 #: Of a status.

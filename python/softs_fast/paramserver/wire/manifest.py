@@ -116,10 +116,11 @@ class Manifest:
             tuple(_parsed(value["parameters"], _FLOATS)),
             tuple(_parsed(value["buffers"], _FLOATS + _INTEGERS)),
         )
-        names = [entry.name for entry in manifest.parameters + manifest.buffers]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise WireError(f"a manifest has the tensor {twice[:64]} twice")
+        seen: set[str] = set()
+        for entry in manifest.parameters + manifest.buffers:
+            if entry.name in seen:
+                raise WireError(f"a manifest has the tensor {entry.name[:64]} twice")
+            seen.add(entry.name)
         counts = (manifest.n_parameters, manifest.n_floats + manifest.n_integers)
         if not manifest.parameters or max(counts) > MAX_ELEMENTS:
             raise WireError(f"a manifest has {counts[0]} elements of parameters; need 1 to {MAX_ELEMENTS}")

@@ -19,25 +19,33 @@ from .limits import (
 from .signing import NONCE_BYTES, WORKER_ID
 
 __all__ = [
+    "MAX_WHY",
     "CodecName",
     "Control",
     "Counted",
     "DataRange",
     "DataRequest",
     "Failure",
+    "Heartbeat",
     "JoinAnswer",
     "JoinRequest",
+    "Leave",
     "MemberStatus",
     "RunConfig",
     "Stale",
     "Status",
     "Summary",
     "UploadState",
+    "nonce_of",
 ]
 
 _MAX_WORLD = 4096
 _MAX_NAME = 128
+#: Characters of the reason of a worker that leaves.
+MAX_WHY = 180
 _HEX = re.compile(r"[0-9a-f]*")
+#: Quotes within a text of JSON have a backslash, so this is a key and its value.
+_NONCE = re.compile(rb'"nonce":"([0-9a-f]{32})"')
 
 CodecName = Literal["f32", "bf16", "int8", "top_k"]
 Mode = Literal["bsp", "ssp", "async"]
@@ -71,6 +79,12 @@ class JoinRequest:
             _check_nonce(self.instance)
         if self.old_id and not WORKER_ID.fullmatch(self.old_id):
             raise WireError("old_id is no id of a worker")
+
+
+def nonce_of(body: bytes) -> bytes:
+    """Return the nonce of a join that is not parsed yet; b"" if there is none."""
+    found = _NONCE.search(body)
+    return b"" if found is None else bytes.fromhex(found[1].decode())
 
 
 @dataclass(frozen=True)
@@ -211,6 +225,29 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Heartbeat:
+    """POST /v1/heartbeat: the process of the worker lives.
+
+    Attributes:
+        progress: Count that rises while the worker trains: requests, parts of bodies, local steps. With the same count as
+            in the heartbeat before, the worker may hang; None if the worker does not count.
+    """
+
+    progress: int | None = None
+
+
+@dataclass(frozen=True)
+class Leave:
+    """POST /v1/leave: the worker asks for nothing more.
+
+    Attributes:
+        why: Type and text of the exception that has ended it; "" for none.
+    """
+
+    why: str = field(default="", metadata={"most": MAX_WHY})
+
+
+@dataclass(frozen=True)
 class DataRequest:
     """POST /v1/data: the worker wants samples for its next push.
 
@@ -268,7 +305,7 @@ class MemberStatus:
         worker_id: of it.
         name: of its machine.
         rank: of it.
-        state: "joining", "active", "paused" or "gone".
+        state: "joining", "active", "paused", "stalled" (it lives, and makes no progress) or "gone".
         counted: pushes that were counted.
         stale: pushes that were refused as stale.
         silent_s: seconds since its last request.

@@ -1,4 +1,4 @@
-"""A thread that tells the server that the worker is alive, however long a step takes."""
+"""A thread that tells the server that the worker is alive, however long a step takes, and whether it makes progress."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 
 from ...errors import SoftsError
 from ..wire import answers
+from ..wire.messages import Heartbeat
+from ..wire.records import encode
 from .exchanges import Call
 from .session import Session
 
@@ -46,7 +48,9 @@ class Heartbeats:
     def _run(self) -> None:
         while not self._stop.wait(self._session.joined.config.lease_s / _PER_LEASE):
             try:
-                self._session.attempt(Call("POST", answers.HEARTBEAT, b"{}"))
+                self._session.attempt(
+                    Call("POST", answers.HEARTBEAT, encode(Heartbeat(self._session.progress)))
+                )
             except SoftsError as error:
                 # The main thread sees the same with its next request, and knows what to do.
                 _log.debug("heartbeat: %s", error)

@@ -17,7 +17,8 @@ from ..wire.feedback import ErrorFeedback
 from ..wire.header import Kind
 from ..wire.invite import Invite
 from ..wire.manifest import Manifest
-from ..wire.messages import JoinAnswer, RunConfig, Summary
+from ..wire.messages import MAX_WHY, JoinAnswer, Leave, RunConfig, Summary
+from ..wire.records import encode
 from ..wire.tensors import buffers_of, flattened, load_into, parameters_of
 from .exchanges import Call
 from .heartbeats import Heartbeats
@@ -114,8 +115,8 @@ class RemoteOptimizer(optim.Optimizer):
                 self.param_groups = self._local.param_groups
                 self.defaults = self._local.defaults
             self._take_weights()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._close(error)
             raise
 
     @property
@@ -210,6 +211,7 @@ class RemoteOptimizer(optim.Optimizer):
                 f"the run is over at version {self._weights.summary.version}; look at `is_over` after each step"
             )
         self._check_parameters()
+        self._session.progress += 1
         if self._local is not None:
             return self._step_locally(self._local, closure)
         samples, reported = self._taken_report()
@@ -244,10 +246,7 @@ class RemoteOptimizer(optim.Optimizer):
 
     def close(self) -> None:
         """Leave the run, and close the connections. A worker that has left may join again with a new optimizer."""
-        try:
-            self._leave()
-        finally:
-            self._session.close()
+        self._close(None)
 
     def __enter__(self) -> RemoteOptimizer:
         """Return the optimizer."""
@@ -259,8 +258,8 @@ class RemoteOptimizer(optim.Optimizer):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it."""
-        self.close()
+        """Close the optimizer; an exception of the program is told to the server, which names it to the owner."""
+        self._close(error)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the local optimizer; without one, that of the parameter groups. Weights are the server's."""
@@ -328,14 +327,20 @@ class RemoteOptimizer(optim.Optimizer):
         self._take_weights()
         return result
 
-    def _leave(self) -> None:
+    def _close(self, error: BaseException | None) -> None:
+        try:
+            self._leave(error)
+        finally:
+            self._session.close()
+
+    def _leave(self, error: BaseException | None = None) -> None:
         """Tell the server, once, that no more will be asked: at the end of a run it waits for that."""
         heartbeats, self._heartbeats = self._heartbeats, None
         if heartbeats is None:
             return
         heartbeats.close()
         try:
-            self._session.attempt(Call("POST", answers.LEAVE, b"{}"))
+            self._session.attempt(Call("POST", answers.LEAVE, encode(Leave(_why(error)))))
         except SoftsError:
             # The lease ends by itself.
             _log.debug("the server was not told that the worker leaves")
@@ -383,3 +388,15 @@ class RemoteOptimizer(optim.Optimizer):
             factor = factors[id(one)]
             pieces.append(piece if factor == 1.0 else piece * factor)
         return pieces
+
+
+def _why(error: BaseException | None) -> str:
+    """Return type and text of an exception as a line for the owner; "" for none, and for one that a person wants."""
+    if not isinstance(error, Exception):
+        return ""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = type(error).__name__
+    line = " ".join(text.replace("\0", " ").split())
+    return line.encode(errors="replace").decode()[:MAX_WHY]

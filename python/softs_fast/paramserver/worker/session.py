@@ -137,6 +137,8 @@ class Session:
         self.invite = invite
         self.manifest = manifest
         self.traffic = Traffic()
+        #: Rises while the worker trains; heartbeats carry it, so that the server knows a worker that hangs.
+        self.progress = 0
         self._options = options
         self._transport = Transport(invite, options.proxy)
         self._keys: _Keys | None = None
@@ -189,6 +191,7 @@ class Session:
             if keys is None:
                 raise ConfigError("the worker has not joined yet")
             request = exchange.next()
+            self.progress += 1
             begin = time.monotonic()
             received = exchange.n_received if isinstance(exchange, Download) else 0
             try:
@@ -331,6 +334,7 @@ class Session:
                 raise TransportError(Trouble.CUT, f"{len(room)} bytes of a frame are missing")
             download.received(n)
             self.traffic.received += n
+            self.progress += 1
         if not download.is_intact:
             download.restart()
             raise TransportError(Trouble.FOREIGN, "a frame was changed on the road")

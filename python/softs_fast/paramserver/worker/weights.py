@@ -80,9 +80,11 @@ class RemoteWeights:
             WireError: what arrived is no frame of this model.
         """
         while self.summary is None:
+            if self.contents is not None:
+                # Before the first request: the server may hold it for long.
+                self._on_progress("waiting for other workers")
             if self._download(self._target):
                 return True
-            self._on_progress("waiting for other workers")
         if self.contents is not None and (self.timeline, self.version) != self._last:
             # Only a request that names no weights is answered by weights now.
             codec = self._session.joined.config.pull
