@@ -787,6 +787,9 @@ class Supplier:
     def renew(self) -> None:
         """Make `serve` call `generator_fn` again before the next sample."""
 
+    def note_made(self) -> None:
+        """Say that the sample of the current lease is made; the rest of the call waits for the wire."""
+
     def postpone(self, text: str) -> None:
         """End the current lease without a sample; the broker gets it back after a pause.
 
@@ -901,7 +904,13 @@ class TcpMediumServer:
     """The owner's side of a TCP medium: slots in this process and a thread that receives samples."""
 
     def __new__(
-        cls, address: str | None, host: str, slot_size: int, n_slots: int, allow_remote: bool
+        cls,
+        address: str | None,
+        host: str,
+        slot_size: int,
+        n_slots: int,
+        allow_remote: bool,
+        congestion: str | None,
     ) -> TcpMediumServer: ...
     @property
     def address(self) -> str:
@@ -924,7 +933,7 @@ class TcpMediumWriter:
     """The supplier's side of a TCP medium."""
 
     def __new__(
-        cls, address: str, allow_remote: bool, timeout_s: float, connect: bool
+        cls, address: str, allow_remote: bool, timeout_s: float, connect: bool, congestion: str | None
     ) -> TcpMediumWriter: ...
     @property
     def address(self) -> str:

@@ -67,7 +67,7 @@ class DistillIterableDataset(EndlessDataset):
         retry_delay: float = 0.01,
         *,
         medium: Callable[[int, int], Medium] | None = None,
-        medium_cls: type[MarketMedium] = ShmMedium,
+        medium_cls: Callable[..., MarketMedium] = ShmMedium,
         request_timeout: float | None = None,
         zero_copy: bool = False,
         ordered: bool = False,

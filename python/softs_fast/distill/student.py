@@ -109,7 +109,7 @@ class StudentClient:
         control_pub_endpoint: str | None = None,
         *,
         medium: Medium | None = None,
-        medium_cls: type[MarketMedium] = ShmMedium,
+        medium_cls: Callable[..., MarketMedium] = ShmMedium,
         ordered: bool = False,
         prefetch: int | None = None,
         send_timeout_ms: int = 5000,

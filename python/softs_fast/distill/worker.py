@@ -72,7 +72,7 @@ class Worker:
         batch_config: BatchConfig | None = None,
         max_batch: int = 64,
         max_wait_ms: float = 0.0,
-        medium_cls: type[Medium] = ShmMedium,
+        medium_cls: Callable[..., Medium] = ShmMedium,
         spin_us: float = 20.0,
         file_dirs: Sequence[str] = (),
         allow_remote: bool = False,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..configs import BatchConfig
 from ..market import Medium, ShmMedium
 from ..market.endpoints import default_endpoint
@@ -60,7 +62,7 @@ class SoftIterableDataset(EndlessDataset):
         model_id: str,
         endpoint: str | None = None,
         batch_config: BatchConfig | None = None,
-        medium_cls: type[Medium] = ShmMedium,
+        medium_cls: Callable[..., Medium] = ShmMedium,
         num_slots: int = 8,
         retry_delay: float = 0.01,
         request_timeout: float | None = 60.0,

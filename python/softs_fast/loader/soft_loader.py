@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class SoftDataLoader(EndlessDataLoader):
         model_id: str,
         endpoint: str | None = None,
         batch_config: BatchConfig | None = None,
-        medium_cls: type[Medium] = ShmMedium,
+        medium_cls: Callable[..., Medium] = ShmMedium,
         num_slots: int = 8,
         retry_delay: float = 0.01,
         request_timeout: float | None = 60.0,

@@ -52,8 +52,9 @@ class Broker:
 
     Args:
         endpoints: where clients (frontend) and suppliers (backend) connect; default: softs' two paths under ``/tmp``.
-        supplier_timeout: seconds after which a supplier on another host counts as dead if TCP keep-alive probes are not
-            answered. A supplier that only sends nothing is never dropped.
+        supplier_timeout: seconds after which an idle supplier on another host counts as dead if TCP keep-alive probes are
+            not answered. One that holds an order answers PING, however long its generator takes; after 1.2 s without an
+            answer its host is cut off, and the order goes to another supplier.
         client_timeout: the same for clients; the smaller of the two is used.
         max_queue_per_product: orders of softs clients for one product that wait at the broker; more are refused.
         max_order_attempts: an order that fails so often is given up.

@@ -460,7 +460,10 @@ def _close(core: _core.Client, medium: Medium, owner_pid: int) -> None:
     core.close()
     # In a fork the medium still belongs to the parent.
     if os.getpid() == owner_pid:
+        # A supplier that cannot open a segment's memory any more tells by the missing name that it is closed.
+        by_name = isinstance(medium, SegmentMedium)
+        first, last = (medium.unlink, medium.close) if by_name else (medium.close, medium.unlink)
         try:
-            medium.close()
+            first()
         finally:
-            medium.unlink()
+            last()

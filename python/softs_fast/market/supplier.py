@@ -15,6 +15,7 @@ from .device_output import DeviceOutput
 from .endpoints import variable_of
 from .generators import Generator, make_generator
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
+from .mediums.base import taken_apart
 from .mediums.segment import SegmentMedium
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ class Supplier:
         product_ids: patterns of the products it can make: regular expressions matched with the whole product id, by a
             linear-time engine (no look-around, no back-references). Text without special characters matches itself.
         endpoint: the broker's backend; it may be left out in a process of a `Fleet`, which SOFTS_FAST_BACKEND tells it.
-        medium_cls: class of the clients' medium; ``medium_cls.attach(address)`` opens it.
+        medium_cls: class of the clients' medium; ``medium_cls.attach(address)`` opens it. A `functools.partial` of
+            `TCPMedium` chooses its ``allow_remote`` and ``congestion``.
         slot_size: bytes of one sample; default: that of batch_config.
         send_timeout_ms: how long `start` waits for the broker, milliseconds.
         batch_generator_fn: ``batch_generator_fn(product_id, n)`` returns n samples: a list of bytes, or all n end to
@@ -75,7 +77,7 @@ class Supplier:
         generator_fn: Callable[..., Any] | None = None,
         product_ids: Sequence[str] = (),
         endpoint: str = "",
-        medium_cls: type[Medium] = ShmMedium,
+        medium_cls: Callable[..., Medium] = ShmMedium,
         slot_size: int = 0,
         send_timeout_ms: int = 10000,
         *,
@@ -105,7 +107,13 @@ class Supplier:
                     f"the weight of {pattern!r} must be from 1 to {_MAX_WEIGHT}, have {weight!r}"
                 )
         endpoint = endpoint or os.environ.get(variable_of("backend"), "")
-        self._output = _device_output(medium_cls, batch_config, slot_size)
+        opened, options = taken_apart(medium_cls)
+        if not (isinstance(opened, type) and issubclass(opened, Medium)):
+            raise ConfigError(
+                f"medium_cls must be a class of mediums or a functools.partial of one, got {medium_cls!r}"
+            )
+        self._medium_cls = opened
+        self._output = _device_output(opened, batch_config, slot_size)
         self._generator = make_generator(
             generator_fn,
             batch_generator_fn=batch_generator_fn,
@@ -120,12 +128,12 @@ class Supplier:
         self.product_ids = product_ids
         self.endpoint = endpoint
         self.slot_size = slot_size
-        self._slot_bytes = medium_cls.slot_bytes(slot_size)
+        self._slot_bytes = opened.slot_bytes(slot_size)
         self.send_timeout_ms = send_timeout_ms
         self._max_wait_ms = float(max_wait_ms)
-        self._medium_cls = medium_cls
         self._file_dirs = tuple(file_dirs)
-        self._allow_remote = allow_remote
+        self._allow_remote = allow_remote or bool(options.get("allow_remote"))
+        self._congestion = options.get("congestion")
         self._writers: dict[str, Medium] = {}
         self._main_thread: threading.Thread | None = None
         self._is_stopped = False
@@ -347,6 +355,8 @@ class Supplier:
             return f"offset {offset} is not that of a slot: slot_size is {self.slot_size}"
         may_write = self._core.may_write
         written: bool | None
+        if not isinstance(writer, SegmentMedium):
+            self._core.note_made()
         try:
             if isinstance(writer, SegmentMedium) and _has_write_if(type(writer)):
                 written = writer.write_if(offset, data, may_write)
@@ -385,10 +395,11 @@ class Supplier:
 
     def _open(self, address: str) -> Medium:
         medium_cls = self._medium_cls
+        limits: dict[str, Any] = {"file_dirs": self._file_dirs, "allow_remote": self._allow_remote}
+        if issubclass(medium_cls, TCPMedium) and self._congestion is not None:
+            limits["congestion"] = self._congestion
         if issubclass(medium_cls, (CudaIpcMedium, ShmMedium, FilesystemMedium, TCPMedium)):
-            return medium_cls.attach_limited(
-                address, file_dirs=self._file_dirs, allow_remote=self._allow_remote
-            )
+            return medium_cls.attach_limited(address, **limits)
         return medium_cls.attach(address)
 
     def _attach(self, address: str) -> Medium:

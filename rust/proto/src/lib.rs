@@ -6,6 +6,7 @@
 //!   parameter) and is then drained of its effects (`poll_*`).
 //! * [`control`]: three more, of the same kind, for the channel by which workers learn their model.
 //! * [`flow`]: the control stream between the master of a flow and its workers.
+//! * [`silence`]: when a peer that says nothing counts as lost.
 #![forbid(unsafe_code)]
 
 pub mod broker;
@@ -16,6 +17,7 @@ pub mod flow;
 pub mod limits;
 pub mod log;
 mod patterns;
+pub mod silence;
 pub mod supplier;
 mod text;
 pub mod wire;

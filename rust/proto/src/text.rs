@@ -11,3 +11,12 @@ pub(crate) fn cut(text: &str, max: usize) -> &str {
     }
     &text[..end]
 }
+
+/// Keeps the end: the last lines of a traceback contain the error.
+pub(crate) fn end_of(text: String, max_bytes: usize) -> String {
+    let mut start = text.len().saturating_sub(max_bytes);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    if start == 0 { text } else { text[start..].to_owned() }
+}

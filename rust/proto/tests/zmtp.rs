@@ -339,6 +339,23 @@ fn ping_is_answered_with_its_context() {
 }
 
 #[test]
+fn peers_of_zmtp_3_1_are_sent_pings_once_they_are_ready() {
+    for (minor, answers) in [(1, true), (0, false)] {
+        let mut codec = Codec::new(Role::Router);
+        codec.ping();
+        let mut greeting = *LIBZMQ_GREETING;
+        greeting[11] = minor;
+        feed(&mut codec, &greeting).unwrap();
+        assert!(!codec.answers_pings(), "before READY");
+        feed(&mut codec, LIBZMQ_DEALER).unwrap();
+        assert_eq!(codec.answers_pings(), answers);
+        take_output(&mut codec);
+        codec.ping();
+        assert_eq!(take_output(&mut codec), b"\x04\x07\x04PING\0\0");
+    }
+}
+
+#[test]
 fn other_commands_are_ignored() {
     let mut codec = ready_router();
     for (name, data) in

@@ -60,6 +60,7 @@ pub(crate) fn segment_error(py: Python<'_>, error: &SegmentError) -> PyErr {
         SegmentError::Exists { .. } | SegmentError::Busy { .. } => "SegmentExists",
         SegmentError::NotFound { .. } => "SegmentNotFound",
         SegmentError::Full { .. }
+        | SegmentError::FileLimit { .. }
         | SegmentError::Refused { .. }
         | SegmentError::Crowded { .. }
         | SegmentError::OutOfBounds { .. }

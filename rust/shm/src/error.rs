@@ -39,6 +39,17 @@ pub enum SegmentError {
         /// Bytes available.
         free: u64,
     },
+    /// The process may not write files as large as the segment.
+    #[error(
+        "the segment needs a file of {need} bytes, but this process may write {limit} (ulimit -f, RLIMIT_FSIZE); raise the \
+         limit, or use fewer or smaller slots"
+    )]
+    FileLimit {
+        /// Bytes of the file.
+        need: u64,
+        /// Bytes that are allowed.
+        limit: u64,
+    },
     /// The file of that name may not be opened.
     #[error("segment {name:?} refused: {why}")]
     Refused {

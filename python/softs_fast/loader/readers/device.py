@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from ... import _core, _kernels
 from ...configs import BatchConfig, TensorSpec
 from ...errors import ConfigError, PeerLost
 from ...market import Client, CudaIpcMedium, Medium
+from ...market.mediums.base import taken_apart
 from ...market.mediums.cuda.arena import Arena
 from ...tensors import cuda
 from ...tensors.dtypes import ITEM_BYTES
@@ -26,9 +26,8 @@ Tensors = dict[str, Any]
 
 def is_on_device(medium_cls: Callable[..., Medium]) -> bool:
     """Return whether a class of mediums, or a `functools.partial` of one, is `CudaIpcMedium`."""
-    while isinstance(medium_cls, functools.partial):
-        medium_cls = medium_cls.func
-    return isinstance(medium_cls, type) and issubclass(medium_cls, CudaIpcMedium)
+    made, _ = taken_apart(medium_cls)
+    return isinstance(made, type) and issubclass(made, CudaIpcMedium)
 
 
 def check_on_device(config: BatchConfig, *, zero_copy: bool) -> None:

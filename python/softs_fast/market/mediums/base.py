@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Data", "Medium"]
+__all__ = ["Data", "Medium", "taken_apart"]
 
 #: Data that can be written to a medium.
 Data = bytes | bytearray | memoryview
+
+
+def taken_apart(medium_cls: Callable[..., Medium]) -> tuple[Callable[..., Medium], dict[str, Any]]:
+    """Return the class in a `functools.partial` of a class of mediums, and the arguments that it adds by name."""
+    options: dict[str, Any] = {}
+    while isinstance(medium_cls, functools.partial):
+        options = {**medium_cls.keywords, **options}
+        medium_cls = medium_cls.func
+    return medium_cls, options
 
 
 class Medium(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import threading
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ __all__ = ["TCPMedium"]
 logger = logging.getLogger(__name__)
 
 #: A supplier waits for an owner that takes nothing for so long, once; then not at all until it answers.
-_SUPPLIER_TIMEOUT_S = 2.0
+_SUPPLIER_TIMEOUT_S = 1.0
 
 
 class TCPMedium(Medium):
@@ -25,13 +26,19 @@ class TCPMedium(Medium):
     Writers of this machine must be of our user, or of root. There is no encryption and no other authentication: use
     addresses of other machines only on a network that you trust.
 
+    Loaders, clients and suppliers take the class with options as a `functools.partial`:
+
+        medium_cls = functools.partial(TCPMedium, host="10.0.0.7", allow_remote=True)
+
     Args:
         address: ``"host:port"``, ``"[::1]:port"`` for IPv6; default when creating: a free port of `host`.
         slot_size: bytes of one slot.
         num_slots: number of slots; all of them together have less than 4 GiB.
         create: listen rather than connect.
-        host: where to listen without an address.
+        host: where to listen without an address: an address or a name of this host that suppliers can connect to.
         allow_remote: allows addresses that other machines can reach, or that are on them, and writers of other users.
+        congestion: congestion control of the suppliers' connections, such as ``"bbr"``, which keeps its rate on a link
+            that loses packets; default: the choice of the system. The samples leave from the supplier, so give it there.
         timeout_s: how long to wait for an owner that does not read or does not answer, seconds. After one wait in vain
             nothing is sent, and nothing waits, until the owner answers again (`is_stalled`).
         connect: False connects with the first use rather than now.
@@ -39,7 +46,7 @@ class TCPMedium(Medium):
 
     Raises:
         ConfigError: the address is malformed, or not on this machine and allow_remote is False; the sizes
-            are out of range.
+            are out of range; the kernel does not have the congestion control, or does not allow it.
         PeerLost: no owner listens there; when creating, the system refused the address.
     """
 
@@ -52,6 +59,7 @@ class TCPMedium(Medium):
         host: str = "127.0.0.1",
         *,
         allow_remote: bool = False,
+        congestion: str | None = None,
         timeout_s: float = 30.0,
         connect: bool = True,
         **kwargs: Any,
@@ -61,12 +69,20 @@ class TCPMedium(Medium):
         # The number of the connection that a thread has prepared.
         self._prepared = threading.local()
         if create:
-            self._server = _core.TcpMediumServer(address, host, slot_size, num_slots, allow_remote)
+            self._server = _core.TcpMediumServer(
+                address, host, slot_size, num_slots, allow_remote, congestion
+            )
             address = self._server.address
+            if ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_unspecified:
+                self._server.close()
+                raise ConfigError(
+                    f"suppliers connect to the address of a TCP medium, which must be one of this host, got {address!r}; "
+                    "pass host= with an address or a name that they reach"
+                )
         elif address is None:
             raise ConfigError("address required when create=False")
         else:
-            self._writer = _core.TcpMediumWriter(address, allow_remote, timeout_s, connect)
+            self._writer = _core.TcpMediumWriter(address, allow_remote, timeout_s, connect, congestion)
         super().__init__(address, slot_size, num_slots, create, **kwargs)
 
     @property
@@ -211,9 +227,14 @@ class TCPMedium(Medium):
 
     @classmethod
     def attach_limited(
-        cls, address: str, *, file_dirs: Sequence[str] = (), allow_remote: bool = False
+        cls,
+        address: str,
+        *,
+        file_dirs: Sequence[str] = (),
+        allow_remote: bool = False,
+        congestion: str | None = None,
     ) -> Self:
-        """As `attach`, for an address that came in an order: it connects with the first use, and waits 2 s at most.
+        """As `attach`, for an address that came in an order: it connects with the first use, and waits 1 s at most.
 
         Raises:
             ConfigError: the address is malformed, or not on this machine and allow_remote is False.
@@ -224,6 +245,7 @@ class TCPMedium(Medium):
             num_slots=0,
             create=False,
             allow_remote=allow_remote,
+            congestion=congestion,
             timeout_s=_SUPPLIER_TIMEOUT_S,
             connect=False,
         )

@@ -43,6 +43,12 @@ impl ServerMachine for Broker {
     fn handle_message(&mut self, now: Instant, id: PeerId, frames: &[&[u8]]) {
         Broker::handle_message(self, now, id, frames);
     }
+    fn is_owed(&self) -> bool {
+        Broker::is_owed(self)
+    }
+    fn is_owed_by(&self, id: PeerId, by_loopback: bool) -> bool {
+        Broker::is_owed_by(self, id, by_loopback)
+    }
     fn handle_timeout(&mut self, now: Instant) {
         Broker::handle_timeout(self, now);
     }

@@ -42,6 +42,9 @@ impl PeerMachine for Machine {
     fn poll_log(&mut self) -> Option<LogRecord> {
         StateMachine::poll_log(self)
     }
+    fn is_owed(&self) -> bool {
+        StateMachine::is_owed(self)
+    }
 }
 
 #[derive(Debug)]

@@ -16,6 +16,12 @@ struct Place<P> {
     peer: Option<P>,
 }
 
+impl<P> Place<P> {
+    fn id(&self, index: u32) -> PeerId {
+        PeerId(u64::from(self.generation) << 32 | u64::from(index))
+    }
+}
+
 impl<P> Default for ConnectionTable<P> {
     fn default() -> Self {
         Self { places: Vec::new(), free: Vec::new() }
@@ -31,7 +37,7 @@ impl<P> ConnectionTable<P> {
         });
         let place = &mut self.places[index as usize];
         place.peer = Some(peer);
-        PeerId(u64::from(place.generation) << 32 | u64::from(index))
+        place.id(index)
     }
 
     pub(crate) fn get_mut(&mut self, id: PeerId) -> Option<&mut P> {
@@ -44,6 +50,12 @@ impl<P> ConnectionTable<P> {
         place.generation = place.generation.wrapping_add(1);
         self.free.push(id.0 as u32);
         Some(peer)
+    }
+
+    /// The numbers of all.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = PeerId> {
+        let places = self.places.iter().zip(0..);
+        places.filter_map(|(place, index)| place.peer.is_some().then(|| place.id(index)))
     }
 
     /// Takes all out.

@@ -14,6 +14,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use softs_proto::broker::PeerId;
 use softs_proto::log::{Level, LogRecord};
+use softs_proto::silence::{Pulse, Sign};
 use softs_proto::wire::Message;
 use softs_proto::zmtp;
 
@@ -67,6 +68,9 @@ pub(crate) struct EventLoop<M: ServerMachine> {
     complaints: Throttle,
     max_unsent_bytes: usize,
     spin: Spin,
+    /// When peers that owe something are checked; never before one came by TCP.
+    pulse: Pulse,
+    had_tcp: bool,
     state: Arc<ServerState<M::Stats>>,
 }
 
@@ -91,6 +95,8 @@ impl<M: ServerMachine> EventLoop<M> {
             complaints: Throttle::default(),
             max_unsent_bytes: limits.max_unsent_bytes,
             spin: Spin::new(limits.spin),
+            pulse: Pulse::default(),
+            had_tcp: false,
             state,
         })
     }
@@ -130,7 +136,8 @@ impl<M: ServerMachine> EventLoop<M> {
 
     /// How long nothing will happen by itself; `None`: for ever.
     fn timeout(&self) -> Option<Duration> {
-        let next = self.acceptor.poll_timeout().into_iter().chain(self.machine.poll_timeout()).min()?;
+        let own = self.acceptor.poll_timeout().into_iter().chain(self.pulse.next_at());
+        let next = own.chain(self.machine.poll_timeout()).min()?;
         // The kernel may count in whole milliseconds: rather late once than early many times.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
@@ -154,11 +161,36 @@ impl<M: ServerMachine> EventLoop<M> {
         while let Some((id, why)) = self.acceptor.expired(now) {
             self.close(now, id, &why);
         }
+        if self.pulse.beat(now, self.had_tcp && self.machine.is_owed()) {
+            self.check_silent(now);
+        }
         self.acceptor.handle_timeout(&self.epoll, now);
         self.machine.handle_timeout(now);
         self.transmit(now);
         while let Some(record) = self.machine.poll_log() {
             self.state.log.push(record);
+        }
+    }
+
+    /// Sends PING to silent peers that owe something, and ends the connections of those that cannot be reached.
+    fn check_silent(&mut self, now: Instant) {
+        let ids: Vec<_> = self.peers.ids().collect();
+        for id in ids {
+            let Some(peer) = self.peers.get_mut(id) else { continue };
+            let is_owed = peer.codec.answers_pings()
+                && peer.tcp_host.is_some_and(|host| self.machine.is_owed_by(id, host.is_loopback()));
+            if !is_owed {
+                peer.silence.heard();
+                continue;
+            }
+            match peer.silence.beat() {
+                Sign::Heard => {}
+                Sign::Silent => {
+                    peer.codec.ping();
+                    self.mark(id);
+                }
+                Sign::Lost => self.close(now, id, "it does not answer; its host is cut off, or stands still"),
+            }
         }
     }
 
@@ -173,7 +205,9 @@ impl<M: ServerMachine> EventLoop<M> {
 
     fn add(&mut self, now: Instant, fd: OwnedFd, side: M::Side) {
         let deadline = self.acceptor.deadline(now);
-        let id = self.peers.insert(Peer::new(fd, M::role(side), side, deadline));
+        let peer = Peer::new(fd, M::role(side), side, deadline);
+        self.had_tcp |= peer.tcp_host.is_some();
+        let id = self.peers.insert(peer);
         self.acceptor.begin(id, deadline);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let data = EventData::new_u64(id.0);
@@ -206,6 +240,7 @@ impl<M: ServerMachine> EventLoop<M> {
                 Ok(Some(n)) => n,
                 Err(error) => return Err(os_text(error)),
             };
+            peer.silence.heard();
             peer.codec.receive(&self.buffer[..n]);
             self.handle_received(now, id)?;
             left = left.saturating_sub(n);
@@ -385,3 +420,7 @@ fn write_output<S>(peer: &mut Peer<S>) {
 #[cfg(test)]
 #[path = "event_loop_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "silence_tests.rs"]
+mod silence_tests;

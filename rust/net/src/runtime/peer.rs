@@ -1,9 +1,13 @@
 //! What an event loop knows of a connection.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use softs_proto::silence::Silence;
 use softs_proto::zmtp::{Codec, Role};
+
+use crate::transport::socket;
 
 /// One accepted connection.
 #[derive(Debug)]
@@ -13,6 +17,9 @@ pub(super) struct Peer<S> {
     pub(super) side: S,
     /// When its handshake must be over; `None` once it is, and then the state machine knows it.
     pub(super) deadline: Option<Instant>,
+    /// Where it is connected from, by TCP: its host may be cut off.
+    pub(super) tcp_host: Option<IpAddr>,
+    pub(super) silence: Silence,
     /// Whether it is in the list of those with something to write.
     pub(super) is_dirty: bool,
     /// Whether epoll waits for room in its socket.
@@ -22,6 +29,16 @@ pub(super) struct Peer<S> {
 impl<S> Peer<S> {
     pub(super) fn new(fd: OwnedFd, role: Role, side: S, deadline: Instant) -> Self {
         let codec = Codec::new(role);
-        Self { fd, codec, side, deadline: Some(deadline), is_dirty: false, is_blocked: false }
+        let tcp_host = socket::tcp_host(&fd);
+        Self {
+            fd,
+            codec,
+            side,
+            deadline: Some(deadline),
+            tcp_host,
+            silence: Silence::default(),
+            is_dirty: false,
+            is_blocked: false,
+        }
     }
 }

@@ -37,6 +37,14 @@ pub(crate) trait ServerMachine: Send + 'static {
     fn handle_subscription(&mut self, _now: Instant, _id: PeerId, _wanted: bool, _prefix: &[u8]) {}
     /// The socket of a peer takes nothing more, or takes something again.
     fn handle_blocked(&mut self, _id: PeerId, _is_blocked: bool) {}
+    /// Whether any peer may owe something (see [`Self::is_owed_by`]).
+    fn is_owed(&self) -> bool {
+        false
+    }
+    /// Whether a peer owes something: if it cannot be reached, its connection ends.
+    fn is_owed_by(&self, _id: PeerId, _by_loopback: bool) -> bool {
+        false
+    }
     fn handle_timeout(&mut self, _now: Instant) {}
     fn poll_timeout(&self) -> Option<Instant> {
         None

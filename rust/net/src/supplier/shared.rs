@@ -34,6 +34,9 @@ impl PeerMachine for Machine {
     fn poll_log(&mut self) -> Option<LogRecord> {
         Machine::poll_log(self)
     }
+    fn is_owed(&self) -> bool {
+        Machine::has_leases(self)
+    }
 }
 
 #[derive(Debug)]

@@ -122,6 +122,11 @@ impl Supplier {
         self.begin(&mut scheduler)
     }
 
+    /// The sample of the present lease is made; the rest of the call waits for the wire.
+    pub fn note_made(&self) {
+        self.shared.lock().link.machine.note_made(Instant::now());
+    }
+
     /// Ends the present lease.
     pub fn finish(&self, result: Result<(), String>) {
         let now = Instant::now();

@@ -26,7 +26,7 @@ pub(super) fn run(shared: &Shared) {
                 if machine.has_work() && machine.begun_at().is_none() {
                     machine.pause();
                 }
-                machine.return_unstarted();
+                machine.return_unstarted(now);
                 state.link.turn(now);
                 let waitable = state.link.waitable();
                 drop(state);

@@ -2,8 +2,12 @@
 
 use std::net::SocketAddr;
 
+use rustix::net::{AddressFamily, SocketFlags};
+
+use crate::error::os_text;
 use crate::transport::connecting::Hosts;
 use crate::transport::endpoint::Address;
+use crate::transport::socket;
 use crate::{Endpoint, NetError};
 
 /// The endpoint behind an address of the form `host:port`, as softs writes it.
@@ -30,6 +34,23 @@ pub(super) fn reachable(address: &str, allow_remote: bool) -> Result<(Endpoint, 
     }
     Ok((asked, hosts))
 }
+
+/// Whether connections of a medium may use the congestion control that the kernel knows by this name.
+///
+/// # Errors
+/// [`NetError::BadEndpoint`] when the kernel does not have it, or does not allow it.
+pub fn check_congestion(address: &str, name: &str) -> Result<(), NetError> {
+    let probe = socket::stream_socket(AddressFamily::INET, SocketFlags::CLOEXEC);
+    probe.and_then(|fd| socket::set_congestion(&fd, name)).map_err(|error| {
+        let allowed = std::fs::read_to_string(ALLOWED_CONGESTION).unwrap_or_default();
+        let (why, allowed) = (os_text(error), allowed.trim());
+        let why = format!("congestion control {name:?} cannot be used: {why}; expected one of: {allowed}");
+        NetError::bad_endpoint(address, why)
+    })
+}
+
+/// The names of the congestion controls that every process may use.
+const ALLOWED_CONGESTION: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
 fn remote(address: &str) -> NetError {
     NetError::bad_endpoint(

@@ -21,5 +21,6 @@ mod tests;
 mod wire;
 mod writer;
 
+pub use address::check_congestion;
 pub use server::TcpMediumServer;
 pub use writer::{TcpMediumWriter, WriteError};

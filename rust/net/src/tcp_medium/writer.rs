@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
-use super::address::{of_medium, reachable};
+use super::address::{check_congestion, of_medium, reachable};
 use super::reaching::{Accepted, Reaching, Stop, is_quiet};
 use super::wire::{ANY_ORDER, HEADER_LEN, NATIVE_HEADER_LEN, STORED};
 use crate::error::os_text;
@@ -34,6 +34,8 @@ pub struct TcpMediumWriter {
     endpoint: Endpoint,
     hosts: Hosts,
     timeout: Duration,
+    /// The congestion control of connections, by the kernel's name; `None`: the kernel's own choice.
+    congestion: Option<String>,
     state: Mutex<State>,
 }
 
@@ -129,7 +131,8 @@ impl TcpMediumWriter {
             retry_at: now,
             backoff: Backoff::new(u64::from(std::process::id())),
         };
-        Ok(Self { address: address.to_owned(), endpoint, hosts, timeout, state: Mutex::new(state) })
+        let address = address.to_owned();
+        Ok(Self { address, endpoint, hosts, timeout, congestion: None, state: Mutex::new(state) })
     }
 
     /// As [`Self::new`], and connects at once. The owner need not have accepted the connection when this returns.
@@ -137,9 +140,25 @@ impl TcpMediumWriter {
     /// # Errors
     /// As [`Self::new`]; [`NetError::Os`] when the owner cannot be reached.
     pub fn connect(address: &str, allow_remote: bool, timeout: Duration) -> Result<Self, NetError> {
-        let writer = Self::new(address, allow_remote, timeout)?;
-        let deadline = Instant::now() + writer.timeout;
-        let mut reaching = Reaching::begin(&writer.endpoint, writer.hosts, Instant::now());
+        Self::new(address, allow_remote, timeout)?.reached()
+    }
+
+    /// Has connections use the congestion control that the kernel knows by this name.
+    ///
+    /// # Errors
+    /// [`NetError::BadEndpoint`] when the kernel does not have it, or does not allow it.
+    pub fn with_congestion(self, name: &str) -> Result<Self, NetError> {
+        check_congestion(&self.address, name)?;
+        Ok(Self { congestion: Some(name.to_owned()), ..self })
+    }
+
+    /// Connects, and returns itself. The owner need not have accepted the connection then.
+    ///
+    /// # Errors
+    /// [`NetError::Os`] when the owner cannot be reached.
+    pub fn reached(self) -> Result<Self, NetError> {
+        let deadline = Instant::now() + self.timeout;
+        let mut reaching = Reaching::begin(&self.endpoint, self.hosts, Instant::now());
         loop {
             let now = Instant::now();
             match reaching.poll(now) {
@@ -150,12 +169,12 @@ impl TcpMediumWriter {
             let left = deadline.saturating_duration_since(now);
             let Some((fd, write)) = reaching.waitable().filter(|_| !left.is_zero()) else {
                 let what = "cannot reach the owner of this TCP medium";
-                return Err(NetError::os(address, what, Errno::TIMEDOUT));
+                return Err(NetError::os(&self.address, what, Errno::TIMEDOUT));
             };
             wait(fd.as_fd(), !write, write, left)?;
         }
-        writer.lock().reaching = Some(reaching);
-        Ok(writer)
+        self.lock().reaching = Some(reaching);
+        Ok(self)
     }
 
     /// As given.
@@ -220,6 +239,12 @@ impl TcpMediumWriter {
         self.store(&mut self.lock(), connection, &header, data, give_up)
     }
 
+    #[cfg(test)]
+    pub(super) fn congestion_in_use(&self) -> Option<String> {
+        let state = self.lock();
+        rustix::net::sockopt::tcp_congestion(&state.open.as_ref()?.accepted.fd).ok()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -233,6 +258,11 @@ impl TcpMediumWriter {
         for _ in 0..CONNECT_TRIES {
             match self.reach(state, deadline, give_up) {
                 Ok(accepted) => {
+                    if let Some(name) = &self.congestion
+                        && let Err(error) = socket::set_congestion(&accepted.fd, name)
+                    {
+                        return Err(self.failed(state, Stop::Os(error)));
+                    }
                     state.newest += 1;
                     state.stalled_at = None;
                     state.backoff.reset();

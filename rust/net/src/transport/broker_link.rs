@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softs_proto::Dialect;
 use softs_proto::log::{Level, LogRecord};
+use softs_proto::silence::{Pulse, Sign, Silence};
 use softs_proto::wire::Message;
 use softs_proto::zmtp::{Event, Role};
 
@@ -37,6 +38,10 @@ pub(crate) trait PeerMachine {
     fn poll_transmit(&mut self, now: Instant, out: &mut Message) -> bool;
     fn poll_timeout(&self) -> Option<Instant>;
     fn poll_log(&mut self) -> Option<LogRecord>;
+    /// Whether the broker owes something: if it cannot be reached, the connection is given up.
+    fn is_owed(&self) -> bool {
+        false
+    }
 }
 
 /// A state machine and its connection.
@@ -53,6 +58,7 @@ pub(crate) struct BrokerLink<M> {
     error: Option<NetError>,
     message: Message,
     spin: Spin,
+    pulse: Pulse,
     log: VecDeque<LogRecord>,
     fence: Option<Fence>,
     /// A connection was lost since the fence was run.
@@ -73,6 +79,7 @@ struct Connected {
     connection: Connection,
     unwritten: bool,
     ready: bool,
+    silence: Silence,
 }
 
 /// What to wait for: the socket, if there is one, and a moment.
@@ -96,6 +103,7 @@ impl<M: PeerMachine> BrokerLink<M> {
             error: None,
             message: Message::new(),
             spin: Spin::new(spin),
+            pulse: Pulse::default(),
             log: VecDeque::new(),
             fence: None,
             fence_due: false,
@@ -150,7 +158,8 @@ impl<M: PeerMachine> BrokerLink<M> {
             (None, Some(attempt)) => (attempt.waitable(), attempt.deadline()),
             (None, None) => (None, Some(self.attempt_at)),
         };
-        let until = [connect_at, self.machine.poll_timeout()].into_iter().flatten().min();
+        let until =
+            [connect_at, self.machine.poll_timeout(), self.pulse.next_at()].into_iter().flatten().min();
         Waitable { socket, until, spin: Duration::ZERO }
     }
 
@@ -194,7 +203,12 @@ impl<M: PeerMachine> BrokerLink<M> {
         match outcome {
             Ok(socket) => {
                 let connection = Connection::over(socket, M::ROLE, &self.endpoint);
-                self.connection = Some(Connected { connection, unwritten: true, ready: false });
+                self.connection = Some(Connected {
+                    connection,
+                    unwritten: true,
+                    ready: false,
+                    silence: Silence::default(),
+                });
             }
             Err(error) => self.lose(now, error),
         }
@@ -202,13 +216,38 @@ impl<M: PeerMachine> BrokerLink<M> {
 
     fn exchange(&mut self, now: Instant) -> Result<(), NetError> {
         self.read(now)?;
+        self.check_silent(now)?;
         self.write(now)
+    }
+
+    /// Has a PING sent to a broker that owes something and is silent; the error is that it cannot be reached.
+    fn check_silent(&mut self, now: Instant) -> Result<(), NetError> {
+        let connected = self.connection.as_mut().filter(|c| c.connection.answers_pings());
+        let is_owed = connected.is_some() && self.machine.is_owed();
+        let is_due = self.pulse.beat(now, is_owed);
+        let Some(Connected { connection, silence, .. }) = connected else { return Ok(()) };
+        if !is_owed {
+            silence.heard();
+        } else if is_due {
+            match silence.beat() {
+                Sign::Heard => {}
+                Sign::Silent => connection.ping(),
+                Sign::Lost => {
+                    let why = "it does not answer; its host is cut off, or stands still";
+                    return Err(connection.lost(why.to_owned()));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn read(&mut self, now: Instant) -> Result<(), NetError> {
         let Some(connected) = &mut self.connection else { return Ok(()) };
         loop {
             let received = connected.connection.receive();
+            if !matches!(received, Ok(0)) {
+                connected.silence.heard();
+            }
             // What arrived before the end is still good.
             while let Some(event) = connected.connection.poll()? {
                 match event {
@@ -323,3 +362,7 @@ impl Waitable {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "broker_link_tests.rs"]
+mod tests;

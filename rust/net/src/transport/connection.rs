@@ -66,6 +66,16 @@ impl Connection {
         self.codec.dialect()
     }
 
+    /// Queues a PING; [`Connection::flush`] sends it.
+    pub(crate) fn ping(&mut self) {
+        self.codec.ping();
+    }
+
+    /// Whether the broker's host may be cut off, and the broker answers PING.
+    pub(crate) fn answers_pings(&self) -> bool {
+        !self.endpoint.is_local() && self.codec.answers_pings()
+    }
+
     /// Queues one message; [`Connection::flush`] sends it.
     pub fn send(&mut self, message: &Message) {
         self.codec.send(message);
@@ -116,7 +126,8 @@ impl Connection {
         socket::is_open(&self.fd)
     }
 
-    fn lost(&self, why: String) -> NetError {
+    /// The error of a connection that has ended.
+    pub(crate) fn lost(&self, why: String) -> NetError {
         NetError::Lost { endpoint: self.endpoint.to_string(), why }
     }
 }

@@ -1,6 +1,6 @@
 //! One stream socket: made, connected, read, written, waited for. All of them are non-blocking and close-on-exec.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -157,6 +157,17 @@ pub(crate) fn prepare_tcp(fd: &OwnedFd, keep_alive: KeepAlive) -> Result<(), Err
     sockopt::set_tcp_keepcnt(fd, keep_alive.count)?;
     let millis = u32::try_from(keep_alive.unacknowledged.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(fd, millis)
+}
+
+/// The host at the other end of a TCP socket; `None` for a Unix socket, and where the other end is gone.
+pub(crate) fn tcp_host(fd: &OwnedFd) -> Option<IpAddr> {
+    let peer = SocketAddr::try_from(rustix::net::getpeername(fd).ok()??).ok()?;
+    Some(peer.ip().to_canonical())
+}
+
+/// Sets the congestion control of a TCP socket, by the kernel's name.
+pub(crate) fn set_congestion(fd: &OwnedFd, name: &str) -> Result<(), Errno> {
+    sockopt::set_tcp_congestion(fd, name)
 }
 
 /// User id of the process at the other end of a Unix socket (for a client: of the one that called listen()).

@@ -8,10 +8,12 @@ pub struct Config {
     pub max_queue_per_product: usize,
     /// Failed attempts after which an order is given up.
     pub max_order_attempts: u32,
+    /// The host of the broker, as in [`crate::wire::MediumProfile`]; 0: not known.
+    pub host: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { max_queue_per_product: 16, max_order_attempts: 5 }
+        Self { max_queue_per_product: 16, max_order_attempts: 5, host: 0 }
     }
 }

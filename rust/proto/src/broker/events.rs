@@ -40,6 +40,23 @@ impl Broker {
         }
     }
 
+    /// Whether any peer may owe something (see [`Self::is_owed_by`]).
+    #[must_use]
+    pub fn is_owed(&self) -> bool {
+        self.orders.len() > 0
+    }
+
+    /// Whether a peer has to show that it can be reached: a native supplier that holds leases. Clients owe nothing. Of a
+    /// supplier on the broker's own host, reached by loopback, the kernel tells the end: it may be silent. One of softs
+    /// writes to its slot when it is ready, connected or not, so its leases are not taken from it that soon.
+    #[must_use]
+    pub fn is_owed_by(&self, peer: PeerId, by_loopback: bool) -> bool {
+        let Some(&Party::Supplier(key)) = self.peers.get(&peer) else { return false };
+        let supplier = &self.suppliers[key];
+        let is_here = by_loopback && supplier.medium.host == self.config.host && self.config.host != 0;
+        supplier.dialect == Dialect::Native && !supplier.leases.is_empty() && !is_here
+    }
+
     /// The next thing that a person should know.
     pub fn poll_log(&mut self) -> Option<LogRecord> {
         self.journal.poll()

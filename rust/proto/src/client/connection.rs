@@ -34,6 +34,12 @@ impl<L: Lanes> Client<L> {
         self.requeue_refused();
     }
 
+    /// Whether the broker has orders that have not ended.
+    #[must_use]
+    pub fn is_owed(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
     /// A message of the broker.
     pub fn handle_message(&mut self, now: Instant, frames: &[&[u8]]) {
         match ToClient::decode(frames) {

@@ -1,17 +1,19 @@
 //! The state machine of a supplier.
 
 use std::collections::VecDeque;
+use std::mem::{replace, take};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::Config;
-use super::credit::Credit;
+use super::credit::{Call, Credit};
 use super::lanes::{LaneChange, LaneId, Lanes};
 use super::postponed::Postponed;
 use super::work::{Lease, Work};
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::{Level, LogRecord};
+use crate::text::end_of;
 use crate::wire::{LeaseRef, MediumProfile, Message, SupplierRequest, ToSupplier};
 
 /// Results wait at most this long for others to join their message, as long as there is other work to do.
@@ -32,7 +34,7 @@ pub struct Supplier {
     connection: u64,
     queue: VecDeque<Work>,
     current: Option<Work>,
-    begun_at: Option<Instant>,
+    call: Option<Call>,
     done: Vec<u64>,
     failed: Vec<(u64, String)>,
     returned: Vec<u64>,
@@ -78,7 +80,7 @@ impl Supplier {
             connection: 0,
             queue: VecDeque::new(),
             current: None,
-            begun_at: None,
+            call: None,
             done: Vec::new(),
             failed: Vec::new(),
             returned: Vec::new(),
@@ -126,10 +128,16 @@ impl Supplier {
         !self.queue.is_empty()
     }
 
-    /// Since when the present call of the generator runs.
+    /// Whether it holds leases, which end with the connection.
+    #[must_use]
+    pub fn has_leases(&self) -> bool {
+        self.current.is_some() || self.has_work()
+    }
+
+    /// Since when the present call of the generator runs, or what it has made is on the wire.
     #[must_use]
     pub fn begun_at(&self) -> Option<Instant> {
-        self.begun_at
+        self.call.as_ref().map(Call::begun_at)
     }
 
     /// The next log record.
@@ -142,7 +150,7 @@ impl Supplier {
     /// Takes the next lease to work on.
     pub fn begin(&mut self, now: Instant) -> Option<Work> {
         let work = self.queue.pop_front()?;
-        self.begun_at = Some(now);
+        self.call = Some(Call::begin(now));
         self.current = Some(work.clone());
         Some(work)
     }
@@ -159,23 +167,28 @@ impl Supplier {
         })
     }
 
+    /// The generator has made the sample of the current lease: the rest of the call waits for the wire, and is no work.
+    pub fn note_made(&mut self, now: Instant) {
+        if let Some(call) = &mut self.call {
+            call.note_made(now);
+        }
+    }
+
     /// Ends the current lease: the slot is written, or why it is not.
     pub fn finish(&mut self, now: Instant, result: Result<(), String>) {
         let Some(work) = self.current.take() else {
             return;
         };
-        if let Some(begun_at) = self.begun_at.take()
-            && self.credit.observe(now.saturating_duration_since(begun_at))
-        {
-            self.ready_due = true;
-        }
+        self.ready_due |= self.call.take().is_some_and(|call| self.credit.observe(&call, now));
         if work.connection != self.connection || self.dialect.is_none() {
             // The client has ordered it again through the new connection (C3).
             return;
         }
         match (work.lease, result) {
             (Lease::Native(lease), Ok(())) => self.done.push(lease),
-            (Lease::Native(lease), Err(text)) => self.failed.push((lease, cut(text))),
+            (Lease::Native(lease), Err(text)) => {
+                self.failed.push((lease, end_of(text, MAX_ERROR_TEXT_BYTES)))
+            }
             (Lease::Softs(order_id), result) => {
                 let in_time = now.saturating_duration_since(work.leased_at) < SOFTS_LEASE;
                 self.softs_done = Some((order_id, result.is_ok() && in_time));
@@ -195,7 +208,7 @@ impl Supplier {
             return self.finish(now, Err(text));
         }
         self.current = None;
-        self.begun_at = None;
+        self.call = None;
         if connection != self.connection || self.dialect.is_none() {
             return;
         }
@@ -207,8 +220,15 @@ impl Supplier {
         }
     }
 
-    /// Returns leases that wait behind a call that takes long, and asks for no more meanwhile.
-    pub fn return_unstarted(&mut self) {
+    /// A call takes long: returns the leases that wait behind it, and asks for no more meanwhile. What waits behind a
+    /// sample on the wire stays as long as that is only far away.
+    pub fn return_unstarted(&mut self, now: Instant) {
+        if !self.call.as_ref().is_some_and(|call| call.is_on_its_way(now)) {
+            self.return_queue();
+        }
+    }
+
+    fn return_queue(&mut self) {
         if self.queue.is_empty() {
             return;
         }
@@ -224,14 +244,14 @@ impl Supplier {
     /// A call for an order of a lane takes long: no leases are wanted until [`Supplier::resume`]. One that is returned
     /// while none is held would come again at once.
     pub fn pause(&mut self) {
-        if !std::mem::replace(&mut self.paused, true) {
+        if !replace(&mut self.paused, true) {
             self.ready_due = true;
         }
     }
 
     /// The call that took long has ended: leases are wanted again.
     pub fn resume(&mut self) {
-        if std::mem::take(&mut self.paused) {
+        if take(&mut self.paused) {
             self.ready_due = true;
         }
     }
@@ -265,7 +285,7 @@ impl Supplier {
         if self.leaving {
             return;
         }
-        self.return_unstarted();
+        self.return_queue();
         self.returned.extend(self.postponed.take_all());
         self.leaving = true;
         self.lanes.leave();
@@ -396,7 +416,7 @@ impl Supplier {
         let n_returned = self.returned.len();
         self.returned.extend(self.postponed.take_due(now));
         self.ready_due |= self.returned.len() > n_returned;
-        if std::mem::take(&mut self.medium_due) {
+        if take(&mut self.medium_due) {
             SupplierRequest::Medium(self.config.medium).encode(out);
             return true;
         }
@@ -434,11 +454,8 @@ impl Supplier {
             return true;
         }
         if self.oldest_result_at.take().is_some() || !self.returned.is_empty() {
-            let (done, failed, returned) = (
-                std::mem::take(&mut self.done),
-                std::mem::take(&mut self.failed),
-                std::mem::take(&mut self.returned),
-            );
+            let (done, failed) = (take(&mut self.done), take(&mut self.failed));
+            let returned = take(&mut self.returned);
             let failed = failed.iter().map(|(lease, text)| (*lease, text.as_str())).collect();
             SupplierRequest::Dones { done, failed, returned }.encode(out);
             return true;
@@ -465,7 +482,7 @@ impl Supplier {
     }
 
     fn transmit_goodbye(&mut self, out: &mut Message) -> bool {
-        if !std::mem::take(&mut self.goodbye_due) {
+        if !take(&mut self.goodbye_due) {
             return false;
         }
         self.expected.push_back(Expected::Goodbye);
@@ -484,16 +501,4 @@ impl Supplier {
     fn warn(&mut self, text: String) {
         self.log.push_back(LogRecord { level: Level::Warning, text });
     }
-}
-
-/// Keeps the end: the last lines of a traceback contain the error.
-fn cut(text: String) -> String {
-    if text.len() <= MAX_ERROR_TEXT_BYTES {
-        return text;
-    }
-    let mut start = text.len() - MAX_ERROR_TEXT_BYTES;
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    text[start..].to_owned()
 }

@@ -6,7 +6,7 @@ use super::buffer::Buffer;
 use super::error::ZmtpError;
 use super::event::Event;
 use super::frame::{self, Header, Partial};
-use super::handshake::{GREETING, GREETING_BYTES, check_greeting, read_ready, write_ready};
+use super::handshake::{GREETING, GREETING_BYTES, check_greeting, knows_ping, read_ready, write_ready};
 use super::output::{Output, SharedMessage, write_message};
 use super::role::Role;
 use crate::Dialect;
@@ -25,6 +25,8 @@ pub struct Codec {
     held: Vec<u8>,
     message: Partial,
     dialect: Option<Dialect>,
+    /// Whether it speaks ZMTP 3.1.
+    answers_pings: bool,
 }
 
 #[derive(Debug)]
@@ -69,6 +71,7 @@ impl Codec {
             held: Vec::new(),
             message: Partial::default(),
             dialect: None,
+            answers_pings: false,
         }
     }
 
@@ -139,6 +142,20 @@ impl Codec {
         }
     }
 
+    /// Queues a PING. A peer for which [`Codec::answers_pings`] is true answers it with a PONG.
+    pub fn ping(&mut self) {
+        if self.is_ready() {
+            // The time to live is 0: the peer need not wait for the next one.
+            frame::write_command(self.output.tail(0), "PING", |out| out.extend_from_slice(&[0, 0]));
+        }
+    }
+
+    /// Whether the peer answers PING: it speaks ZMTP 3.1 and has shaken hands.
+    #[must_use]
+    pub fn answers_pings(&self) -> bool {
+        self.answers_pings && self.is_ready()
+    }
+
     /// The bytes to write to the socket.
     #[must_use]
     pub fn output(&self) -> &[u8] {
@@ -180,6 +197,7 @@ impl Codec {
             if !check_greeting(self.input.unread())? {
                 return Ok(Found::Nothing);
             }
+            self.answers_pings = knows_ping(self.input.unread());
             self.input.consume(GREETING_BYTES);
             self.phase = Phase::Handshake;
             if self.role.connects() {

@@ -39,6 +39,11 @@ pub(super) fn check_greeting(bytes: &[u8]) -> Result<bool, ZmtpError> {
     Ok(bytes.len() >= GREETING_BYTES)
 }
 
+/// Whether the peer of a whole greeting knows PING, which ZMTP 3.1 has added.
+pub(super) fn knows_ping(greeting: &[u8]) -> bool {
+    greeting.get(10..12).is_some_and(|version| version >= &GREETING[10..12])
+}
+
 /// Appends the READY command of this end.
 pub(super) fn write_ready(out: &mut Vec<u8>, role: Role) {
     write_command(out, "READY", |out| {

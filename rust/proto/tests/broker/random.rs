@@ -99,6 +99,7 @@ impl Life {
         let config = Config {
             max_queue_per_product: 1 + rng.below(12) as usize,
             max_order_attempts: 1 + rng.below(4) as u32,
+            ..Config::default()
         };
         Self {
             net: Net::new(config),

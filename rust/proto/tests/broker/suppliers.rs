@@ -332,3 +332,29 @@ fn hello_without_patterns_and_with_bad_ones_is_refused() {
     }
     assert!(net.broker.is_empty());
 }
+
+#[test]
+fn suppliers_with_leases_have_to_show_that_they_can_be_reached() {
+    let (here, elsewhere) = (7, 8);
+    let mut net = Net::new(Config { host: here, ..Config::default() });
+    let client = net.client(Native);
+    let profile = |host| MediumProfile { kind: MediumKind::Tcp, host, slot_size: 64 };
+    let mut suppliers = Vec::new();
+    for host in [here, elsewhere, 0] {
+        suppliers.push((net.supplier_for(profile(host), "p"), host != here));
+    }
+    suppliers.push((net.supplier(Softs, &["p"]), false));
+    assert!(!net.broker.is_owed());
+    for (number, &(supplier, by_loopback)) in suppliers.iter().enumerate() {
+        assert!(!net.broker.is_owed_by(supplier, false), "it has no lease");
+        let dialect = if number < 3 { Native } else { Softs };
+        match dialect {
+            Native => net.credit(supplier, 1),
+            Softs => net.ready(supplier),
+        }
+        net.orders(client, "p", &[(number as u64, 64 * number as u64)]);
+        let seen = (net.broker.is_owed_by(supplier, false), net.broker.is_owed_by(supplier, true));
+        assert_eq!(seen, (dialect == Native, by_loopback), "supplier {number}");
+    }
+    assert!(net.broker.is_owed() && !net.broker.is_owed_by(client, false));
+}

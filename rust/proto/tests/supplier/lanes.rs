@@ -178,7 +178,7 @@ fn a_long_call_for_a_lane_wants_no_leases_until_it_has_ended() {
         bench.lease(&leases);
         // No lease is held: with credit the broker would give them to us again at once.
         bench.supplier.pause();
-        bench.supplier.return_unstarted();
+        bench.supplier.return_unstarted(bench.now);
         let returned = Sent::Dones { done: vec![], failed: vec![], returned: leases.to_vec() };
         assert_eq!(bench.sent(), [Sent::Ready(Some(0)), returned]);
     }

@@ -66,11 +66,13 @@ fn results_wait_for_company_only_while_there_is_other_work() {
 fn short_calls_widen_the_window_and_long_ones_narrow_it() {
     let mut bench = Bench::new(Dialect::Native);
     let mut window = 2;
-    let mut run = |bench: &mut Bench, call: Duration| {
+    let mut run = |bench: &mut Bench, call: Duration, exchange: Duration| {
         for _ in 0..60 {
             bench.lease(&[1]);
             bench.begin();
-            bench.finish(call, Ok(()));
+            bench.now += call;
+            bench.supplier.note_made(bench.now);
+            bench.finish(exchange, Ok(()));
             for sent in bench.sent() {
                 if let Sent::Ready(credit) = sent {
                     window = credit.unwrap();
@@ -79,9 +81,30 @@ fn short_calls_widen_the_window_and_long_ones_narrow_it() {
         }
         window
     };
-    assert_eq!(run(&mut bench, SHORT), 64);
-    assert_eq!(run(&mut bench, Duration::from_millis(50)), 1);
-    assert_eq!(run(&mut bench, SHORT), 64);
+    let long = Duration::from_millis(50);
+    assert_eq!(run(&mut bench, SHORT, Duration::ZERO), 64);
+    assert_eq!(run(&mut bench, long, Duration::ZERO), 1);
+    assert_eq!(run(&mut bench, SHORT, Duration::ZERO), 64);
+    // A client far away: as many as are sent while the broker, as far away, answers.
+    for exchange in [Duration::from_millis(10), Duration::from_millis(100)] {
+        assert_eq!(run(&mut bench, SHORT, exchange), 4, "{exchange:?}");
+    }
+    assert_eq!(run(&mut bench, long, Duration::from_millis(10)), 1);
+}
+
+#[test]
+fn what_waits_behind_a_sample_on_the_wire_is_given_back_once_its_client_stands_still() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.lease(&[1, 2]);
+    bench.begin();
+    bench.supplier.note_made(bench.now);
+    for (wait, returned) in [(499, vec![]), (1, vec![2])] {
+        bench.now += Duration::from_millis(wait);
+        bench.supplier.return_unstarted(bench.now);
+        let sent = bench.sent();
+        let expected = Sent::Dones { done: vec![], failed: vec![], returned: returned.clone() };
+        assert_eq!(sent.contains(&expected), !returned.is_empty(), "{sent:?}");
+    }
 }
 
 #[test]
@@ -89,7 +112,7 @@ fn what_waits_behind_a_long_call_is_given_back() {
     let mut bench = Bench::new(Dialect::Native);
     bench.lease(&[1, 2, 3]);
     bench.begin();
-    bench.supplier.return_unstarted();
+    bench.supplier.return_unstarted(bench.now);
     let sent = bench.sent();
     let returned = Sent::Dones { done: vec![], failed: vec![], returned: vec![2, 3] };
     assert_eq!(sent, [Sent::Ready(Some(1)), returned], "first less credit, else they come straight back");

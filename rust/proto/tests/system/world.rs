@@ -277,7 +277,7 @@ impl World {
                 self.notice_death();
                 if !self.suppliers.is_empty() {
                     let chosen = self.random.below(self.suppliers.len());
-                    self.suppliers[chosen].machine.return_unstarted();
+                    self.suppliers[chosen].machine.return_unstarted(self.now);
                 }
             }
             1000..1015 if !self.suppliers.is_empty() => {

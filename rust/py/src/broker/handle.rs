@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use softs_net::{BrokerHandle, BrokerOptions, Endpoint, KeepAlive};
 use softs_proto::broker::Config;
+use softs_shm::host_id;
 
 use super::stats;
 use crate::errors::net_error;
@@ -33,7 +34,7 @@ impl Broker {
         allow_remote: bool,
     ) -> PyResult<Self> {
         let parse = |text: &str| text.parse::<Endpoint>().map_err(|e| net_error(py, &e));
-        let config = Config { max_queue_per_product, max_order_attempts };
+        let config = Config { max_queue_per_product, max_order_attempts, host: host_id() };
         let mut options = BrokerOptions::new(parse(frontend)?, parse(backend)?, config);
         options.allow_remote = allow_remote;
         options.keep_alive =

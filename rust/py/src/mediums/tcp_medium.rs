@@ -22,6 +22,7 @@ pub(crate) struct TcpMediumServer {
 #[pymethods]
 impl TcpMediumServer {
     #[new]
+    #[allow(clippy::too_many_arguments, reason = "Python's side puts them together")]
     fn new(
         py: Python<'_>,
         address: Option<&str>,
@@ -29,9 +30,12 @@ impl TcpMediumServer {
         slot_size: u64,
         n_slots: u64,
         allow_remote: bool,
+        congestion: Option<&str>,
     ) -> PyResult<Self> {
-        let server =
-            py.detach(|| tcp_medium::TcpMediumServer::bind(address, host, slot_size, n_slots, allow_remote));
+        // The writers' choice counts; a name that none of them could use is an error here, too.
+        let usable = congestion.map_or(Ok(()), |name| tcp_medium::check_congestion(host, name));
+        let bind = || tcp_medium::TcpMediumServer::bind(address, host, slot_size, n_slots, allow_remote);
+        let server = usable.and_then(|()| py.detach(bind));
         Ok(Self { server: Arc::new(Owned::new(server.map_err(|error| net_error(py, &error))?)) })
     }
 
@@ -107,13 +111,17 @@ impl TcpMediumWriter {
         allow_remote: bool,
         timeout_s: f64,
         connect: bool,
+        congestion: Option<&str>,
     ) -> PyResult<Self> {
         let timeout = Duration::try_from_secs_f64(timeout_s)
             .map_err(|error| raise(py, "ConfigError", format!("timeout_s is {timeout_s}: {error}")))?;
-        let writer = match connect {
-            true => py.detach(|| tcp_medium::TcpMediumWriter::connect(address, allow_remote, timeout)),
-            false => tcp_medium::TcpMediumWriter::new(address, allow_remote, timeout),
-        };
+        let writer = tcp_medium::TcpMediumWriter::new(address, allow_remote, timeout).and_then(|writer| {
+            let writer = match congestion {
+                Some(name) => writer.with_congestion(name)?,
+                None => writer,
+            };
+            if connect { py.detach(|| writer.reached()) } else { Ok(writer) }
+        });
         Ok(Self { writer: Owned::new(writer.map_err(|error| net_error(py, &error))?) })
     }
 

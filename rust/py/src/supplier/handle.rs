@@ -123,6 +123,10 @@ impl Supplier {
         py.detach(|| self.supplier.postpone(text));
     }
 
+    fn note_made(&self) {
+        self.supplier.note_made();
+    }
+
     fn may_write(&self) -> bool {
         self.supplier.may_write()
     }

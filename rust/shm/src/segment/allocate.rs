@@ -3,8 +3,9 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, Stat, fallocate, fstatvfs};
+use rustix::fs::{FallocateFlags, Stat, fallocate, fstat, fstatvfs};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 
 use super::access::write_all;
 use super::layout::{BLOCK_LEN, Layout};
@@ -41,8 +42,12 @@ pub(crate) fn is_whole(stat: &Stat) -> bool {
     (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64
 }
 
-/// The error for a file system without room for `need` more bytes.
+/// The error for a file system, or a limit of this process, without room for `need` more bytes.
 pub(crate) fn full(file: BorrowedFd<'_>, path: &Path, need: u64) -> SegmentError {
+    let len = fstat(file).map_or(0, |stat| stat.st_size as u64).max(need);
+    if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|limit| *limit < len) {
+        return SegmentError::FileLimit { need: len, limit };
+    }
     let free = fstatvfs(file).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     let dir = path.parent().unwrap_or(Path::new("/"));
     SegmentError::Full { dir: dir.display().to_string(), need, free }

@@ -273,7 +273,7 @@ impl Segment {
 
     pub(crate) fn failed(&self, what: &'static str, need: u64, errno: Errno) -> SegmentError {
         match errno {
-            Errno::NOSPC | Errno::DQUOT => full(self.file.as_fd(), &self.names.public, need),
+            Errno::NOSPC | Errno::DQUOT | Errno::FBIG => full(self.file.as_fd(), &self.names.public, need),
             Errno::NODATA => self.gone(),
             _ => SegmentError::io(what, &self.names.address, errno),
         }

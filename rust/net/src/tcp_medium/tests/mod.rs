@@ -182,6 +182,17 @@ fn ipv6_and_fixed_ports() {
 }
 
 #[test]
+fn connections_use_the_congestion_control_that_was_chosen() {
+    let server = server(4, 1);
+    let writer = TcpMediumWriter::new(server.address(), false, LONG).unwrap();
+    let writer = writer.with_congestion("reno").unwrap();
+    assert_eq!(write(&writer, 0, b"abcd"), Ok(true));
+    assert_eq!(writer.congestion_in_use().unwrap(), "reno");
+    let error = writer.with_congestion("no-such").unwrap_err().to_string();
+    assert!(error.contains("no-such") && error.contains("reno"), "{error}");
+}
+
+#[test]
 fn bad_addresses_and_sizes_are_errors() {
     for address in ["", "localhost", "localhost:x", "localhost:99999", ":5", "a b:5", "::1:5"] {
         assert!(matches!(

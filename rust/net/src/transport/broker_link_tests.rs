@@ -1,0 +1,100 @@
+//! A link to a broker that cannot be reached. Time is virtual, the sockets are real.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::net::TcpListener;
+
+use softs_proto::silence::BEAT;
+
+use super::*;
+
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct Peer {
+    is_owed: bool,
+    is_connected: bool,
+}
+
+impl PeerMachine for Peer {
+    fn handle_connected(&mut self, _now: Instant, _dialect: Dialect) {
+        self.is_connected = true;
+    }
+    fn handle_disconnected(&mut self) {
+        self.is_connected = false;
+    }
+    fn handle_message(&mut self, _now: Instant, _frames: &[&[u8]]) {}
+    fn wants_transmit(&self, _now: Instant) -> bool {
+        false
+    }
+    fn poll_transmit(&mut self, _now: Instant, _out: &mut Message) -> bool {
+        false
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+    fn poll_log(&mut self) -> Option<LogRecord> {
+        None
+    }
+    fn is_owed(&self) -> bool {
+        self.is_owed
+    }
+}
+
+/// A link, and the broker's end of it.
+fn connected(is_owed: bool, now: Instant) -> (BrokerLink<Peer>, Connection) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint: Endpoint = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let machine = Peer { is_owed, is_connected: false };
+    let mut link = BrokerLink::new(machine, endpoint.clone(), now, Duration::ZERO);
+    link.turn(now);
+    let (accepted, _) = listener.accept().unwrap();
+    accepted.set_nonblocking(true).unwrap();
+    let mut broker = Connection::over(Arc::new(accepted.into()), Role::Router, &endpoint);
+    let started = Instant::now();
+    while !link.machine.is_connected {
+        assert!(started.elapsed() < WATCHDOG, "no handshake");
+        broker.receive().unwrap();
+        broker.poll().unwrap();
+        broker.flush().unwrap();
+        link.turn(now);
+    }
+    (link, broker)
+}
+
+#[test]
+fn a_broker_that_owes_something_and_answers_no_ping_is_given_up() {
+    let mut now = Instant::now();
+    let (mut link, mut broker) = connected(true, now);
+    for _ in 0..20 {
+        for _ in 0..2 {
+            now += BEAT;
+            link.turn(now);
+        }
+        // The PING, and its answer.
+        crate::wait(broker.as_fd(), true, false, WATCHDOG).unwrap();
+        broker.receive().unwrap();
+        assert_eq!(broker.poll().unwrap(), None);
+        assert!(broker.flush().unwrap());
+        let waitable = link.waitable();
+        while !waitable.is_ready() {}
+        link.turn(now);
+        assert!(link.machine.is_connected);
+    }
+    for _ in 0..6 {
+        now += BEAT;
+        link.turn(now);
+    }
+    assert!(!link.machine.is_connected);
+    assert!(link.error().unwrap().to_string().contains("does not answer"));
+}
+
+#[test]
+fn a_broker_that_owes_nothing_may_be_silent() {
+    let mut now = Instant::now();
+    let (mut link, _broker) = connected(false, now);
+    for _ in 0..100 {
+        now += BEAT;
+        link.turn(now);
+    }
+    assert!(link.machine.is_connected);
+}

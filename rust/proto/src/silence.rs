@@ -1,0 +1,132 @@
+//! Whether a silent peer that owes something can still be reached.
+//!
+//! If a host is cut off, its connections stay open and no end-of-file arrives. While a peer owes something, it is sent a
+//! PING in each [`BEAT`] in which it has said nothing. A reachable peer answers from a native thread, however long its
+//! user's code computes; one that stays silent for five beats after its last byte is lost. Beats are counted, not
+//! seconds: a process that was stopped itself has not listened meanwhile.
+
+use std::time::{Duration, Instant};
+
+/// Time between two checks of the peers. A silent peer is lost after five to six of them.
+pub const BEAT: Duration = Duration::from_millis(200);
+const LOST_AFTER: u32 = 6;
+
+/// The clock of an event loop. It runs only while a peer owes something.
+#[derive(Debug, Default)]
+pub struct Pulse {
+    next_at: Option<Instant>,
+}
+
+impl Pulse {
+    /// Starts, advances or stops the clock; returns whether each peer's [`Silence::beat`] is due.
+    pub fn beat(&mut self, now: Instant, is_owed: bool) -> bool {
+        let is_due = is_owed && self.next_at.is_some_and(|at| at <= now);
+        if !is_owed {
+            self.next_at = None;
+        } else if is_due || self.next_at.is_none() {
+            self.next_at = Some(now + BEAT);
+        }
+        is_due
+    }
+
+    /// When [`Pulse::beat`] should be called even if nothing happens.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Instant> {
+        self.next_at
+    }
+}
+
+/// The silence of one peer.
+#[derive(Debug, Default)]
+pub struct Silence {
+    /// Beats since the peer's last byte.
+    beats: u32,
+}
+
+/// What to do about a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// Nothing: its last byte may have come a moment ago.
+    Heard,
+    /// Send a PING.
+    Silent,
+    /// End the connection.
+    Lost,
+}
+
+impl Silence {
+    /// Notes a byte of the peer, or that it owes nothing.
+    pub fn heard(&mut self) {
+        self.beats = 0;
+    }
+
+    /// Counts a beat; to be called after everything that has arrived was read.
+    pub fn beat(&mut self) -> Sign {
+        self.beats += 1;
+        match self.beats {
+            1 => Sign::Heard,
+            LOST_AFTER.. => Sign::Lost,
+            _ => Sign::Silent,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "virtual time has to start somewhere")]
+mod tests {
+    use super::*;
+
+    /// A peer that answers each PING after `answers_after`, until it is cut off `cut_at` after the start; how long after
+    /// the cut it was lost, within a minute.
+    fn lost_after(cut_at: Duration, answers_after: Duration) -> Option<Duration> {
+        let start = Instant::now();
+        let (mut pulse, mut silence, mut answers) = (Pulse::default(), Silence::default(), Vec::new());
+        for ms in 0..60_000 {
+            let passed = Duration::from_millis(ms);
+            let n_answers = answers.len();
+            answers.retain(|at| *at > passed);
+            if answers.len() < n_answers {
+                silence.heard();
+            }
+            if !pulse.beat(start + passed, true) {
+                continue;
+            }
+            match silence.beat() {
+                Sign::Silent if passed + answers_after < cut_at => answers.push(passed + answers_after),
+                Sign::Heard | Sign::Silent => {}
+                Sign::Lost => return Some(passed.saturating_sub(cut_at)),
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_peer_that_is_cut_off_is_lost_within_a_second_and_a_beat() {
+        for cut_ms in (1_000..2_000).step_by(7) {
+            let after = lost_after(Duration::from_millis(cut_ms), Duration::from_millis(30)).unwrap();
+            assert!(after <= Duration::from_millis(1_200), "cut at {cut_ms} ms, lost {after:?} later");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_answers_is_never_lost_however_far_it_is() {
+        for answers_ms in [0, 1, 199, 200, 201, 500, 790] {
+            assert_eq!(lost_after(Duration::MAX, Duration::from_millis(answers_ms)), None, "{answers_ms} ms");
+        }
+    }
+
+    #[test]
+    fn the_clock_stands_still_while_nothing_is_owed_and_makes_up_for_nothing() {
+        let (start, mut pulse) = (Instant::now(), Pulse::default());
+        assert!(!pulse.beat(start, false));
+        assert_eq!(pulse.next_at(), None);
+        assert!(!pulse.beat(start, true));
+        assert_eq!(pulse.next_at(), Some(start + BEAT));
+        // This process was stopped for a minute.
+        let later = start + Duration::from_secs(60);
+        assert!(pulse.beat(later, true));
+        assert!(!pulse.beat(later, true));
+        assert!(!pulse.beat(later + BEAT, false));
+        assert_eq!(pulse.next_at(), None);
+    }
+}
