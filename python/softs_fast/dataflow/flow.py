@@ -13,6 +13,7 @@ from typing import Self
 
 from ..errors import ConfigError, FlowError
 from ..fleet.factory import NamedFactory
+from ..user_code import text_of_error
 from .admission import Admission, Source, Sources
 from .backends.backend import Backend, WaitInterrupted
 from .backends.fleet_processes import FleetProcesses, declaration_of
@@ -27,6 +28,7 @@ from .declare.declaration import Declaration
 from .declare.graph import graph_of
 from .declare.plan import FlowPlan
 from .declare.roles import Placement
+from .ends import Ends
 from .journal.options import Journal
 from .journal.saves import CommonSaves
 from .master import TooOld
@@ -120,6 +122,7 @@ class Flow(StartedFlow):
         self._name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
         self._n_steps = 0
         self._is_open = False
+        self._ends = Ends()
         self._error: FlowError | None = None
         self._saves: CommonSaves | None = None
         if journal is not None:
@@ -233,7 +236,7 @@ class Flow(StartedFlow):
 
     def _use(self, backend: Backend) -> None:
         self._backend = backend
-        self._runner = Runner(self.plan, self.declaration, backend, self._options.deadline_s)
+        self._runner = Runner(self.plan, self.declaration, backend, self._ends, self._options.deadline_s)
         self._admission = Admission(self._sources, self.plan, self._runner, self._max_bytes)
         self._drops = DropWatch(self.plan.partitions[TRAIN].groups_per_step)
         if self._saves is not None:
@@ -255,7 +258,7 @@ class Flow(StartedFlow):
         """
         if not self._is_open:
             try:
-                self._error, self._n_steps = None, 0
+                self._error, self._n_steps, self._ends = None, 0, Ends()
                 self._use(self._backend)  # without what was there before a reset
                 if self._saves is not None:
                     self._saves.open()
@@ -427,8 +430,7 @@ class Flow(StartedFlow):
         except harmless:
             raise
         except BaseException as error:
-            said = ": ".join(one for one in (type(error).__name__, str(error)) if one)
-            text = f"{what} was interrupted by {said}; the flow cannot go on: close it, and open it again"
+            text = f"{what} was interrupted by {text_of_error(error)}; the flow cannot go on: close it, and open it again"
             self._error = error if isinstance(error, FlowError) else FlowError(text)
             raise
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .backends.backend import Lost
 from .declare.declaration import Declaration
 from .declare.hooks import Hook, Load, Publish
 from .declare.roles import Placement
@@ -66,21 +65,19 @@ class Recovery:
             if isinstance(hook, Load):
                 self._loads[hook.roles[0]] = hook
 
-    def lose(self, lost: Lost, calls: Sequence[str]) -> None:
+    def lose(self, worker: int, reason: str) -> None:
         """A worker is gone that is started again.
 
         Args:
-            lost: which one, and how it has ended.
-            calls: names of what was open there.
+            worker: which one.
+            reason: how it has ended, and what was open there.
         """
-        self._left.pop(lost.worker, None)
+        self._left.pop(worker, None)
         for one in self._calls.values():
-            one.lost |= one.workers & {lost.worker}
-        self._held.lose(lost.worker)
-        self._master.lose(lost.worker, self._held.holder(lost.worker), reason_of(lost))
-        logger.warning(
-            "%s; %s was open there; it is started again", reason_of(lost), ", ".join(calls) or "no call"
-        )
+            one.lost |= one.workers & {worker}
+        self._held.lose(worker)
+        self._master.lose(worker, self._held.holder(worker), reason)
+        logger.warning("%s; it is started again", reason)
         self.count_rows()
 
     def count_rows(self) -> None:
@@ -152,8 +149,3 @@ class Recovery:
                 call = self._master.post_steps(hook.name, (step,), now_s, restores=True)
                 self._calls[call] = _Posted(worker, workers)
                 order.flush([call])
-
-
-def reason_of(lost: Lost) -> str:
-    """Return what is said of a worker that is gone."""
-    return f"worker {lost.worker} is lost: {lost.reason}"

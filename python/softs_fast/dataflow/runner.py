@@ -16,6 +16,7 @@ from .declare.hooks import Evaluate, Hook, LoadRows, transfers
 from .declare.plan import FlowPlan, FunctionPlan
 from .declare.transfer import DataTransfer
 from .described import described
+from .ends import Ends, open_there
 from .held import HeldRows
 from .master import DRIVER, CallState, Master
 from .moves.forms import forms_of
@@ -49,13 +50,14 @@ class Runner:
         plan: of the flow.
         declaration: of the flow.
         backend: runs the steps.
+        ends: how workers have ended, also under runners before this one.
         deadline_s: how long a step may be with a worker process, where its function says nothing else; None: any time.
     """
 
     def __init__(
-        self, plan: FlowPlan, declaration: Declaration, backend: Backend, deadline_s: float | None = None
+        self, plan: FlowPlan, declaration: Declaration, backend: Backend, ends: Ends, deadline_s: float | None
     ) -> None:
-        self.held = HeldRows(backend)
+        self.held, self.ends = HeldRows(backend), ends
         #: The bound of the bytes of stores; None: there is none.
         self.stores: FlowStores | None = None
         if declaration.store_bytes is not None:
@@ -415,21 +417,19 @@ class Runner:
 
     def _lose(self, lost: Lost) -> None:
         """A worker is gone: its calls are answered. The flow goes on if it is started again."""
-        inside = [one for one in self._tickets.values() if lost.worker in one.missing]
-        calls = {one.order.call: one for one in inside if one.order.call in self._running}
-        names = [f"call {number} of {self._running[number].state.call.name}" for number in sorted(calls)]
-        if lost.returns:
+        inside = [one for _, one in sorted(self._tickets.items()) if lost.worker in one.missing]
+        reason = f"worker {lost.worker} is lost: {lost.reason}; {open_there(inside, self._running)}"
+        if is_repeated := self.ends.note(lost.worker, lost.reason, inside):
+            reason += "; the process before it has ended there in the same way, so it is not started again"
+        if lost.returns and not is_repeated:
             for one in inside:
                 self._part_ended(one, lost.worker)
-            self.recovery.lose(lost, names)
+            self.recovery.lose(lost.worker, reason)
             self.datasets.lose(lost.worker)
             return
         self.recovery.give_up(lost.worker)
-        self.lost = self.lost or FlowError(
-            f"worker {lost.worker} is lost: {lost.reason}; {', '.join(names) or 'no call'} was open there"
-        )
-        reason = f"worker {lost.worker} is lost: {lost.reason}"
-        for number in calls:
+        self.lost = self.lost or FlowError(reason)
+        for number in {one.order.call for one in inside} & self._running.keys():
             # What its peers say of the end of a connection comes later, and says less.
             running, name = self._running[number], self._running[number].state.call.name
             running.error = running.error or FlowError(f"call {number} of {name} failed: {reason}")

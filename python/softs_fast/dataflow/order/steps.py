@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ["Abort", "Answer", "Call", "Kind", "Order", "Output", "Step"]
+__all__ = ["Abort", "Answer", "Call", "Kind", "Order", "Output", "Step", "named"]
 
 
 class Kind(IntEnum):
@@ -113,3 +113,8 @@ class Answer:
 
 #: What the master has to say: messages to workers, and answers.
 Output = tuple[int, Order] | tuple[int, Abort] | Answer
+
+
+def named(ticket: int, step: Step, call: Call) -> str:
+    """Return a step in words: its ticket, its phase, and its call."""
+    return f"ticket {ticket}, {step.kind.name.lower()} of {call.name} (call {call.number})"

@@ -110,7 +110,7 @@ def run_worker(
                     groups = stack.enter_context(Groups(declaration, worker, meeting, interface_of(own)))
                 loop = WorkerLoop(worker, declaration, link, store, groups)
                 loop.setup()
-            except Exception as error:
+            except BaseException as error:
                 link.check()
                 try:
                     link.send(Refused(Failure.of(error).text))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import FlowError
+from ...user_code import reason_of_error, text_of_error, trace_of_error
 from ..batch import Rows
 from ..declare.calls import MFCDef
 from ..devices import device_work, wait_for_devices
@@ -18,9 +18,6 @@ from ..values import Value, cut, digest_of, n_not_finite
 from .work import Slice
 
 __all__ = ["Batch", "Failure", "Outcome", "call_function"]
-
-#: Of a traceback that is longer, the end is kept: characters.
-_MOST_TRACE = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -65,12 +62,8 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Return what is said of an exception."""
-        trace = "".join(traceback.format_exception(error)).rstrip()
-        if len(trace) > _MOST_TRACE:
-            trace = f"... {trace[-_MOST_TRACE:]}"
-        first = f"{type(error).__name__}: {error}"[:_MOST_TRACE]
-        return cls(str(error)[:_MOST_TRACE] or type(error).__name__, f"{first}\n{trace}", error)
+        """Return what is said of an exception; at most 100,000 characters."""
+        return cls(reason_of_error(error), f"{text_of_error(error)}\n{trace_of_error(error)}", error)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from ...errors import FlowError, PeerLost, SegmentError
+from ...user_code import is_ctrl_c
 from ..declare.declaration import Declaration
 from ..declare.hooks import LoadRows, ParamRealloc, transfers
 from ..declare.roles import Placement
@@ -106,7 +107,9 @@ class Part:
             else:
                 with device_work():
                     outcome.numbers = self._hook(work, ticket, await_state, show_to)
-        except Exception as error:
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
             outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
         outcome.began_s, outcome.read_s = began, read_s
