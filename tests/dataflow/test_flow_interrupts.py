@@ -123,8 +123,9 @@ def test_ctrl_c_in_a_wait_for_workers_loses_nothing() -> None:
     with flow:
         workers.hub.on_message, workers.hub.receive = hold, receive  # type: ignore[method-assign]
         try:
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt) as caught:
                 list(flow.steps(1))
+            assert caught.type is KeyboardInterrupt, "Python has status 130 for this type alone"
         finally:
             go_on.set()
         assert [step.number for step in flow.steps(2)] == [1, 2]

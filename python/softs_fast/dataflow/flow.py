@@ -388,6 +388,9 @@ class Flow(StartedFlow):
         try:
             with self._sticky("a step", WaitInterrupted), doing.what("waits for workers"):
                 acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
+        except WaitInterrupted:
+            # Only a program that ends by this type itself, not one derived from it, ends as by SIGINT: with 130 in a shell.
+            raise KeyboardInterrupt from None
         except (TooOld, ValueError) as error:
             # Rows that were taken are in no call: the flow would go on without them.
             self._error = FlowError(str(error))
