@@ -25,10 +25,10 @@ from .parallel.cutting import parts_of
 from .parallel.merging import Reports
 from .recovery import Recovery
 from .results import CallResult
-from .row_moves import RowMoves, participants, steps_of
+from .row_moves import RowMoves, steps_of
 from .rows.saved import SavedGroup, admit_again
 from .rows.table import Taken
-from .running import Running, SentTicket, failure_of
+from .running import Running, SentTicket, failure_of, owner_of
 from .store_needs import FlowStores
 from .values import Value, n_bytes_of
 from .versions import Versions
@@ -168,7 +168,8 @@ class Runner:
         """
         if self._listen(automatic=automatic):
             return True
-        events = self._backend.wait(self._late.limit(timeout_s))
+        # A replica that is started again is no reason to wait while its pool has others.
+        events = self._backend.wait(self._late.limit(timeout_s) if self._is_open else 0.0)
         for event in events:
             if isinstance(event, Lost):
                 self._lose(event)
@@ -183,7 +184,12 @@ class Runner:
                 self._done(event)
         answered = self._listen(automatic=automatic)
         self._late.end()
-        return answered or bool(events or self._tickets or self.master.order.away or self.datasets.is_open)
+        return answered or bool(events) or self._is_open
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether something runs, or is awaited."""
+        return bool(self._tickets or self.master.awaited or self.datasets.is_open)
 
     def _listen(self, *, automatic: bool) -> bool:
         answered = False
@@ -213,7 +219,7 @@ class Runner:
         describe = self._work_of(self._running[order.call].state, order, worker)
         has_rows = isinstance(order.step.work, str) or order.step.kind is Kind.MOVE
         function = state.function if state is not None and has_rows else None
-        if self._backend.cuts_rows and function is not None and len(function.workers) > 1:
+        if self._backend.cuts_rows and function is not None and len(order.step.workers) > 1:
             describe = self._cut(self._tickets[order.ticket], function.name, worker, describe)
         if order.step.kind is Kind.MOVE:
             describe = self._moves.kept(worker, order, self._running[order.call].state, describe)
@@ -246,7 +252,7 @@ class Runner:
         if isinstance(work, DataTransfer) and order.step.kind is not Kind.MOVE:
             return self._moves.brought(worker, order)
         if isinstance(work, Hook) and order.step.kind is not Kind.MOVE:
-            owner = self._calls[function.name].model_name if function is not None else None
+            owner = owner_of(state, self._calls)
             hook = HookWork(work, owner, taken.step + 1 if taken is not None else 0)
             return lambda: hook
         assert function is not None
@@ -301,10 +307,8 @@ class Runner:
 
     def _version_at(self, state: CallState, done: Done) -> int | None:
         """Note what a worker's part in a step means for versions; returns that of the rows which it has made."""
-        work, call = self._tickets[done.ticket].order.step.work, None
-        if state.function is not None:
-            call = self._calls[state.function.name]
-        owner = call.model_name if call is not None else None
+        work, owner = self._tickets[done.ticket].order.step.work, owner_of(state, self._calls)
+        call = self._calls[state.function.name] if state.function is not None else None
         if isinstance(work, Hook):
             self._versions.moved(done.ticket, transfers(work, owner), done.worker)
         elif call is not None and state.taken is not None:
@@ -318,7 +322,7 @@ class Runner:
         """Take what all parts of a step have brought."""
         state, work, reports = running.state, ticket.order.step.work, ticket.reports
         call = self._calls[state.function.name] if state.function is not None else None
-        role = call.model_name if call is not None else None
+        role = owner_of(state, self._calls)
         if isinstance(work, Hook):
             self._moves.check(ticket.order)
             if isinstance(work, LoadRows):
@@ -337,14 +341,15 @@ class Runner:
     def _use_main(
         self, call: MFCDef, state: CallState, taken: Taken, running: Running, reports: Reports
     ) -> None:
-        made, rows = reports.made(call.model_name), self.master.rows
+        role = owner_of(state, self._calls)
+        made, rows = reports.made(role), self.master.rows
         if not made:
             return  # no row was left
         # Others may have dropped rows before it began.
         own = {row_id for done in made for row_id in done.outcome.ids}
         running.ids = tuple(row_id for row_id in taken.ids if row_id in own)
-        running.numbers |= reports.numbers(call.model_name)
-        running.digest = reports.digest(call.model_name)
+        running.numbers |= reports.numbers(role)
+        running.digest = reports.digest(role)
         running.not_finite = reports.not_finite()
         current = set(rows.current(call.name, taken))
         for done in made:
@@ -421,7 +426,7 @@ class Runner:
         reason = f"worker {lost.worker} is lost: {lost.reason}; {open_there(inside, self._running)}"
         if is_repeated := self.ends.note(lost.worker, lost.reason, inside):
             reason += "; the process before it has ended there in the same way, so it is not started again"
-        if lost.returns and not is_repeated:
+        if (lost.returns and not is_repeated) or self.recovery.goes_on_without(lost.worker):
             for one in inside:
                 self._part_ended(one, lost.worker)
             self.recovery.lose(lost.worker, reason)
@@ -491,5 +496,3 @@ class Runner:
 
     def _steps_of(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
         return steps_of(self._calls[function.name], function, taken)
-
-    participants = staticmethod(participants)

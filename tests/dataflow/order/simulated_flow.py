@@ -128,7 +128,7 @@ class World:
 
     def post(self) -> None:
         """Post hooks by hand, and flush them later."""
-        names = sorted(self.workers)
+        names = self.present()
         numbers = []
         for _ in range(self.random.randint(1, 3)):
             steps = tuple(
@@ -145,6 +145,10 @@ class World:
             self.act()
 
         self.later(self.random.random() * 5, flush)
+
+    def present(self) -> list[int]:
+        """Workers that can take part in what is posted by hand."""
+        return sorted(self.workers)
 
     def act(self) -> None:
         """What a master does after each event."""

@@ -27,7 +27,8 @@ def check(world: RecoveringWorld) -> None:
     assert not order.tickets, f"stuck: {order.tickets}"
     assert not order.ready
     assert not order.parked
-    assert not order.away
+    assert order.away == world.gone
+    assert not world.master.awaited
     assert not world.master.calls
     assert not world.restores
     assert set(world.answers) == set(world.calls)

@@ -150,6 +150,7 @@ class LocalBackend(OneProcess):
                     self._functions[work.function],
                     self._objects,
                     batch,
+                    worker=worker,
                     group=declared.group,
                     digests=declared.digests,
                 )

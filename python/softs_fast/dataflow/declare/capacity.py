@@ -91,6 +91,7 @@ def _function(one: MFCDef, group: int) -> FunctionPlan:
         one.trains,
         one.uneven == "drop",
         one.partition,
+        one.model_name is not None and bool(one.model_name.replicas),
     )
 
 

@@ -10,6 +10,7 @@ from ...errors import FlowError
 from ...user_code import reason_of_error, text_of_error, trace_of_error
 from ..batch import Rows
 from ..declare.calls import MFCDef
+from ..declare.ranks import role_at
 from ..devices import device_work, wait_for_devices
 from ..objects import Objects, numbers_of
 from ..rows.records import Tag
@@ -101,7 +102,9 @@ class Outcome:
     not_finite: dict[str, int] = field(default_factory=dict)
 
 
-def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, digests: bool) -> Outcome:
+def call_function(
+    call: MFCDef, objects: Objects, batch: Batch, *, worker: int, group: int, digests: bool
+) -> Outcome:
     """Call a function on rows; returns what it did: nothing if another worker of the role reports it.
 
     What it has submitted to devices is done then, in whatever stream: its outputs can be read, its weights be shown.
@@ -132,7 +135,7 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
         outcome.not_finite = {key: n for key, n in counts.items() if n}
     function: Any = call.interface_impl
     if call.model_name is not None:
-        function = getattr(objects[call.model_name], str(call.interface_impl))
+        function = getattr(objects[role_at(call.model_name, worker)], str(call.interface_impl))
     with device_work():
         result = function(rows)
     if not reports:
