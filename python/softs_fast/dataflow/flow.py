@@ -57,7 +57,8 @@ class Flow(StartedFlow):
         source: rows, as dicts of the columns that the source has, or a `dataset` that workers read; or by partition.
         group: rows that are made of each element of the source, and stay together.
         max_age: largest age, in steps, of rows that a training function gets; 0 is synchronous.
-        ahead: steps of rows that may be begun before the step before them is complete; default: `max_age`.
+        ahead: steps of rows that may be begun before the step before them is complete; default: as many as `max_age` and
+            `window` admit.
         window: among how many groups, from the oldest on, training functions choose those that are ready first.
         max_failed: groups that may fail (`Rows.fail`) before the flow fails.
         max_bytes: bytes of rows that may be in the flow, by the mean of a group so far; None is no limit. It is an estimate

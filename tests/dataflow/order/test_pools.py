@@ -37,7 +37,9 @@ class Pooled:
 
     def steps(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
         main = Step(Kind.MAIN, frozenset(function.workers), function.name)
-        return (main,) if function.name != "train" else (main, Step(Kind.POST, frozenset((0, *POOL)), "publish"))
+        return (
+            (main,) if function.name != "train" else (main, Step(Kind.POST, frozenset((0, *POOL)), "publish"))
+        )
 
     def turn(self) -> None:
         """Take what the master says."""
