@@ -24,6 +24,7 @@ def world_of(seed: int) -> RecoveringWorld:
 def check(world: RecoveringWorld) -> None:
     """What holds for every history."""
     order, rows = world.master.order, world.master.rows
+    world.check_nesting()
     assert not order.tickets, f"stuck: {order.tickets}"
     assert not order.ready
     assert not order.parked

@@ -9,7 +9,7 @@ __all__ = ["Abort", "Answer", "Call", "Kind", "Order", "Output", "Step", "named"
 
 
 class Kind(IntEnum):
-    """What a step is. Moves and pre-hooks of an epoch come before its mains."""
+    """What a step is. Moves of an epoch come before all else."""
 
     MOVE = 0
     PRE = 1
@@ -62,6 +62,16 @@ class Call:
     def mains(self) -> frozenset[int]:
         """Participants of the main step."""
         return frozenset().union(*(step.workers for step in self.steps if step.kind is Kind.MAIN))
+
+    @property
+    def enclosed(self) -> frozenset[int]:
+        """Workers on which no other call may run between its first pre-hook and its last step; none without pre-hooks.
+
+        What a pre-hook has changed there, a post-hook may change back.
+        """
+        if all(step.kind is not Kind.PRE for step in self.steps):
+            return frozenset()
+        return frozenset().union(*(step.workers for step in self.steps if step.kind in (Kind.PRE, Kind.MAIN)))
 
 
 @dataclass(frozen=True)
