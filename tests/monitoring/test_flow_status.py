@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from softs_fast._core import this_process
 from softs_fast.errors import ConfigError
-from softs_fast.monitoring.flow_status import FlowView, flow_folder, flows
+from softs_fast.monitoring.flow_status import FlowView, flow_folder, flows, socket_name
 
 STATUS: dict[str, Any] = {
     "name": "ppo:make_flow",
@@ -69,7 +70,7 @@ def test_there_may_be_no_flow(folder: Path) -> None:
 
 
 def test_a_flow_says_what_it_does(folder: Path) -> None:
-    with answering(folder / f"{os.getpid()}-0", json.dumps(STATUS).encode()):
+    with answering(folder / socket_name(0), json.dumps(STATUS).encode()):
         (seen,) = flows()
     assert (seen.name, seen.pid, seen.steps, seen.rows, seen.age) == ("ppo:make_flow", 4711, 3, 64, 1)
     assert (seen.doing, seen.doing_s, seen.error) == ("waits for workers", 0.25, "")
@@ -82,7 +83,7 @@ def test_a_flow_says_what_it_does(folder: Path) -> None:
     [b"", b"{", b"[]", b"{}", json.dumps(STATUS | {"steps": "many"}).encode(), b"x" * ((1 << 20) + 2)],
 )
 def test_what_is_no_status_is_an_error_in_words(folder: Path, answer: bytes) -> None:
-    path = folder / "77-0"
+    path = folder / "77-1-2-0"
     path.parent.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -105,11 +106,11 @@ def test_what_is_no_status_is_an_error_in_words(folder: Path, answer: bytes) -> 
 
 
 def test_a_socket_that_was_left_behind_is_removed(folder: Path) -> None:
-    with answering(folder / "77-0"):
+    with answering(folder / "77-1-2-0"):
         pass  # the process has ended without a word
-    with answering(folder / "78-0", json.dumps(STATUS).encode()):
+    with answering(folder / "78-1-2-0", json.dumps(STATUS).encode()):
         assert [one.pid for one in flows()] == [4711]
-        assert [path.name for path in folder.iterdir()] == ["78-0"]
+        assert [path.name for path in folder.iterdir()] == ["78-1-2-0"]
 
 
 def test_a_process_that_has_ended_is_not_waited_for_though_a_fork_holds_its_socket(folder: Path) -> None:
@@ -119,7 +120,17 @@ def test_a_process_that_has_ended_is_not_waited_for_though_a_fork_holds_its_sock
     os.waitpid(child, 0)
     folder.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(folder / f"{child}-0"))
+        listener.bind(str(folder / f"{child}-1-0-0"))
+        listener.listen()
+        assert flows(timeout_s=0.05) == ()
+        assert not list(folder.iterdir())
+
+
+def test_a_process_that_has_the_number_of_one_that_has_ended_is_another_one(folder: Path) -> None:
+    pid, started, namespace = this_process()
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listener:  # which a fork of the first one holds
+        listener.bind(str(folder / f"{pid}-{started - 1}-{namespace}-0"))
         listener.listen()
         assert flows(timeout_s=0.05) == ()
         assert not list(folder.iterdir())
@@ -127,7 +138,7 @@ def test_a_process_that_has_ended_is_not_waited_for_though_a_fork_holds_its_sock
 
 def test_a_flow_that_holds_the_gil_is_listed_with_that(folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    path = folder / f"{os.getpid()}-0"
+    path = folder / socket_name(0)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -138,7 +149,7 @@ def test_a_flow_that_holds_the_gil_is_listed_with_that(folder: Path) -> None:
 
 def test_other_files_are_left_alone(folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    names = {"new-77-0", "notes", "77-x", "-1"}
+    names = {"new-77-1-2-0", "notes", "77-1-2-x", "-1", "77-0"}
     for name in names:
         (folder / name).write_text("")
     assert flows() == ()

@@ -13,9 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import _core
 from ..errors import ConfigError
 
-__all__ = ["FlowFunction", "FlowView", "FlowWorkerView", "flow_folder", "flows", "is_own_folder"]
+__all__ = [
+    "FlowFunction",
+    "FlowView",
+    "FlowWorkerView",
+    "flow_folder",
+    "flows",
+    "is_own_folder",
+    "socket_name",
+]
 
 #: Bytes of a status at most.
 _MOST_BYTES = 1 << 20
@@ -121,6 +130,20 @@ def flow_folder() -> Path:
     return Path("/tmp", f"softs-flows-{os.getuid()}")
 
 
+def socket_name(number: int) -> str:
+    """Return the name of a socket of this process.
+
+    The process is named as the rule of liveness needs it: by its number, its start and its pid namespace.
+
+    Args:
+        number: of the flow in this process.
+
+    Raises:
+        SegmentError: /proc cannot be read.
+    """
+    return "-".join(map(str, (*_core.this_process(), number)))
+
+
 def is_own_folder(folder: Path) -> bool:
     """Return whether a folder is this user's and no other one may enter it; in /tmp another user may have made it."""
     try:
@@ -146,21 +169,21 @@ def flows(timeout_s: float = 2.0) -> tuple[FlowView, ...]:
         raise ConfigError(f"{folder} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR")
     found = []
     for path in sorted(folder.iterdir(), key=_place_of):
-        view = _ask(path, timeout_s) if _place_of(path) >= (0, 0) else None
+        view = _ask(path, timeout_s) if _place_of(path) else None
         if view is not None:
             found.append(view)
     return tuple(found)
 
 
-def _place_of(path: Path) -> tuple[int, int]:
-    """Return process and number in the name of a socket; -1 for other files, and sockets that are being made."""
-    pid, _, number = path.name.partition("-")
-    is_socket = path.name.isascii() and pid.isdigit() and number.isdigit() and len(path.name) < 24
-    return (int(pid), int(number)) if is_socket else (-1, -1)
+def _place_of(path: Path) -> tuple[int, ...]:
+    """Return the four numbers of `socket_name`; none for other files, and sockets that are being made."""
+    words = path.name.split("-")
+    is_socket = path.name.isascii() and len(words) == 4 and all(word.isdigit() for word in words)
+    return tuple(map(int, words)) if is_socket and len(path.name) < 64 else ()
 
 
 def _ask(path: Path, timeout_s: float) -> FlowView | None:
-    (pid, _), at_s = _place_of(path), time.monotonic()
+    (pid, started, namespace, _), at_s = _place_of(path), time.monotonic()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(timeout_s)
         try:
@@ -177,7 +200,7 @@ def _ask(path: Path, timeout_s: float) -> FlowView | None:
                 path.unlink()
             return None
         except TimeoutError:
-            if not _is_alive(pid):  # a fork of it holds its socket
+            if not _core.is_alive(pid, started, namespace):  # a fork of it holds its socket
                 with contextlib.suppress(OSError):
                     path.unlink()
                 return None
@@ -202,13 +225,3 @@ def _read(link: socket.socket, end_s: float) -> bytes:
             return bytes(data)
         data += part
     raise ValueError(f"its status has more than {_MOST_BYTES} bytes")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ...monitoring.flow_status import flow_folder, is_own_folder
+from ...monitoring.flow_status import flow_folder, is_own_folder, socket_name
 from .watchdog import Watchdog
 
 __all__ = ["WatchThread"]
@@ -73,9 +73,10 @@ class WatchThread:
                 self._path.parent.rmdir()
 
     def _listen(self) -> socket.socket | None:
-        folder, name = flow_folder(), f"{os.getpid()}-{next(_numbers)}"
+        folder = flow_folder()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            name = socket_name(next(_numbers))
             while True:
                 with contextlib.suppress(FileExistsError):
                     folder.mkdir(mode=0o700)
