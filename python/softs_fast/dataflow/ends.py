@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .declare.hooks import Hook
-from .order.steps import named
+from .order.steps import Kind, named
 from .running import Running, SentTicket
 
 __all__ = ["Ends", "open_there"]
@@ -16,6 +17,9 @@ __all__ = ["Ends", "open_there"]
 _OWN = re.compile(
     r"its process ended: (exit status \d+|signal SIG(?:SEGV|BUS|ABRT|FPE|ILL|SYS|TRAP))$", re.MULTILINE
 )
+
+#: Replicas of a pool that may end within a function on a row, in whatever way, before the row counts as failed.
+_MOST_REPLICAS = 3
 
 
 @dataclass
@@ -28,6 +32,7 @@ class Ends:
 
     is_repeated: bool = False
     _last: dict[int, tuple[str, tuple[int, ...], str]] = field(default_factory=dict)
+    _replicas: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def note(self, worker: int, reason: str, inside: Sequence[SentTicket]) -> bool:
         """Note an end; returns whether the process before has ended so, too: the next one would, and is not tried.
@@ -46,6 +51,22 @@ class Ends:
         is_repeated = now is not None and now == before
         self.is_repeated = self.is_repeated or is_repeated
         return is_repeated
+
+    def fatal_rows(self, inside: Sequence[SentTicket], running: Mapping[int, Running]) -> list[int]:
+        """Count the end of a replica of a pool; returns the rows on which a function has ended as many as it may.
+
+        Another replica would get these rows next, and end, too.
+
+        Args:
+            inside: Steps that were open there, by ticket.
+            running: Calls that have not ended, by number.
+        """
+        one = running.get(inside[0].order.call) if inside else None
+        function = one.state.function if one is not None else None
+        if function is None or not function.is_pool or inside[0].order.step.kind is not Kind.MAIN:
+            return []
+        self._replicas.update((function.name, row_id) for row_id in inside[0].ids)
+        return [row_id for row_id in inside[0].ids if self._replicas[function.name, row_id] >= _MOST_REPLICAS]
 
 
 def open_there(inside: Sequence[SentTicket], running: Mapping[int, Running]) -> str:

@@ -429,6 +429,8 @@ class Runner:
         if (lost.returns and not is_repeated) or self.recovery.goes_on_without(lost.worker):
             for one in inside:
                 self._part_ended(one, lost.worker)
+            fatal = dict.fromkeys(self.ends.fatal_rows(inside, self._running), reason)
+            self._drop(Outcome(failed=fatal), set(fatal))
             self.recovery.lose(lost.worker, reason)
             self.datasets.lose(lost.worker)
             return

@@ -72,6 +72,7 @@ def make_pooled(
     max_age: int = 0,
     journal: str = "",
     n_rows: int | None = None,
+    max_failed: int = 0,
 ) -> df.Flow:
     """Return the flow.
 
@@ -82,6 +83,7 @@ def make_pooled(
         max_age: of the flow.
         journal: its folder; it saves each step.
         n_rows: of the source; None: it has no end.
+        max_failed: of the flow.
     """
     policy = type("Policy", (Policy,), {"marks": Path(marks), "dies": dies})
     actor = df.place(policy, name="actor")
@@ -91,4 +93,5 @@ def make_pooled(
         df.call(actor.train, "x, y, maker", rows=ROWS, after=[df.publish(gen)]),
     ]
     kept = df.Journal(journal, save_every=1) if journal else None
-    return df.Flow(calls, source=numbers(n_rows and n_rows // 2), group=2, max_age=max_age, journal=kept)
+    source = numbers(n_rows and n_rows // 2)
+    return df.Flow(calls, source=source, group=2, max_age=max_age, journal=kept, max_failed=max_failed)

@@ -74,7 +74,7 @@ def test_the_calls_of_a_replica_that_dies_are_made_by_others(
         assert flow.ask("stats")["restarts"] == n_restarts
         assert flow.ask("model_config", role=flow.declaration.calls[0].model_name) == {"name": "gen"}
     (lost,) = [one.getMessage() for one in caplog.records if "is lost" in one.getMessage()]
-    assert re.search("call . of gen.generate was open there", lost)
+    assert re.search(r"main of gen\.generate \(call \d+\), was open there", lost)
     assert lost.endswith("it is started again" if n_restarts else "others go on without it")
 
 
@@ -105,6 +105,30 @@ def test_the_end_does_not_wait_for_a_replica_that_is_started_again(of_one: list[
     with flow:
         workers.hub.kill(1)
         assert [n_rows for n_rows, _ in losses(flow, None)] == [16, 4]
+
+
+@pytest.mark.parametrize("max_failed", [0, 1])
+def test_a_row_that_ends_replicas_fails_before_it_has_ended_all(max_failed: int) -> None:
+    flow, workers = in_threads(functools.partial(make_pooled, n_rows=32, max_failed=max_failed))
+    workers.left = 10
+    n_killed = 0
+
+    def kill(worker: int, message: Any) -> None:
+        nonlocal n_killed
+        if isinstance(message, StepEnded) and message.columns and 5 in message.ids:
+            n_killed += 1
+            workers.hub.kill(worker)
+
+    workers.hub.on_message = kill
+    with flow:
+        if max_failed:
+            assert [n_rows for n_rows, _ in losses(flow, None)] == [16, 14]
+        else:
+            with pytest.raises(
+                FlowError, match=r"1 groups have failed .* main of gen\.generate .* was open there"
+            ):
+                losses(flow, None)
+    assert n_killed == 3
 
 
 def test_what_is_posted_by_hand_does_not_wait_for_a_replica_that_has_left() -> None:
