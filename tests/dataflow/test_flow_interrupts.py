@@ -87,15 +87,20 @@ def nothing_left() -> Iterator[None]:
 def test_a_function_that_was_interrupted_is_not_awaited(
     make: Callable[[], df.Flow], place: str, error: type[BaseException]
 ) -> None:
+    # Ctrl-C comes in the main thread alone, and a role of `in_ranks` is in another one: there a function has raised it.
+    is_of_function = place != "source" and (error is SystemExit or (make is in_ranks and place == "role"))
+    said = (
+        f"failed on 2 rows .*: {error.__name__}"
+        if is_of_function
+        else f"was interrupted by {error.__name__}; the"
+    )
     with make() as flow:
         next(flow.steps(1))
         Model.raises[place] = error
-        with pytest.raises(error):
+        with pytest.raises(FlowError if is_of_function else error):
             list(flow.steps(1))
         for _ in range(2):
-            with pytest.raises(
-                FlowError, match=f"was interrupted by {error.__name__}; the flow cannot go on"
-            ):
+            with pytest.raises(FlowError, match=said):
                 list(flow.steps(1))
 
 
@@ -118,8 +123,9 @@ def test_ctrl_c_in_a_wait_for_workers_loses_nothing() -> None:
     with flow:
         workers.hub.on_message, workers.hub.receive = hold, receive  # type: ignore[method-assign]
         try:
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt) as caught:
                 list(flow.steps(1))
+            assert caught.type is KeyboardInterrupt, "Python has status 130 for this type alone"
         finally:
             go_on.set()
         assert [step.number for step in flow.steps(2)] == [1, 2]

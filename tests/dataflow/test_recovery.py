@@ -10,7 +10,6 @@ from flow_threads import in_threads, when
 from restart_flow import Model, numbers
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.backends.backend import Lost
 from softs_fast.dataflow.declare.hooks import Load
 from softs_fast.dataflow.held import HeldRows
 from softs_fast.dataflow.master import Master
@@ -40,7 +39,7 @@ class Restored:
 
     def lose(self, worker: int) -> None:
         """The process of a worker has ended."""
-        self.recovery.lose(Lost(worker, "it was killed", returns=True), [])
+        self.recovery.lose(worker, "it was killed")
 
     def join(self, worker: int) -> None:
         """Another one is there."""
@@ -171,5 +170,5 @@ def test_rows_that_are_made_again_later_are_counted_in_the_log(caplog: pytest.Lo
     for _ in range(2):
         flow.recovery.count_rows()
     texts = [one.getMessage() for one in caplog.records]
-    assert texts[0] == "worker 1 is lost: it was killed; no call was open there; it is started again"
+    assert texts[0] == "it was killed; it is started again"
     assert [text.partition(":")[0] for text in texts[1:]] == ["16 rows are made again", "3 rows are left out"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from softs_fast import _core
+from softs_fast._core import this_process
 from softs_fast.errors import ConfigError
 from softs_fast.monitoring.flow_status import FlowView, flow_folder, flows, socket_name
 
@@ -82,7 +83,7 @@ def test_a_flow_says_what_it_does(folder: Path) -> None:
     [b"", b"{", b"[]", b"{}", json.dumps(STATUS | {"steps": "many"}).encode(), b"x" * ((1 << 20) + 2)],
 )
 def test_what_is_no_status_is_an_error_in_words(folder: Path, answer: bytes) -> None:
-    path = folder / "77-5-0"
+    path = folder / "77-1-2-0"
     path.parent.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -105,19 +106,31 @@ def test_what_is_no_status_is_an_error_in_words(folder: Path, answer: bytes) -> 
 
 
 def test_a_socket_that_was_left_behind_is_removed(folder: Path) -> None:
-    with answering(folder / "77-5-0"):
+    with answering(folder / "77-1-2-0"):
         pass  # the process has ended without a word
-    with answering(folder / "78-5-0", json.dumps(STATUS).encode()):
+    with answering(folder / "78-1-2-0", json.dumps(STATUS).encode()):
         assert [one.pid for one in flows()] == [4711]
-        assert [path.name for path in folder.iterdir()] == ["78-5-0"]
+        assert [path.name for path in folder.iterdir()] == ["78-1-2-0"]
 
 
 def test_a_process_that_has_ended_is_not_waited_for_though_a_fork_holds_its_socket(folder: Path) -> None:
-    """Another process may have its number by now."""
-    pid, start, _ = _core.this_process()
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
     folder.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(folder / f"{pid}-{start - 1}-0"))
+        listener.bind(str(folder / f"{child}-1-0-0"))
+        listener.listen()
+        assert flows(timeout_s=0.05) == ()
+        assert not list(folder.iterdir())
+
+
+def test_a_process_that_has_the_number_of_one_that_has_ended_is_another_one(folder: Path) -> None:
+    pid, started, namespace = this_process()
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listener:  # which a fork of the first one holds
+        listener.bind(str(folder / f"{pid}-{started - 1}-{namespace}-0"))
         listener.listen()
         assert flows(timeout_s=0.05) == ()
         assert not list(folder.iterdir())
@@ -136,7 +149,7 @@ def test_a_flow_that_holds_the_gil_is_listed_with_that(folder: Path) -> None:
 
 def test_other_files_are_left_alone(folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    names = {"new-77-5-0", "notes", "77-5-x", "77-0", "-1"}
+    names = {"new-77-1-2-0", "notes", "77-1-2-x", "-1", "77-0"}
     for name in names:
         (folder / name).write_text("")
     assert flows() == ()

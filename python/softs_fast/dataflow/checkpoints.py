@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..durable import verify_manifest, write_manifest
 from ..errors import ConfigError, FlowError
+from ..user_code import reason_of_error
 from .declare.roles import Role
 from .journal import files
 from .optimizer_states import OptimizerState, give_state, take_state, templates
@@ -181,14 +182,14 @@ def _by_first(group: Any, action: Callable[[], None], folder: Path) -> None:
         return
     import torch.distributed as dist
 
-    error: OSError | None = None
+    error: BaseException | None = None
     said = torch.zeros(_MOST_TEXT, dtype=torch.uint8, device="cpu")
     if dist.get_rank(group) == 0:
         try:
             action()
-        except OSError as caught:
+        except BaseException as caught:
             error = caught
-            text = str(error).encode()[:_MOST_TEXT] or b"?"
+            text = reason_of_error(error).encode()[:_MOST_TEXT]
             said[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     dist.broadcast(said, src=dist.get_global_rank(group, 0), group=group)
     if error is not None:
@@ -200,10 +201,10 @@ def _by_first(group: Any, action: Callable[[], None], folder: Path) -> None:
 
 def _by_all(group: Any, action: Callable[[], None], folder: Path) -> None:
     """Have all workers do something; if it fails on one, it fails on all before they wait for each other."""
-    error: OSError | FlowError | None = None
+    error: BaseException | None = None
     try:
         action()
-    except (OSError, FlowError) as caught:
+    except BaseException as caught:
         error = caught
     n_failed = torch.tensor([int(error is not None)], device="cpu")
     if group is not None:

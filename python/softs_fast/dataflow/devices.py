@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..user_code import is_ctrl_c
+
 __all__ = ["device_work", "wait_for_devices"]
 
 #: Modules of torch, or that extensions register with it, which have `is_initialized` and `synchronize`. Asking
@@ -24,11 +26,12 @@ def device_work() -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
-        try:
-            wait_for_devices()
-        except Exception as late:
-            error.add_note(f"work on a device has failed, too: {late}")
+    except BaseException as error:
+        if not is_ctrl_c(error):
+            try:
+                wait_for_devices()
+            except Exception as late:
+                error.add_note(f"work on a device has failed, too: {late}")
         raise
     wait_for_devices()
 

@@ -56,7 +56,7 @@ def _function(master: Master, function: FunctionPlan, now_s: float) -> str:
         text += f"; call {state.call.number} since {now_s - state.since_s:.1f} s"
     away = set(function.workers) & master.order.away
     if away:
-        text += f"; workers {sorted(away)} are started again"
+        text += f"; workers {sorted(away)} are {'away' if function.is_pool else 'started again'}"
     lost = set(function.workers) - master.order.alive - away
     if lost:
         text += f"; workers {sorted(lost)} are lost"

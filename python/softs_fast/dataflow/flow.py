@@ -14,6 +14,7 @@ from typing import Self
 
 from ..errors import ConfigError, FlowError
 from ..fleet.factory import NamedFactory
+from ..user_code import text_of_error
 from .admission import Admission, Source, Sources
 from .backends.backend import Backend, WaitInterrupted
 from .backends.fleet_processes import FleetProcesses, declaration_of
@@ -28,6 +29,7 @@ from .declare.declaration import Declaration
 from .declare.graph import graph_of
 from .declare.plan import FlowPlan
 from .declare.roles import Placement
+from .ends import Ends
 from .journal.options import Journal
 from .journal.saves import CommonSaves
 from .master import TooOld
@@ -56,7 +58,8 @@ class Flow(StartedFlow):
         source: rows, as dicts of the columns that the source has, or a `dataset` that workers read; or by partition.
         group: rows that are made of each element of the source, and stay together.
         max_age: largest age, in steps, of rows that a training function gets; 0 is synchronous.
-        ahead: steps of rows that may be begun before the step before them is complete; default: `max_age`.
+        ahead: steps of rows that may be begun before the step before them is complete; default: as many as `max_age` and
+            `window` admit.
         window: among how many groups, from the oldest on, training functions choose those that are ready first.
         max_failed: groups that may fail (`Rows.fail`) before the flow fails.
         max_bytes: bytes of rows that may be in the flow, by the mean of a group so far; None is no limit. It is an estimate
@@ -122,6 +125,7 @@ class Flow(StartedFlow):
         self._n_steps = 0
         self._is_open = False
         self._pid = os.getpid()
+        self._ends = Ends()
         self._error: FlowError | None = None
         self._saves: CommonSaves | None = None
         if journal is not None:
@@ -235,7 +239,7 @@ class Flow(StartedFlow):
 
     def _use(self, backend: Backend) -> None:
         self._backend = backend
-        self._runner = Runner(self.plan, self.declaration, backend, self._options.deadline_s)
+        self._runner = Runner(self.plan, self.declaration, backend, self._ends, self._options.deadline_s)
         self._admission = Admission(self._sources, self.plan, self._runner, self._max_bytes)
         self._drops = DropWatch(self.plan.partitions[TRAIN].groups_per_step)
         if self._saves is not None:
@@ -258,6 +262,7 @@ class Flow(StartedFlow):
         if not self._is_open:
             try:
                 self._error, self._n_steps, self._pid = None, 0, os.getpid()
+                self._ends = Ends()
                 self._use(self._backend)  # without what was there before a reset
                 if self._saves is not None:
                     self._saves.open()
@@ -389,6 +394,9 @@ class Flow(StartedFlow):
         try:
             with self._sticky("a step", WaitInterrupted), doing.what("waits for workers"):
                 acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
+        except WaitInterrupted:
+            # Only a program that ends by this type itself, not one derived from it, ends as by SIGINT: with 130 in a shell.
+            raise KeyboardInterrupt from None
         except (TooOld, ValueError) as error:
             # Rows that were taken are in no call: the flow would go on without them.
             self._error = FlowError(str(error))
@@ -431,8 +439,7 @@ class Flow(StartedFlow):
         except harmless:
             raise
         except BaseException as error:
-            said = ": ".join(one for one in (type(error).__name__, str(error)) if one)
-            text = f"{what} was interrupted by {said}; the flow cannot go on: close it, and open it again"
+            text = f"{what} was interrupted by {text_of_error(error)}; the flow cannot go on: close it, and open it again"
             self._error = error if isinstance(error, FlowError) else FlowError(text)
             raise
 

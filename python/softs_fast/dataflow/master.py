@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from .declare.plan import FlowPlan, FunctionPlan
@@ -225,6 +225,18 @@ class Master:
         """Calls that have no answer yet, by number."""
         return list(self._open.values())
 
+    @property
+    def awaited(self) -> frozenset[int]:
+        """Workers that will join again, but for replicas of pools that something can do without."""
+        away = self.order.away
+        if not away:
+            return away
+        spare: set[int] = set()
+        needed = set().union(*(call.mains for call in self.order.ready))
+        for one in self.plan.functions:
+            (spare if one.is_pool and self._living(one) else needed).update(one.workers)
+        return away - (spare - needed)
+
     def is_over(self, partition: str) -> bool:
         """Return whether the source of a partition has ended."""
         return partition in self._over
@@ -232,9 +244,7 @@ class Master:
     # --- Inside ---
 
     def _make_calls(self, function: FunctionPlan, now_s: float) -> None:
-        if not set(function.workers) <= self.order.alive:
-            return
-        while self._n_open[function.name] < self._depth and self._may_begin(function):
+        while self._has_worker(function) and self._may_begin(function):
             is_last = False
             if not self.rows.next_size(function.name):
                 is_last = self._is_last(function)
@@ -256,6 +266,38 @@ class Master:
                 self._skip(function, taken)
                 continue
             self.order.offer(self._state(function, taken, now_s, is_posted=False).call)
+
+    def _has_worker(self, function: FunctionPlan) -> bool:
+        """Return whether the workers of a function may get another call.
+
+        A replica of a pool has one at a time: a second one would wait behind it while another replica is free.
+        """
+        if function.is_pool:
+            return bool(self._living(function) - self._busy(function))
+        return self._n_open[function.name] < self._depth and self._can_run(function)
+
+    def _can_run(self, function: FunctionPlan) -> bool:
+        """Return whether the workers of a function are there; of a pool one."""
+        living = self._living(function)
+        return bool(living) if function.is_pool else len(living) == len(function.workers)
+
+    def _living(self, function: FunctionPlan) -> set[int]:
+        return set(function.workers) & self.order.alive
+
+    def _busy(self, function: FunctionPlan) -> set[int]:
+        own = [state.call.mains for state in self._open.values() if state.function is function]
+        return set().union(*own)
+
+    def _placed(self, function: FunctionPlan) -> FunctionPlan:
+        """Return a function on the workers of its next call: of a pool one that lives, is free, and has the fewest calls."""
+        if not function.is_pool:
+            return function
+        living, busy = self._living(function), self._busy(function)
+        counts = dict.fromkeys(living - busy or living or function.workers, 0)
+        for state in self._open.values():
+            for worker in counts.keys() & state.call.mains:
+                counts[worker] += 1
+        return replace(function, workers=(min(counts, key=lambda worker: (counts[worker], worker)),))
 
     def _may_begin(self, function: FunctionPlan) -> bool:
         """Return whether no earlier call of a training function might still run again because it cannot read its inputs.
@@ -287,7 +329,7 @@ class Master:
                 self.order.cancel(call.number, "its rows have lost columns, which are made again")
 
     def _is_idle(self) -> bool:
-        return not (self.order.tickets or self.order.ready or self.order.away or self.n_awaited)
+        return not (self.order.tickets or self.order.ready or self.awaited or self.n_awaited)
 
     def _is_held(self, *, automatic: bool) -> bool:
         """Return whether calls can come without any that ends: elements are read again, or training waits for a save.
@@ -331,7 +373,7 @@ class Master:
             is_stuck: whether all calls wait for bytes; then a call has rows of the oldest groups alone.
         """
         for function in self.plan.functions:
-            is_possible = not function.is_strict and set(function.workers) <= self.order.alive
+            is_possible = not function.is_strict and self._can_run(function)
             has_all = self.is_full or self.rows.room(function.partition) < 1
             if is_stuck:
                 has_all = take_oldest(self.rows, function.name)
@@ -357,7 +399,7 @@ class Master:
                 self.rows.done(function.name, taken)
 
     def _state(self, function: FunctionPlan, taken: Taken, now_s: float, *, is_posted: bool) -> CallState:
-        steps = self._steps_of(function, taken)
+        steps = self._steps_of(self._placed(function), taken)
         oldest = -1 if is_posted else min(taken.ids)
         call = Call(next(self._numbers), function.name, steps, oldest)
         self._open[call.number] = state = CallState(call, function, taken, is_posted, now_s)

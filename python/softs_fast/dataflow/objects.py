@@ -115,11 +115,11 @@ class Objects:
     def _mesh(self, role: Placement) -> Mesh:
         dims = dict(role.layout.dims)
         if self._worker is None:
-            return Mesh(role.name, role.layout, dict.fromkeys(dims, 1), dict.fromkeys(dims, 0))
+            return Mesh(role.pool or role.name, role.layout, dict.fromkeys(dims, 1), dict.fromkeys(dims, 0))
         mesh = self._groups.mesh(role) if self._groups is not None else None
         ranks = role.layout.coordinates(role.on.index(self._worker))
         groups = self._groups.ranks(role) if self._groups is not None else {}
-        return Mesh(role.name, role.layout, dims, ranks, mesh, groups)
+        return Mesh(role.pool or role.name, role.layout, dims, ranks, mesh, groups)
 
     def is_head(self, role: Placement) -> bool:
         """Return whether this process reports for its data-parallel rank of a role."""
@@ -238,7 +238,7 @@ class Objects:
         Raises:
             ConfigError: there is no checkpoint.
         """
-        return checkpoints.load(role.name, self[role], folder, self._group(role))
+        return checkpoints.load(role.pool or role.name, self[role], folder, self._group(role))
 
     def _are_whole(self, role: Placement, other: Placement) -> bool:
         """Whether all of two roles is here; else a hook brings the first weights of one to the other."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .backends.backend import Lost
 from .declare.declaration import Declaration
 from .declare.hooks import Hook, Load, Publish
 from .declare.roles import Placement
@@ -56,6 +55,8 @@ class Recovery:
         self._master = master
         self._held = held
         self._loads: dict[Placement, Load] = {}
+        #: Workers of replicas that are not started again.
+        self.gone: set[int] = set()
         # By worker, hooks that have to run before it is restored; and by call, those that run.
         self._left: dict[int, deque[Hook]] = {}
         self._calls: dict[int, _Posted] = {}
@@ -66,21 +67,31 @@ class Recovery:
             if isinstance(hook, Load):
                 self._loads[hook.roles[0]] = hook
 
-    def lose(self, lost: Lost, calls: Sequence[str]) -> None:
-        """A worker is gone that is started again.
+    def goes_on_without(self, worker: int) -> bool:
+        """A worker is gone, and is not started again; returns whether the flow needs it no more.
+
+        That is so if only replicas of pools were there, and each pool has another one, which is there or is awaited.
+        """
+        self.gone.add(worker)
+        roles = self._declaration.roles
+        own = [role for role in roles if worker in role.on]
+        left = {role.pool for role in roles if role.on[0] not in self.gone}
+        return all(role.pool and role.pool in left for role in own)
+
+    def lose(self, worker: int, reason: str) -> None:
+        """A worker is gone that is started again, or that the flow goes on without.
 
         Args:
-            lost: which one, and how it has ended.
-            calls: names of what was open there.
+            worker: which one.
+            reason: how it has ended, and what was open there.
         """
-        self._left.pop(lost.worker, None)
+        self._left.pop(worker, None)
         for one in self._calls.values():
-            one.lost |= one.workers & {lost.worker}
-        self._held.lose(lost.worker)
-        self._master.lose(lost.worker, self._held.holder(lost.worker), reason_of(lost))
-        logger.warning(
-            "%s; %s was open there; it is started again", reason_of(lost), ", ".join(calls) or "no call"
-        )
+            one.lost |= one.workers & {worker}
+        self._held.lose(worker)
+        self._master.lose(worker, self._held.holder(worker), reason)
+        is_gone = worker in self.gone
+        logger.warning("%s; %s", reason, "others go on without it" if is_gone else "it is started again")
         self.count_rows()
 
     def count_rows(self) -> None:
@@ -107,6 +118,7 @@ class Recovery:
     def join(self, worker: int, now_s: float) -> None:
         """A worker has been started again, and has made the objects of its roles."""
         self.n_restarts += 1
+        self.gone.discard(worker)
         self._master.order.join(worker)
         own = [role for role in self._declaration.roles if worker in role.on]
         hooks: list[Hook] = [self._loads[role] for role in own if role in self._loads]
@@ -152,8 +164,3 @@ class Recovery:
                 call = self._master.post_steps(hook.name, (step,), now_s, restores=True)
                 self._calls[call] = _Posted(worker, workers)
                 order.flush([call])
-
-
-def reason_of(lost: Lost) -> str:
-    """Return what is said of a worker that is gone."""
-    return f"worker {lost.worker} is lost: {lost.reason}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from .backends.backend import Backend
 from .checkpoints import last_checkpoint
 from .declare.calls import TRAIN, MFCDef
 from .declare.declaration import Declaration
-from .declare.hooks import Hook, Load
+from .declare.hooks import Hook, Load, Offload
 from .declare.plan import FlowPlan
 from .declare.roles import Placement, RoleFunction
 from .declare.transfer import DataTransfer
@@ -25,6 +26,7 @@ from .journal.saves import CommonSaves
 from .move import PostedMove, post_move
 from .order.steps import Kind, Step
 from .posted import PostedCall, commit_posted
+from .row_moves import participants
 from .runner import Runner
 from .values import Value
 
@@ -103,14 +105,20 @@ class Requests(ABC):
         if isinstance(what, Hook):
             if not what.roles:
                 raise ConfigError(f"hook {what.name} is posted without a role")
-            unknown = [role.name for role in what.roles if role not in self.declaration.roles]
+            hooks = [what]
+            if isinstance(what, (Load, Offload)):  # each replica of a pool has its part
+                hooks = [replace(what, roles=(role,)) for role in what.roles[0].replicas] or hooks
+            roles = [role for one in hooks for role in one.roles]
+            unknown = [role.name for role in roles if role not in self.declaration.roles]
             if unknown:
                 raise ConfigError(
                     f"hook {what.name} has roles that are not in the flow: {', '.join(unknown)}"
                 )
             self._backend.check_hook(what, None)
-            step = Step(Kind.MAIN, self._runner.participants(what, None), what)
-            number, name = master.post_steps(what.name, (step,), now_s), what.name
+            gone = self._runner.recovery.gone
+            present = [(participants(one, None) - gone, one) for one in hooks]
+            steps = tuple(Step(Kind.MAIN, workers, one) for workers, one in present if workers)
+            number, name = master.post_steps(what.name, steps, now_s), what.name
         else:
             name = what.name if isinstance(what, RoleFunction) else what
             if self._saves is not None and name in self._calls and self._calls[name].trains:
@@ -177,7 +185,7 @@ class Requests(ABC):
                 return {worker: one.stack for worker, one in found.items() if one.stack}
             case "model_config" if role is not None:
                 self._check_open()
-                return self._backend.model_config(role)
+                return self._backend.model_config(self._one_of(role))
         raise ConfigError(
             f'ask {what!r}: need "spec", "stats", "inside", "stacks", or "model_config" with a role'
         )
@@ -229,13 +237,18 @@ class Requests(ABC):
             ConfigError: it is in a worker process.
         """
         self._check_open()
-        return self._backend.object_of(role)
+        return self._backend.object_of(self._one_of(role))
 
     def explain(self) -> str:
         """Return what each function waits for, since when, and which workers are inside which tickets."""
         now_s = time.monotonic()
         stores = self._runner.stores.explain() if self._runner.stores is not None else ""
         return explain(self._runner.master, now_s) + self._runner.datasets.explain(now_s) + stores
+
+    def _one_of(self, role: Placement) -> Placement:
+        """Return a role; of a pool a replica that is there."""
+        living = [one for one in role.replicas if one.on[0] in self._runner.master.order.alive]
+        return (living or role.replicas or (role,))[0]
 
     def _n_elements(self) -> dict[str, int | None]:
         datasets = list(self.declaration.datasets)

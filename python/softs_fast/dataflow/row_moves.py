@@ -10,6 +10,7 @@ from .backends.backend import Backend
 from .declare.calls import MFCDef
 from .declare.hooks import Hook, transfers
 from .declare.plan import FunctionPlan
+from .declare.ranks import role_at
 from .declare.roles import Placement
 from .declare.transfer import DataTransfer, columns_of
 from .held import HeldRows
@@ -38,14 +39,15 @@ def steps_of(call: MFCDef, function: FunctionPlan, taken: Taken) -> tuple[Step, 
 
     Args:
         call: the function.
-        function: the same.
+        function: the same, on the workers of this call.
         taken: its rows.
     """
+    owner = role_at(call.model_name, function.workers[0]) if call.model_name is not None else None
     own = frozenset(function.workers) or frozenset({DRIVER})
 
     def hooks(kind: Kind, declared: Sequence[Hook]) -> list[Step]:
         due = [one for one in declared if taken.number % one.every == 0 and not isinstance(one, DataTransfer)]
-        return [Step(kind, participants(one, call.model_name), one, 0.1) for one in due]
+        return [Step(kind, participants(one, owner), one, 0.1) for one in due]
 
     brought = [Step(Kind.MOVE, own, one, 0.1) for one in call.pre_hooks if isinstance(one, DataTransfer)]
     main = Step(Kind.MAIN, own, function.name)

@@ -16,6 +16,7 @@ from .declare.hooks import Evaluate, Hook, LoadRows, transfers
 from .declare.plan import FlowPlan, FunctionPlan
 from .declare.transfer import DataTransfer
 from .described import described
+from .ends import Ends, open_there
 from .held import HeldRows
 from .master import DRIVER, CallState, Master
 from .moves.forms import forms_of
@@ -24,10 +25,10 @@ from .parallel.cutting import parts_of
 from .parallel.merging import Reports
 from .recovery import Recovery
 from .results import CallResult
-from .row_moves import RowMoves, participants, steps_of
+from .row_moves import RowMoves, steps_of
 from .rows.saved import SavedGroup, admit_again
 from .rows.table import Taken
-from .running import Running, SentTicket, failure_of
+from .running import Running, SentTicket, failure_of, owner_of
 from .store_needs import FlowStores
 from .values import Value, n_bytes_of
 from .versions import Versions
@@ -49,13 +50,14 @@ class Runner:
         plan: of the flow.
         declaration: of the flow.
         backend: runs the steps.
+        ends: how workers have ended, also under runners before this one.
         deadline_s: how long a step may be with a worker process, where its function says nothing else; None: any time.
     """
 
     def __init__(
-        self, plan: FlowPlan, declaration: Declaration, backend: Backend, deadline_s: float | None = None
+        self, plan: FlowPlan, declaration: Declaration, backend: Backend, ends: Ends, deadline_s: float | None
     ) -> None:
-        self.held = HeldRows(backend)
+        self.held, self.ends = HeldRows(backend), ends
         #: The bound of the bytes of stores; None: there is none.
         self.stores: FlowStores | None = None
         if declaration.store_bytes is not None:
@@ -166,7 +168,8 @@ class Runner:
         """
         if self._listen(automatic=automatic):
             return True
-        events = self._backend.wait(self._late.limit(timeout_s))
+        # A replica that is started again is no reason to wait while its pool has others.
+        events = self._backend.wait(self._late.limit(timeout_s) if self._is_open else 0.0)
         for event in events:
             if isinstance(event, Lost):
                 self._lose(event)
@@ -181,7 +184,12 @@ class Runner:
                 self._done(event)
         answered = self._listen(automatic=automatic)
         self._late.end()
-        return answered or bool(events or self._tickets or self.master.order.away or self.datasets.is_open)
+        return answered or bool(events) or self._is_open
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether something runs, or is awaited."""
+        return bool(self._tickets or self.master.awaited or self.datasets.is_open)
 
     def _listen(self, *, automatic: bool) -> bool:
         answered = False
@@ -211,7 +219,7 @@ class Runner:
         describe = self._work_of(self._running[order.call].state, order, worker)
         has_rows = isinstance(order.step.work, str) or order.step.kind is Kind.MOVE
         function = state.function if state is not None and has_rows else None
-        if self._backend.cuts_rows and function is not None and len(function.workers) > 1:
+        if self._backend.cuts_rows and function is not None and len(order.step.workers) > 1:
             describe = self._cut(self._tickets[order.ticket], function.name, worker, describe)
         if order.step.kind is Kind.MOVE:
             describe = self._moves.kept(worker, order, self._running[order.call].state, describe)
@@ -244,7 +252,7 @@ class Runner:
         if isinstance(work, DataTransfer) and order.step.kind is not Kind.MOVE:
             return self._moves.brought(worker, order)
         if isinstance(work, Hook) and order.step.kind is not Kind.MOVE:
-            owner = self._calls[function.name].model_name if function is not None else None
+            owner = owner_of(state, self._calls)
             hook = HookWork(work, owner, taken.step + 1 if taken is not None else 0)
             return lambda: hook
         assert function is not None
@@ -299,10 +307,8 @@ class Runner:
 
     def _version_at(self, state: CallState, done: Done) -> int | None:
         """Note what a worker's part in a step means for versions; returns that of the rows which it has made."""
-        work, call = self._tickets[done.ticket].order.step.work, None
-        if state.function is not None:
-            call = self._calls[state.function.name]
-        owner = call.model_name if call is not None else None
+        work, owner = self._tickets[done.ticket].order.step.work, owner_of(state, self._calls)
+        call = self._calls[state.function.name] if state.function is not None else None
         if isinstance(work, Hook):
             self._versions.moved(done.ticket, transfers(work, owner), done.worker)
         elif call is not None and state.taken is not None:
@@ -316,7 +322,7 @@ class Runner:
         """Take what all parts of a step have brought."""
         state, work, reports = running.state, ticket.order.step.work, ticket.reports
         call = self._calls[state.function.name] if state.function is not None else None
-        role = call.model_name if call is not None else None
+        role = owner_of(state, self._calls)
         if isinstance(work, Hook):
             self._moves.check(ticket.order)
             if isinstance(work, LoadRows):
@@ -335,14 +341,15 @@ class Runner:
     def _use_main(
         self, call: MFCDef, state: CallState, taken: Taken, running: Running, reports: Reports
     ) -> None:
-        made, rows = reports.made(call.model_name), self.master.rows
+        role = owner_of(state, self._calls)
+        made, rows = reports.made(role), self.master.rows
         if not made:
             return  # no row was left
         # Others may have dropped rows before it began.
         own = {row_id for done in made for row_id in done.outcome.ids}
         running.ids = tuple(row_id for row_id in taken.ids if row_id in own)
-        running.numbers |= reports.numbers(call.model_name)
-        running.digest = reports.digest(call.model_name)
+        running.numbers |= reports.numbers(role)
+        running.digest = reports.digest(role)
         running.not_finite = reports.not_finite()
         current = set(rows.current(call.name, taken))
         for done in made:
@@ -415,21 +422,21 @@ class Runner:
 
     def _lose(self, lost: Lost) -> None:
         """A worker is gone: its calls are answered. The flow goes on if it is started again."""
-        inside = [one for one in self._tickets.values() if lost.worker in one.missing]
-        calls = {one.order.call: one for one in inside if one.order.call in self._running}
-        names = [f"call {number} of {self._running[number].state.call.name}" for number in sorted(calls)]
-        if lost.returns:
+        inside = [one for _, one in sorted(self._tickets.items()) if lost.worker in one.missing]
+        reason = f"worker {lost.worker} is lost: {lost.reason}; {open_there(inside, self._running)}"
+        if is_repeated := self.ends.note(lost.worker, lost.reason, inside):
+            reason += "; the process before it has ended there in the same way, so it is not started again"
+        if (lost.returns and not is_repeated) or self.recovery.goes_on_without(lost.worker):
             for one in inside:
                 self._part_ended(one, lost.worker)
-            self.recovery.lose(lost, names)
+            fatal = dict.fromkeys(self.ends.fatal_rows(inside, self._running), reason)
+            self._drop(Outcome(failed=fatal), set(fatal))
+            self.recovery.lose(lost.worker, reason)
             self.datasets.lose(lost.worker)
             return
         self.recovery.give_up(lost.worker)
-        self.lost = self.lost or FlowError(
-            f"worker {lost.worker} is lost: {lost.reason}; {', '.join(names) or 'no call'} was open there"
-        )
-        reason = f"worker {lost.worker} is lost: {lost.reason}"
-        for number in calls:
+        self.lost = self.lost or FlowError(reason)
+        for number in {one.order.call for one in inside} & self._running.keys():
             # What its peers say of the end of a connection comes later, and says less.
             running, name = self._running[number], self._running[number].state.call.name
             running.error = running.error or FlowError(f"call {number} of {name} failed: {reason}")
@@ -491,5 +498,3 @@ class Runner:
 
     def _steps_of(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
         return steps_of(self._calls[function.name], function, taken)
-
-    participants = staticmethod(participants)

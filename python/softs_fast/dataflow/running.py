@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import FlowError
+from .declare.calls import MFCDef
 from .declare.hooks import Hook
+from .declare.ranks import role_at
+from .declare.roles import Placement
 from .master import CallState
 from .order.steps import Order
 from .parallel.merging import Reports
@@ -13,7 +17,7 @@ from .times import CallTimes
 from .worker.functions import Failure
 from .worker.work import MainWork
 
-__all__ = ["Running", "SentTicket", "failure_of"]
+__all__ = ["Running", "SentTicket", "failure_of", "owner_of"]
 
 
 @dataclass
@@ -57,3 +61,9 @@ def failure_of(state: CallState, work: object, failure: Failure, where: str) -> 
     ids = state.taken.ids if state.taken is not None else ()
     some = f" on {len(ids)} rows {list(ids[:8])}{' ...' if len(ids) > 8 else ''}" if ids else ""
     return FlowError(f"{what} failed{where}{some}: {failure.text}")
+
+
+def owner_of(state: CallState, calls: Mapping[str, MFCDef]) -> Placement | None:
+    """Return the role of a call: of a pool the replica that has it; None for hooks, and functions without a role."""
+    role = calls[state.function.name].model_name if state.function is not None else None
+    return role_at(role, min(state.call.mains)) if role is not None else None

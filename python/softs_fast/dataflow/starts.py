@@ -8,6 +8,7 @@ from ..errors import FlowError
 from .aio import AsyncFlow, StepStopped
 from .backends.backend import Backend
 from .declare.hooks import Hook, Load
+from .ends import Ends
 from .journal.saves import CommonSaves
 from .posted import PostedCall
 from .watch.options import WatchOptions
@@ -19,6 +20,7 @@ __all__ = ["StartedFlow"]
 class StartedFlow(AsyncFlow):
     """What a flow has for its starts; `Flow` adds the rest."""
 
+    _ends: Ends
     _error: FlowError | None
     _name: str
     _options: WatchOptions
@@ -49,7 +51,8 @@ class StartedFlow(AsyncFlow):
 
     def _may_go_back(self) -> bool:
         """Return whether all workers may be started again."""
-        return self._saves is not None and self._saves.may_go_back and not self._is_beginning
+        may_go_back = self._saves is not None and self._saves.may_go_back
+        return may_go_back and not self._is_beginning and not self._ends.is_repeated
 
     def _go_back(self, lost: FlowError) -> None:
         """Start all workers again, and go on from the last common save.

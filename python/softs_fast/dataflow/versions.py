@@ -26,6 +26,11 @@ class Versions:
         following = [role for role in declaration.roles if role.follows is not None]
         roles = [role for role in (*trained, *following) if role is not None]
         self._steps = {(role.name, worker): 0 for role in roles for worker in role.on}
+        replicas = [role for role in following if role.pool]
+        self._pools = [
+            [role.name for role in replicas if role.pool == pool]
+            for pool in dict.fromkeys(role.pool for role in replicas)
+        ]
         self._calls = [one for one in declaration.calls if one.trains]
         self._through: dict[tuple[str, int], int] = {}
         # By ticket and source of a hook, the version that its targets get.
@@ -75,6 +80,8 @@ class Versions:
         through = dict.fromkeys((one.name for one in self._calls), 0)
         for (role, _), version in self._steps.items():
             versions[role] = min(version, versions.get(role, version))
+        for pool in self._pools:  # a replica that is away gets the weights that the others have
+            versions |= dict.fromkeys(pool, max(versions[role] for role in pool))
         for (function, _), step in self._through.items():
             through[function] = step
         return versions, through

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
 import stat
 import struct
@@ -29,9 +28,6 @@ __all__ = [
 
 #: Bytes of a status at most.
 _MOST_BYTES = 1 << 20
-#: The name of a socket: process, its start, number.
-_SOCKET = re.compile(r"(\d{1,10})-(\d{1,20})-(\d{1,10})", re.ASCII)
-_NO_PLACE = (-1, -1, -1)
 #: The credentials of the process at the other end of a socket: pid, uid, gid.
 _CREDENTIALS = struct.Struct("3i")
 
@@ -127,7 +123,7 @@ def _worker(one: Any) -> FlowWorkerView:
 
 
 def flow_folder() -> Path:
-    """Return the folder of this user in which each flow has a socket, with the name of `socket_name`."""
+    """Return the folder of this user in which each flow has a socket, named by its process and a number."""
     own = os.environ.get("XDG_RUNTIME_DIR", "")
     if own and Path(own).is_dir():
         return Path(own, "softs-flows")
@@ -135,16 +131,17 @@ def flow_folder() -> Path:
 
 
 def socket_name(number: int) -> str:
-    """Return the name of the socket of a flow of this process.
+    """Return the name of a socket of this process.
+
+    The process is named as the rule of liveness needs it: by its number, its start and its pid namespace.
 
     Args:
-        number: No other flow of this process has it.
+        number: of the flow in this process.
 
     Raises:
-        SegmentError: ``/proc`` cannot be read.
+        SegmentError: /proc cannot be read.
     """
-    pid, start, _ = _core.this_process()
-    return f"{pid}-{start}-{number}"
+    return "-".join(map(str, (*_core.this_process(), number)))
 
 
 def is_own_folder(folder: Path) -> bool:
@@ -172,20 +169,21 @@ def flows(timeout_s: float = 2.0) -> tuple[FlowView, ...]:
         raise ConfigError(f"{folder} is not a folder of this user alone; remove it, or set XDG_RUNTIME_DIR")
     found = []
     for path in sorted(folder.iterdir(), key=_place_of):
-        view = _ask(path, timeout_s) if _place_of(path) is not _NO_PLACE else None
+        view = _ask(path, timeout_s) if _place_of(path) else None
         if view is not None:
             found.append(view)
     return tuple(found)
 
 
-def _place_of(path: Path) -> tuple[int, int, int]:
-    """Return process, its start and number in the name of a socket; `_NO_PLACE` for others, and one that is being made."""
-    found = _SOCKET.fullmatch(path.name)
-    return _NO_PLACE if found is None else (int(found[1]), int(found[2]), int(found[3]))
+def _place_of(path: Path) -> tuple[int, ...]:
+    """Return the four numbers of `socket_name`; none for other files, and sockets that are being made."""
+    words = path.name.split("-")
+    is_socket = path.name.isascii() and len(words) == 4 and all(word.isdigit() for word in words)
+    return tuple(map(int, words)) if is_socket and len(path.name) < 64 else ()
 
 
 def _ask(path: Path, timeout_s: float) -> FlowView | None:
-    (pid, start, _), at_s = _place_of(path), time.monotonic()
+    (pid, started, namespace, _), at_s = _place_of(path), time.monotonic()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(timeout_s)
         try:
@@ -202,7 +200,7 @@ def _ask(path: Path, timeout_s: float) -> FlowView | None:
                 path.unlink()
             return None
         except TimeoutError:
-            if not _core.is_alive(pid, start, 0):  # a fork of it holds its socket
+            if not _core.is_alive(pid, started, namespace):  # a fork of it holds its socket
                 with contextlib.suppress(OSError):
                     path.unlink()
                 return None

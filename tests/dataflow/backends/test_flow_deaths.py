@@ -62,7 +62,7 @@ def test_every_open_call_is_answered_when_a_worker_dies() -> None:
                 call.result(timeout_s=45)
         with pytest.raises(
             FlowError,
-            match=r"worker 1 is lost: .*; call \d of gen.generate, call \d of gen.generate was open there",
+            match=r"worker 1 is lost: .*; ticket 2, main of gen.generate \(call \d\), was open there, and behind it call \d of gen",
         ):
             next(flow.steps(1))
 

@@ -123,7 +123,9 @@ def test_a_worker_that_is_not_started_again_ends_the_flow(tmp_path: Path) -> Non
     flow, _ = in_forks("restart_flow", "make_restarting", max_restarts=1, marks=str(marks), place="main main")
     with (
         flow,
-        pytest.raises(FlowError, match=r"worker 1 is lost: process \d+: signal SIGKILL; call \d+ of gen"),
+        pytest.raises(
+            FlowError, match=r"worker 1 is lost: process \d+: signal SIGKILL; ticket \d+, main of gen"
+        ),
     ):
         losses(flow, 4)
     assert trained(marks) == in_order(1)

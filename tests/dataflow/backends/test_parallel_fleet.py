@@ -21,7 +21,7 @@ def test_a_worker_that_dies_in_a_collective_call_ends_the_flow_by_name(
         pids = {worker: one["pid"] for worker, one in flow.ask("inside").items()}
         with pytest.raises(
             FlowError,
-            match=rf"worker 1 is lost: process {pids[1]}: its process ended: signal SIGKILL.*; call \d+ of waiting.read",
+            match=rf"worker 1 is lost: process {pids[1]}: its process ended: signal SIGKILL.*; ticket \d+, main of waiting.read",
         ):
             list(flow.steps(1))
     for pid in pids.values():

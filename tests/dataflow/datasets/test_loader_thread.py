@@ -116,7 +116,9 @@ def test_an_iterable_that_ends_its_thread_is_an_error() -> None:
     with Head(stream) as head:
         answer = head.ask(0, 1)
         assert answer.failure is not None
-        assert answer.failure[1].startswith("some.shard on worker 3: SystemExit: 3\n")
+        assert answer.failure[1].startswith(
+            "some.shard: shard 0 of 1 on worker 3, element 1: SystemExit: 3\n"
+        )
         assert head.ask(0).failure is None
 
 

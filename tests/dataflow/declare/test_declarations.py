@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import softs_fast.dataflow as df
@@ -43,6 +45,71 @@ def test_a_layout_has_the_names_of_a_device_mesh() -> None:
 def test_layouts_that_are_refused(text: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         df.Layout.parse(text)
+
+
+def test_a_pool_is_a_role_on_each_of_its_workers() -> None:
+    actor = df.place(Model, name="actor")
+    gen = df.place(Model, pool=range(1, 3), follows=actor, name="gen")
+    assert [(one.name, one.on, one.pool, one.follows) for one in gen.replicas] == [
+        ("gen_1", (1,), "gen", actor),
+        ("gen_2", (2,), "gen", actor),
+    ]
+    assert df.publish(gen).roles == gen.replicas
+    calls = [
+        df.call(gen.generate, "x -> y", rows=2),
+        df.call(actor.train, "y", rows=2, after=[df.publish(gen)]),
+    ]
+    flow = df.Flow(calls, source=[{"x": 1}])
+    assert flow.declaration.roles == (*gen.replicas, actor)
+    assert [(one.name, one.workers, one.is_pool) for one in flow.plan.functions] == [
+        ("gen.generate", (1, 2), True),
+        ("actor.train", (0,), False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            {"pool": [1, 2], "on": [1, 2]},
+            r"pool=\[1, 2\], layout 'dp1' and on=\[1, 2\]; a pool has at least one",
+        ),
+        ({"pool": [1, 2], "layout": "dp2"}, "neither `on` nor a layout of several"),
+        ({"pool": []}, "a pool has at least one worker"),
+        ({"pool": [1, 1]}, "need different numbers"),
+        (
+            {"pool": [1, 2], "follows": None},
+            "its replicas would not stay equal; give it `follows` or frozen=True",
+        ),
+    ],
+)
+def test_pools_that_are_refused(arguments: dict[str, Any], complaint: str) -> None:
+    actor = df.place(Model, name="actor")
+    with pytest.raises(ConfigError, match=complaint):
+        df.place(Model, **{"follows": actor, "name": "gen", **arguments})
+
+
+def test_what_cannot_be_done_with_a_pool_is_refused() -> None:
+    actor = df.place(Model, name="actor")
+    gen = df.place(Model, pool=[1, 2], follows=actor, name="gen")
+
+    def flow(*hooks: df.Hook, **options: Any) -> df.Flow:
+        calls = [
+            df.call(gen.generate, "x -> y", rows=2),
+            df.call(actor.train, "y", rows=2, after=[df.publish(gen), *hooks]),
+        ]
+        return df.Flow(calls, source=[{"x": 1}], **options)
+
+    with pytest.raises(ConfigError, match="pool 'gen' is named by a hook or a dataset"):
+        flow(df.offload(gen))
+    with pytest.raises(
+        ConfigError, match="store_bytes=1000 is planned for fixed workers, and 'gen' is a pool"
+    ):
+        flow(store_bytes=1000)
+    with pytest.raises(ConfigError, match="role 'late' follows 'gen', which is a pool"):
+        df.place(Model, follows=df.place(Model, pool=[1], frozen=True, name="gen"), name="late")
+    with pytest.raises(ConfigError, match=r"gen\.train trains role 'gen', which follows 'actor'"):
+        df.call(gen.train, "y", rows=2, interface=df.Interface.TRAIN_STEP)
 
 
 def test_columns_are_renamed_from_left_to_right() -> None:

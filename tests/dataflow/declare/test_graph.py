@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 import softs_fast.dataflow as df
@@ -97,7 +99,7 @@ def test_a_step_is_one_pass_of_the_largest_training_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "window", "bound"), [(0, 1, 0), (1, 1, 1), (0, 2, 1), (1, 4, 2), (1, 6, 3)]
+    ("ahead", "window", "bound"), [(0, 1, 0), (1, 1, 1), (0, 2, 0), (0, 4, 0), (1, 4, 2), (1, 6, 3)]
 )
 def test_the_bound_of_the_age(ahead: int, window: int, bound: int) -> None:
     calls = [fn("a", "x -> y", 4), fn("b", "y", 4)]
@@ -109,6 +111,30 @@ def test_the_bound_of_the_age(ahead: int, window: int, bound: int) -> None:
     if bound:
         with pytest.raises(ConfigError, match=f"rows could be {bound} steps old and max_age is {bound - 1}"):
             plan(*calls, max_age=bound - 1, ahead=ahead, window=window)
+
+
+@pytest.mark.parametrize(
+    ("max_age", "window", "ahead"), [(0, 4, 0), (1, 1, 1), (1, 4, 0), (2, 5, 1), (3, 6, 1), (4, 2, 3)]
+)
+def test_ahead_is_by_default_what_the_age_and_the_window_admit(max_age: int, window: int, ahead: int) -> None:
+    found = plan(fn("a", "x -> y", 4), fn("b", "y", 4), max_age=max_age, window=window).partitions["train"]
+    assert found.slots == (ahead + 1) * 4
+    assert found.age_bound <= max_age
+
+
+def test_a_window_that_is_refused_says_what_to_write() -> None:
+    calls = [fn("a", "x -> y", 4), fn("b", "y", 4)]
+    n_refused = 0
+    for max_age, ahead, window in product(range(4), (None, 0, 1, 2, 3), range(1, 20)):
+        numbers = {"max_age": max_age, "window": window} | ({} if ahead is None else {"ahead": ahead})
+        try:
+            plan(*calls, **numbers)
+        except ConfigError as error:
+            n_refused += 1
+            for way in str(error).partition("; write ")[2].split(", or "):
+                changed = dict(one.split("=") for one in way.split(", "))
+                plan(*calls, **numbers | {name: int(value) for name, value in changed.items()})
+    assert n_refused > 100
 
 
 @pytest.mark.parametrize(

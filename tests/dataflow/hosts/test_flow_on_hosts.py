@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ import softs_fast.dataflow as df
 from softs_fast.dataflow.backends import host_processes
 from softs_fast.dataflow.control import ControlServer, new_token
 from softs_fast.errors import ConfigError, FlowError
+
+
+def listening(pid: int) -> set[str]:
+    """Return the IPv4 addresses at which a process listens."""
+    targets = [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink()]
+    lines = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    found = [line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in targets]
+    return {socket.inet_ntoa(bytes.fromhex(one)[::-1]) for one in found}
 
 
 def test_the_same_numbers_and_digests_as_in_one_process(tmp_path: Path) -> None:
@@ -37,6 +46,8 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
             steps = list(flow.steps(n_steps))
             backend = flow._backend
             told, sent = backend._sends.n_bytes, backend._store._links.sent_bytes  # type: ignore[attr-defined]
+            for one in flow.ask("inside").values():
+                assert listening(one["pid"]) == {"127.0.0.1"}, "the master listens on loopback alone"
             # Rows that have gone have no copies anywhere.
             flow.clear_data_cache(range(10_000))
             while flow._runner.advance(automatic=False):

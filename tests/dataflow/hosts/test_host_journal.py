@@ -58,7 +58,7 @@ def test_all_workers_begin_anew_if_one_with_training_state_is_killed(
     assert sorted({step.number for step in steps}) == list(range(1, N + 1))
     assert same(weights_of(tmp_path / "j"), undisturbed[3])
     assert re.search(
-        r"worker \d is lost: process \d+: its connection ended; call \d+ of .* was open there; all workers start again "
+        r"worker \d is lost: process \d+: its connection ended; ticket \d+, .* was open there.*; all workers start again "
         r"from the common save of step \d",
         caplog.text,
     )

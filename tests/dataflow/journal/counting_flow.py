@@ -16,7 +16,7 @@ import softs_fast.dataflow as df
 N_ITEMS = 61
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """Ends a run at once: no part of a flow handles it."""
 
 

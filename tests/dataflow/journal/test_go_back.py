@@ -75,7 +75,7 @@ def test_a_worker_that_kills_itself(
     assert same(weights_of(tmp_path / "j"), undisturbed[1])
     (text,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert re.search(
-        r"worker \d is lost: process \d+: signal SIGKILL; call \d+ of .* was open there; all workers start again from "
+        r"worker \d is lost: process \d+: signal SIGKILL; ticket \d+, .* was open there.*; all workers start again from "
         r"the common save of step \d, and steps? \d (to \d are|is) done again \(start 1 of at most 3\)",
         text,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from softs_fast.dataflow.declare.calls import Interface, MFCDef
 from softs_fast.dataflow.declare.capacity import plan_of
@@ -26,6 +27,12 @@ def random_plan(choice: random.Random) -> FlowPlan:
             return _attempt(choice)
         except ConfigError:
             continue
+
+
+def with_pools(plan: FlowPlan) -> FlowPlan:
+    """Return a plan of which each role on several workers that does not train is a pool."""
+    functions = [replace(one, is_pool=not one.is_strict and len(one.workers) > 1) for one in plan.functions]
+    return replace(plan, functions=tuple(functions))
 
 
 def _attempt(choice: random.Random) -> FlowPlan:

@@ -25,12 +25,22 @@ class RecoveringWorld(World):
 
     Args:
         see `World`.
+        leaves: chance that a replica of a pool which dies does not join again, if another one of its pool will be left.
     """
 
     def __init__(
-        self, seed: int, plan: FlowPlan, n_groups: int, *, deaths: tuple[int, ...] = (), drops: float = 0.0
+        self,
+        seed: int,
+        plan: FlowPlan,
+        n_groups: int,
+        *,
+        deaths: tuple[int, ...] = (),
+        drops: float = 0.0,
+        leaves: float = 0.0,
     ) -> None:
         super().__init__(seed, plan, n_groups, deaths=deaths, drops=drops)
+        self.leaves = leaves
+        self.gone: set[int] = set()
         self.functions = {one.name: one for one in plan.functions}
         training = {worker for one in plan.functions if one.is_strict for worker in one.workers}
         self.mortal = [number for number in self.workers if number >= 0 and number not in training]
@@ -80,9 +90,20 @@ class RecoveringWorld(World):
         def learn() -> None:
             self.master.lose(number, number + 1, f"worker {number} died")
             self.lives[number] += 1
+            if self.leaves and self.is_spare(number) and self.random.random() < self.leaves:
+                self.gone.add(number)
+                return
             self.later(self.random.random() * 8, lambda: self.join(number, late))
 
         self.to_master(worker, learn)
+
+    def is_spare(self, number: int) -> bool:
+        own = [one for one in self.plan.functions if number in one.workers]
+        return all(one.is_pool and set(one.workers) - self.gone - {number} for one in own)
+
+    def present(self) -> list[int]:
+        """As `World.present`; nothing is posted to a replica that has gone for good."""
+        return sorted(set(self.workers) - self.gone)
 
     def join(self, number: int, late: list[int]) -> None:
         """A new process joins; what the old one has sent about its tickets arrives now, too."""

@@ -100,6 +100,18 @@ class World:
             if order.step.kind is Kind.POST and not order.step.workers <= mains[order.call]:
                 assert order.call not in running
 
+    def check_nesting(self) -> None:
+        """No other call has a step between the first pre-hook of a call and its last step, on the workers of these."""
+        orders = [one for _, one in sorted(self.tickets.items()) if one.step.kind is not Kind.MOVE]
+        for call in {one.call for one in orders if one.step.kind is Kind.PRE}:
+            own = [place for place, one in enumerate(orders) if one.call == call]
+            within = orders[own[0] : own[-1] + 1]
+            workers = frozenset().union(
+                *(one.step.workers for one in within if one.call == call and one.step.kind is not Kind.POST)
+            )
+            others = [one for one in within if one.call != call and one.step.workers & workers]
+            assert not others, f"call {call} has within it {others}"
+
     # --- What happens ---
 
     def run(self) -> None:
@@ -128,7 +140,7 @@ class World:
 
     def post(self) -> None:
         """Post hooks by hand, and flush them later."""
-        names = sorted(self.workers)
+        names = self.present()
         numbers = []
         for _ in range(self.random.randint(1, 3)):
             steps = tuple(
@@ -145,6 +157,10 @@ class World:
             self.act()
 
         self.later(self.random.random() * 5, flush)
+
+    def present(self) -> list[int]:
+        """Workers that can take part in what is posted by hand."""
+        return sorted(self.workers)
 
     def act(self) -> None:
         """What a master does after each event."""

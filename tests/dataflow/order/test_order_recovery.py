@@ -24,10 +24,12 @@ def world_of(seed: int) -> RecoveringWorld:
 def check(world: RecoveringWorld) -> None:
     """What holds for every history."""
     order, rows = world.master.order, world.master.rows
+    world.check_nesting()
     assert not order.tickets, f"stuck: {order.tickets}"
     assert not order.ready
     assert not order.parked
-    assert not order.away
+    assert order.away == world.gone
+    assert not world.master.awaited
     assert not world.master.calls
     assert not world.restores
     assert set(world.answers) == set(world.calls)

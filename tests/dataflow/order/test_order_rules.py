@@ -78,16 +78,31 @@ def test_posted_calls_wait_for_a_flush_that_names_them_and_come_first() -> None:
     assert [one.number for one in order.parked] == [1], "nothing is flushed then"
 
 
-def test_moves_and_hooks_of_an_epoch_come_before_its_mains_and_small_meshes_first() -> None:
-    order = Sequencer([0, 1, 2])
-    steps = [Step(kind, frozenset({0, 1, 2})) for kind in (Kind.MOVE, Kind.PRE, Kind.MAIN, Kind.POST)]
-    order.offer(Call(1, "large", tuple(steps)))
-    order.offer(Call(2, "small", (Step(Kind.PRE, frozenset({0})), Step(Kind.MAIN, frozenset({0})))))
+@pytest.mark.parametrize("has_late_hooks", [False, True])
+def test_moves_of_an_epoch_come_first_and_hooks_of_two_calls_nest(has_late_hooks: bool) -> None:
+    order = Sequencer([0, 1, 2], has_late_hooks=has_late_hooks)
+    kinds_of = (Kind.MOVE, Kind.PRE, Kind.MAIN, Kind.POST)
+    order.offer(Call(1, "large", tuple(Step(kind, frozenset({0, 1, 2})) for kind in kinds_of)))
+    order.offer(Call(2, "small", tuple(Step(kind, frozenset({0})) for kind in kinds_of)))
     said = [one[1] for one in order.advance(0.0) if not isinstance(one, Answer)]
     kinds = {one.ticket: (one.call, one.step.kind) for one in said if isinstance(one, Order)}
     listed = [kinds[ticket] for ticket in sorted(kinds)]
-    assert [kind for _, kind in listed if kind <= Kind.PRE] == [kind for _, kind in listed[:3]]
-    assert listed[3:] == [(2, Kind.MAIN), (1, Kind.MAIN), (1, Kind.POST)]
+    assert {kind for _, kind in listed[:2]} == {Kind.MOVE}
+    assert listed[2:] == [(call, kind) for call in (2, 1) for kind in kinds_of[1:]]
+
+
+def test_a_call_waits_for_the_late_hooks_of_one_that_encloses_its_workers() -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    own, both = frozenset({0}), frozenset({0, 1})
+    order.offer(Call(1, "first", (Step(Kind.PRE, own), Step(Kind.MAIN, own), Step(Kind.POST, both))))
+    order.offer(Call(2, "plain", (Step(Kind.MAIN, own),)))
+    order.offer(Call(3, "other", (Step(Kind.MAIN, frozenset({1})),)))
+    said = tickets(order.advance(0.0))
+    assert sorted(number for _, number in said) == [1, 1, 3]
+    for ticket, number in said:
+        if number == 1:
+            order.report(0, 1, ticket)
+    assert [number for _, number in tickets(order.advance(0.0))] == [1, 2]
 
 
 def test_a_worker_has_at_most_so_many_unfinished_mains() -> None:

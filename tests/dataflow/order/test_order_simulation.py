@@ -47,6 +47,7 @@ def check(world: World) -> None:
         assert worker.entered == sorted(set(worker.entered)), "tickets do not grow"
         assert not worker.is_alive or (worker.executor.inside is None and not worker.executor.waiting)
     check_order(world)
+    world.check_nesting()
     check_answers(world)
     bound = world.plan.partitions["train"].age_bound
     assert max(world.ages, default=0) <= bound
@@ -58,9 +59,9 @@ def check_order(world: World) -> None:
     """The order of tickets is one of those that are allowed."""
     for epoch in world.epochs:
         begun = {order.call for order in epoch if order.step.kind is Kind.MAIN}
-        mains = [order.ticket for order in epoch if order.step.kind >= Kind.MAIN and order.call in begun]
-        early = [order.ticket for order in epoch if order.step.kind < Kind.MAIN]
-        assert not mains or not early or max(early) < min(mains)
+        others = [order.ticket for order in epoch if order.step.kind > Kind.MOVE and order.call in begun]
+        moves = [order.ticket for order in epoch if order.step.kind is Kind.MOVE]
+        assert not others or not moves or max(moves) < min(others)
     steps: dict[int, list[Kind]] = {}
     for ticket in sorted(world.tickets):
         steps.setdefault(world.tickets[ticket].call, []).append(world.tickets[ticket].step.kind)

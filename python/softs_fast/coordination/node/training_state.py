@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from ...collectives import ReduceOp, Strategy
 from ...errors import ConfigError, WireError
+from ...user_code import is_ctrl_c, text_of_error
 from .optimizer_state import load_optimizer
 from .state_tree import MAX_TREE_BYTES, decode_tree, encode_tree
 
@@ -124,8 +125,12 @@ class TrainingState:
         tensors: list[torch.Tensor] = []
         try:
             text, tensors = self._encoded()
-        except Exception as error:  # of the user's state_dict, too: the state that is trained here is valid
-            refusal = f"{type(error).__name__}: {error}"
+        except (
+            BaseException
+        ) as error:  # of the user's state_dict, too: the state that is trained here is valid
+            if is_ctrl_c(error):
+                raise
+            refusal = text_of_error(error)
             text = refusal.encode()[:_MAX_REFUSAL_BYTES]
         # A refusal is announced by a negative length.
         strategy.broadcast_tensor(torch.tensor([-len(text) if refusal else len(text)], device="cpu"), source)

@@ -97,8 +97,11 @@ class HostProcesses:
 
     def links(self) -> HostLinks:
         """Return by what the store of the master serves other hosts; workers know the host of the master."""
-        host = self._listen.removeprefix("tcp://").rpartition(":")[0]
-        return HostLinks(self._token, listen=f"tcp://{host}:0", stall_s=self._limits.dead_after_s)
+        return HostLinks(self._token, listen=f"tcp://{self._host}:0", stall_s=self._limits.dead_after_s)
+
+    @property
+    def _host(self) -> str:
+        return self._listen.removeprefix("tcp://").rpartition(":")[0]
 
     def nodes(self) -> Mapping[int, str]:
         """Return the node of each worker."""
@@ -126,7 +129,7 @@ class HostProcesses:
             if has_groups(self._declaration):
                 self._meeting = open_meeting(self._listen)
             port = self._meeting.port if self._meeting is not None else 0
-            link.greeting = Declared(tuple(self._declaration.lines()), port)
+            link.greeting = Declared(tuple(self._declaration.lines()), port, self._host)
             self._await(link, self._options.start_timeout_s if is_first else self._options.rejoin_s)
         except BaseException:
             if is_first:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...user_code import is_ctrl_c
 from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, LoadRows
 from ..declare.roles import Placement
@@ -149,6 +150,7 @@ class LocalBackend(OneProcess):
                     self._functions[work.function],
                     self._objects,
                     batch,
+                    worker=worker,
                     group=declared.group,
                     digests=declared.digests,
                 )
@@ -161,7 +163,9 @@ class LocalBackend(OneProcess):
             elif isinstance(work, HookWork):  # rows need not be moved: they are here
                 with device_work():
                     outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
-        except Exception as error:
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             outcome = Outcome(failure=Failure.of(error))
         outcome.began_s, outcome.seconds = began, time.monotonic() - began
         return outcome, n_bytes

@@ -363,7 +363,7 @@ class ProcessBackend:
                 self._relay(event.worker, event.message)
             elif isinstance(event.message, Fetched):
                 self._fetched(event.worker, event.message)
-            elif isinstance(event.message, Ready) and event.worker in self._away:
+            elif isinstance(event.message, Ready) and event.worker in self._left & self._restartable:
                 self._departures.join(event.worker)
                 self._note_node(event.worker, event.message.node)
                 self._events.append(Back(event.worker))

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ...errors import FlowError, PeerLost, WireError
-from ..declare.datasets import Dataset
 from ..declare.declaration import Declaration
 from ..ids import element_id
 from ..moves import DataManager
@@ -17,7 +16,7 @@ from ..objects import Objects
 from ..values import n_bytes_of
 from ..wire.elements import ElementsRead, ReadElements
 from ..worker.functions import Failure
-from .reading import Read, ShardReader
+from .reading import ShardReader
 
 __all__ = ["Loader"]
 
@@ -93,7 +92,7 @@ class Loader:
     def answer(self, request: ReadElements) -> ElementsRead:
         """Read elements, and keep them; returns what is said of them, also if they cannot be read or kept."""
         dataset = list(self._declaration.datasets.values())[request.source]
-        found = self._read(dataset, request)
+        found = self._readers[request.source].read(request.numbers, lambda: self._is_closed)
         ids = [element_id(request.source, number) for number in request.numbers[: len(found.tags)]]
         try:
             columns = tuple(
@@ -123,15 +122,6 @@ class Loader:
                     self._send(message)
                 except WireError as error:
                     self._send(self._failed(request, error))
-
-    def _read(self, dataset: Dataset, request: ReadElements) -> Read:
-        try:
-            return self._readers[request.source].read(request.numbers, lambda: self._is_closed)
-        except BaseException as error:
-            # Such as SystemExit, which would end this thread: the master has to hear of it.
-            found = Failure.of(error)
-            failure = Failure(found.reason, f"{dataset.name} on worker {self._worker}: {found.text}")
-            return Read([[] for _ in dataset.columns], failure=failure)
 
     def _failed(self, request: ReadElements, error: Exception) -> ElementsRead:
         """Keep nothing of a request, and return why."""

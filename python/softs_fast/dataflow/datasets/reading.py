@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import FlowError
+from ...user_code import is_ctrl_c
 from ..declare.datasets import Dataset
 from ..rows.records import Tag
 from ..rows.tags import checked_tag
@@ -86,7 +87,9 @@ class ShardReader:
                     found.length = self.n_elements if self._is_sequence else self._next
                     break
                 values, tags = self._checked(item)
-            except Exception as error:
+            except BaseException as error:
+                if is_ctrl_c(error):
+                    raise
                 known = Failure.of(error)
                 found.failure = Failure(known.reason, f"{self._name}, element {number}: {known.text}", error)
                 break

@@ -29,14 +29,16 @@ def plan_of(
     A step of a partition has as many groups as one pass of its largest training function, or of its largest function if
     none trains. `ahead + 1` steps of groups have slots; a slot is free when a step is complete. So a group waits for at
     most `(ahead + 1) * P - 1` others when it is admitted, and at most `window - 1` later ones overtake it: its age when a
-    training function takes it is at most `ahead + ceil((window - 1) / P)`.
+    training function takes it is at most `ahead + ceil((window - 1) / P)`. With `ahead=0` it is 0: all that have slots are
+    of one step, so a group that is overtaken is still used in this step.
 
     Args:
         order: the functions, each after those that it reads from.
         source: columns that are read of the source, by partition.
         group: rows that stay together.
         max_age: largest age, in steps, of rows that a training function may get.
-        ahead: steps of rows that may be begun before the step before them is complete; default: `max_age`.
+        ahead: steps of rows that may be begun before the step before them is complete; default: as many as `max_age` and
+            `window` admit.
         window: among how many groups, from the oldest on, training functions choose those that are ready first.
 
     Raises:
@@ -44,11 +46,10 @@ def plan_of(
 
     Source: the bound for one function and W = 1 is that of torchtitan's RL trainer; own for several, see docs/dataflow.md.
     """
-    ahead = max_age if ahead is None else ahead
     for name, value, least in (
         ("group", group, 1),
         ("max_age", max_age, 0),
-        ("ahead", ahead, 0),
+        ("ahead", 0 if ahead is None else ahead, 0),
         ("window", window, 1),
     ):
         if value < least:
@@ -63,19 +64,18 @@ def plan_of(
             f"window is {window}, and {names} uses rows several times in their order; use window=1"
         )
     functions = tuple(_function(one, group) for one in order)
+    is_given = ahead is not None
+    if ahead is None:
+        ahead = max(max_age - ceil((window - 1) / _groups_per_step(functions, TRAIN)), 0)
     partitions = {}
     for name in source:
         own = [one for one in functions if one.partition == name]
-        per_step = max((one.groups for one in own if one.is_strict), default=max(one.groups for one in own))
-        bound = ahead + ceil((window - 1) / per_step)
-        if name == TRAIN and bound > max_age and any(one.is_strict for one in own):
-            raise ConfigError(
-                f"rows could be {bound} steps old and max_age is {max_age}: ahead={ahead}, window={window} of groups, "
-                f"{per_step} groups per step; lower ahead or window, or raise max_age"
-            )
+        per_step = _groups_per_step(own, name)
+        bound = _age_bound(ahead, window, per_step)
         partitions[name] = PartitionPlan(name, per_step, (ahead + 1) * per_step, bound)
+        if name == TRAIN and any(one.is_strict for one in own):
+            _check_ages(max_age, ahead, window, per_step, is_given=is_given)
         _check_slots(own, partitions[name], group)
-        _check_window(own, partitions[name], window)
     return FlowPlan(functions, partitions, source, group, window)
 
 
@@ -91,13 +91,42 @@ def _function(one: MFCDef, group: int) -> FunctionPlan:
         one.trains,
         one.uneven == "drop",
         one.partition,
+        one.model_name is not None and bool(one.model_name.replicas),
     )
 
 
-def _check_window(functions: Sequence[FunctionPlan], partition: PartitionPlan, window: int) -> None:
-    if window > partition.slots:
+def _groups_per_step(functions: Sequence[FunctionPlan], partition: str) -> int:
+    own = [one for one in functions if one.partition == partition]
+    return max((one.groups for one in own if one.is_strict), default=max(one.groups for one in own))
+
+
+def _age_bound(ahead: int, window: int, per_step: int) -> int:
+    return ahead + ceil((window - 1) / per_step) if ahead else 0
+
+
+def _check_ages(max_age: int, ahead: int, window: int, per_step: int, *, is_given: bool) -> None:
+    """Check that no row can be too old when a function trains, and that all groups of a window have slots.
+
+    Args:
+        max_age: as in `plan_of`; so are ahead and window.
+        per_step: groups of a step.
+        is_given: whether the user has chosen `ahead`.
+    """
+    bound, slots = _age_bound(ahead, window, per_step), (ahead + 1) * per_step
+    said = f"ahead={ahead}, window={window} of groups, {per_step} groups per step"
+    # What admits this window: with the least `ahead` by which all of its groups have slots.
+    enough = max(ceil(window / per_step) - 1, ahead)
+    wider = f"max_age={max(_age_bound(enough, window, per_step), max_age)}" + f", ahead={enough}" * is_given
+    if bound > max_age:
+        narrower = f"ahead={max_age}, window=1"
+        if ahead <= max_age:
+            narrower = f"window={min((max_age - ahead) * per_step + 1, slots)}"
         raise ConfigError(
-            f"window is {window} groups, and {partition.slots} have slots; raise ahead or lower window"
+            f"rows could be {bound} steps old and max_age is {max_age}: {said}; write {wider}, or {narrower}"
+        )
+    if window > slots:
+        raise ConfigError(
+            f"window is {window} groups, and {slots} have slots: {said}; write {wider}, or window={slots}"
         )
 
 

@@ -47,7 +47,7 @@ class Declaration:
         hooks: list[Hook] = []
         for one in self.calls:
             if one.model_name is not None:
-                roles[one.model_name] = None
+                roles.update(dict.fromkeys(one.model_name.replicas or (one.model_name,)))
             for hook in (*one.pre_hooks, *one.post_hooks):
                 roles.update(dict.fromkeys(hook.roles))
                 hooks.append(hook)
@@ -57,7 +57,8 @@ class Declaration:
                 roles[role.follows] = None
         object.__setattr__(self, "roles", tuple(roles))
         object.__setattr__(self, "hooks", tuple(hooks))
-        names = [role.name for role in roles]
+        _check_pools(self)
+        names = [role.name for role in roles] + list({role.pool: None for role in roles if role.pool})
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(f"several roles are named {', '.join(twice)}; give `place(..., name=)`")
@@ -159,6 +160,20 @@ def _hook(hook: Hook) -> str:
         case Offload() | Publish() | Evaluate():
             pass
     return text
+
+
+def _check_pools(declaration: Declaration) -> None:
+    for role in declaration.roles:
+        if role.replicas:
+            raise ConfigError(
+                f"pool {role.name!r} is named by a hook or a dataset, which need a role on fixed workers; only `publish` "
+                "takes a pool"
+            )
+        if role.pool and declaration.store_bytes is not None:
+            raise ConfigError(
+                f"store_bytes={declaration.store_bytes} is planned for fixed workers, and {role.pool!r} is a pool; leave out "
+                "one of both"
+            )
 
 
 def _check_publishing(declaration: Declaration) -> None:

@@ -173,14 +173,14 @@ def offload(role: Placement, *, every: int = 1) -> Offload:
 
 
 def publish(*to: Placement) -> Publish:
-    """Return a hook that copies the weights of the function's role to roles that follow it.
+    """Return a hook that copies the weights of the function's role to roles that follow it, and to all replicas of pools.
 
     Raises:
         ConfigError: no role is given.
     """
     if not to:
         raise ConfigError("publish has no role to publish to")
-    return Publish(to)
+    return Publish(tuple(one for role in to for one in role.replicas or (role,)))
 
 
 def evaluate(role: Placement | None = None, *, every: int = 1) -> Evaluate:

@@ -22,6 +22,7 @@ class FunctionPlan:
         is_strict: whether groups are taken oldest first, within the window, and their age counts.
         drops_rest: whether the rest at the end of the source is dropped.
         partition: rows of which partition it works on.
+        is_pool: whether each call runs on one of the workers, which are equal.
     """
 
     name: str
@@ -34,6 +35,7 @@ class FunctionPlan:
     is_strict: bool = False
     drops_rest: bool = False
     partition: str = "train"
+    is_pool: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from .roles import Placement
 
-__all__ = ["heads_of", "peers_along", "rank_of", "ranks_of"]
+__all__ = ["heads_of", "peers_along", "rank_of", "ranks_of", "role_at"]
+
+
+def role_at(role: Placement, worker: int) -> Placement:
+    """Return the role of which a worker has the object: of a pool the replica there, and any other role itself."""
+    return next((one for one in role.replicas if one.on == (worker,)), role)
 
 
 def ranks_of(role: Placement) -> tuple[tuple[int, ...], ...]:
@@ -16,7 +21,12 @@ def ranks_of(role: Placement) -> tuple[tuple[int, ...], ...]:
 
 
 def heads_of(role: Placement) -> tuple[int, ...]:
-    """Return of each dp rank the worker that reports: of the last pp rank, and rank 0 of cp, tp and ep."""
+    """Return of each dp rank the worker that reports: of the last pp rank, and rank 0 of cp, tp and ep.
+
+    Of a pool each worker does.
+    """
+    if role.replicas:
+        return role.on
     heads = {}
     for number, worker in enumerate(role.on):
         at = role.layout.coordinates(number)

@@ -198,6 +198,8 @@ class Placement:
         on: the workers' numbers.
         follows: the role of which it has the weights; None if it has its own.
         frozen: whether its weights never change.
+        replicas: of a pool its replicas, one for each worker; to hooks and workers they are roles of their own.
+        pool: of a replica the name of its pool.
     """
 
     role: type[Role]
@@ -206,6 +208,8 @@ class Placement:
     on: tuple[int, ...]
     follows: Placement | None = None
     frozen: bool = False
+    replicas: tuple[Placement, ...] = ()
+    pool: str = ""
 
     def __getattr__(self, method: str) -> RoleFunction:
         if method.startswith("_") or not callable(getattr(self.role, method, None)):
@@ -213,7 +217,7 @@ class Placement:
         return RoleFunction(self, method)
 
     def __repr__(self) -> str:
-        return f"<role {self.name!r}: {self.layout} on {list(self.on)}>"
+        return f"<role {self.name!r}: {'pool' if self.replicas else self.layout} on {list(self.on)}>"
 
 
 @dataclass(frozen=True)
@@ -234,14 +238,15 @@ class RoleFunction:
         return f"{self.placement.name}.{self.method}"
 
 
-_OWN = ("role", "name", "layout", "on", "follows", "frozen")
+_OWN = ("role", "name", "layout", "on", "follows", "frozen", "replicas", "pool")
 
 
 def place(
     role: type[Role],
     layout: str = "dp1",
     *,
-    on: Iterable[int] = (0,),
+    on: Iterable[int] | None = None,
+    pool: Iterable[int] | None = None,
     follows: Placement | None = None,
     frozen: bool = False,
     name: str | None = None,
@@ -251,7 +256,9 @@ def place(
     Args:
         role: a class derived from `Role`.
         layout: sizes of the dimensions of its mesh, such as "dp2 tp2".
-        on: numbers of its workers, as many as the layout has. Roles on one worker take turns there.
+        on: numbers of its workers, as many as the layout has; default: 0. Roles on one worker take turns there.
+        pool: numbers of workers with a whole, equal object each, in place of `layout` and `on`. A call goes to one of them
+            that is free; the flow goes on while one is left. See docs/dataflow_failures.md, "Pools".
         follows: the role that it gets its weights from, by the hook `publish`.
         frozen: its weights never change; it can then neither train nor follow.
         name: of the role; default: the name of the class in small letters.
@@ -262,13 +269,18 @@ def place(
     if not (isinstance(role, type) and issubclass(role, Role)):
         raise ConfigError(f"{role!r} is placed, which is no class derived from dataflow.Role")
     parsed = Layout.parse(layout)
-    workers = tuple(on)
+    workers = tuple(pool if pool is not None else (0,) if on is None else on)
     name = role.__name__.lower() if name is None else name
     if not name.isidentifier():
         raise ConfigError(f"role name {name!r} is no identifier")
     if len(set(workers)) != len(workers) or any(worker < 0 for worker in workers):
         raise ConfigError(f"role {name!r} is on workers {list(workers)}; need different numbers from 0")
-    if len(workers) != parsed.n_workers:
+    if pool is not None and (on is not None or parsed.n_workers > 1 or not workers):
+        raise ConfigError(
+            f"role {name!r} has pool={list(workers)}, layout {layout!r} and on={None if on is None else list(on)}; a pool "
+            "has at least one worker, and neither `on` nor a layout of several: each replica is on one"
+        )
+    if pool is None and len(workers) != parsed.n_workers:
         raise ConfigError(
             f"role {name!r}: layout {layout!r} needs {parsed.n_workers} workers, `on` has {len(workers)}"
         )
@@ -278,9 +290,22 @@ def place(
         raise ConfigError(
             f"role {name!r} follows {follows.name!r}, which follows another role itself; follow that one"
         )
+    if follows is not None and follows.replicas:
+        raise ConfigError(
+            f"role {name!r} follows {follows.name!r}, which is a pool; follow a role on fixed workers"
+        )
+    if pool is not None and not frozen and follows is None:
+        raise ConfigError(
+            f"role {name!r} is a pool with weights of its own, and its replicas would not stay equal; give it `follows` or "
+            "frozen=True"
+        )
     hidden = [method for method in _OWN if callable(getattr(role, method, None))]
     if hidden:
         raise ConfigError(
             f"role {name!r} has methods {', '.join(hidden)}, which are attributes of its placement"
         )
-    return Placement(role, name, parsed, workers, follows, frozen)
+    replicas = tuple(
+        Placement(role, f"{name}_{worker}", parsed, (worker,), follows, frozen, pool=name)
+        for worker in (workers if pool is not None else ())
+    )
+    return Placement(role, name, parsed, workers, follows, frozen, replicas)

@@ -18,7 +18,8 @@ def kept_roles(declaration: Declaration) -> list[Placement]:
     """Return the roles of which a save has the weights, in the order of the declaration.
 
     Those are all but roles that are frozen, and roles that follow another one and have its weights at the end of each
-    step for sure. User hooks may change any role that they get, so such roles count as ones with weights of their own.
+    step for sure. User hooks may change any role that they get, so such roles count as ones with weights of their own;
+    replicas of a pool do not, which are equal.
     """
     touched: set[Placement] = set()
     for one in declaration.calls:
@@ -31,7 +32,7 @@ def kept_roles(declaration: Declaration) -> list[Placement]:
     return [
         role
         for role in declaration.roles
-        if role in touched or not (role.frozen or _is_copy(declaration, role, touched))
+        if not role.pool and (role in touched or not (role.frozen or _is_copy(declaration, role, touched)))
     ]
 
 
@@ -62,7 +63,13 @@ def load_hooks(declaration: Declaration, folder: Path) -> list[tuple[frozenset[i
     weights = [
         (frozenset(role.on), Load((role,), folder=folder / "weights")) for role in kept_roles(declaration)
     ]
-    return [*weights, *((frozenset((one,)), LoadState(*at)) for one, at in _by_worker(declaration, folder))]
+    # A replica of a pool may have been away when the others saved: it begins as after `setup`.
+    states = [
+        (frozenset((one,)), LoadState(*at))
+        for one, at in _by_worker(declaration, folder)
+        if at[2].exists() or not all(role.pool for role in at[0])
+    ]
+    return [*weights, *states]
 
 
 def _by_worker(

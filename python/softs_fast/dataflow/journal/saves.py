@@ -152,12 +152,11 @@ class CommonSaves:
         """
         if self._folder is None:
             return
-        order = self._runner.master.order
         # When one has ended the next one may be due; it begins here, so that a step that is the last one is saved, too.
         for _ in range(2):
             if self._begun is not None:
                 self._end(self._folder, self._begun, n_yielded)
-            if self._begun is None and self._complete >= self._next and not order.away:
+            if self._begun is None and self._complete >= self._next and not self._runner.master.awaited:
                 self._begin(self._folder)
 
     def note_yielded(self, step: int) -> bool:

@@ -12,9 +12,9 @@ __all__ = ["in_order"]
 def in_order(epoch: Sequence[Call], busy_s: Iterable[tuple[int, float]] = ()) -> list[tuple[Call, Step]]:
     """Return the steps of all calls of an epoch in the order of their tickets.
 
-    Moves and pre-hooks of all calls come before all mains; each call keeps the order of its own steps. Among those that
-    may be next, the one comes first that can begin first; then mains before post-hooks, steps of fewer workers, and
-    older calls.
+    Moves of all calls come first; each call keeps the order of its own steps, and hooks of two calls nest (see
+    `Call.enclosed`). Among those that may be next, the one comes first that can begin first; then pre-hooks before mains,
+    mains before post-hooks, steps of fewer workers, and older calls.
 
     Args:
         epoch: calls that begin together.
@@ -23,8 +23,8 @@ def in_order(epoch: Sequence[Call], busy_s: Iterable[tuple[int, float]] = ()) ->
     Source: list scheduling, Graham, SIAM J. Appl. Math. 1969; the order among ties is own, see docs/dataflow_design.md.
     """
     free_s = dict(busy_s)
-    early = [[step for step in call.steps if step.kind <= Kind.PRE] for call in epoch]
-    late = [[step for step in call.steps if step.kind > Kind.PRE] for call in epoch]
+    early = [[step for step in call.steps if step.kind is Kind.MOVE] for call in epoch]
+    late = [[step for step in call.steps if step.kind is not Kind.MOVE] for call in epoch]
     return _schedule(epoch, early, free_s) + _schedule(epoch, late, free_s)
 
 
@@ -32,11 +32,21 @@ def _schedule(
     epoch: Sequence[Call], steps: list[list[Step]], free_s: dict[int, float]
 ) -> list[tuple[Call, Step]]:
     order: list[tuple[Call, Step]] = []
+    enclosed = [call.enclosed for call in epoch]
+    workers = [call.workers for call in epoch]
+    has_enclosed = any(enclosed)
     place = [0] * len(epoch)
     ready_s = [0.0] * len(epoch)  # when the step before it in its own call ends
     left = {number for number, own in enumerate(steps) if own}
     while left:
-        best = min(left, key=lambda i: _rank(epoch[i], steps[i][place[i]], ready_s[i], free_s))
+        inside = [i for i in left if place[i]] if has_enclosed else []
+        # Calls that are inside never keep each other from going on: one that would has not begun.
+        may_be = (
+            i
+            for i in left
+            if place[i] or not any(enclosed[i] & workers[j] or enclosed[j] & workers[i] for j in inside)
+        )
+        best = min(may_be, key=lambda i: _rank(epoch[i], steps[i][place[i]], ready_s[i], free_s))
         step = steps[best][place[best]]
         end_s = _begin_s(step, ready_s[best], free_s) + step.expected_s
         free_s.update(dict.fromkeys(step.workers, end_s))

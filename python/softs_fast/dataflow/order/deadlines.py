@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from .sequencer import Ticket
+from .steps import named
 
 __all__ = ["Deadlines", "Late", "Seen", "culprits"]
 
@@ -130,8 +131,8 @@ def culprits(late: Late, seen: Mapping[int, Seen], now_s: float) -> dict[int, st
 def _reason(late: Late, seen: Seen, others: list[int], now_s: float) -> str:
     ticket = late.ticket
     text = (
-        f"ticket {ticket.number}, {ticket.step.kind.name.lower()} of {ticket.call.name} (call {ticket.call.number}), is with "
-        f"it since {now_s - late.since_s:.1f} s, and its deadline is {late.deadline_s:g} s; {_state(ticket.number, seen)}"
+        f"{named(ticket.number, ticket.step, ticket.call)}, is with it since {now_s - late.since_s:.1f} s, and its deadline is "
+        f"{late.deadline_s:g} s; {_state(ticket.number, seen)}"
     )
     if others:
         text += f"; not to blame there: {', '.join(f'worker {worker}' for worker in others)}"

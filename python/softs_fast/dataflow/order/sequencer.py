@@ -283,6 +283,17 @@ class Sequencer:
         epoch: list[Call] = []
         # A call that waits for a turn keeps its workers from younger ones, so it never starves.
         kept: set[int] = set()
+        # Nor may one come between hooks of a call that nest, of which the last ones get their tickets later.
+        due: set[int] = set()
+        begun: set[int] = set()
+
+        def note(progress: _Progress) -> None:
+            if progress.later:
+                kept.update(progress.call.enclosed)
+                due.update(*(step.workers for step in progress.later))
+
+        for progress in self._running.values():
+            note(progress)
         # One that waits for bytes does not: what frees them may be younger. See `StoreRoom`.
         waiting: list[Call] = []
         restored = self.alive
@@ -292,13 +303,22 @@ class Sequencer:
         def fits(call: Call) -> Fit:
             if not call.mains <= (self._alive if call.restores else restored):
                 return Fit.NONE_ALIKE  # it waits for a worker that joins again
-            if call.workers & kept or any(self._mains[worker] >= self._depth for worker in call.mains):
+            # In an epoch others may get places behind it, and before its last hooks.
+            is_apart = call.enclosed & begun and self._has_late_hooks and _parted(call)[1]
+            if (
+                call.workers & kept
+                or call.enclosed & due
+                or is_apart
+                or any(self._mains[worker] >= self._depth for worker in call.mains)
+            ):
                 kept.update(call.workers)
                 return Fit.NONE_ALIKE
             if self._room is not None and not self._room.fits(call.number):
                 waiting.append(call)
                 return Fit.NO
             epoch.append(self._begin(call))
+            note(self._running[call.number])
+            begun.update(call.workers)
             return Fit.YES
 
         self._ready.visit(fits)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ["Abort", "Answer", "Call", "Kind", "Order", "Output", "Step"]
+__all__ = ["Abort", "Answer", "Call", "Kind", "Order", "Output", "Step", "named"]
 
 
 class Kind(IntEnum):
-    """What a step is. Moves and pre-hooks of an epoch come before its mains."""
+    """What a step is. Moves of an epoch come before all else."""
 
     MOVE = 0
     PRE = 1
@@ -63,6 +63,16 @@ class Call:
         """Participants of the main step."""
         return frozenset().union(*(step.workers for step in self.steps if step.kind is Kind.MAIN))
 
+    @property
+    def enclosed(self) -> frozenset[int]:
+        """Workers on which no other call may run between its first pre-hook and its last step; none without pre-hooks.
+
+        What a pre-hook has changed there, a post-hook may change back.
+        """
+        if all(step.kind is not Kind.PRE for step in self.steps):
+            return frozenset()
+        return frozenset().union(*(step.workers for step in self.steps if step.kind in (Kind.PRE, Kind.MAIN)))
+
 
 @dataclass(frozen=True)
 class Order:
@@ -113,3 +123,8 @@ class Answer:
 
 #: What the master has to say: messages to workers, and answers.
 Output = tuple[int, Order] | tuple[int, Abort] | Answer
+
+
+def named(ticket: int, step: Step, call: Call) -> str:
+    """Return a step in words: its ticket, its phase, and its call."""
+    return f"ticket {ticket}, {step.kind.name.lower()} of {call.name} (call {call.number})"

@@ -234,10 +234,12 @@ class Declared:
     Attributes:
         lines: of its declaration.
         meeting_port: of the master's TCPStore, by which workers make process groups; 0 if there are none.
+        host: at which the master listens, as its user has said.
     """
 
     lines: tuple[str, ...]
     meeting_port: int = 0
+    host: str = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -338,7 +340,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
     Ready: (8, (_NAME,)),
     RunMove: (12, (_ID, _ID, _ID, _IDS, listing(_NAME, 1 << 12), places, boolean, boolean)),
     # Numbers from 20 on: between hosts.
-    Declared: (20, (listing(text(1 << 14), 1 << 16), integer(0, (1 << 16) - 1))),
+    Declared: (20, (listing(text(1 << 14), 1 << 16), integer(0, (1 << 16) - 1), text(256))),
     Refused: (21, (_TEXT,)),
     Fetched: (22, (_ID, _ID, _IDS, listing(_NAME, 1 << 12), places)),
     **ELEMENT_LAYOUTS,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ...coordination.addresses import own_address, parse_address
+from ...coordination.addresses import Address, own_address, parse_address
 from ...errors import ConfigError, FlowError, PeerLost
 from ..control import read_token
 from ..declare.declaration import Declaration
@@ -85,32 +85,31 @@ def run_worker(
     link = WatchedLink(connection, _GRACE_S, is_stuck)
     try:
         own = own_address(there)
-        # On the host of the master others know this process by the master's name, whatever interface it uses itself.
-        links = HostLinks(
-            token,
-            listen=f"tcp://{'[::]' if ':' in own else '0.0.0.0'}:0",
-            reachable="*" if there.is_loopback else own,
-            master=there.host,
-            stall_s=stall_s,
-        )
-        with (
-            answers_stack(link),
-            DataManager(worker, max_bytes=declaration.store_bytes, links=links) as store,
-            contextlib.ExitStack() as stack,
-        ):
+        with answers_stack(link), contextlib.ExitStack() as stack:
             try:
                 if worker not in declaration.workers:
                     numbers = ", ".join(map(str, declaration.workers))
                     raise ConfigError(f"worker {worker} has no role in this flow; there are {numbers}")
                 declared = _declared(link)
                 check_same(worker, declared.lines, declaration.lines())
+                links = HostLinks(
+                    token,
+                    listen=f"tcp://{_serves_at(there, own, declared.host)}:0",
+                    # On the host of the master others know this process by the master's name.
+                    reachable="*" if there.is_loopback else own,
+                    master=there.host,
+                    stall_s=stall_s,
+                )
+                store = stack.enter_context(
+                    DataManager(worker, max_bytes=declaration.store_bytes, links=links)
+                )
                 groups = None
                 if declared.meeting_port:
                     meeting = (there.numeric[0], declared.meeting_port)
                     groups = stack.enter_context(Groups(declaration, worker, meeting, interface_of(own)))
                 loop = WorkerLoop(worker, declaration, link, store, groups)
                 loop.setup()
-            except Exception as error:
+            except BaseException as error:
                 link.check()
                 try:
                     link.send(Refused(Failure.of(error).text))
@@ -125,6 +124,19 @@ def run_worker(
                 raise lost()
     finally:
         link.close()
+
+
+def _serves_at(there: Address, own: str, host: str) -> str:
+    """Return where a worker serves its rows: no more can reach it than have to.
+
+    Args:
+        there: where this worker has reached its master.
+        own: its own address on the way there.
+        host: at which the master listens. A worker that has come by loopback is beside it, so others come there, too.
+    """
+    if there.is_loopback:
+        return host
+    return f"[{own}]" if ":" in own else own
 
 
 def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> ControlWorker:

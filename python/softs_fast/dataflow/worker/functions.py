@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import FlowError
+from ...user_code import reason_of_error, text_of_error, trace_of_error
 from ..batch import Rows
 from ..declare.calls import MFCDef
+from ..declare.ranks import role_at
 from ..devices import device_work, wait_for_devices
 from ..objects import Objects, numbers_of
 from ..rows.records import Tag
@@ -18,9 +19,6 @@ from ..values import Value, cut, digest_of, n_not_finite
 from .work import Slice
 
 __all__ = ["Batch", "Failure", "Outcome", "call_function"]
-
-#: Of a traceback that is longer, the end is kept: characters.
-_MOST_TRACE = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -65,12 +63,8 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Return what is said of an exception."""
-        trace = "".join(traceback.format_exception(error)).rstrip()
-        if len(trace) > _MOST_TRACE:
-            trace = f"... {trace[-_MOST_TRACE:]}"
-        first = f"{type(error).__name__}: {error}"[:_MOST_TRACE]
-        return cls(str(error)[:_MOST_TRACE] or type(error).__name__, f"{first}\n{trace}", error)
+        """Return what is said of an exception; at most 100,000 characters."""
+        return cls(reason_of_error(error), f"{text_of_error(error)}\n{trace_of_error(error)}", error)
 
 
 @dataclass
@@ -108,7 +102,9 @@ class Outcome:
     not_finite: dict[str, int] = field(default_factory=dict)
 
 
-def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, digests: bool) -> Outcome:
+def call_function(
+    call: MFCDef, objects: Objects, batch: Batch, *, worker: int, group: int, digests: bool
+) -> Outcome:
     """Call a function on rows; returns what it did: nothing if another worker of the role reports it.
 
     What it has submitted to devices is done then, in whatever stream: its outputs can be read, its weights be shown.
@@ -139,7 +135,7 @@ def call_function(call: MFCDef, objects: Objects, batch: Batch, *, group: int, d
         outcome.not_finite = {key: n for key, n in counts.items() if n}
     function: Any = call.interface_impl
     if call.model_name is not None:
-        function = getattr(objects[call.model_name], str(call.interface_impl))
+        function = getattr(objects[role_at(call.model_name, worker)], str(call.interface_impl))
     with device_work():
         result = function(rows)
     if not reports:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgpack
 
 from ...errors import FlowError, PeerLost, WireError
+from ...user_code import is_ctrl_c, text_of_error
 from ..datasets.loader import Loader
 from ..declare.declaration import Declaration
 from ..moves import DataManager, Place
@@ -92,8 +93,10 @@ class WorkerLoop:
         for role in self._objects.roles:
             try:
                 config = msgpack.packb({"value": self._objects[role].model_config()})
-            except Exception as error:
-                config = msgpack.packb({"error": f"{type(error).__name__}: {error}"[:1000]})
+            except BaseException as error:
+                if is_ctrl_c(error):
+                    raise
+                config = msgpack.packb({"error": text_of_error(error)[:1000]})
             self.link.publish(f"model_config {role.name}", config)
         self._publish_inside(None)
 

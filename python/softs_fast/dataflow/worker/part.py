@@ -10,8 +10,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from ...errors import FlowError, PeerLost, SegmentError
+from ...user_code import is_ctrl_c
 from ..declare.declaration import Declaration
 from ..declare.hooks import LoadRows, ParamRealloc, transfers
+from ..declare.ranks import role_at
 from ..declare.roles import Placement
 from ..devices import device_work
 from ..ids import state_id
@@ -106,7 +108,9 @@ class Part:
             else:
                 with device_work():
                     outcome.numbers = self._hook(work, ticket, await_state, show_to)
-        except Exception as error:
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
             unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
             outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
         outcome.began_s, outcome.read_s = began, read_s
@@ -139,7 +143,10 @@ class Part:
         except Exception as caught:
             error = caught  # the others wait for what this worker says, whatever it is
         read_s = time.monotonic() - began
-        is_well = self._objects.agree(self._functions[work.function].model_name, error is None)
+        role = self._functions[work.function].model_name
+        if role is not None:
+            role = role_at(role, self._store.worker)
+        is_well = self._objects.agree(role, error is None)
         if isinstance(error, Unreadable):
             return {}, read_s, Failure.of(error)
         if error is not None:
@@ -165,7 +172,14 @@ class Part:
         batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age, work.part)
         declared = self._declaration
         call = self._functions[work.function]
-        return call_function(call, self._objects, batch, group=declared.group, digests=declared.digests)
+        return call_function(
+            call,
+            self._objects,
+            batch,
+            worker=self._store.worker,
+            group=declared.group,
+            digests=declared.digests,
+        )
 
     def _put(self, outcome: Outcome) -> dict[str, list[Place]]:
         """Keep the columns that a function has made, all of them or none; returns their places."""
