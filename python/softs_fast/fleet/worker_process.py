@@ -18,6 +18,7 @@ from .. import _core
 from ..errors import ConfigError
 from .folder import remove_dead_folders
 from .standard_streams import print_to
+from .threads import follow
 
 __all__ = ["END", "ENDED", "FAILED", "SERVES", "serve"]
 
@@ -55,6 +56,7 @@ def serve(
     # Ctrl-C in a terminal is sent to this process too; the fleet ends it in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(environment)
+    follow()
     print_to(output.fileno())
     output.close()
     _core.end_after(*fleet, _GRACE_S)

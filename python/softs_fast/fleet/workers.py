@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from .restarts import RestartPolicy
 from .supervisor import Supervisor
+from .threads import OwnThreads, share
 
 __all__ = ["Workers"]
 
@@ -19,6 +21,9 @@ _QUIET_S = 2.0
 
 class Workers:
     """Worker processes, for the time of a ``with`` block; `Fleet` has a broker besides.
+
+    Each computes with its share of the cores: all of them by the number of workers and this process. OMP_NUM_THREADS, of
+    this process or in `environment`, sets another number.
 
     Args:
         make_worker: called in each process; returns a `Worker` or a `Supplier` that is not started, or what has their
@@ -43,6 +48,8 @@ class Workers:
         self._further = environment_of
         self._gpus = None if gpus is None else list(gpus)
         self._start_timeout_s = start_timeout_s
+        self._n_processes = 1
+        self._own_threads = OwnThreads()
         self._supervisor = Supervisor(make_worker, self._environment_of, policy or RestartPolicy())
 
     def scale(self, count: int) -> None:
@@ -51,6 +58,8 @@ class Workers:
         Raises:
             FleetError: a worker failed before it served, or they took too long.
         """
+        self._n_processes = count + 1
+        self._own_threads.take_share(count + 1)
         began = shown = time.monotonic()
 
         def progress(n_serving: int) -> None:
@@ -100,6 +109,7 @@ class Workers:
     def close(self) -> None:
         """End the processes, and wait for their end; at most about 3 s. Idempotent."""
         self._supervisor.close()
+        self._own_threads.give_back()
 
     def __enter__(self) -> Workers:
         return self
@@ -111,4 +121,5 @@ class Workers:
         gpus = self._gpus
         gpu = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": str(gpus[number % len(gpus)])}
         further = {} if self._further is None else self._further(number)
-        return self._environment | gpu | dict(further)
+        own = self._environment | gpu | dict(further)
+        return share(self._n_processes, os.environ | own) | own
