@@ -22,6 +22,8 @@ from hypothesis import HealthCheck, settings
 from process import Process, Zygote
 from segments import owner_of
 
+from softs_fast.fleet import fork_server
+
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.register_profile(
     "thorough", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -58,8 +60,8 @@ _started: set[int] = set()
 # How long a watchdog waits for what must happen; it is never what a test measures.
 WATCHDOG_S = 30.0
 
-# Modules in the command lines of the processes that multiprocessing keeps for the life of a process.
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Modules in the command lines of the processes that multiprocessing and fleets keep for the life of a process.
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "softs_fast.fleet.forking")
 # Parts of the names of the files in which multiprocessing keeps the memory that processes share.
 HEAP_FILES = ("/pym-", "/pymp-")
 
@@ -200,7 +202,7 @@ def _children_of(pid: int) -> Iterator[int]:
 
 
 def _is_helper(pid: int) -> bool:
-    """Return whether a process is the resource tracker or the fork server of multiprocessing."""
+    """Return whether a process is the resource tracker of multiprocessing, or a fork server."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:  # it has ended
@@ -209,9 +211,10 @@ def _is_helper(pid: int) -> bool:
 
 
 def _descriptors() -> set[str]:
-    """Open descriptors; multiprocessing keeps the memory of its heap and the pipes to its helpers open."""
+    """Open descriptors; multiprocessing keeps the memory of its heap and the pipes to its helpers open, a fleet its server's."""
     helpers = filter(_is_helper, _children_of(os.getpid()))
-    zygotes = set(Zygote.descriptors())
+    server = fork_server.last_server()
+    zygotes = {*Zygote.descriptors(), *([] if server is None else [server.link.fileno()])}
     read_by_helpers = {
         target for pid in helpers for _, target, mode in _open_files(pid) if mode & stat.S_IRUSR
     }

@@ -18,7 +18,7 @@ from ..errors import ConfigError, FleetError
 from ..market import Broker, BrokerStats, EndpointConfig, ShmMedium, Supplier
 from ..market.endpoints import EndpointName, variable_of
 from .folder import new_folder
-from .importable import check_importable
+from .importable import check_importable, check_runs
 from .restarts import RestartPolicy
 from .standard_streams import keep_standard_numbers
 from .workers import Workers
@@ -117,6 +117,7 @@ class Fleet:
         if self._parts is not None:
             self._started()
             return
+        check_runs()
         self._parts = _Parts.start(self._make_workers)
         # Also if the block is never left, or there is none: before multiprocessing waits for the workers. Not in a fork.
         self._end = multiprocessing.util.Finalize(self, self._parts.close, exitpriority=10)

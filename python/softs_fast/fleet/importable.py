@@ -1,15 +1,29 @@
-"""Whether another process can import what a fleet calls there."""
+"""Whether another process can import what a fleet calls there, and whether this one is such a process."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import sys
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, FleetError
 
-__all__ = ["check_importable"]
+__all__ = ["check_importable", "check_runs"]
+
+
+def check_runs() -> None:
+    """Check that this process runs its program, and does not import it to become a worker.
+
+    Raises:
+        FleetError: it does.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise FleetError(
+            "a worker imports this program, which starts workers of its own then; put their start under "
+            'if __name__ == "__main__":'
+        )
 
 
 def check_importable(make_worker: Any) -> None:

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from .. import _core
-from .passed import Passed
+from .fork_server import ForkServer, WorkerProcess
 from .restarts import Restarts
 from .worker_process import END, ENDED, FAILED, SERVES, serve
 
@@ -23,11 +23,6 @@ State = Literal["starting", "serving", "pausing", "ended", "given up"]
 #: Lines of output that an error shows where there is no traceback.
 _N_LAST_LINES = 20
 _READ_BYTES = 1 << 16
-#: Why a process may end before it could say why.
-_SILENT = (
-    ", before it called make_worker; its own message is above. A script that is imported by its workers must start "
-    'the fleet under if __name__ == "__main__":'
-)
 
 
 class Member:
@@ -60,7 +55,7 @@ class Member:
         #: When it was started, when it began to serve, when it is to start again, or when it is to be killed:
         #: `time.monotonic()`.
         self.since = 0.0
-        self._make_worker, self._environment = make_worker, dict(environment)
+        self._make_worker, self.environment = make_worker, dict(environment)
         self._last_lines: deque[str] = deque(maxlen=_N_LAST_LINES)
         self._unfinished = b""
         #: As `multiprocessing.Process`; None while it does not run.
@@ -68,20 +63,26 @@ class Member:
         self.pipe: Connection | None = None
         self.output: Connection | None = None
 
-    def start(self, now: float) -> None:
-        """Start the process. Raises what `multiprocessing` raises, for example OSError where there is no memory."""
-        context = multiprocessing.get_context("spawn")
-        self.pipe, pipe = context.Pipe()
-        self.output, output = context.Pipe(duplex=False)
+    def start(self, now: float, server: ForkServer) -> None:
+        """Start the process. Raises what `multiprocessing` raises, for example OSError where there is no memory.
+
+        Args:
+            now: `time.monotonic()`.
+            server: Starts it.
+        """
+        self.pipe, pipe = multiprocessing.Pipe()
+        self.output, output = multiprocessing.Pipe(duplex=False)
         self._last_lines.clear()
         self.state, self.error, self.since = "starting", "", now
         self._says_ended = False
         try:
-            with Passed(self._make_worker) as passed:
-                arguments = (passed, self._environment, _core.this_process(), pipe, output)
-                # Not a daemon: a teacher may have processes of its own, such as those of a DataLoader.
-                process = context.Process(target=serve, args=arguments, name=f"softs-{self.name}")
-                process.start()
+            arguments = (self._make_worker, self.environment, _core.this_process(), pipe, output)
+            environment = os.environ | self.environment
+            # Not a daemon: a teacher may have processes of its own, such as those of a DataLoader.
+            process = WorkerProcess(
+                server, environment, output.fileno(), serve, arguments, f"softs-{self.name}"
+            )
+            process.start()
         finally:
             pipe.close()
             output.close()
@@ -151,8 +152,7 @@ class Member:
             return True
         if not self.error:
             why = _said_of(status)
-            where = "" if self._last_lines or self.state == "serving" else _SILENT
-            self.error = "\n".join([f"its process ended: {why}{where}", *self._last_lines])
+            self.error = "\n".join([f"its process ended: {why}", *self._last_lines])
         self.last_error = self.error
         return False
 

@@ -12,6 +12,7 @@ from multiprocessing import connection
 from typing import Any
 
 from ..errors import FleetError
+from .fork_server import ForkServer, server_for
 from .member import Member
 from .restarts import RestartPolicy, Restarts
 from .standard_streams import keep_standard_numbers
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: A worker that was told to end is killed after this time, seconds. Its own limit is shorter.
 _END_S = 3.0
+#: How often a worker that is to start looks for the process that starts it, seconds.
+_LOOK_S = 0.02
 
 
 class Supervisor:
@@ -46,6 +49,8 @@ class Supervisor:
         self._changed = threading.Condition()
         self._wanted = 0
         self._is_closing = False
+        #: Starts the processes; None before the first one.
+        self._server: ForkServer | None = None
         #: By number; those beyond the wanted ones are ending.
         self._members: dict[int, Member] = {}
         self._wake_read, self._wake_write = os.pipe()
@@ -238,8 +243,18 @@ class Supervisor:
 
     def _start(self, member: Member, now: float) -> None:
         try:
-            member.start(now)
+            server = self._server_for(member)
+            if server is None:
+                member.state, member.since = "pausing", now + _LOOK_S
+                return
+            member.start(now, server)
         except Exception as error:
             # No memory, no descriptor, or a function that cannot be sent to another process.
             member.state, member.error = "given up", f"its process cannot start: {error}"
             logger.exception("%s cannot start", member.name)
+
+    def _server_for(self, member: Member) -> ForkServer | None:
+        """Return the process that starts a member, or None while that begins: it imports torch."""
+        if self._server is None or (self._server.is_ready() and self._server.has_ended()):
+            self._server = server_for(member.environment)
+        return self._server if self._server.is_ready() or self._server.has_ended() else None

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["OwnThreads", "cores", "follow", "share"]
+__all__ = ["THREADS", "OwnThreads", "cores", "follow", "share"]
 
 logger = logging.getLogger(__name__)
 
 #: The variable that OpenMP, MKL and OpenBLAS read when they are loaded, and torch with them.
-_THREADS = "OMP_NUM_THREADS"
+THREADS = "OMP_NUM_THREADS"
 
 
 def share(n_processes: int, environment: Mapping[str, str]) -> dict[str, str]:
@@ -27,7 +27,7 @@ def share(n_processes: int, environment: Mapping[str, str]) -> dict[str, str]:
         n_processes: Number of processes that compute at the same time, the student included.
         environment: Variables that the processes get. OMP_NUM_THREADS among them is a choice, which stays.
     """
-    return {} if _THREADS in environment else {_THREADS: str(max(1, cores() // n_processes))}
+    return {} if THREADS in environment else {THREADS: str(max(1, cores() // n_processes))}
 
 
 def cores(group: Path = Path("/sys/fs/cgroup")) -> int:
@@ -62,7 +62,7 @@ class OwnThreads:
             n_processes: Number of processes that compute at the same time, this one included.
         """
         torch = sys.modules.get("torch")
-        if torch is None or _THREADS in os.environ:
+        if torch is None or THREADS in os.environ:
             return
         n_threads = torch.get_num_threads()
         if self._now is None and n_threads in _defaults():
@@ -100,6 +100,6 @@ def _defaults() -> tuple[int, ...]:
 def follow() -> None:
     """Have torch compute with OMP_NUM_THREADS threads, also where it was imported before that was set."""
     torch = sys.modules.get("torch")
-    first = os.environ.get(_THREADS, "").partition(",")[0]  # one number for each level of nested loops
+    first = os.environ.get(THREADS, "").partition(",")[0]  # one number for each level of nested loops
     if torch is not None and first.isdecimal() and int(first) > 0 and torch.get_num_threads() != int(first):
         torch.set_num_threads(int(first))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .importable import check_runs
 from .restarts import RestartPolicy
 from .supervisor import Supervisor
 from .threads import OwnThreads, share
@@ -44,6 +45,7 @@ class Workers:
         start_timeout_s: float = 120.0,
         environment_of: Callable[[int], Mapping[str, str]] | None = None,
     ) -> None:
+        check_runs()
         self._environment = dict(environment)
         self._further = environment_of
         self._gpus = None if gpus is None else list(gpus)
