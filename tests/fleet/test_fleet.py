@@ -92,23 +92,17 @@ def test_a_worker_that_is_killed_is_replaced(eventually: Callable[..., None]) ->
         eventually(lambda: fleet.states() == {"worker 0": "serving"}, "the fleet knows it")
 
 
-def test_a_worker_that_fails_again_and_again_is_given_up(eventually: Callable[..., None]) -> None:
-    def run() -> None:
-        with Fleet(factories.make_mortal, max_restarts=1) as fleet:
-            loader = loader_of(fleet, request_timeout=0.5)
-
-            def is_given_up() -> bool:
-                with pytest.raises(sf.SampleTimeout):
-                    next(iter(loader))
-                return fleet.states() == {"worker 0": "given up"}
-
-            eventually(is_given_up, "the worker is given up")
-            loader.soft_dataset.close()
-
-    with pytest.raises(
-        FleetError, match=r"(?s)worker 0 failed: its process ended: signal SIGKILL.*a call begins"
-    ):
-        run()
+def test_a_worker_that_fails_again_and_again_is_given_up_and_a_loader_without_a_timeout_says_why() -> None:
+    cause = r"(?s)fleet: 1 given up; worker 0 failed \d+\.\d s ago: .*in generate.*SystemExit: 3"
+    fleet = Fleet(factories.make_quitter, max_restarts=1)
+    fleet.start()
+    loader = loader_of(fleet)
+    with pytest.raises(sf.NoSupplier, match=cause):
+        next(iter(loader))
+    assert fleet.states() == {"worker 0": "given up"}
+    loader.soft_dataset.close()
+    with pytest.raises(FleetError, match=r"(?s)worker 0 failed: .*SystemExit: 3"):
+        fleet.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize(

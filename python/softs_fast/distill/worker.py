@@ -157,6 +157,7 @@ class Worker:
         Raises:
             KeyboardInterrupt: Ctrl-C; the worker has stopped by then.
             HelloError, ConfigError: as `start`.
+            SystemExit: as `wait`.
         """
         self.start()
         try:
@@ -165,7 +166,11 @@ class Worker:
             self.stop()
 
     def wait(self) -> None:
-        """Block until the worker has stopped; return at once if it is not running."""
+        """Block until the worker has stopped; return at once if it is not running.
+
+        Raises:
+            SystemExit: the generator called `sys.exit`; likewise any other exception that ended the worker. Raised once.
+        """
         self._supplier.wait()
 
     def stop(self) -> None:

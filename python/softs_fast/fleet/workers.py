@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..market.fleet_report import WorkerReport
 from .restarts import RestartPolicy
 from .supervisor import Supervisor
 
@@ -26,8 +27,9 @@ class Workers:
         environment: variables that are set in each process before.
         gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``.
         policy: when a worker that has failed is started again.
-        start_timeout_s: how long `scale` waits.
+        start_timeout_s: how long `scale` waits, and how long a worker that starts again may take.
         environment_of: further variables of worker i.
+        report: called in a thread of this object with all workers whenever the state of one has changed.
     """
 
     def __init__(
@@ -38,12 +40,15 @@ class Workers:
         policy: RestartPolicy | None = None,
         start_timeout_s: float = 120.0,
         environment_of: Callable[[int], Mapping[str, str]] | None = None,
+        report: Callable[[Sequence[WorkerReport]], None] = lambda workers: None,
     ) -> None:
         self._environment = dict(environment)
         self._further = environment_of
         self._gpus = None if gpus is None else list(gpus)
         self._start_timeout_s = start_timeout_s
-        self._supervisor = Supervisor(make_worker, self._environment_of, policy or RestartPolicy())
+        self._supervisor = Supervisor(
+            make_worker, self._environment_of, policy or RestartPolicy(), start_timeout_s, report
+        )
 
     def scale(self, count: int) -> None:
         """Have so many workers from now on, and wait until all serve.
@@ -66,7 +71,7 @@ class Workers:
         self._supervisor.scale(count, self._start_timeout_s, progress)
 
     def states(self) -> dict[str, str]:
-        """Return the state of each worker by its name: starting, serving, pausing, ended or given up."""
+        """Return the state of each worker by its name: starting, serving, ending, pausing, ended or given up."""
         return self._supervisor.states()
 
     def error(self) -> str | None:

@@ -20,6 +20,7 @@ from ..errors import (
     SoftsError,
     SuppliersBusy,
 )
+from .fleet_report import FleetReport, read_report
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums.segment import SegmentMedium
 
@@ -364,13 +365,16 @@ class Client:
             more = f" and {len(patterns) - 20} more" if len(patterns) > 20 else ""
             return NoSupplier(
                 f"{head}no supplier for it at {self.endpoint} ({n_connected} connected, serving {serving}{more})"
+                f"{self._cause_of_fleet()}"
             )
         failure = self._core.failure(product_id)
         if failure is not None:
             count, text = failure
             return GeneratorFailed(f"{head}{count} orders in a row failed; the last one: {text}")
         if diagnosis is None:
-            return SuppliersBusy(f"{head}{n_connected} suppliers connected, none has delivered")
+            return SuppliersBusy(
+                f"{head}{n_connected} suppliers connected, none has delivered{self._cause_of_fleet()}"
+            )
         n_busy, busiest_s, n_open = (diagnosis[key] for key in ("busy_suppliers", "busiest_s", "queued"))
         n_in_lane, n_open_in_lane = self._core.lane_state(product_id)
         if n_open_in_lane:
@@ -379,8 +383,17 @@ class Client:
         n_matching = diagnosis["matching_suppliers"]
         return SuppliersBusy(
             f"{head}{min(n_busy, n_matching)} of {n_matching} matching suppliers busy, "
-            f"the longest for {busiest_s:.1f} s; {n_open} orders wait"
+            f"the longest for {busiest_s:.1f} s; {n_open} orders wait{self._cause_of_fleet()}"
         )
+
+    @property
+    def fleet(self) -> FleetReport | None:
+        """What the fleet of the broker says of its workers; None if the broker is not that of a fleet on this host."""
+        return read_report(self.endpoint)
+
+    def _cause_of_fleet(self) -> str:
+        fleet = self.fleet
+        return "" if fleet is None else fleet.cause()
 
     def close(self) -> None:
         """Disconnect from the broker, close and remove the medium. Idempotent.

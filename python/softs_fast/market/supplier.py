@@ -129,6 +129,8 @@ class Supplier:
         self._writers: dict[str, Medium] = {}
         self._main_thread: threading.Thread | None = None
         self._is_stopped = False
+        #: What has ended the main thread, until `wait` raises it.
+        self._ended_by: BaseException | None = None
         self._name = f"{os.uname().nodename}:{os.getpid()}" if name is None else name
         self._core = _core.Supplier(
             endpoint,
@@ -209,13 +211,23 @@ class Supplier:
         self._relay_log()
 
     def wait(self) -> None:
-        """Block until the supplier has stopped; return at once if it is not running. Ctrl-C ends the wait."""
+        """Block until the supplier has stopped; return at once if it is not running. Ctrl-C ends the wait.
+
+        Raises:
+            SystemExit: the generator called `sys.exit`; likewise any other exception that ended the supplier. Raised once.
+        """
         if self._main_thread is not None:
             self._main_thread.join()
+        error, self._ended_by = self._ended_by, None
+        if error is not None:
+            raise error
 
     def _main_loop(self) -> None:
         try:
             self._core.serve(self._current_generator, self._fulfil, self._explain, self._max_wait_ms)
+        except BaseException as error:
+            self._ended_by = error
+            raise
         finally:
             # Also when the generator ended this thread (SystemExit): its order must go to another supplier.
             self._is_stopped = True
