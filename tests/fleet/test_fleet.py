@@ -118,12 +118,9 @@ def test_a_worker_that_does_not_start_says_why(make_worker: Callable[[], Any], r
         pytest.fail("it began")
 
 
-def test_a_start_that_takes_too_long_ends_and_shows_how_far_it_is(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(FleetError, match=r"0 of 2 workers serve after 3.5 s"):
-        Fleet(factories.make_slow_starter, count=2, start_timeout_s=3.5).start()
-    assert "0 of 2 workers serve after 3 s\n" in capfd.readouterr().err
+def test_a_start_that_takes_too_long_ends() -> None:
+    with pytest.raises(FleetError, match=r"0 of 2 workers serve after 0.1 s"):
+        Fleet(factories.make_slow_starter, count=2, start_timeout_s=0.1).start()
 
 
 def test_workers_that_cannot_be_added_leave_the_others_at_work(

@@ -46,6 +46,7 @@ def policy(
         fleet=fleet,
         slot_count=8,
         n_blocks_held=2,
+        has_delivered=True,
         n_failures=lambda product: 1000,
         diagnose=lambda product, waited_s: NoSupplier(f"{product} {waited_s:.0f}"),
     )
@@ -84,6 +85,20 @@ def test_held_slots_are_no_failures(clock: Clock) -> None:
     assert wait(policy(None, max_failures=3), clock, 1000, True) == 1000
     clock.now = 0.0
     assert wait(policy(None, max_failures=3), clock, 1000, False) < 2
+
+
+@pytest.mark.parametrize("request_timeout", [None, 60.0])
+def test_orders_that_fail_before_a_first_sample_end_a_wait_within_a_second(
+    clock: Clock, request_timeout: float | None
+) -> None:
+    waits = policy(request_timeout)
+    waits._client.has_delivered = False
+    assert wait(waits, clock, 100, True) >= 60, "held slots are no failures"
+    clock.now = 0.0
+    assert wait(waits, clock, 100, False) < 1
+    waits.note_samples()
+    clock.now = 0.0
+    assert wait(waits, clock, 100, False) >= 60
 
 
 @CAUSES

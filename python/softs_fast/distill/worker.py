@@ -11,6 +11,7 @@ from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..market import FilesystemMedium, Medium, ShmMedium, Supplier
 from ..market.endpoints import default_endpoint
+from ..market.failure_text import place_of
 from .generator_adapters import CurrentModel, OrderRefused, by_product
 from .model import PATTERN, Model
 from .model_listener import ModelListener
@@ -102,6 +103,8 @@ class Worker:
             allow_remote=allow_remote,
             name=f"{os.uname().nodename}:{self.worker_id}",
         )
+        # Errors name the user's function and not the one around it.
+        self._supplier._place = place_of(generator_fn or batch_generator_fn or fill_fn)
         self.slot_size = self._supplier.slot_size
 
     @property

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..market.fleet_report import WorkerReport
+from .progress import Progress
 from .restarts import RestartPolicy
 from .supervisor import Supervisor
 
 __all__ = ["Workers"]
-
-#: A start that takes longer shows its progress.
-_QUIET_S = 2.0
 
 
 class Workers:
@@ -56,19 +51,8 @@ class Workers:
         Raises:
             FleetError: a worker failed before it served, or they took too long.
         """
-        began = shown = time.monotonic()
-
-        def progress(n_serving: int) -> None:
-            nonlocal shown
-            now = time.monotonic()
-            if now - began >= _QUIET_S and now - shown >= 1:
-                shown = now
-                text = f"{n_serving} of {count} workers serve after {now - began:.0f} s"
-                # Workers start where standard error is closed, or its reader has ended.
-                with contextlib.suppress(OSError, ValueError):
-                    print(text, file=sys.stderr, flush=True)
-
-        self._supervisor.scale(count, self._start_timeout_s, progress)
+        with Progress(count) as progress:
+            self._supervisor.scale(count, self._start_timeout_s, progress)
 
     def states(self) -> dict[str, str]:
         """Return the state of each worker by its name: starting, serving, ending, pausing, ended or given up."""

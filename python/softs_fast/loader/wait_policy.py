@@ -25,7 +25,7 @@ class WaitPolicy:
     """Decides after each wait that gave nothing whether to wait again. The cause of a long wait is logged every 10 s.
 
     Where the broker is that of a fleet, time in which a worker starts again does not count, and a wait ends at once when
-    no worker of the fleet runs or will start again.
+    no worker of the fleet runs or will start again. It also ends if orders fail before a first sample has come.
 
     Args:
         client: explains why nothing comes.
@@ -64,6 +64,11 @@ class WaitPolicy:
         self._give_up_at = self._waiting_since + self._timeout_s
         self._was_starved = False
         self.wait_ms = self._first_wait_ms
+
+    def note_samples(self) -> None:
+        """Note that samples have come, and begin to wait for the next ones."""
+        self._client.has_delivered = True
+        self.restart()
 
     def check(self, product: str, is_starved: bool = False) -> None:
         """Return after a request that got nothing if it should be made again.
@@ -109,7 +114,11 @@ class WaitPolicy:
         waited_s = now - self._waiting_since
         if now >= self._give_up_at:
             return True
-        if self._max_failures is None or is_starved or waited_s < _FAILING_S:
+        if is_starved:
+            return False
+        if waited_s >= _HOPELESS_S and not self._client.has_delivered:
+            return self._client.n_failures(product) > 0
+        if self._max_failures is None or waited_s < _FAILING_S:
             return False
         n_failures = self._client.n_failures(product)
         return n_failures > 0 and n_failures >= self._max_failures
@@ -155,6 +164,8 @@ def _trainer_exited() -> bool:
 _REPORT_S = 10.0
 #: How often a wait asks whether the workers of its fleet have ended, seconds.
 _LOOK_S = 0.5
+#: Each order that fails has failed several times, at all suppliers that are free.
+_HOPELESS_S = 0.5
 #: Orders that fail while a switch reaches all suppliers are no reason to give up.
 _FAILING_S = 1.0
 _STARVED_WAIT_MS = 10

@@ -23,6 +23,7 @@ from ..errors import (
 from .fleet_report import FleetReport, read_report
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums.segment import SegmentMedium
+from .repeated_log import RepeatedLog
 
 #: `Client.leave_after`.
 LeaveAfter = Callable[[str, Any, int], bool]
@@ -86,6 +87,9 @@ class Client:
         if not 0 <= spin_us < math.inf:
             raise ConfigError(f"spin_us must be a finite number of microseconds >= 0, have {spin_us}")
         self.endpoint = endpoint
+        #: Whether a sample has come to a loader; it is the loader that says so.
+        self.has_delivered = False
+        self._log = RepeatedLog(logger)
         self.slot_count = num_slots
         self.send_timeout_ms = send_timeout_ms
         # Segments of dead clients are removed before our own slots need the memory.
@@ -423,8 +427,8 @@ class Client:
             self.medium.ensure_linked()
 
     def _relay_log(self) -> None:
-        for record in self._core.take_log():
-            logger.log(*record)
+        for level, text in self._core.take_log():
+            self._log.relay(level, text)
 
     def __enter__(self) -> "Client":
         return self
