@@ -65,7 +65,9 @@ class Sources:
             iterator = iter(one)
             first = next(iterator, _NOTHING)
             if first is _NOTHING:
-                raise ConfigError(f"source of partition {name!r} is empty; expected at least one dict of columns")
+                raise ConfigError(
+                    f"source of partition {name!r} is empty; expected at least one dict of columns"
+                )
             if not isinstance(first, Mapping) or not first:
                 raise ConfigError(
                     f"source of partition {name!r} begins with {first!r}; need dicts of columns"
