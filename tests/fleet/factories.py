@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 import time
@@ -80,13 +79,11 @@ def end_at_once() -> sf.Supplier:
     os._exit(3)
 
 
-def make_mortal() -> sf.Supplier:
-    """A supplier that dies in each call."""
+def make_quitter() -> sf.Supplier:
+    """A supplier that ends its thread in each call."""
 
     def generate(product_id: str) -> bytes:
-        print("a call begins", flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-        return b""
+        sys.exit(3)
 
     return sf.Supplier(generator_fn=generate, product_ids=[".*"], batch_config=CONFIG)
 

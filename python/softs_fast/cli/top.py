@@ -33,7 +33,7 @@ _NOTHING = _Look(None, "", ())
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Show a market and the flows of this user until a signal arrives, or once; without an endpoint flows alone.
+    """Show a market and the flows of this user until a signal arrives, or once; without a broker flows alone.
 
     Raises:
         ConfigError: the endpoint is malformed, or the folder of the flows belongs to another user.

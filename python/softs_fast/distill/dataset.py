@@ -38,6 +38,7 @@ class DistillIterableDataset(EndlessDataset):
         batch_config: what one sample holds.
         frontend_endpoint: the broker's frontend.
         max_retries: orders that may fail in a row, for at least a second, before iteration raises `GeneratorFailed`.
+            Before a first sample has come, one order that fails is enough, after 0.5 s.
         retry_delay: seconds, the shortest time between two requests that returned at once with nothing.
         medium: makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one
             of `softs_fast.mediums` or your own. Default: one of medium_cls.

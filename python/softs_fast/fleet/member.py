@@ -19,7 +19,8 @@ from .worker_process import END, ENDED, FAILED, SERVES, serve
 
 __all__ = ["Member", "State"]
 
-State = Literal["starting", "serving", "pausing", "ended", "given up"]
+#: A worker is "ending" when it serves no more and its process has not ended yet.
+State = Literal["starting", "serving", "ending", "pausing", "ended", "given up"]
 #: Lines of output that an error shows where there is no traceback.
 _N_LAST_LINES = 20
 _READ_BYTES = 1 << 16
@@ -44,13 +45,15 @@ class Member:
         self.error = ""
         #: How the one that failed last has; it is kept when the process is started again.
         self.last_error = ""
+        #: When that was: `time.monotonic()`.
+        self.failed_at = 0.0
         self.restarts = restarts
         self.has_served = False
         #: Whether a signal has ended the last run.
         self.was_killed = False
         #: Whether it was told to end.
         self.is_ending = False
-        # Its last run has said that it ends well.
+        # Its last run has said that its worker was stopped, by the leader for example.
         self._says_ended = False
         #: When it was started, when it began to serve, when it is to start again, or when it is to be killed:
         #: `time.monotonic()`.
@@ -102,13 +105,23 @@ class Member:
             message = self.pipe.recv_bytes()
         except (EOFError, OSError):
             self._close("pipe")
+            self._note_ending()
             return
         if message == SERVES:
             self.state, self.has_served, self.since = "serving", True, now
         elif message == ENDED:
             self._says_ended = True
+            self._note_ending()
         elif message.startswith(FAILED):
             self.error = message.removeprefix(FAILED).decode()
+            if self.state == "serving":
+                # Clients may ask for the cause before the process has ended.
+                self.last_error, self.failed_at = self.error, now
+            self._note_ending()
+
+    def _note_ending(self) -> None:
+        if self.state == "serving":
+            self.state = "ending"
 
     def read_output(self) -> None:
         """Print what the process has printed, line by line, with its name."""
@@ -132,7 +145,7 @@ class Member:
                 print(f"[{self.name}] {text}", file=sys.stderr, flush=True)
 
     def reap(self, now: float) -> bool:
-        """Note that the process has ended; whether it has ended by itself after it had served, without an error."""
+        """Note that the process has ended; whether that was because its worker was stopped, after it had served."""
         process = self.process
         if process is None:
             return True
@@ -143,17 +156,18 @@ class Member:
             self.read_message(now)
         self._close("pipe")
         self._close("output")
+        self._note_ending()
         status = process.exitcode
         self.was_killed = status is not None and status < 0
         if status is not None:
             process.close()
         self.process = None
-        if self.state == "serving" and (status == 0 or (status is None and self._says_ended)):
+        if self._says_ended and status in (0, None):
             return True
         if not self.error:
             why = _said_of(status)
             self.error = "\n".join([f"its process ended: {why}", *self._last_lines])
-        self.last_error = self.error
+        self.last_error, self.failed_at = self.error, now
         return False
 
     def end(self) -> None:
