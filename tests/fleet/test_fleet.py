@@ -20,6 +20,7 @@ import pytest
 import softs_fast as sf
 from softs_fast import ConfigError, Fleet, FleetError
 from softs_fast.fleet import supervisor
+from softs_fast.fleet.status import fleets
 
 pytestmark = pytest.mark.timeout(50)
 
@@ -33,9 +34,21 @@ def pids_of(loader: sf.SoftDataLoader, n_batches: int = 4) -> set[int]:
     return {pid for _, batch in zip(range(n_batches), loader, strict=False) for pid in batch["pid"].tolist()}
 
 
-def test_it_serves_shows_what_workers_print_and_leaves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def threads_of(fleet: Fleet) -> list[str]:
+    """What others see of the workers that serve."""
+    (seen,) = [view for view in fleets() if view.frontend == fleet.endpoints.frontend]
+    return [worker.threads for worker in seen.workers if worker.state == "serving"]
+
+
+def test_it_serves_shows_what_workers_print_and_leaves_nothing(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., None]
+) -> None:
+    # More processes than cores: a thread each, without a choice.
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     with Fleet(factories.make_supplier, count=2) as fleet:
         assert fleet.states() == {"worker 0": "serving", "worker 1": "serving"}
+        eventually(lambda: threads_of(fleet) == ["1", "1"], "it tells of its workers")
         assert fleet.stats().connected_suppliers == 2
         loader = loader_of(fleet)
         pids = pids_of(loader, 20)

@@ -184,7 +184,7 @@ examples:
   softs-fast stats {_FRONTEND} --json | jq .stats.pending_orders
   softs-fast stats {_FRONTEND} --watch 5
 
-Flows are those of this user on this host. A broker of softs tells less: no clients and no suppliers.""",
+Fleets and flows are those of this user on this host. A broker of softs tells less: no clients and no suppliers.""",
     )
     _add_frontend(parser)
     parser.add_argument(
@@ -207,7 +207,7 @@ def _add_frontend(parser: argparse.ArgumentParser) -> None:
         metavar="ENDPOINT",
         nargs="?",
         default=os.environ.get(_VARIABLE) or None,
-        help=f"{_ENDPOINT}; default: that of {_VARIABLE}, or without it flows alone",
+        help=f"{_ENDPOINT}; default: that of {_VARIABLE}, or without it fleets and flows alone",
     )
 
 
@@ -222,7 +222,7 @@ examples:
   softs-fast top {_FRONTEND} --once | head
   softs-fast top
 
-Flows are those of this user on this host. THREAD is what the thread of a flow does, and for how long; QUIET the time
+Fleets and flows are those of this user on this host. THREAD is what the thread of a flow does, and for how long; QUIET the time
 since a call of it has ended, SINCE how long the oldest call runs, or a worker is inside of it.
 
 PRODUCER is the share of time in which a client waits while its suppliers are busy: add suppliers.

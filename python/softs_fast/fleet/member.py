@@ -15,6 +15,7 @@ from typing import Any, Literal
 from .. import _core
 from .fork_server import ForkServer, WorkerProcess
 from .restarts import Restarts
+from .threads import THREADS
 from .worker_process import END, ENDED, FAILED, SERVES, serve
 
 __all__ = ["Member", "State"]
@@ -90,6 +91,11 @@ class Member:
             pipe.close()
             output.close()
         self.process = process
+
+    @property
+    def threads(self) -> str:
+        """With how many threads it computes; empty if neither the fleet nor the program says so."""
+        return self.environment.get(THREADS, os.environ.get(THREADS, ""))
 
     @property
     def sources(self) -> list[Any]:

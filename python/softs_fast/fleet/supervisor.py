@@ -191,7 +191,10 @@ class Supervisor:
             members = [member for _, member in sorted(self._members.items())]
             sources = {source: member for member in members for source in member.sources}
             deadlines = [when for when in map(self._next_of, members) if when is not None]
-            reports = [WorkerReport(one.name, one.state, one.last_error, one.failed_at) for one in members]
+            reports = [
+                WorkerReport(one.name, one.state, one.last_error, one.failed_at, one.threads)
+                for one in members
+            ]
         if reports != self._reported:
             self._reported = reports
             self._report(reports)

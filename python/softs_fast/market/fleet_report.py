@@ -25,12 +25,14 @@ class WorkerReport:
         state: State of the worker, as `Fleet.states` has it.
         error: How its last run that failed has ended; empty if none has.
         failed_at: When that was, `time.monotonic()`, which is the same clock in all processes of a host.
+        threads: Its OMP_NUM_THREADS; empty if it has none, as where its number is left to torch.
     """
 
     name: str
     state: str
     error: str = ""
     failed_at: float = 0.0
+    threads: str = ""
 
 
 @dataclass(frozen=True)
