@@ -194,7 +194,11 @@ class _Popen(Popen):
         super().__init__(process)
 
     def _launch(self, process: WorkerProcess) -> None:
-        parts = (self._environment, get_preparation_data(process.name), process)
+        prepared = get_preparation_data(process.name)
+        if not os.path.exists(prepared.get("init_main_from_path", "")):
+            # A program from standard input has no file; what workers run is of a module then.
+            prepared.pop("init_main_from_path", None)
+        parts = (self._environment, prepared, process)
         with contextlib.ExitStack() as ours:
             memory = os.memfd_create("softs-fleet")
             ours.callback(os.close, memory)
