@@ -82,6 +82,7 @@ def test_a_process_is_as_one_of_its_own_would_be(
             "threads": 3,
             "CUDA": False,
             "large": len(LARGE),
+            "sums": (float(1 << 20), 65536.0),
         }
     assert len(set(chances)) == 6, "random numbers of one worker are not those of another"
 
