@@ -81,7 +81,7 @@ def test_iterators_of_workers_that_live_at_once_share_the_stream() -> None:
 
 
 class Unsendable:
-    """As an image of PIL whose file is truncated."""
+    """As an image of PIL of which the file is truncated."""
 
     def __getstate__(self) -> Any:
         raise ValueError("cannot be pickled")
