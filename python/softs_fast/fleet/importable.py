@@ -9,7 +9,14 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["check_importable"]
+__all__ = ["check_importable", "make_main_importable"]
+
+
+def make_main_importable() -> None:
+    """Give `__main__` the attribute that `multiprocessing` needs to start a process; debuggers such as pdb delete it."""
+    main = sys.modules["__main__"]
+    if not hasattr(main, "__spec__"):
+        main.__spec__ = None
 
 
 def check_importable(make_worker: Any) -> None:
