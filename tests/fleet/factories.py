@@ -99,3 +99,27 @@ def make_stuck() -> sf.Supplier:
             ctypes.PyDLL(None).sleep(3600)
 
     return sf.Supplier(generator_fn=generate, product_ids=[".*"], batch_config=CONFIG)
+
+
+class Idle:
+    """A worker of nothing."""
+
+    def __init__(self) -> None:
+        self._is_stopped = threading.Event()
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        self._is_stopped.set()
+
+    def wait(self) -> None:
+        self._is_stopped.wait()
+
+
+def make_idle_once(path: str) -> Idle:
+    """A worker of nothing in the first process that makes a file; the others take for ever."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        time.sleep(3600)
+    return Idle()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing.spawn
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from softs_fast.fleet import Workers
 
 PROGRAM = """
 import factories
@@ -49,3 +52,9 @@ def test_where_the_program_is(tmp_path: Path, way: str, make: str, said: str) ->
         env={"PYTHONPATH": ":".join([str(Path(__file__).parent), *sys.path])},
     )
     assert said in done.stdout
+
+
+def test_a_program_that_a_debugger_runs_may_start_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules["__main__"], "__spec__")
+    with Workers(print, {}):
+        multiprocessing.spawn.get_preparation_data("worker 0")

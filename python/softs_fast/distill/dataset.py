@@ -9,7 +9,7 @@ import torch
 
 from ..configs import BatchConfig
 from ..errors import ConfigError
-from ..loader.arguments import check_at_least
+from ..loader.arguments import check_at_least, whole_number
 from ..loader.endless import EndlessDataset, checked_positions
 from ..loader.endless_loader import EndlessDataLoader
 from ..loader.stream_options import StreamOptions
@@ -77,7 +77,7 @@ class DistillIterableDataset(EndlessDataset):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        check_at_least("slot_count", slot_count, 1)
+        whole_number("slot_count", slot_count, 1)
         check_at_least("max_retries", max_retries, 1)
         if medium is not None and zero_copy:
             raise ConfigError("zero_copy needs slots that can be mapped: give medium_cls instead of medium")

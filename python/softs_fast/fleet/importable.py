@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ConfigError, FleetError
 
-__all__ = ["check_importable", "check_runs"]
+__all__ = ["check_importable", "check_runs", "make_main_importable"]
 
 
 def check_runs() -> None:
@@ -24,6 +24,13 @@ def check_runs() -> None:
             "a worker imports this program, which starts workers of its own then; put their start under "
             'if __name__ == "__main__":'
         )
+
+
+def make_main_importable() -> None:
+    """Give `__main__` the attribute that `multiprocessing` needs to start a process; debuggers such as pdb delete it."""
+    main = sys.modules["__main__"]
+    if not hasattr(main, "__spec__"):
+        main.__spec__ = None
 
 
 def check_importable(make_worker: Any) -> None:

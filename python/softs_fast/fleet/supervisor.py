@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import FleetError
 from ..market.fleet_report import WorkerReport
 from .fork_server import ForkServer, server_for
+from .importable import make_main_importable
 from .member import Member
 from .restarts import RestartPolicy, Restarts
 from .standard_streams import keep_standard_numbers
@@ -48,6 +49,7 @@ class Supervisor:
         report: Callable[[Sequence[WorkerReport]], None],
     ) -> None:
         keep_standard_numbers()
+        make_main_importable()
         self._make_worker = make_worker
         self._environment_of = environment_of
         self._policy = policy
