@@ -213,7 +213,8 @@ class Supervisor:
 
     def _next_of(self, member: Member) -> float | None:
         """Return when a member is to be killed or to start again, if nothing happens before."""
-        if member.state == "pausing" or member.is_ending:
+        is_to_start = member.process is None and member.state in ("starting", "pausing")
+        if is_to_start or member.is_ending:
             return member.since
         if member.state == "starting" and member.has_served:
             return member.since + self._start_timeout_s
@@ -255,7 +256,7 @@ class Supervisor:
                 due = self._next_of(member)
                 if due is None or now < due:
                     continue
-                if member.state == "pausing":
+                if member.process is None:
                     self._start(member, now)
                 else:
                     member.error = f"it did not serve within {self._start_timeout_s:g} s of its restart"
@@ -277,7 +278,7 @@ class Supervisor:
         try:
             server = self._server_for(member)
             if server is None:
-                member.state, member.since = "pausing", now + _LOOK_S
+                member.since = now + _LOOK_S
                 return
             member.start(now, server)
         except Exception as error:
