@@ -117,7 +117,7 @@ def test_a_server_that_cannot_begin_fails_the_fleet() -> None:
         with pytest.raises(
             sf.FleetError, match="worker 0 failed: its process cannot start: the process that starts"
         ):
-            sf.Fleet(functools.partial(len, LARGE)).start()
+            sf.Fleet(functools.partial(factories.make_once, "x" * len(LARGE))).start()
     finally:
         context.set_executable(sys.executable)
 

@@ -17,7 +17,7 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine of eight cores, on which torch computes as it does by default."""
     before = torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(threads, "cores", lambda: 8)
     torch.set_num_threads(8)
     yield

@@ -78,7 +78,7 @@ class LiveTrainer(transformers.Trainer):
 def with_transformers(
     loader: Any, folder: Path, steps: int, resumes: bool, seen: list[int], skips: bool = False
 ) -> None:
-    options = {
+    options: dict[str, Any] = {
         "max_steps": steps,
         "save_steps": STOP,
         "use_cpu": True,

@@ -18,7 +18,7 @@ class _Loader(Protocol):
     def load_state_dict(self, state: Any) -> None: ...
 
 
-class StreamCallback(TrainerCallback):  # type: ignore[misc]
+class StreamCallback(TrainerCallback):
     """Saves the place in a loader's stream with each checkpoint, and loads it when a run resumes.
 
         trainer = LiveTrainer(loader, model=model, args=arguments, callbacks=[StreamCallback(loader)])
