@@ -22,6 +22,8 @@ from hypothesis import HealthCheck, settings
 from process import Process, Zygote
 from segments import owner_of
 
+from softs_fast.fleet import fork_server
+
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.register_profile(
     "thorough", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -58,8 +60,8 @@ _started: set[int] = set()
 # How long a watchdog waits for what must happen; it is never what a test measures.
 WATCHDOG_S = 30.0
 
-# Modules in the command lines of the processes that multiprocessing keeps for the life of a process.
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Modules in the command lines of the processes that multiprocessing and fleets keep for the life of a process.
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "softs_fast.fleet.forking")
 # Parts of the names of the files in which multiprocessing keeps the memory that processes share.
 HEAP_FILES = ("/pym-", "/pymp-")
 
@@ -87,6 +89,21 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
     ]
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+    """Stop the clock of a test while it makes what other tests use too, such as imports of seconds and models.
+
+    The first test to need them would have less time than the others.
+    """
+    if fixturedef.scope == "function":
+        return (yield)
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
 
 
 def _time_limit(item: pytest.Item) -> float:
@@ -200,7 +217,7 @@ def _children_of(pid: int) -> Iterator[int]:
 
 
 def _is_helper(pid: int) -> bool:
-    """Return whether a process is the resource tracker or the fork server of multiprocessing."""
+    """Return whether a process is the resource tracker of multiprocessing, or a fork server."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:  # it has ended
@@ -209,9 +226,10 @@ def _is_helper(pid: int) -> bool:
 
 
 def _descriptors() -> set[str]:
-    """Open descriptors; multiprocessing keeps the memory of its heap and the pipes to its helpers open."""
+    """Open descriptors; multiprocessing keeps the memory of its heap and the pipes to its helpers open, a fleet its server's."""
     helpers = filter(_is_helper, _children_of(os.getpid()))
-    zygotes = set(Zygote.descriptors())
+    server = fork_server.last_server()
+    zygotes = {*Zygote.descriptors(), *([] if server is None else [server.link.fileno()])}
     read_by_helpers = {
         target for pid in helpers for _, target, mode in _open_files(pid) if mode & stat.S_IRUSR
     }

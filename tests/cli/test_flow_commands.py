@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import pytest
 from market import Market
 from shell import Command
 
+from softs_fast import _core
 from softs_fast.cli.flow_tables import flow_tables
 from softs_fast.cli.screen import flow_screen, outage
+from softs_fast.market.fleet_report import WorkerReport, write_report
 from softs_fast.monitoring.flow_status import FlowFunction, FlowView, FlowWorkerView
 
 FLOW = """
@@ -51,7 +54,12 @@ with df.Flow(calls, source=numbers()) as flow:
 @pytest.fixture
 def flow(short_path: Path) -> Iterator[dict[str, str]]:
     """A flow that waits in the code of its caller; the environment in which it is found."""
-    environment = {"XDG_RUNTIME_DIR": str(short_path)}
+    environment = {"XDG_RUNTIME_DIR": str(short_path), "TMPDIR": str(short_path)}
+    # A fleet of this process, as it says of itself.
+    folder = short_path / "softs-fleet"
+    folder.mkdir()
+    (folder / "owner").write_text(" ".join(map(str, _core.this_process())))
+    write_report(folder, [WorkerReport("worker 0", "serving", "Traceback\nboom", 0.0, "2")])
     script = short_path / "my_flow.py"
     script.write_text(FLOW)
     process = subprocess.Popen(
@@ -73,7 +81,9 @@ def test_top_without_an_endpoint_shows_flows(command: Command, flow: dict[str, s
     assert (status, errors) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("softs-fast top  ")
-    assert lines[1] == "1 flow of this user on this host"
+    assert lines[1] == "1 fleet, 1 flow of this user on this host"
+    (row,) = [line.split() for line in lines if line.startswith("ipc:")]
+    assert row[1:] == ["serving", "boom", str(os.getpid()), "0", "2"]
     (row,) = [line.split() for line in lines if line.startswith("my_flow.py")]
     assert row[1:7] == ["is", "in", "the", "code", "of", "the"]
     assert row[10:12] == ["3", "0"], "steps, and none a second"
@@ -87,27 +97,33 @@ def test_top_of_a_market_shows_flows_below(
     status, out, _ = command.run("top", busy_market.frontend, "--once", "--interval", "0.05", **flow)
     assert status == 0
     heads = [line.split()[0] for line in out.splitlines() if line[:1].isupper()]
-    assert [head for head in heads if head.isupper()] == ["CLIENT", "SUPPLIER", "LANE", "FLOW", "FUNCTION"]
+    tables = ["CLIENT", "SUPPLIER", "LANE", "FRONTEND", "FLOW", "FUNCTION"]
+    assert [head for head in heads if head.isupper()] == tables
 
 
 def test_stats_has_them_as_text_and_as_json(command: Command, flow: dict[str, str]) -> None:
     status, out, _ = command.run("stats", **flow)
     assert status == 0
-    assert out.startswith("flows      1\n")
+    assert out.startswith("fleets     1\nflows      1\n")
     status, out, _ = command.run("stats", "--json", **flow)
-    (seen,) = json.loads(out)["flows"]
+    content = json.loads(out)
+    (fleet,) = content["fleets"]
+    assert (fleet["pid"], fleet["workers"][0]["threads"]) == (os.getpid(), "2")
+    (seen,) = content["flows"]
     assert (seen["name"], seen["steps"], seen["error"]) == ("my_flow.py", 3, "")
     assert [one["name"] for one in seen["functions"]] == ["two.double", "two.read"]
 
 
 def test_it_goes_on_when_there_is_no_flow(command: Command, short_path: Path) -> None:
-    process = command.start("top", "--interval", "0.01", XDG_RUNTIME_DIR=str(short_path))
+    process = command.start(
+        "top", "--interval", "0.01", XDG_RUNTIME_DIR=str(short_path), TMPDIR=str(short_path)
+    )
     assert process.stdout is not None
     heads = 0
     while heads < 3:
         line = process.stdout.readline()
         assert line
-        heads += line.startswith("0 flows")
+        heads += line.startswith("0 fleets, 0 flows")
     status, _, errors = command.end(process, signal.SIGINT)
     assert (status, errors) == (0, "")
 

@@ -390,8 +390,10 @@ def test_bytes_of_rows_are_bounded() -> None:
 
 def test_flows_that_are_refused() -> None:
     calls = [df.call(double, "x -> y", rows=2), df.call(lambda rows: None, "y", rows=2, name="end")]
-    with pytest.raises(ConfigError, match="begins with None; need dicts"):
+    with pytest.raises(ConfigError, match="source of partition 'train' is empty"):
         df.Flow(calls, source=[])
+    with pytest.raises(ConfigError, match="begins with None; need dicts"):
+        df.Flow(calls, source=[None])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="double reads x, which has no producer; there are: y, z"):
         df.Flow(calls, source=[{"z": 1}])
     with pytest.raises(ConfigError, match="max_bytes 0"):

@@ -35,7 +35,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-@pytest.mark.parametrize("title", ["transformers", "Accelerate", "Lightning"])
+@pytest.mark.parametrize(
+    "title", ["transformers", "Evaluation and resume with transformers", "Accelerate", "Lightning"]
+)
 def test_trainers(tmp_path: Path, environment: dict[str, str], title: str) -> None:
     program, printed = section(title)
     script = tmp_path / "train.py"

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 import time
@@ -80,13 +79,11 @@ def end_at_once() -> sf.Supplier:
     os._exit(3)
 
 
-def make_mortal() -> sf.Supplier:
-    """A supplier that dies in each call."""
+def make_quitter() -> sf.Supplier:
+    """A supplier that ends its thread in each call."""
 
     def generate(product_id: str) -> bytes:
-        print("a call begins", flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-        return b""
+        sys.exit(3)
 
     return sf.Supplier(generator_fn=generate, product_ids=[".*"], batch_config=CONFIG)
 
@@ -102,3 +99,27 @@ def make_stuck() -> sf.Supplier:
             ctypes.PyDLL(None).sleep(3600)
 
     return sf.Supplier(generator_fn=generate, product_ids=[".*"], batch_config=CONFIG)
+
+
+class Idle:
+    """A worker of nothing."""
+
+    def __init__(self) -> None:
+        self._is_stopped = threading.Event()
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        self._is_stopped.set()
+
+    def wait(self) -> None:
+        self._is_stopped.wait()
+
+
+def make_idle_once(path: str) -> Idle:
+    """A worker of nothing in the first process that makes a file; the others take for ever."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        time.sleep(3600)
+    return Idle()

@@ -17,13 +17,15 @@ import multiprocessing, os, sys, time
 sys.path.insert(0, {folder!r})
 import factories
 import softs_fast as sf
+from softs_fast.fleet import fork_server
 
 
 def train(fleet, how):
     global batches
     batches = iter(fleet.loader("p", factories.CONFIG, num_slots=4, batch_size=2))
     next(batches)
-    print(os.getpid(), *(child.pid for child in multiprocessing.active_children()), flush=True)
+    workers = [child.pid for child in multiprocessing.active_children()]
+    print(os.getpid(), *workers, fork_server.last_server().pid, flush=True)
     if how == "exception":
         raise ValueError("the training failed")
     if how == "waits":
@@ -79,7 +81,7 @@ def test_nothing_is_left(
     for number in signals:
         script.send_signal(number)
     _, errors = script.communicate(timeout=40)
-    assert len(pids) == 3, errors
+    assert len(pids) == 4, errors
     assert script.returncode != 0
     assert ("the training failed" in errors) == (how == "exception")
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all processes have ended")

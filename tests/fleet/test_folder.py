@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from softs_fast import _core
 from softs_fast.fleet.folder import new_folder, remove_dead_folders
+from softs_fast.fleet.status import FleetView, fleets
+from softs_fast.market.fleet_report import WorkerReport, write_report
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +33,10 @@ def test_folders_of_dead_owners_are_removed(place: Path) -> None:
         check=True,
     )
     (dead / "owner").write_text(done.stdout)
+    workers = (WorkerReport("worker 0", "pausing", "boom", 1.0, "2"),)
+    for folder in (alive, dead):
+        write_report(folder, workers)
+    assert fleets() == (FleetView(os.getpid(), f"ipc://{alive}/frontend", workers),)
     for name, text in (("softs-none", None), ("softs-other", "no owner"), ("other", done.stdout)):
         (place / name).mkdir()
         if text is not None:

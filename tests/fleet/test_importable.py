@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing.spawn
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from softs_fast.fleet import Workers
 
 PROGRAM = """
 import factories
@@ -14,25 +17,26 @@ import softs_fast as sf
 
 
 def make_worker():
-    pass
+    return factories.make_worker()
 
 
-try:
-    sf.Fleet({make})
-    print("it may start")
-except sf.ConfigError as error:
-    print(error)
+if __name__ == "__main__":
+    try:
+        with sf.Fleet({make}):
+            print("it serves")
+    except sf.ConfigError as error:
+        print(error)
 """
 
 
 @pytest.mark.parametrize(
     ("way", "make", "said"),
     [
-        ("-", "make_worker", "this program has no file ('<stdin>')"),
-        ("-", "factories.make_worker", "this program has no file ('<stdin>')"),
-        ("-c", "make_worker", "a program without a file (of python -c, or a notebook)"),
-        ("-c", "factories.make_worker", "it may start"),
-        ("file", "make_worker", "it may start"),
+        ("-", "make_worker", "make_worker is of a program without a file (a notebook, "),
+        ("-", "factories.make_worker", "it serves"),
+        ("-c", "make_worker", "make_worker is of a program without a file (a notebook, "),
+        ("-c", "factories.make_worker", "it serves"),
+        ("file", "make_worker", "it serves"),
     ],
 )
 def test_where_the_program_is(tmp_path: Path, way: str, make: str, said: str) -> None:
@@ -48,3 +52,9 @@ def test_where_the_program_is(tmp_path: Path, way: str, make: str, said: str) ->
         env={"PYTHONPATH": ":".join([str(Path(__file__).parent), *sys.path])},
     )
     assert said in done.stdout
+
+
+def test_a_program_that_a_debugger_runs_may_start_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(sys.modules["__main__"], "__spec__")
+    with Workers(print, {}):
+        multiprocessing.spawn.get_preparation_data("worker 0")

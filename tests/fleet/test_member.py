@@ -11,7 +11,7 @@ import pytest
 
 from softs_fast.fleet.member import Member
 from softs_fast.fleet.restarts import RestartPolicy, Restarts
-from softs_fast.fleet.worker_process import ENDED, SERVES
+from softs_fast.fleet.worker_process import ENDED, FAILED, SERVES
 
 
 def refuse() -> None:
@@ -26,19 +26,21 @@ def pipe() -> Iterator[tuple[Connection, Connection]]:
 
 
 @pytest.mark.parametrize(
-    ("status", "says_ended", "ends_well", "error"),
+    ("status", "says", "ends_well", "error"),
     [
-        (0, True, True, ""),
-        (3, False, False, "its process ended: exit status 3"),
-        (-9, False, False, "its process ended: signal SIGKILL"),
-        (None, True, True, ""),
-        (None, False, False, "its process ended: exit status unknown, since SIGCHLD is ignored"),
+        (0, ENDED, True, ""),
+        (0, None, False, "its process ended: exit status 0"),
+        (3, None, False, "its process ended: exit status 3"),
+        (1, FAILED + b"SystemExit: 3", False, "SystemExit: 3"),
+        (-9, None, False, "its process ended: signal SIGKILL"),
+        (None, ENDED, True, ""),
+        (None, None, False, "its process ended: exit status unknown, since SIGCHLD is ignored"),
     ],
 )
-def test_a_status_that_another_has_taken_is_not_needed(
+def test_a_worker_has_ended_only_if_it_was_stopped(
     pipe: tuple[Connection, Connection],
     status: int | None,
-    says_ended: bool,
+    says: bytes | None,
     ends_well: bool,
     error: str,
 ) -> None:
@@ -48,9 +50,15 @@ def test_a_status_that_another_has_taken_is_not_needed(
     close = refuse if status is None else lambda: None
     member.process = SimpleNamespace(join=lambda: None, exitcode=status, close=close)
     theirs.send_bytes(SERVES)
-    if says_ended:
-        theirs.send_bytes(ENDED)
+    member.read_message(0.5)
+    assert member.state == "serving"
+    if says is not None:
+        theirs.send_bytes(says)
+        member.read_message(0.8)
+        assert (member.state, member.last_error) == ("ending", error)
     assert member.reap(1.0) is ends_well
     assert member.error.startswith(error)
+    assert member.state == "ending"
+    assert member.last_error == ("" if ends_well else member.error)
     assert member.process is None
     assert member.was_killed == (status == -9)

@@ -22,6 +22,8 @@ class NumberedClient:
 
     #: At most so many rows come with one call of `gather`.
     at_once = 1000
+    #: As if the broker were that of no fleet.
+    fleet = None
 
     def __init__(
         self, endpoint: str, medium_cls: Any, slot_size: int, num_slots: int, *, block: int, **options: Any
@@ -82,6 +84,9 @@ class NumberedClient:
 
     def follow(self, product_id: str, *, ahead: bool) -> None:
         self.followed.append(product_id)
+
+    def n_failures(self, product_id: str) -> int:
+        return 0
 
     def diagnose(self, product_id: str, waited_s: float) -> NoSupplier:
         return NoSupplier(product_id)

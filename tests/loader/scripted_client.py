@@ -18,6 +18,8 @@ class ScriptedClient:
     """Hands out slot 0 for ever, or whatever `answers` says; records what it is asked."""
 
     opened: list["ScriptedClient"] = []  # noqa: RUF012, replaced for each test
+    #: As if the broker were that of no fleet.
+    fleet = None
 
     def __init__(
         self, endpoint: str, medium_cls: Any, slot_size: int, num_slots: int, **options: Any
@@ -49,6 +51,9 @@ class ScriptedClient:
 
     def follow(self, product_id: str, *, ahead: bool) -> None:
         self.followed.append(product_id)
+
+    def n_failures(self, product_id: str) -> int:
+        return 0
 
     def diagnose(self, product_id: str, waited_s: float) -> NoSupplier:
         return NoSupplier(f"{product_id} {waited_s}")

@@ -16,12 +16,13 @@ FIRST = ("a", "ipc:///unused", CONFIG, softs_fast.ShmMedium)
 
 def test_bad_arguments() -> None:
     for arguments, text in [
-        ({"num_slots": 0}, "num_slots must be at least 1, got 0"),
+        ({"num_slots": 0}, "num_slots must be a whole number and at least 1, got 0"),
+        ({"num_slots": 8.0}, "num_slots must be a whole number and at least 1, got 8.0"),
         ({"retry_delay": -1.0}, "retry_delay"),
         ({"request_timeout": -0.5}, "request_timeout"),
         ({"request_timeout": float("nan")}, "request_timeout"),
         ({"request_timeout": "60"}, "request_timeout must be at least 0, got '60'"),
-        ({"prefetch": 0}, "prefetch must be at least 1, got 0"),
+        ({"prefetch": 0}, "prefetch must be a whole number and at least 1, got 0"),
     ]:
         with pytest.raises(ConfigError, match=text):
             SoftIterableDataset(*FIRST, **arguments)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import accelerate
@@ -13,6 +14,7 @@ import transformers
 from accelerate.state import AcceleratorState, GradientState
 
 import softs_fast as sf
+from softs_fast.loader.trainer import StreamCallback
 
 # Advice of the trainers about loggers, workers and the like.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(180)]
@@ -73,31 +75,20 @@ class LiveTrainer(transformers.Trainer):
         return self.accelerator.prepare(self.loader)
 
 
-class SaveStream(transformers.TrainerCallback):
-    """Saves the place in the stream with each checkpoint, as docs/trainers.md says."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        torch.save(self.loader.state_dict(), f"{args.output_dir}/checkpoint-{state.global_step}/stream.pt")
-
-
 def with_transformers(
     loader: Any, folder: Path, steps: int, resumes: bool, seen: list[int], skips: bool = False
 ) -> None:
-    options = {
+    options: dict[str, Any] = {
         "max_steps": steps,
         "save_steps": STOP,
-        "ignore_data_skip": not skips,
         "use_cpu": True,
         "report_to": [],
         "disable_tqdm": True,
     }
     arguments = transformers.TrainingArguments(str(folder), **options)
-    trainer = LiveTrainer(loader, model=Student(seen), args=arguments, callbacks=[SaveStream(loader)])
-    if resumes and not skips:
-        loader.load_state_dict(torch.load(folder / f"checkpoint-{STOP}" / "stream.pt"))
+    trainer = LiveTrainer(
+        loader, model=Student(seen), args=arguments, callbacks=[] if skips else [StreamCallback(loader)]
+    )
     trainer.train(resume_from_checkpoint=resumes)
     assert trainer.state.global_step == steps
 
@@ -186,6 +177,22 @@ def test_a_trainer_that_would_skip_is_told_what_to_do(
     with pytest.raises(sf.ConfigError, match="ignore_data_skip=True"):
         with_transformers(new(True, 0), tmp_path, END, True, seen, skips=True)
     assert not seen
+
+
+def test_a_checkpoint_without_a_place_is_refused(tmp_path: Path) -> None:
+    arguments, state = (
+        SimpleNamespace(output_dir=str(tmp_path), process_index=1),
+        SimpleNamespace(global_step=4),
+    )
+    loaded: list[Any] = []
+    loader: Any = SimpleNamespace(state_dict=lambda: {"position": 8}, load_state_dict=loaded.append)
+    callback = StreamCallback(loader)
+    with pytest.raises(sf.ConfigError, match=r"step 4, and .*checkpoint-4/softs_stream_1.pt is missing"):
+        callback.on_train_begin(arguments, state, None)
+    callback.on_save(arguments, state, None)
+    callback.on_train_begin(arguments, state, None)
+    callback.on_train_begin(arguments, SimpleNamespace(global_step=0), None)
+    assert loaded == [{"position": 8}]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -9,6 +9,7 @@ import pytest
 from softs_fast import NoSupplier, SampleTimeout
 from softs_fast.loader import wait_policy
 from softs_fast.loader.wait_policy import WaitPolicy
+from softs_fast.market.fleet_report import FleetReport, WorkerReport
 
 #: Why nothing comes, as `is_starved`.
 CAUSES = pytest.mark.parametrize("is_starved", [False, True], ids=["no sample", "slots are held"])
@@ -38,10 +39,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def policy(request_timeout: float | None, max_failures: int | None = None) -> WaitPolicy:
+def policy(
+    request_timeout: float | None, max_failures: int | None = None, fleet: FleetReport | None = None
+) -> WaitPolicy:
     client: Any = SimpleNamespace(
+        fleet=fleet,
         slot_count=8,
         n_blocks_held=2,
+        has_delivered=True,
         n_failures=lambda product: 1000,
         diagnose=lambda product, waited_s: NoSupplier(f"{product} {waited_s:.0f}"),
     )
@@ -82,6 +87,20 @@ def test_held_slots_are_no_failures(clock: Clock) -> None:
     assert wait(policy(None, max_failures=3), clock, 1000, False) < 2
 
 
+@pytest.mark.parametrize("request_timeout", [None, 60.0])
+def test_orders_that_fail_before_a_first_sample_end_a_wait_within_a_second(
+    clock: Clock, request_timeout: float | None
+) -> None:
+    waits = policy(request_timeout)
+    waits._client.has_delivered = False
+    assert wait(waits, clock, 100, True) >= 60, "held slots are no failures"
+    clock.now = 0.0
+    assert wait(waits, clock, 100, False) < 1
+    waits.note_samples()
+    clock.now = 0.0
+    assert wait(waits, clock, 100, False) >= 60
+
+
 @CAUSES
 def test_a_long_wait_reports_its_cause_every_ten_seconds(
     clock: Clock, is_starved: bool, caplog: pytest.LogCaptureFixture
@@ -98,3 +117,38 @@ def test_a_long_wait_reports_its_cause_every_ten_seconds(
         assert record.name == "softs_fast.loader.wait_policy"
         text = f"within {seconds}." if is_starved else f"p {seconds}"
         assert text in record.getMessage()
+
+
+def fleet_of(*states: str) -> FleetReport:
+    return FleetReport(tuple(WorkerReport(f"worker {i}", state) for i, state in enumerate(states)))
+
+
+@pytest.mark.parametrize("state", ["ending", "pausing", "starting"])
+def test_a_restart_under_way_is_no_timeout(clock: Clock, state: str) -> None:
+    waits = policy(1.0, fleet=fleet_of("serving", state))
+    assert wait(waits, clock, 100, False) == 100
+    waits._client.fleet = fleet_of("serving", "serving")  # type: ignore[misc]
+    clock.now = 100.0
+
+    def ask() -> None:
+        while True:
+            clock.now += waits.wait_ms / 1000
+            waits.check("p")
+
+    with pytest.raises(NoSupplier):
+        ask()
+    assert 100.5 <= clock.now <= 101.2, "the time-out begins when it has started"
+
+
+def test_held_slots_are_no_matter_of_restarts(clock: Clock) -> None:
+    assert wait(policy(1.0, fleet=fleet_of("pausing")), clock, 100, True) < 2
+
+
+@pytest.mark.parametrize(
+    ("states", "is_over"), [(("ended", "given up"), True), (("ended", "serving"), False)]
+)
+def test_a_wait_without_a_timeout_ends_with_the_last_worker_of_a_fleet(
+    clock: Clock, states: tuple[str, ...], is_over: bool
+) -> None:
+    gave_up = wait(policy(None, fleet=fleet_of(*states)), clock, 100, False)
+    assert gave_up <= 1 if is_over else gave_up == 100

@@ -9,12 +9,13 @@ import inspect
 import json
 import multiprocessing.context
 import multiprocessing.util
+import os
 import pickle
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,7 +30,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from softs_fast import ConfigError
-from softs_fast.fleet.passed import Passed
+from softs_fast.fleet.fork_server import WorkerProcess, server_for
 
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = [
@@ -202,21 +203,23 @@ def test_a_pickle_for_a_process_that_starts_is_told_from_others(method: str) -> 
     )
 
 
-def test_a_process_inherits_a_file_of_what_is_pickled_for_it() -> None:
-    context = multiprocessing.get_context("spawn")
-    event = context.Event()
-    with Passed((b"large", event)) as passed:
-        process = context.Process(target=set_it, args=(passed,))
-        process.start()
+def test_a_server_of_ours_starts_a_process_of_multiprocessing(eventually: Callable[..., None]) -> None:
+    server = server_for({})
+    eventually(server.is_ready, "the server is ready")
+    event = multiprocessing.get_context("spawn").Event()
+    process = WorkerProcess(server, os.environ, 2, set_it, (event,), "worker")
+    process.start()
     process.join()
+    status = process.exitcode
     process.close()
-    assert event.is_set(), (
-        "multiprocessing.reduction.ForkingPickler or DupFd is another one: workers of fleets cannot begin"
+    assert (event.is_set(), status) == (True, 0), (
+        "multiprocessing starts processes in another way: workers of fleets cannot begin"
     )
 
 
-def set_it(passed: Any) -> None:
-    passed[1].set()
+def set_it(event: Any) -> None:
+    assert multiprocessing.parent_process() is not None
+    event.set()
 
 
 def test_a_stream_can_be_kept_busy() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from . import coordinator_arguments, flow_worker, paramserver_arguments, paramwo
 
 __all__ = ["parse"]
 
-#: As in `softs_fast.market.EndpointConfig`, which is loaded when it is needed.
+#: As in `softs_fast.market`, which is loaded when it is needed.
 _FRONTEND, _BACKEND = "ipc:///tmp/softs_frontend.sock", "ipc:///tmp/softs_backend.sock"
+_VARIABLE = "SOFTS_FAST_FRONTEND"
 _ENDPOINT = f"the broker's frontend, for example {_FRONTEND} or tcp://127.0.0.1:5555"
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 #: Bytes of one sample in a bench at most.
@@ -182,11 +184,9 @@ examples:
   softs-fast stats {_FRONTEND} --json | jq .stats.pending_orders
   softs-fast stats {_FRONTEND} --watch 5
 
-Flows are those of this user on this host. A broker of softs tells less: no clients and no suppliers.""",
+Fleets and flows are those of this user on this host. A broker of softs tells less: no clients and no suppliers.""",
     )
-    parser.add_argument(
-        "endpoint", metavar="ENDPOINT", nargs="?", help=f"{_ENDPOINT}; without it flows alone"
-    )
+    _add_frontend(parser)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per line instead of tables"
     )
@@ -201,6 +201,16 @@ Flows are those of this user on this host. A broker of softs tells less: no clie
     parser.set_defaults(run=_loaded("stats"), is_endless=lambda arguments: arguments.watch is not None)
 
 
+def _add_frontend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "endpoint",
+        metavar="ENDPOINT",
+        nargs="?",
+        default=os.environ.get(_VARIABLE) or None,
+        help=f"{_ENDPOINT}; default: that of {_VARIABLE}, or without it fleets and flows alone",
+    )
+
+
 def _add_top(add_parser: _AddParser) -> None:
     parser = _command(
         add_parser,
@@ -212,16 +222,14 @@ examples:
   softs-fast top {_FRONTEND} --once | head
   softs-fast top
 
-Flows are those of this user on this host. THREAD is what the thread of a flow does, and for how long; QUIET the time
+Fleets and flows are those of this user on this host. THREAD is what the thread of a flow does, and for how long; QUIET the time
 since a call of it has ended, SINCE how long the oldest call runs, or a worker is inside of it.
 
 PRODUCER is the share of time in which a client waits while its suppliers are busy: add suppliers.
 CONSUMER is the share in which suppliers idle because samples are finished or held: the client is slower.
 Without a terminal it prints plain text, one screen after the other.""",
     )
-    parser.add_argument(
-        "endpoint", metavar="ENDPOINT", nargs="?", help=f"{_ENDPOINT}; without it flows alone"
-    )
+    _add_frontend(parser)
     parser.add_argument(
         "--interval",
         type=_seconds,

@@ -1,4 +1,4 @@
-"""``softs-fast stats``: prints the counts of a broker, and what flows say."""
+"""``softs-fast stats``: prints the counts of a broker, and what fleets and flows say."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import BrokerTimeout
+from ..fleet.status import FleetView, fleets
 from ..monitoring.flow_status import FlowView, flows
 from ..monitoring.snapshot import ClientView, Observer, ProductView, Snapshot, SupplierView
+from .fleet_tables import fleet_table
 from .flow_tables import flow_tables
 from .output import say
 from .table import cut, plain, rows_of, si, stack
@@ -25,7 +27,7 @@ _TEXT_WIDTH = 40
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print a broker's statistics and the flows of this user once, or again and again.
+    """Print a broker's statistics and the fleets and flows of this user once, or again and again.
 
     Raises:
         ConfigError: the endpoint is malformed, or the folder of the flows belongs to another user.
@@ -39,7 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
             observer = stack.enter_context(Observer(arguments.endpoint))
         while True:
             try:
-                _print(observer.snapshot() if observer is not None else None, flows(), arguments.json)
+                snapshot = observer.snapshot() if observer is not None else None
+                _print(snapshot, fleets(), flows(), arguments.json)
             except BrokerTimeout as error:
                 if arguments.watch is None:
                     raise
@@ -49,16 +52,19 @@ def run(arguments: argparse.Namespace) -> None:
             time.sleep(arguments.watch)
 
 
-def _print(snapshot: Snapshot | None, seen: Sequence[FlowView], as_json: bool) -> None:
+def _print(
+    snapshot: Snapshot | None, running: Sequence[FleetView], seen: Sequence[FlowView], as_json: bool
+) -> None:
     if as_json:
         content = snapshot.as_dict() if snapshot is not None else {}
-        say(json.dumps(content | {"flows": [_flow(one) for one in seen]}))
+        both = {"fleets": list(map(dataclasses.asdict, running)), "flows": list(map(_flow, seen))}
+        say(json.dumps(content | both))
         return
     if snapshot is not None:
         say(render(snapshot), end="")
-    if snapshot is None or seen:
-        tables = [table for table in flow_tables((), seen) if table[1]]
-        say("\n".join([f"flows      {len(seen)}", *stack(tables, None), ""]))
+    if snapshot is None or running or seen:
+        tables = [table for table in (fleet_table(running), *flow_tables((), seen)) if table[1]]
+        say("\n".join([f"fleets     {len(running)}", f"flows      {len(seen)}", *stack(tables, None), ""]))
 
 
 def _flow(flow: FlowView) -> dict[str, Any]:

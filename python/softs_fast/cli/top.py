@@ -1,4 +1,4 @@
-"""``softs-fast top``: shows a market and flows live."""
+"""``softs-fast top``: shows a market, fleets and flows live."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import time
 from dataclasses import dataclass
 
 from ..errors import BrokerTimeout
+from ..fleet.status import FleetView, fleets
 from ..monitoring.flow_status import FlowView, flows
 from ..monitoring.snapshot import Observer, Snapshot
+from .fleet_tables import fleet_table
 from .flow_tables import flow_tables, flows_line
 from .output import say
 from .rates import rates_between
 from .screen import flow_screen, outage, screen
+from .table import Table, count
 from .terminal import Terminal
 
 __all__ = ["run"]
@@ -26,14 +29,15 @@ class _Look:
 
     snapshot: Snapshot | None
     why: str
+    fleets: tuple[FleetView, ...]
     flows: tuple[FlowView, ...]
 
 
-_NOTHING = _Look(None, "", ())
+_NOTHING = _Look(None, "", (), ())
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Show a market and the flows of this user until a signal arrives, or once; without an endpoint flows alone.
+    """Show a market and the fleets and flows of this user until a signal arrives, or once; without a broker these alone.
 
     Raises:
         ConfigError: the endpoint is malformed, or the folder of the flows belongs to another user.
@@ -64,7 +68,7 @@ def _look(observer: Observer | None, *, is_strict: bool = False) -> _Look:
             if is_strict:
                 raise
             why = str(error)
-    return _Look(snapshot, why, flows())
+    return _Look(snapshot, why, fleets(), flows())
 
 
 def _plain(observer: Observer | None, interval_s: float) -> None:
@@ -94,7 +98,7 @@ def _live(observer: Observer | None, interval_s: float) -> None:
             while is_resized:
                 width, height = terminal.size()
                 if observer is not None and now.snapshot is None:
-                    tables = flow_tables(before.flows, now.flows)
+                    tables = _tables(before, now)
                     terminal.show(outage(observer.endpoint, now.why, width, height, tables))
                 else:
                     terminal.show(_screen(before, now, clock, width, height))
@@ -105,11 +109,17 @@ def _live(observer: Observer | None, interval_s: float) -> None:
 def _screen(
     before: _Look, now: _Look, clock: str, width: int | None = None, height: int | None = None
 ) -> list[str]:
-    tables = flow_tables(before.flows, now.flows)
+    tables = _tables(before, now)
     if now.snapshot is None:
-        return flow_screen(flows_line(now.flows), tables, clock, width, height)
+        return flow_screen(
+            f"{count(len(now.fleets), 'fleet')}, {flows_line(now.flows)}", tables, clock, width, height
+        )
     rates = rates_between(before.snapshot, now.snapshot)
     return screen(now.snapshot, rates, clock, width, height, tables)
+
+
+def _tables(before: _Look, now: _Look) -> list[Table]:
+    return [fleet_table(now.fleets), *flow_tables(before.flows, now.flows)]
 
 
 def _clock() -> str:

@@ -28,6 +28,8 @@ Again = tuple[SavedGroup, dict[str, Value]]
 
 #: A source that is skipped forward for longer shows its progress, seconds.
 _PROGRESS_S = 5.0
+#: No element.
+_NOTHING = object()
 
 
 class Sources:
@@ -61,7 +63,11 @@ class Sources:
                 self.columns[name] = one.columns
                 continue
             iterator = iter(one)
-            first = next(iterator, None)
+            first = next(iterator, _NOTHING)
+            if first is _NOTHING:
+                raise ConfigError(
+                    f"source of partition {name!r} is empty; expected at least one dict of columns"
+                )
             if not isinstance(first, Mapping) or not first:
                 raise ConfigError(
                     f"source of partition {name!r} begins with {first!r}; need dicts of columns"

@@ -9,7 +9,7 @@ import torch
 
 from ..configs import BatchConfig
 from ..errors import ConfigError
-from ..loader.arguments import check_at_least
+from ..loader.arguments import check_at_least, whole_number
 from ..loader.endless import EndlessDataset, checked_positions
 from ..loader.endless_loader import EndlessDataLoader
 from ..loader.stream_options import StreamOptions
@@ -38,6 +38,7 @@ class DistillIterableDataset(EndlessDataset):
         batch_config: what one sample holds.
         frontend_endpoint: the broker's frontend.
         max_retries: orders that may fail in a row, for at least a second, before iteration raises `GeneratorFailed`.
+            Before a first sample has come, one order that fails is enough, after 0.5 s.
         retry_delay: seconds, the shortest time between two requests that returned at once with nothing.
         medium: makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one
             of `softs_fast.mediums` or your own. Default: one of medium_cls.
@@ -76,7 +77,7 @@ class DistillIterableDataset(EndlessDataset):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        check_at_least("slot_count", slot_count, 1)
+        whole_number("slot_count", slot_count, 1)
         check_at_least("max_retries", max_retries, 1)
         if medium is not None and zero_copy:
             raise ConfigError("zero_copy needs slots that can be mapped: give medium_cls instead of medium")

@@ -11,6 +11,7 @@ from ..configs import BatchConfig
 from ..errors import ConfigError
 from ..market import FilesystemMedium, Medium, ShmMedium, Supplier
 from ..market.endpoints import default_endpoint
+from ..market.failure_text import place_of
 from .generator_adapters import CurrentModel, OrderRefused, by_product
 from .model import PATTERN, Model
 from .model_listener import ModelListener
@@ -102,6 +103,8 @@ class Worker:
             allow_remote=allow_remote,
             name=f"{os.uname().nodename}:{self.worker_id}",
         )
+        # Errors name the user's function and not the one around it.
+        self._supplier._place = place_of(generator_fn or batch_generator_fn or fill_fn)
         self.slot_size = self._supplier.slot_size
 
     @property
@@ -157,6 +160,7 @@ class Worker:
         Raises:
             KeyboardInterrupt: Ctrl-C; the worker has stopped by then.
             HelloError, ConfigError: as `start`.
+            SystemExit: as `wait`.
         """
         self.start()
         try:
@@ -165,7 +169,11 @@ class Worker:
             self.stop()
 
     def wait(self) -> None:
-        """Block until the worker has stopped; return at once if it is not running."""
+        """Block until the worker has stopped; return at once if it is not running.
+
+        Raises:
+            SystemExit: the generator called `sys.exit`; likewise any other exception that ended the worker. Raised once.
+        """
         self._supplier.wait()
 
     def stop(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing.util
 import numbers
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,8 +20,9 @@ from ..errors import ConfigError, FleetError
 from ..forks import check_process
 from ..market import Broker, BrokerStats, EndpointConfig, ShmMedium, Supplier
 from ..market.endpoints import EndpointName, variable_of
+from ..market.fleet_report import WorkerReport, write_report
 from .folder import new_folder
-from .importable import check_importable
+from .importable import check_importable, check_runs
 from .restarts import RestartPolicy
 from .standard_streams import keep_standard_numbers
 from .workers import Workers
@@ -60,8 +62,8 @@ class Fleet:
 
     The block begins when all workers serve. What a worker prints appears on standard error after its name. A worker
     that fails later is started again, after a pause that doubles from 0.5 s to 30 s; one that has failed `max_restarts`
-    times in a row is given up, and the block raises that at its end. A worker that the leader stops is not started
-    again.
+    times in a row is given up, and the block raises that at its end. A worker that ends by itself has failed, whatever
+    its exit status; one that the leader stops is not started again.
 
     The broker, the workers and their segments end with the block, and with this process, even if it is killed: within
     about a second then.
@@ -73,7 +75,7 @@ class Fleet:
             method of an object that can be pickled, such as `worker` of a teacher.
         count: how many workers, 1 to 1024.
         gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``, by CUDA_VISIBLE_DEVICES.
-        start_timeout_s: how long the start of the block waits for the workers.
+        start_timeout_s: how long the start of the block waits for the workers, and how long a restart may take.
         max_restarts: failures in a row after which a worker is given up.
 
     Raises:
@@ -120,6 +122,7 @@ class Fleet:
         if self._parts is not None:
             self._started()
             return
+        check_runs()
         self._parts = _Parts.start(self._make_workers)
         # Also if the block is never left, or there is none: before multiprocessing waits for the workers. Not in a fork.
         self._end = multiprocessing.util.Finalize(self, self._parts.close, exitpriority=10)
@@ -165,7 +168,7 @@ class Fleet:
         return self._started().broker.stats
 
     def states(self) -> dict[str, str]:
-        """Return the state of each worker by its name: starting, serving, pausing, ended or given up."""
+        """Return the state of each worker by its name: starting, serving, ending, pausing, ended or given up."""
         return self._started().workers.states()
 
     def loader(self, product_id: str, batch_config: BatchConfig, **arguments: Any) -> SoftDataLoader:
@@ -213,7 +216,7 @@ class _Parts:
     workers: Workers
 
     @classmethod
-    def start(cls, make_workers: Callable[[Mapping[str, str]], Workers]) -> _Parts:
+    def start(cls, make_workers: Callable[..., Workers]) -> _Parts:
         keep_standard_numbers()
         folder = new_folder()
         places = (f"ipc://{folder}/{name}" for name in ("frontend", "backend", "control", "control_pub"))
@@ -229,7 +232,12 @@ class _Parts:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-        return cls(folder, endpoints, broker, make_workers(endpoints.as_environment()))
+        def report(workers: Sequence[WorkerReport]) -> None:
+            # Without it, errors of clients do not have the cause.
+            with contextlib.suppress(OSError):
+                write_report(folder, workers)
+
+        return cls(folder, endpoints, broker, make_workers(endpoints.as_environment(), report=report))
 
     def close(self) -> None:
         self.workers.close()

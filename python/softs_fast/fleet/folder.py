@@ -6,11 +6,12 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from .. import _core
 
-__all__ = ["new_folder", "remove_dead_folders"]
+__all__ = ["folders", "new_folder", "remove_dead_folders"]
 
 _PREFIX, _OWNER = "softs-", "owner"
 #: The longest path of a socket, bytes.
@@ -31,12 +32,19 @@ def new_folder() -> Path:
 
 def remove_dead_folders() -> None:
     """Remove the folders of fleets that were killed."""
-    for owner in Path(_place()).glob(f"{_PREFIX}*/{_OWNER}"):
+    for folder, owner in folders():
+        if not _core.is_alive(*owner):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def folders() -> Iterator[tuple[Path, tuple[int, int, int]]]:
+    """Yield the folders of this user's fleets, and the process of each, as `_core.this_process` names it."""
+    for owner in sorted(Path(_place()).glob(f"{_PREFIX}*/{_OWNER}")):
         # Another user's, one that is no owner, or one that another process removes.
         with contextlib.suppress(OSError, ValueError):
             pid, start, namespace = map(int, owner.read_text().split())
-            if owner.stat().st_uid == os.getuid() and not _core.is_alive(pid, start, namespace):
-                shutil.rmtree(owner.parent, ignore_errors=True)
+            if owner.stat().st_uid == os.getuid():
+                yield owner.parent, (pid, start, namespace)
 
 
 def _place() -> str:

@@ -13,21 +13,18 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from .. import _core
-from .passed import Passed
+from .fork_server import ForkServer, WorkerProcess
 from .restarts import Restarts
+from .threads import THREADS
 from .worker_process import END, ENDED, FAILED, SERVES, serve
 
 __all__ = ["Member", "State"]
 
-State = Literal["starting", "serving", "pausing", "ended", "given up"]
+#: A worker is "ending" when it serves no more and its process has not ended yet.
+State = Literal["starting", "serving", "ending", "pausing", "ended", "given up"]
 #: Lines of output that an error shows where there is no traceback.
 _N_LAST_LINES = 20
 _READ_BYTES = 1 << 16
-#: Why a process may end before it could say why.
-_SILENT = (
-    ", before it called make_worker; its own message is above. A script that is imported by its workers must start "
-    'the fleet under if __name__ == "__main__":'
-)
 
 
 class Member:
@@ -49,18 +46,20 @@ class Member:
         self.error = ""
         #: How the one that failed last has; it is kept when the process is started again.
         self.last_error = ""
+        #: When that was: `time.monotonic()`.
+        self.failed_at = 0.0
         self.restarts = restarts
         self.has_served = False
         #: Whether a signal has ended the last run.
         self.was_killed = False
         #: Whether it was told to end.
         self.is_ending = False
-        # Its last run has said that it ends well.
+        # Its last run has said that its worker was stopped, by the leader for example.
         self._says_ended = False
         #: When it was started, when it began to serve, when it is to start again, or when it is to be killed:
         #: `time.monotonic()`.
         self.since = 0.0
-        self._make_worker, self._environment = make_worker, dict(environment)
+        self._make_worker, self.environment = make_worker, dict(environment)
         self._last_lines: deque[str] = deque(maxlen=_N_LAST_LINES)
         self._unfinished = b""
         #: As `multiprocessing.Process`; None while it does not run.
@@ -68,24 +67,35 @@ class Member:
         self.pipe: Connection | None = None
         self.output: Connection | None = None
 
-    def start(self, now: float) -> None:
-        """Start the process. Raises what `multiprocessing` raises, for example OSError where there is no memory."""
-        context = multiprocessing.get_context("spawn")
-        self.pipe, pipe = context.Pipe()
-        self.output, output = context.Pipe(duplex=False)
+    def start(self, now: float, server: ForkServer) -> None:
+        """Start the process. Raises what `multiprocessing` raises, for example OSError where there is no memory.
+
+        Args:
+            now: `time.monotonic()`.
+            server: Starts it.
+        """
+        self.pipe, pipe = multiprocessing.Pipe()
+        self.output, output = multiprocessing.Pipe(duplex=False)
         self._last_lines.clear()
         self.state, self.error, self.since = "starting", "", now
         self._says_ended = False
         try:
-            with Passed(self._make_worker) as passed:
-                arguments = (passed, self._environment, _core.this_process(), pipe, output)
-                # Not a daemon: a teacher may have processes of its own, such as those of a DataLoader.
-                process = context.Process(target=serve, args=arguments, name=f"softs-{self.name}")
-                process.start()
+            arguments = (self._make_worker, self.environment, _core.this_process(), pipe, output)
+            environment = os.environ | self.environment
+            # Not a daemon: a teacher may have processes of its own, such as those of a DataLoader.
+            process = WorkerProcess(
+                server, environment, output.fileno(), serve, arguments, f"softs-{self.name}"
+            )
+            process.start()
         finally:
             pipe.close()
             output.close()
         self.process = process
+
+    @property
+    def threads(self) -> str:
+        """With how many threads it computes; empty if neither the fleet nor the program says so."""
+        return self.environment.get(THREADS, os.environ.get(THREADS, ""))
 
     @property
     def sources(self) -> list[Any]:
@@ -101,13 +111,23 @@ class Member:
             message = self.pipe.recv_bytes()
         except (EOFError, OSError):
             self._close("pipe")
+            self._note_ending()
             return
         if message == SERVES:
             self.state, self.has_served, self.since = "serving", True, now
         elif message == ENDED:
             self._says_ended = True
+            self._note_ending()
         elif message.startswith(FAILED):
             self.error = message.removeprefix(FAILED).decode()
+            if self.state == "serving":
+                # Clients may ask for the cause before the process has ended.
+                self.last_error, self.failed_at = self.error, now
+            self._note_ending()
+
+    def _note_ending(self) -> None:
+        if self.state == "serving":
+            self.state = "ending"
 
     def read_output(self) -> None:
         """Print what the process has printed, line by line, with its name."""
@@ -131,7 +151,7 @@ class Member:
                 print(f"[{self.name}] {text}", file=sys.stderr, flush=True)
 
     def reap(self, now: float) -> bool:
-        """Note that the process has ended; whether it has ended by itself after it had served, without an error."""
+        """Note that the process has ended; whether that was because its worker was stopped, after it had served."""
         process = self.process
         if process is None:
             return True
@@ -142,18 +162,18 @@ class Member:
             self.read_message(now)
         self._close("pipe")
         self._close("output")
+        self._note_ending()
         status = process.exitcode
         self.was_killed = status is not None and status < 0
         if status is not None:
             process.close()
         self.process = None
-        if self.state == "serving" and (status == 0 or (status is None and self._says_ended)):
+        if self._says_ended and status in (0, None):
             return True
         if not self.error:
             why = _said_of(status)
-            where = "" if self._last_lines or self.state == "serving" else _SILENT
-            self.error = "\n".join([f"its process ended: {why}{where}", *self._last_lines])
-        self.last_error = self.error
+            self.error = "\n".join([f"its process ended: {why}", *self._last_lines])
+        self.last_error, self.failed_at = self.error, now
         return False
 
     def end(self) -> None:

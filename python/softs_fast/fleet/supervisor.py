@@ -7,11 +7,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from typing import Any
 
 from ..errors import FleetError
+from ..market.fleet_report import WorkerReport
+from .fork_server import ForkServer, server_for
+from .importable import make_main_importable
 from .member import Member
 from .restarts import RestartPolicy, Restarts
 from .standard_streams import keep_standard_numbers
@@ -22,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: A worker that was told to end is killed after this time, seconds. Its own limit is shorter.
 _END_S = 3.0
+#: How often a worker that is to start looks for the process that starts it, seconds.
+_LOOK_S = 0.02
 
 
 class Supervisor:
@@ -31,6 +36,8 @@ class Supervisor:
         make_worker: called in each process.
         environment_of: variables of worker i.
         policy: when a worker that has failed starts again. One that fails before it has ever served does not.
+        start_timeout_s: how long a worker that starts again may take until it serves, seconds.
+        report: called in the thread of this object with all workers whenever the state of one has changed.
     """
 
     def __init__(
@@ -38,14 +45,22 @@ class Supervisor:
         make_worker: Callable[[], Any],
         environment_of: Callable[[int], Mapping[str, str]],
         policy: RestartPolicy,
+        start_timeout_s: float,
+        report: Callable[[Sequence[WorkerReport]], None],
     ) -> None:
         keep_standard_numbers()
+        make_main_importable()
         self._make_worker = make_worker
         self._environment_of = environment_of
         self._policy = policy
+        self._start_timeout_s = start_timeout_s
+        self._report = report
+        self._reported: list[WorkerReport] = []
         self._changed = threading.Condition()
         self._wanted = 0
         self._is_closing = False
+        #: Starts the processes; None before the first one.
+        self._server: ForkServer | None = None
         #: By number; those beyond the wanted ones are ending.
         self._members: dict[int, Member] = {}
         self._wake_read, self._wake_write = os.pipe()
@@ -175,9 +190,16 @@ class Supervisor:
             self._changed.notify_all()
             if self._is_closing and not self._members:
                 return True
-            sources = {source: member for member in self._members.values() for source in member.sources}
-            members = self._members.values()
-            deadlines = [one.since for one in members if one.state == "pausing" or one.is_ending]
+            members = [member for _, member in sorted(self._members.items())]
+            sources = {source: member for member in members for source in member.sources}
+            deadlines = [when for when in map(self._next_of, members) if when is not None]
+            reports = [
+                WorkerReport(one.name, one.state, one.last_error, one.failed_at, one.threads)
+                for one in members
+            ]
+        if reports != self._reported:
+            self._reported = reports
+            self._report(reports)
         timeout_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         ready = connection.wait([self._wake_read, *sources], timeout_s)
         if self._wake_read in ready:
@@ -188,6 +210,15 @@ class Supervisor:
                 if member is not None:
                     self._handle(member, source)
         return False
+
+    def _next_of(self, member: Member) -> float | None:
+        """Return when a member is to be killed or to start again, if nothing happens before."""
+        is_to_start = member.process is None and member.state in ("starting", "pausing")
+        if is_to_start or member.is_ending:
+            return member.since
+        if member.state == "starting" and member.has_served:
+            return member.since + self._start_timeout_s
+        return None
 
     def _handle(self, member: Member, source: Any) -> None:
         if source is member.output:
@@ -206,7 +237,7 @@ class Supervisor:
             member.state = "ended"
             logger.info("%s has ended", member.name)
             return
-        served_s = now - member.since if member.state == "serving" else 0.0
+        served_s = now - member.since if member.state == "ending" else 0.0
         pause_s = member.restarts.pause_after(served_s) if member.has_served else None
         if pause_s is None:
             member.state = "given up"
@@ -222,8 +253,15 @@ class Supervisor:
                 member.is_ending, member.since = True, now + _END_S
                 member.end()
             if not member.is_ending:
-                if member.state == "pausing" and now >= member.since:
+                due = self._next_of(member)
+                if due is None or now < due:
+                    continue
+                if member.process is None:
                     self._start(member, now)
+                else:
+                    member.error = f"it did not serve within {self._start_timeout_s:g} s of its restart"
+                    member.since = now
+                    member.kill()
             elif member.process is None:
                 del self._members[number]
             elif now >= member.since:
@@ -238,8 +276,19 @@ class Supervisor:
 
     def _start(self, member: Member, now: float) -> None:
         try:
-            member.start(now)
+            server = self._server_for(member)
+            if server is None:
+                member.since = now + _LOOK_S
+                return
+            member.start(now, server)
         except Exception as error:
             # No memory, no descriptor, or a function that cannot be sent to another process.
             member.state, member.error = "given up", f"its process cannot start: {error}"
+            member.last_error, member.failed_at = member.error, now
             logger.exception("%s cannot start", member.name)
+
+    def _server_for(self, member: Member) -> ForkServer | None:
+        """Return the process that starts a member, or None while that begins: it imports torch."""
+        if self._server is None or (self._server.is_ready() and self._server.has_ended()):
+            self._server = server_for(member.environment)
+        return self._server if self._server.is_ready() or self._server.has_ended() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing.connection
 import os
 import signal
@@ -18,10 +19,12 @@ from .. import _core
 from ..errors import ConfigError
 from .folder import remove_dead_folders
 from .standard_streams import print_to
+from .threads import follow
 
 __all__ = ["END", "ENDED", "FAILED", "SERVES", "serve"]
 
-#: What is sent to the fleet: that the worker serves, or this and a traceback, that it ends well; and what the fleet sends.
+#: What is sent to the fleet: that the worker serves, this and a traceback, that it ends because it was stopped; and what
+#: the fleet sends.
 SERVES, FAILED, ENDED, END = b"serves", b"failed\n", b"ended", b"end"
 #: So long after its fleet was killed a process may still run, seconds.
 _GRACE_S = 1.0
@@ -55,8 +58,11 @@ def serve(
     # Ctrl-C in a terminal is sent to this process too; the fleet ends it in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(environment)
+    follow()
     print_to(output.fileno())
     output.close()
+    # The stack of a crash such as SIGSEGV is then among the last lines of output, which the fleet shows.
+    faulthandler.enable(2, all_threads=False)
     _core.end_after(*fleet, _GRACE_S)
     try:
         worker = _made_by(make_worker)
@@ -66,7 +72,8 @@ def serve(
         sys.exit(1)
     _report(pipe, SERVES)
     ended, end = multiprocessing.Pipe(duplex=False)
-    waiting = threading.Thread(target=_wait, args=(worker, end), name="softs-fleet", daemon=True)
+    errors: list[str] = []
+    waiting = threading.Thread(target=_wait, args=(worker, end, errors), name="softs-fleet", daemon=True)
     waiting.start()
     is_orphan = False
     if pipe in multiprocessing.connection.wait([pipe, ended]):
@@ -74,16 +81,28 @@ def serve(
             pipe.recv_bytes()
         except (EOFError, OSError):
             is_orphan = True
-    worker.stop()
+    try:
+        worker.stop()
+    except Exception:
+        errors.append(traceback.format_exc())
     # No other thread may free the worker: torch aborts where a thread frees tensors while the interpreter ends.
     waiting.join()
-    _report(pipe, ENDED)
+    if errors:
+        _report(pipe, FAILED + errors[0].encode(errors="backslashreplace"))
+    else:
+        _report(pipe, ENDED)
     if is_orphan:
         _sweep_after(fleet)
+    if errors:
+        sys.exit(1)
 
 
-def _wait(worker: _Service, end: Connection) -> None:
-    worker.wait()
+def _wait(worker: _Service, end: Connection, errors: list[str]) -> None:
+    try:
+        worker.wait()
+    except BaseException:
+        # Also SystemExit: the generator has ended the thread of its supplier.
+        errors.append(traceback.format_exc())
     end.close()
 
 

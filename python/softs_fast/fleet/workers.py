@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import time
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..market.fleet_report import WorkerReport
+from .importable import check_runs
+from .progress import Progress
 from .restarts import RestartPolicy
 from .supervisor import Supervisor
+from .threads import OwnThreads, share
 
 __all__ = ["Workers"]
-
-#: A start that takes longer shows its progress.
-_QUIET_S = 2.0
 
 
 class Workers:
     """Worker processes, for the time of a ``with`` block; `Fleet` has a broker besides.
+
+    Each computes with its share of the cores: all of them by the number of workers and this process. OMP_NUM_THREADS, of
+    this process or in `environment`, sets another number.
 
     Args:
         make_worker: called in each process; returns a `Worker` or a `Supplier` that is not started, or what has their
@@ -26,8 +28,9 @@ class Workers:
         environment: variables that are set in each process before.
         gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``.
         policy: when a worker that has failed is started again.
-        start_timeout_s: how long `scale` waits.
+        start_timeout_s: how long `scale` waits, and how long a worker that starts again may take.
         environment_of: further variables of worker i.
+        report: called in a thread of this object with all workers whenever the state of one has changed.
     """
 
     def __init__(
@@ -38,12 +41,18 @@ class Workers:
         policy: RestartPolicy | None = None,
         start_timeout_s: float = 120.0,
         environment_of: Callable[[int], Mapping[str, str]] | None = None,
+        report: Callable[[Sequence[WorkerReport]], None] = lambda workers: None,
     ) -> None:
+        check_runs()
         self._environment = dict(environment)
         self._further = environment_of
         self._gpus = None if gpus is None else list(gpus)
         self._start_timeout_s = start_timeout_s
-        self._supervisor = Supervisor(make_worker, self._environment_of, policy or RestartPolicy())
+        self._n_processes = 1
+        self._own_threads = OwnThreads()
+        self._supervisor = Supervisor(
+            make_worker, self._environment_of, policy or RestartPolicy(), start_timeout_s, report
+        )
 
     def scale(self, count: int) -> None:
         """Have so many workers from now on, and wait until all serve.
@@ -51,22 +60,13 @@ class Workers:
         Raises:
             FleetError: a worker failed before it served, or they took too long.
         """
-        began = shown = time.monotonic()
-
-        def progress(n_serving: int) -> None:
-            nonlocal shown
-            now = time.monotonic()
-            if now - began >= _QUIET_S and now - shown >= 1:
-                shown = now
-                text = f"{n_serving} of {count} workers serve after {now - began:.0f} s"
-                # Workers start where standard error is closed, or its reader has ended.
-                with contextlib.suppress(OSError, ValueError):
-                    print(text, file=sys.stderr, flush=True)
-
-        self._supervisor.scale(count, self._start_timeout_s, progress)
+        self._n_processes = count + 1
+        self._own_threads.take_share(count + 1)
+        with Progress(count) as progress:
+            self._supervisor.scale(count, self._start_timeout_s, progress)
 
     def states(self) -> dict[str, str]:
-        """Return the state of each worker by its name: starting, serving, pausing, ended or given up."""
+        """Return the state of each worker by its name: starting, serving, ending, pausing, ended or given up."""
         return self._supervisor.states()
 
     def error(self) -> str | None:
@@ -100,6 +100,7 @@ class Workers:
     def close(self) -> None:
         """End the processes, and wait for their end; at most about 3 s. Idempotent."""
         self._supervisor.close()
+        self._own_threads.give_back()
 
     def __enter__(self) -> Workers:
         return self
@@ -111,4 +112,5 @@ class Workers:
         gpus = self._gpus
         gpu = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": str(gpus[number % len(gpus)])}
         further = {} if self._further is None else self._further(number)
-        return self._environment | gpu | dict(further)
+        own = self._environment | gpu | dict(further)
+        return share(self._n_processes, os.environ | own) | own

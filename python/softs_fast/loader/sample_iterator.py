@@ -138,7 +138,7 @@ class Stream:
                 return True
             before, done = done, fill(product, done, wait.wait_ms)
             if done != before:
-                wait.restart()
+                wait.note_samples()
             elif current_version() == version:
                 wait.check(product, reader.is_starved)
 

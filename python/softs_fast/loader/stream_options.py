@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .arguments import check_at_least
+from .arguments import check_at_least, whole_number
 from .ranks import checked_ranks
 from .wait_policy import WAIT_MS
 
@@ -39,10 +39,10 @@ class StreamOptions:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_at_least("num_slots", self.num_slots, 1)
+        whole_number("num_slots", self.num_slots, 1)
         check_at_least("retry_delay", self.retry_delay, 0)
         if self.request_timeout is not None:
             check_at_least("request_timeout", self.request_timeout, 0)
         if self.prefetch is not None:
-            check_at_least("prefetch", self.prefetch, 1)
+            whole_number("prefetch", self.prefetch, 1)
         checked_ranks(self.rank, self.world_size)

@@ -10,7 +10,7 @@ import time
 
 from torch.utils.data import get_worker_info
 
-from ..errors import SampleTimeout
+from ..errors import NoSupplier, SampleTimeout
 from ..market import Client
 
 __all__ = ["WAIT_MS", "WaitPolicy"]
@@ -23,6 +23,9 @@ WAIT_MS = 100
 
 class WaitPolicy:
     """Decides after each wait that gave nothing whether to wait again. The cause of a long wait is logged every 10 s.
+
+    Where the broker is that of a fleet, time in which a worker starts again does not count, and a wait ends at once when
+    no worker of the fleet runs or will start again. It also ends if orders fail before a first sample has come.
 
     Args:
         client: explains why nothing comes.
@@ -49,16 +52,23 @@ class WaitPolicy:
         self._max_failures = max_failures
         self._shortest_ms = first_wait_ms
         self._retry_delay = retry_delay
-        self._request_timeout = request_timeout
-        self._first_wait_ms = self._wait_ms(0.0)
+        self._timeout_s = math.inf if request_timeout is None else request_timeout
+        self._first_wait_ms = self._wait_ms(0.0, self._timeout_s)
         self.restart()
 
     def restart(self) -> None:
         """Begin to wait."""
         self._asked_at = self._waiting_since = time.monotonic()
         self._report_at = self._waiting_since + _REPORT_S
+        self._look_at = self._waiting_since + _LOOK_S
+        self._give_up_at = self._waiting_since + self._timeout_s
         self._was_starved = False
         self.wait_ms = self._first_wait_ms
+
+    def note_samples(self) -> None:
+        """Note that samples have come, and begin to wait for the next ones."""
+        self._client.has_delivered = True
+        self.restart()
 
     def check(self, product: str, is_starved: bool = False) -> None:
         """Return after a request that got nothing if it should be made again.
@@ -82,7 +92,10 @@ class WaitPolicy:
         self._was_starved = is_starved
         now = time.monotonic()
         waited_s = now - self._waiting_since
-        if self._has_given_up(product, waited_s, is_starved):
+        if not is_starved and now >= min(self._look_at, self._give_up_at):
+            self._look_at = now + _LOOK_S
+            self._look_at_fleet(product, now)
+        if self._has_given_up(product, now, is_starved):
             raise self._cause(product, waited_s, is_starved)
         if now >= self._report_at:
             logger.warning("still waiting: %s", self._cause(product, waited_s, is_starved))
@@ -95,15 +108,36 @@ class WaitPolicy:
         if self._shortest_ms == WAIT_MS or asked_s * 1000 < self.wait_ms:
             time.sleep(max(0.0, self._retry_delay - asked_s))
         self._asked_at = time.monotonic()
-        self.wait_ms = self._wait_ms(self._asked_at - self._waiting_since)
+        self.wait_ms = self._wait_ms(self._asked_at - self._waiting_since, self._give_up_at - self._asked_at)
 
-    def _has_given_up(self, product: str, waited_s: float, is_starved: bool) -> bool:
-        if self._request_timeout is not None and waited_s >= self._request_timeout:
+    def _has_given_up(self, product: str, now: float, is_starved: bool) -> bool:
+        waited_s = now - self._waiting_since
+        if now >= self._give_up_at:
             return True
-        if self._max_failures is None or is_starved or waited_s < _FAILING_S:
+        if is_starved:
+            return False
+        if waited_s >= _HOPELESS_S and not self._client.has_delivered:
+            return self._client.n_failures(product) > 0
+        if self._max_failures is None or waited_s < _FAILING_S:
             return False
         n_failures = self._client.n_failures(product)
         return n_failures > 0 and n_failures >= self._max_failures
+
+    def _look_at_fleet(self, product: str, now: float) -> None:
+        """Give the fleet time to start a worker again.
+
+        Raises:
+            NoSupplier: no worker of the fleet will ever serve again, and no other supplier makes the product.
+        """
+        fleet = self._client.fleet
+        if fleet is None:
+            return
+        if fleet.is_starting:
+            self._give_up_at = now + self._timeout_s
+        elif fleet.is_over:
+            cause = self._cause(product, now - self._waiting_since, False)
+            if isinstance(cause, NoSupplier):
+                raise cause
 
     def _cause(self, product: str, waited_s: float, is_starved: bool) -> SampleTimeout:
         """Return why nothing came, as an exception to raise."""
@@ -115,11 +149,9 @@ class WaitPolicy:
             f"(tensor.clone()), or raise num_slots"
         )
 
-    def _wait_ms(self, waited_s: float) -> int:
+    def _wait_ms(self, waited_s: float, left_s: float) -> int:
         wait_ms = min(max(self._shortest_ms, int(waited_s * 1000 * _LATE)), WAIT_MS)
-        if self._request_timeout is None:
-            return wait_ms
-        return max(1, min(wait_ms, math.ceil((self._request_timeout - waited_s) * 1000)))
+        return max(1, math.ceil(min(wait_ms, left_s * 1000)))
 
 
 def _trainer_exited() -> bool:
@@ -130,6 +162,10 @@ def _trainer_exited() -> bool:
 
 #: The cause of a wait is logged so often, seconds.
 _REPORT_S = 10.0
+#: How often a wait asks whether the workers of its fleet have ended, seconds.
+_LOOK_S = 0.5
+#: Each order that fails has failed several times, at all suppliers that are free.
+_HOPELESS_S = 0.5
 #: Orders that fail while a switch reaches all suppliers are no reason to give up.
 _FAILING_S = 1.0
 _STARVED_WAIT_MS = 10

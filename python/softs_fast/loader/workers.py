@@ -7,15 +7,18 @@ ordered ahead.
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from ctypes import Array, c_uint32, c_uint64
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.sharedctypes import RawValue
 from typing import Any, NamedTuple
 
 import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, default_collate, default_convert
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..tensors.modes import for_later
 from .endless import EndlessDataset
@@ -54,13 +57,30 @@ class _Request(NamedTuple):
     first: int
 
 
-class _Answer(NamedTuple):
-    """A batch, or why there is none; neither where the request was over before the batch was complete."""
+@dataclasses.dataclass
+class _Answer:
+    """A batch, or why there is none; neither where the request was over before the batch was complete.
+
+    A worker packs its batch by itself: a queue of `multiprocessing` would do it in another thread, and drop a batch that
+    cannot be pickled, for which the trainer would wait for ever.
+    """
 
     request: _Request
     product: str = ""
+    packed: bytes | None = None
     batch: Any = None
     error: ExceptionWrapper | None = None
+
+    def unpack(self) -> Any:
+        """Return the batch; None if there is none."""
+        if self.packed is not None:
+            self.batch, self.packed = pickle.loads(self.packed), None
+        return self.batch
+
+    def pin_memory(self) -> _Answer:
+        """Pin the batch; torch calls it, in a thread of the trainer."""
+        self.batch = pin_memory(self.unpack())
+        return self
 
 
 class BatchesOfWorkers:
@@ -108,6 +128,8 @@ class BatchesOfWorkers:
                     # torch also unpacks batches that are due after this one.
                     with for_later():
                         answer: _Answer = next(self._answers)
+                        # Also one that is not due: the worker holds its memory until then.
+                        batch = answer.unpack()
                     request, product = answer.request, answer.product
                     is_due = request[:2] == (self._requests.attempt, self._source.version())
                     if answer.error is not None and is_due:
@@ -119,7 +141,7 @@ class BatchesOfWorkers:
                     # freed by the garbage collector, after the queues of the workers, which would then not be told to
                     # end.
                     raise error.with_traceback(None)  # noqa: B904, it is the same error
-                if answer.batch is None or not is_due:
+                if batch is None or not is_due:
                     continue
                 if self._is_ordered and request.first != self._positions.get(product, 0):
                     # The product changed while the request was made: it has the position of another one.
@@ -127,7 +149,7 @@ class BatchesOfWorkers:
                     continue
                 remember(self._positions, product)
                 self._positions[product] += self._n_rows
-                return answer.batch
+                return batch
 
 
 class _Requests:
@@ -204,12 +226,19 @@ class _RequestedBatches(Dataset[_Answer]):
         if self._is_over(request) or self._dataset.source.version() != request.version:
             return _Answer(request)
         try:
-            taken = self._take(request)
+            try:
+                taken = self._take(request)
+            except SystemExit as error:
+                # torch would say after seconds that the worker has ended, and not why.
+                raise RuntimeError(f"sys.exit({error.code!r}) was called in a worker process") from error
+            if taken is None:
+                return _Answer(request)
+            product, batch = taken
+            return _Answer(request, product, bytes(ForkingPickler.dumps(batch)))
         except Exception:
             # As torch does it, but with the request: the trainer may have made others since.
             error = ExceptionWrapper(where="in a worker process of the loader")  # type: ignore[no-untyped-call]
             return _Answer(request, error=error)
-        return _Answer(request) if taken is None else _Answer(request, *taken)
 
     def _is_over(self, request: _Request) -> bool:
         return self._attempt.value != request.attempt

@@ -13,6 +13,7 @@ from .. import _core
 from ..descriptors import raise_descriptor_limit
 from ..errors import ConfigError
 from .protocol import BrokerStats, ControlEndpoints, EndpointConfig
+from .repeated_log import RepeatedLog
 
 logger = logging.getLogger(__name__)
 
@@ -253,8 +254,10 @@ def _relay(core: _core.Broker | _core.ControlServer, name: str) -> threading.Thr
     """Start a thread that passes a server's records to Python's logging; it waits for them in native code."""
 
     def pass_on() -> None:
+        log = RepeatedLog(logger)
         while (record := core.next_log()) is not None:
-            logger.log(*record)
+            log.relay(*record)
+        log.flush()
 
     thread = threading.Thread(target=pass_on, name=name, daemon=True)
     thread.start()

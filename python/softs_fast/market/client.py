@@ -20,8 +20,10 @@ from ..errors import (
     SoftsError,
     SuppliersBusy,
 )
+from .fleet_report import FleetReport, read_report
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums.segment import SegmentMedium
+from .repeated_log import RepeatedLog
 
 #: `Client.leave_after`.
 LeaveAfter = Callable[[str, Any, int], bool]
@@ -85,6 +87,9 @@ class Client:
         if not 0 <= spin_us < math.inf:
             raise ConfigError(f"spin_us must be a finite number of microseconds >= 0, have {spin_us}")
         self.endpoint = endpoint
+        #: Whether a sample has come to a loader; it is the loader that says so.
+        self.has_delivered = False
+        self._log = RepeatedLog(logger)
         self.slot_count = num_slots
         self.send_timeout_ms = send_timeout_ms
         # Segments of dead clients are removed before our own slots need the memory.
@@ -364,13 +369,16 @@ class Client:
             more = f" and {len(patterns) - 20} more" if len(patterns) > 20 else ""
             return NoSupplier(
                 f"{head}no supplier for it at {self.endpoint} ({n_connected} connected, serving {serving}{more})"
+                f"{self._cause_of_fleet()}"
             )
         failure = self._core.failure(product_id)
         if failure is not None:
             count, text = failure
             return GeneratorFailed(f"{head}{count} orders in a row failed; the last one: {text}")
         if diagnosis is None:
-            return SuppliersBusy(f"{head}{n_connected} suppliers connected, none has delivered")
+            return SuppliersBusy(
+                f"{head}{n_connected} suppliers connected, none has delivered{self._cause_of_fleet()}"
+            )
         n_busy, busiest_s, n_open = (diagnosis[key] for key in ("busy_suppliers", "busiest_s", "queued"))
         n_in_lane, n_open_in_lane = self._core.lane_state(product_id)
         if n_open_in_lane:
@@ -379,8 +387,17 @@ class Client:
         n_matching = diagnosis["matching_suppliers"]
         return SuppliersBusy(
             f"{head}{min(n_busy, n_matching)} of {n_matching} matching suppliers busy, "
-            f"the longest for {busiest_s:.1f} s; {n_open} orders wait"
+            f"the longest for {busiest_s:.1f} s; {n_open} orders wait{self._cause_of_fleet()}"
         )
+
+    @property
+    def fleet(self) -> FleetReport | None:
+        """What the fleet of the broker says of its workers; None if the broker is not that of a fleet on this host."""
+        return read_report(self.endpoint)
+
+    def _cause_of_fleet(self) -> str:
+        fleet = self.fleet
+        return "" if fleet is None else fleet.cause()
 
     def close(self) -> None:
         """Disconnect from the broker, close and remove the medium. Idempotent.
@@ -410,8 +427,8 @@ class Client:
             self.medium.ensure_linked()
 
     def _relay_log(self) -> None:
-        for record in self._core.take_log():
-            logger.log(*record)
+        for level, text in self._core.take_log():
+            self._log.relay(level, text)
 
     def __enter__(self) -> "Client":
         return self

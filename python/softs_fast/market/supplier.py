@@ -3,7 +3,6 @@
 import logging
 import os
 import threading
-import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -13,10 +12,12 @@ from ..configs import BatchConfig
 from ..errors import ConfigError, HelloError
 from .device_output import DeviceOutput
 from .endpoints import variable_of
+from .failure_text import own_traceback, place_of, raised_at
 from .generators import Generator, make_generator
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums.base import taken_apart
 from .mediums.segment import SegmentMedium
+from .repeated_log import RepeatedLog
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +125,8 @@ class Supplier:
             output=self._output,
         )
         self._generator_fn = generator_fn
+        self._place = place_of(self._generator.function)
+        self._failures = RepeatedLog(logger)
         self._batch_config = batch_config
         self.product_ids = product_ids
         self.endpoint = endpoint
@@ -137,6 +140,8 @@ class Supplier:
         self._writers: dict[str, Medium] = {}
         self._main_thread: threading.Thread | None = None
         self._is_stopped = False
+        #: What has ended the main thread, until `wait` raises it.
+        self._ended_by: BaseException | None = None
         self._name = f"{os.uname().nodename}:{os.getpid()}" if name is None else name
         self._core = _core.Supplier(
             endpoint,
@@ -168,6 +173,7 @@ class Supplier:
             function, slot_size=self.slot_size, batch_config=self._batch_config, output=self._output
         )
         self._generator_fn = function
+        self._place = place_of(function)
         self._core.renew()
 
     def hello(self) -> dict[str, Any]:
@@ -217,19 +223,30 @@ class Supplier:
         self._relay_log()
 
     def wait(self) -> None:
-        """Block until the supplier has stopped; return at once if it is not running. Ctrl-C ends the wait."""
+        """Block until the supplier has stopped; return at once if it is not running. Ctrl-C ends the wait.
+
+        Raises:
+            SystemExit: the generator called `sys.exit`; likewise any other exception that ended the supplier. Raised once.
+        """
         if self._main_thread is not None:
             self._main_thread.join()
+        error, self._ended_by = self._ended_by, None
+        if error is not None:
+            raise error
 
     def _main_loop(self) -> None:
         try:
             self._core.serve(self._current_generator, self._fulfil, self._explain, self._max_wait_ms)
+        except BaseException as error:
+            self._ended_by = error
+            raise
         finally:
             # Also when the generator ended this thread (SystemExit): its order must go to another supplier.
             self._is_stopped = True
             self._core.stop()
             self._core.close()
             self._relay_log()
+            self._failures.flush()
             for writer in self._writers.values():
                 writer.close()
             self._writers.clear()
@@ -260,15 +277,20 @@ class Supplier:
         self._relay_log()
         if isinstance(problem, Exception):
             return f"supplier {self._name}: {self._failure(product_id, problem)}"
-        text = f"the generator for product {product_id!r} {problem}"
-        logger.warning("%s", text)
+        text = f"{self._generator_for(product_id)} {problem}"
+        self._failures.log(logging.WARNING, problem, text)
         return f"supplier {self._name}: {text}"
+
+    def _generator_for(self, product_id: str) -> str:
+        return f"the generator for product {product_id!r} ({self._place})"
 
     def _failure(self, product_id: str, error: Exception) -> str:
         """Log an exception of the generator; return the text for the client."""
-        logger.error("generator failed for product %r", product_id, exc_info=error)
-        trace = "".join(traceback.format_exception(error))
-        return f"the generator failed for product {product_id!r}\n{trace}"
+        place = f"product {product_id!r}: {self._place}"
+        # Not by the text, which may have other numbers each time.
+        key = (type(error), raised_at(error))
+        self._failures.log(logging.ERROR, key, f"generator failed for {place}", error)
+        return f"the generator failed for {place}\n{own_traceback(error)}\n"
 
     def _fulfil(
         self,
@@ -309,10 +331,12 @@ class Supplier:
         except Exception as error:
             return self._failure(product_id, error)
         if not isinstance(data, (bytes, bytearray, memoryview)):
-            return f"the generator for product {product_id!r} returned {type(data).__name__}, need bytes"
+            return f"{self._generator_for(product_id)} returned {type(data).__name__}, need bytes"
         n_bytes = data.nbytes if isinstance(data, memoryview) else len(data)
         if n_bytes != self.slot_size:
-            return f"the generator for product {product_id!r} returned {n_bytes} bytes, need slot_size={self.slot_size}"
+            return (
+                f"{self._generator_for(product_id)} returned {n_bytes} bytes, need slot_size={self.slot_size}"
+            )
         if isinstance(data, memoryview) and not data.c_contiguous:
             data = data.tobytes()
         config = self._batch_config
@@ -417,8 +441,8 @@ class Supplier:
         return writer
 
     def _relay_log(self) -> None:
-        for record in self._core.take_log():
-            logger.log(*record)
+        for level, text in self._core.take_log():
+            self._failures.relay(level, text)
 
     def __enter__(self) -> "Supplier":
         self.start()

@@ -24,7 +24,7 @@ _NUMBER = "SOFTS_FLOW_WORKER"
 #: How long a process may take to end after its connection has, seconds.
 _END_S = 3.0
 #: States of a worker that runs or will run.
-_AGAIN = ("pausing", "starting", "serving")
+_AGAIN = ("pausing", "starting", "serving", "ending")
 
 
 class FleetProcesses:

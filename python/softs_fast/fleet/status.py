@@ -1,0 +1,31 @@
+"""The fleets of this user on this host, and what each says of its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import _core
+from ..market.fleet_report import WorkerReport, read_report
+from .folder import folders
+
+__all__ = ["FleetView", "fleets"]
+
+
+@dataclass(frozen=True)
+class FleetView:
+    """A fleet that runs: its process, its broker's frontend, and its workers."""
+
+    pid: int
+    frontend: str
+    workers: tuple[WorkerReport, ...]
+
+
+def fleets() -> tuple[FleetView, ...]:
+    """Return the fleets of this user on this host that have begun, those with the same folder for temporary files."""
+    found = []
+    for folder, owner in folders():
+        frontend = f"ipc://{folder}/frontend"
+        report = read_report(frontend)
+        if report is not None and _core.is_alive(*owner):
+            found.append(FleetView(owner[0], frontend, report.workers))
+    return tuple(found)

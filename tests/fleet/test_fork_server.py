@@ -1,0 +1,152 @@
+"""Workers are forked from a process that has imported torch; each is as a process of its own would be."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import factories
+import forked
+import pytest
+
+import softs_fast as sf
+from softs_fast.fleet import fork_server
+from softs_fast.fleet.fork_server import ForkServer, WorkerProcess, last_server, server_for
+
+#: More than a pipe takes, and more than one that was made larger.
+LARGE = bytes(2 << 20)
+
+
+def ready(eventually: Callable[..., None]) -> ForkServer:
+    """A server; not a fixture, since pytest keeps those until a test has left nothing behind."""
+    server = server_for({})
+    eventually(server.is_ready, "the server is ready")
+    return server
+
+
+@pytest.fixture
+def output() -> Iterator[tuple[int, int]]:
+    read, write = os.pipe()
+    yield read, write
+    os.close(read)
+    os.close(write)
+
+
+def started(
+    server: ForkServer, output: int, target: Callable[..., None], *arguments: object
+) -> WorkerProcess:
+    environment = os.environ | {"OMP_NUM_THREADS": "3"}
+    process = WorkerProcess(server, environment, output, target, arguments, "worker")
+    process.start()
+    return process
+
+
+def test_a_process_is_as_one_of_its_own_would_be(
+    output: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    eventually: Callable[..., None],
+) -> None:
+    server = ready(eventually)
+    monkeypatch.setenv("SOFTS_SET_LATER", "\udcff")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["a", "b"])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, "/last"])
+    chances = []
+    for _ in range(2):
+        here, there = multiprocessing.Pipe()
+        process = started(server, output[1], forked.tell, there, LARGE)
+        there.close()
+        facts, chance = here.recv()
+        here.close()
+        process.join()
+        assert process.exitcode == 0
+        process.close()
+        chances += chance
+        assert os.read(output[0], 100) == b"told\n"
+        assert facts == {
+            "environment": {"SOFTS_SET_LATER": "\udcff"},
+            "folder": str(tmp_path),
+            "path": "/last",
+            "arguments": ["a", "b"],
+            "parent": os.getpid(),
+            "children": [],
+            "signals": [signal.SIG_DFL, signal.SIG_DFL],
+            "threads": 3,
+            "CUDA": False,
+            "large": len(LARGE),
+            "sums": (float(1 << 20), 65536.0),
+        }
+    assert len(set(chances)) == 6, "random numbers of one worker are not those of another"
+
+
+def test_a_server_has_one_thread_and_its_processes_end_with_it(
+    output: tuple[int, int], eventually: Callable[..., None]
+) -> None:
+    server = ready(eventually)
+    process = started(server, output[1], forked.sleep)
+    assert "Threads:\t1\n" in Path(f"/proc/{server.pid}/status").read_text()
+    os.kill(server.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    eventually(lambda: not Path(f"/proc/{process.pid}").exists(), "the process has ended")
+    process.close()
+    assert server_for({}) is not server
+
+
+def test_a_fleet_goes_on_with_another_server(eventually: Callable[..., None]) -> None:
+    with sf.Fleet(factories.make_supplier) as fleet:
+        former = last_server()
+        assert former is not None
+        os.kill(former.pid, signal.SIGKILL)
+        eventually(lambda: last_server() is not former, "there is another server")
+        eventually(lambda: fleet.states() == {"worker 0": "serving"}, "the worker serves")
+
+
+def test_a_server_that_cannot_begin_fails_the_fleet() -> None:
+    context = multiprocessing.get_context("spawn")
+    context.set_executable("/bin/false")
+    try:
+        with pytest.raises(
+            sf.FleetError, match="worker 0 failed: its process cannot start: the process that starts"
+        ):
+            sf.Fleet(functools.partial(factories.make_once, "x" * len(LARGE))).start()
+    finally:
+        context.set_executable(sys.executable)
+
+
+def test_a_server_is_used_again_where_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Server:
+        owner, ended = os.getpid(), False
+
+        def __init__(self, surroundings: object) -> None:
+            self.surroundings = surroundings
+
+        def has_ended(self) -> bool:
+            return self.ended
+
+    monkeypatch.setattr(fork_server, "ForkServer", Server)
+    monkeypatch.setattr(fork_server, "_last", None)
+    server: Any = server_for({"OMP_NUM_THREADS": "2", "OTHER": "1"})
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "another")
+    assert server_for({"OMP_NUM_THREADS": "2", "OTHER": "2"}) is server
+    threads = server_for({"OMP_NUM_THREADS": "3"})
+    assert threads is not server
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    server = server_for({"OMP_NUM_THREADS": "3"})
+    assert server is not threads
+    monkeypatch.delitem(sys.modules, "torch")
+    without: Any = server_for({"OMP_NUM_THREADS": "3"})
+    assert without is not server
+    without.ended = True
+    server = server_for({"OMP_NUM_THREADS": "3"})
+    assert server is not without
+    server.owner = 0
+    assert server_for({"OMP_NUM_THREADS": "3"}) is not server, "that of the process of which this is a fork"

@@ -1,0 +1,34 @@
+"""What becomes of workers whatever they are, and what is said of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import factories
+
+from softs_fast.fleet.restarts import RestartPolicy
+from softs_fast.fleet.supervisor import Supervisor
+from softs_fast.market.fleet_report import WorkerReport
+
+
+def test_a_restart_that_takes_too_long_is_a_failure(tmp_path: Path, eventually: Callable[..., None]) -> None:
+    told: list[tuple[str, str]] = []
+
+    def report(workers: Sequence[WorkerReport]) -> None:
+        told.extend((worker.state, worker.error) for worker in workers)
+
+    policy = RestartPolicy(max_restarts=1, first_pause_s=0.01)
+    make_worker = functools.partial(factories.make_idle_once, str(tmp_path / "made"))
+    supervisor = Supervisor(make_worker, lambda number: {}, policy, 0.01, report)
+    try:
+        supervisor.scale(1, 40.0, lambda n_serving: None)
+        supervisor.kill(0)
+        eventually(lambda: supervisor.states() == {"worker 0": "given up"}, "the restart has ended")
+    finally:
+        supervisor.close()
+    killed, late = "its process ended: signal SIGKILL", "it did not serve within 0.01 s of its restart"
+    states = [*dict.fromkeys(told)]
+    assert states[:2] == [("starting", ""), ("serving", "")]
+    assert states[-3:] == [("pausing", killed), ("starting", killed), ("given up", late)]

@@ -1,0 +1,71 @@
+"""Records that repeat, in virtual time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from softs_fast.market.repeated_log import RepeatedLog
+
+logger = logging.getLogger("softs_fast.test_repeated_log")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def texts(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    caplog.set_level(logging.INFO)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_a_failure_that_repeats_is_logged_once_and_then_counted(
+    clock: Clock, texts: Callable[[], list[str]]
+) -> None:
+    log = RepeatedLog(logger, clock)
+    for step in range(25_000):
+        clock.now = step / 1000
+        log.log(logging.ERROR, "key", "it failed\nTraceback")
+    assert texts() == [
+        "it failed\nTraceback",
+        "it failed (10000 more in the last 10 s)",
+        "it failed (10000 more in the last 10 s)",
+    ]
+    log.flush()
+    assert texts()[3:] == ["it failed (4999 more in the last 5 s)"]
+    log.log(logging.ERROR, "key", "it failed\nTraceback")
+    assert texts()[4:] == ["it failed\nTraceback"]
+
+
+def test_failures_that_differ_in_numbers_are_one_and_other_records_pass(
+    clock: Clock, texts: Callable[[], list[str]]
+) -> None:
+    log = RepeatedLog(logger, clock)
+    for number in range(5):
+        log.relay(logging.WARNING, f"order {number} failed\n{number}")
+        log.relay(logging.INFO, f"order {number} failed")
+        log.relay(logging.WARNING, f"supplier {number} left")
+    assert len(texts()) == 11
+    log.flush()
+    assert texts()[11:] == ["order 0 failed (4 more in the last 0 s)"]
+
+
+def test_what_is_kept_is_bounded(clock: Clock, texts: Callable[[], list[str]]) -> None:
+    log = RepeatedLog(logger, clock)
+    for number in range(1000):
+        log.log(logging.ERROR, number, "x")
+        log.log(logging.ERROR, number, "x")
+    assert len(log._known) == 64
+    log.flush()
+    assert len(texts()) == 2000, "no count is lost"
