@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, Stat, fallocate, fstatvfs};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 
 use super::access::write_all;
 use super::layout::{BLOCK_LEN, Layout};
@@ -39,6 +40,15 @@ pub(crate) fn allocate(file: BorrowedFd<'_>, len: u64) -> Result<(), Errno> {
 pub(crate) fn is_whole(stat: &Stat) -> bool {
     // st_blocks counts units of 512 bytes.
     (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64
+}
+
+/// Why the process may not make a file of `need` bytes; `None` if it may.
+pub(crate) fn over_the_limit(need: u64) -> Option<String> {
+    let limit = getrlimit(Resource::Fsize).current.filter(|&limit| limit < need)?;
+    Some(format!(
+        "it has {need} bytes, and RLIMIT_FSIZE lets this process make files of {limit} bytes at most; raise it with \
+         `ulimit -f`, or use fewer or smaller slots"
+    ))
 }
 
 /// The error for a file system without room for `need` more bytes.

@@ -13,7 +13,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::access::{Access, write_all};
-use super::allocate::{allocate, allocate_heads, full, is_whole};
+use super::allocate::{allocate, allocate_heads, full, is_whole, over_the_limit};
 use super::control_block::{Control, Kind, LAYOUT_VERSION, SEGMENT_ID_AT, VERSION_AT, read_control};
 use super::handle::Segment;
 use super::layout::{BLOCK_LEN, Layout};
@@ -271,7 +271,10 @@ fn prepare(
         ftruncate(file, fit).map_err(|errno| SegmentError::io("resize", address, errno))?;
     }
     allocated.map_err(|errno| match errno {
-        Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM => full(file, public, need),
+        Errno::FBIG => {
+            over_the_limit(need).map_or_else(|| full(file, public, need), |why| refused(address, &why))
+        }
+        Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => full(file, public, need),
         _ => SegmentError::io("allocate", address, errno),
     })?;
     let io = |errno| SegmentError::io("write to", address, errno);
