@@ -79,7 +79,7 @@ class _Answer:
 
     def pin_memory(self) -> _Answer:
         """Pin the batch; torch calls it, in a thread of the trainer."""
-        self.batch = pin_memory(self.unpack())
+        self.batch = pin_memory(self.unpack())  # type: ignore[no-untyped-call]
         return self
 
 
@@ -228,9 +228,9 @@ class _RequestedBatches(Dataset[_Answer]):
         try:
             try:
                 taken = self._take(request)
-            except SystemExit as error:
+            except SystemExit as end:
                 # torch would say after seconds that the worker has ended, and not why.
-                raise RuntimeError(f"sys.exit({error.code!r}) was called in a worker process") from error
+                raise RuntimeError(f"sys.exit({end.code!r}) was called in a worker process") from end
             if taken is None:
                 return _Answer(request)
             product, batch = taken
