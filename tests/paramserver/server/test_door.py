@@ -170,7 +170,7 @@ def test_no_request_without_the_secret_is_a_failure_of_the_server(
 
 @pytest.mark.parametrize("path", [answers.PUSH, answers.CONTROL, "/v1/push/1.0"])
 def test_little_is_read_in_the_name_of_the_owner(path: str) -> None:
-    """Everybody knows that name."""
+    """Its name is known to all."""
     headers = [("Authorization", f"SF1 id=owner, n=1, mac={MAC}")]
     status, n_taken = answer_to("POST", path, "", headers, [bytes(1024)] * 256)
     assert status in (401, 413)

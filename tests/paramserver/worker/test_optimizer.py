@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from softs_fast.errors import ConfigError, WireError
 from softs_fast.paramserver.wire.codecs import BLOCK
 from softs_fast.paramserver.wire.header import Codec, Kind
-from softs_fast.paramserver.wire.messages import Heartbeat, Leave, RunConfig
+from softs_fast.paramserver.wire.messages import Heartbeat, RunConfig
 from softs_fast.paramserver.wire.records import decode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.session import Options
@@ -445,57 +445,6 @@ def test_heartbeats_renew_the_lease_and_tell_progress() -> None:
         assert n is not None
         optimizer.step()
         server.wait_for(lambda: told[-1] is not None and told[-1] > n)
-
-
-class OddError(Exception):
-    """Has no text."""
-
-    def __str__(self) -> str:
-        raise RuntimeError
-
-
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (
-            RuntimeError("CUDA error:\n device-side \0 assert \udcff"),
-            "RuntimeError: CUDA error: device-side assert ?",
-        ),
-        (ValueError("x" * 1000), "ValueError: " + "x" * 168),
-        (OddError(), "OddError"),
-        (KeyboardInterrupt(), ""),
-    ],
-)
-def test_the_server_is_told_why_a_worker_ends(error: BaseException, why: str) -> None:
-    told: list[str] = []
-
-    def note(method: str, path: str, body: bytes) -> None:
-        if path == "/v1/leave":
-            told.append(decode(Leave, body).why)
-
-    with FakeServer(linear(), CONFIG) as server:
-        server.before_body = note  # type: ignore[assignment]
-        with pytest.raises(type(error)), RemoteOptimizer(linear(), server.invite, OPTIONS):
-            raise error
-    assert told == [why]
-
-
-def test_a_worker_says_that_it_waits_before_it_does() -> None:
-    """A server holds its request for up to 25 s."""
-    said: list[str] = []
-    module = linear()
-
-    def hold(method: str, path: str) -> None:
-        if path == "/v1/model":
-            said.append("asked")
-
-    with (
-        FakeServer(linear(), CONFIG) as server,
-        RemoteOptimizer(module, server.invite, OPTIONS, on_progress=said.append) as optimizer,
-    ):
-        server.before = hold  # type: ignore[assignment]
-        optimizer.step(closure_of(module, optimizer))
-    assert said == ["push 100 %", "waiting for other workers", "asked"]
 
 
 def test_a_server_that_removes_a_worker_ends_it() -> None:

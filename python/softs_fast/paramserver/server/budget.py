@@ -84,7 +84,7 @@ class Budget:
             self._close(next(iter(self._held)))
 
     def release(self, peer: Peer) -> None:
-        """Forget the bytes of a request that is answered."""
+        """Drop the bytes of a request that is answered."""
         self._n_held -= self._held.pop(peer, 0)
 
     def prove(self, peer: Peer) -> None:
@@ -93,7 +93,7 @@ class Budget:
         self._unproven.pop(peer, None)
 
     def left(self, peer: Peer) -> None:
-        """Forget a connection that is closed."""
+        """Drop a connection that is closed."""
         self.prove(peer)
 
     def _close(self, peer: Peer) -> None:

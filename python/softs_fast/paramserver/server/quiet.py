@@ -1,4 +1,4 @@
-"""What the HTTP layer says of requests, for peers that anyone may be: each kind of line once in a while, with a count."""
+"""What the HTTP layer says of requests, for peers that have proven nothing: each kind of line once in a while, with a count."""
 
 from __future__ import annotations
 

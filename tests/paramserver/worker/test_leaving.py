@@ -1,0 +1,74 @@
+"""What a worker says of itself: why it ends, and that it waits."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("urllib3", reason="needs the extra paramworker")
+from fake_server import FakeServer
+from torch import nn
+
+from softs_fast.paramserver.wire.messages import Leave, RunConfig
+from softs_fast.paramserver.wire.records import decode
+from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
+from softs_fast.paramserver.worker.session import Options
+
+CONFIG = RunConfig(target=5, batch_size=8, codec="f32", planes=False)
+OPTIONS = Options("test", patience_s=20.0)
+
+
+def linear() -> nn.Module:
+    return nn.Linear(3, 1)
+
+
+class OddError(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (
+            RuntimeError("CUDA error:\n device-side \0 assert \udcff"),
+            "RuntimeError: CUDA error: device-side assert ?",
+        ),
+        (ValueError("x" * 1000), "ValueError: " + "x" * 168),
+        (OddError(), "OddError"),
+        (KeyboardInterrupt(), ""),
+    ],
+)
+def test_the_server_is_told_why_a_worker_ends(error: BaseException, why: str) -> None:
+    told: list[str] = []
+
+    def note(method: str, path: str, body: bytes) -> None:
+        if path == "/v1/leave":
+            told.append(decode(Leave, body).why)
+
+    with FakeServer(linear(), CONFIG) as server:
+        server.before_body = note  # type: ignore[assignment]
+        with pytest.raises(type(error)), RemoteOptimizer(linear(), server.invite, OPTIONS):
+            raise error
+    assert told == [why]
+
+
+def test_a_worker_says_that_it_waits_before_it_does() -> None:
+    """A server holds its request for up to 25 s."""
+    said: list[str] = []
+    module = linear()
+    for one in module.parameters():
+        one.grad = one.detach().clone()
+
+    def hold(method: str, path: str) -> None:
+        if path == "/v1/model":
+            said.append("asked")
+
+    with (
+        FakeServer(linear(), CONFIG) as server,
+        RemoteOptimizer(module, server.invite, OPTIONS, on_progress=said.append) as optimizer,
+    ):
+        server.before = hold  # type: ignore[assignment]
+        optimizer.step()
+    assert said == ["push 100 %", "waiting for other workers", "asked"]
