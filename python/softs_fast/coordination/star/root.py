@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
+from ...market.repeated_log import RepeatedLog
 from ..addresses import parse_address
 from ..requirements import import_grpc
 from ..server.guard import Denied, Guard
@@ -74,6 +75,7 @@ class Root:
         self._lock = threading.Lock()
         self._joined: dict[int, Join] = {}
         self.n_refused = 0
+        self._refusing, self._refusals = threading.Lock(), RepeatedLog(logger)
         self._is_closing = False
         self._boxes = Mailboxes(range(1, size), 0, AHEAD)
         self._calls = RootCalls(self._envelope, size, self._boxes, self, timeout_s)
@@ -199,8 +201,10 @@ class Root:
         yield from self._boxes.outgoing(rank)
 
     def _refuse(self, context: Any, why: str) -> None:
-        self.n_refused += 1
-        self._logger.warning("refused %s: %s", context.peer(), why)
+        peer = str(context.peer())
+        with self._refusing:
+            self.n_refused += 1
+            self._refusals.log(logging.WARNING, peer.rpartition(":")[0], f"refused {peer}: {why}")
 
     def _read(self, requests: Iterator[bytes], identity: str | None, joined: futures.Future[int]) -> None:
         """Read a stream to its end, in a thread of its own."""
