@@ -18,7 +18,7 @@ __all__ = ["ControlServer"]
 
 logger = logging.getLogger(__name__)
 
-#: Who has not joined, as the native side names processes of other hosts and of this one. Texts with ports and reasons that a
+#: A process that has not joined, of another host or of this one, as the native side names it. Texts with ports and reasons that a
 #: stranger chooses would be new each time.
 _STRANGER = re.compile(r"a process at (\S+):\d+|process \d+")
 
