@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import small_flow
 from flow_processes import in_forks, stop
+from late_clock import LateClock
 from stopping_flow import make_stopping
 
 import softs_fast.dataflow as df
 from softs_fast.errors import ConfigError, FlowError
 
-#: Other work beside a test may take most of it: only what hangs may be late.
-DEADLINE_S = 1.0
+#: By the clock of `LateClock`; so long is a wait until it is asked again.
+DEADLINE_S = 0.5
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ DEADLINE_S = 1.0
         (
             "main",
             1,
-            r"ticket \d+, main of gen.generate \(call \d+\), is with it since \d\.\d s, and its deadline is 1 s; "
+            r"ticket \d+, main of gen.generate \(call \d+\), is with it since \d\.\d s, and its deadline is 0.5 s; "
             r"its process is stopped by a signal \(state T\); ticket \d+, main of gen.generate .*, was open there",
         ),
         (
@@ -37,11 +38,15 @@ DEADLINE_S = 1.0
         ),
     ],
 )
-def test_a_worker_that_stops_or_hangs_is_ended_at_its_deadline(place: str, worker: int, text: str) -> None:
+def test_a_worker_that_stops_or_hangs_is_ended_at_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, place: str, worker: int, text: str
+) -> None:
+    clock = LateClock(monkeypatch)
     flow, workers = in_forks("stopping_flow", "make_stopping", place=place, deadline_s=DEADLINE_S)
     with flow:
         assert next(flow.steps(1)).is_complete
         process = workers.processes[worker]
+        clock.watch(flow, worker, process.pid)
         with pytest.raises(FlowError, match=rf"worker {worker} is lost: process {process.pid}: {text}"):
             list(flow.steps(5))
         process.join(45)
@@ -50,13 +55,17 @@ def test_a_worker_that_stops_or_hangs_is_ended_at_its_deadline(place: str, worke
     assert not workers.processes
 
 
-def test_a_worker_that_stops_while_it_waits_is_named_by_all_calls_that_go_to_it() -> None:
+def test_a_worker_that_stops_while_it_waits_is_named_by_all_calls_that_go_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = LateClock(monkeypatch)
     flow, workers = in_forks("stopping_flow", "make_stopping", deadline_s=DEADLINE_S)
     with flow:
         next(flow.steps(1))
         while flow.ask("stats")["rows"]:  # calls of the next step have begun
             next(flow.steps(1))
         pid = workers.processes[1].pid
+        clock.watch(flow, 1, pid)
         stop(pid)
         calls = [flow.post("gen.generate", flow.fetch(2))]
         flow.flush(*calls)

@@ -179,6 +179,24 @@ def test_junk_is_refused_and_harms_none(junk: bytes, words: str, caplog: pytest.
         assert len(events(server)) == 1
 
 
+def test_an_address_that_is_refused_again_and_again_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    n = 40
+    with ControlServer(listen="tcp://127.0.0.1:0") as server:
+        port = int(server.endpoint.rpartition(":")[2])
+        for i in range(n):
+            with socket.create_connection(("127.0.0.1", port), WATCHDOG_S) as stranger:
+                # The reason is what the stranger likes it to be.
+                stranger.sendall(bytes([i, 255, 0, 0, 1]))
+                while stranger.recv(1024):
+                    pass
+        for _ in range(3):
+            server.receive(0.01)
+    first, last = [one.getMessage() for one in caplog.records]
+    assert "did not join: a frame of 65280 bytes" in first
+    assert first in last
+    assert f"({n - 1} more in the last" in last
+
+
 def test_a_connection_without_a_handshake_ends(caplog: pytest.LogCaptureFixture) -> None:
     with ControlServer(limits=ControlLimits(handshake_s=0.05)) as server:
         with socket.socket(socket.AF_UNIX) as silent:

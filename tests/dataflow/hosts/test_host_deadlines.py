@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from host_workers import WATCHDOG_S, HostWorkers
+from late_clock import LateClock
 
 from softs_fast.errors import FlowError
 
-#: Other work beside a test may take most of it: only what hangs may be late.
-DEADLINE_S = 1.0
+#: By the clock of `LateClock`; so long is a wait until it is asked again.
+DEADLINE_S = 0.5
 
 
 @pytest.mark.parametrize(
@@ -45,8 +46,9 @@ DEADLINE_S = 1.0
     ],
 )
 def test_a_worker_that_stops_or_hangs_is_lost_at_its_deadline(
-    tmp_path: Path, place: str, name: str, worker: int, text: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, worker: int, text: str
 ) -> None:
+    clock = LateClock(monkeypatch)
     arguments = {"place": place, "deadline_s": DEADLINE_S}
     with HostWorkers(tmp_path, "stopping_flow:make_stopping", arguments) as workers:
         for number in range(2):
@@ -54,6 +56,7 @@ def test_a_worker_that_stops_or_hangs_is_lost_at_its_deadline(
         with workers.flow(rejoin_s=0) as flow:
             assert next(flow.steps(1)).is_complete
             pid = flow.ask("inside")[worker]["pid"]
+            clock.watch(flow, worker, pid)
             match = rf"worker {worker} is lost: process {pid}: ticket \d+, {text}"
             with pytest.raises(FlowError, match=match):
                 list(flow.steps(5))
@@ -67,7 +70,10 @@ def test_a_worker_that_stops_or_hangs_is_lost_at_its_deadline(
         assert workers.processes[1 - worker].exitcode == 0
 
 
-def test_a_flow_goes_on_without_a_process_that_is_stopped(tmp_path: Path) -> None:
+def test_a_flow_goes_on_without_a_process_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LateClock(monkeypatch)
     arguments = {"place": "idle", "deadline_s": DEADLINE_S}
     with HostWorkers(tmp_path, "stopping_flow:make_stopping", arguments) as workers:
         for number in range(2):
@@ -75,6 +81,7 @@ def test_a_flow_goes_on_without_a_process_that_is_stopped(tmp_path: Path) -> Non
         with workers.flow() as flow:
             assert next(flow.steps(1)).is_complete
             stopped, pid = workers.processes[1], flow.ask("inside")[1]["pid"]
+            clock.watch(flow, 1, pid)
             os.kill(pid, signal.SIGSTOP)
             workers.start(1, "third")
             assert len(list(flow.steps(3))) == 3

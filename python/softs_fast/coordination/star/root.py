@@ -11,6 +11,7 @@ from typing import Any
 
 from ...descriptors import raise_descriptor_limit
 from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
+from ...market.repeated_log import RepeatedLog
 from ..addresses import parse_address
 from ..requirements import import_grpc
 from ..server.door import door_options
@@ -76,6 +77,7 @@ class Root:
         self._lock = threading.Lock()
         self._joined: dict[int, Join] = {}
         self.n_refused = 0
+        self._refusing, self._refusals = threading.Lock(), RepeatedLog(logger)
         self._is_closing = False
         self._boxes = Mailboxes(range(1, size), 0, AHEAD)
         self._calls = RootCalls(self._envelope, size, self._boxes, self, timeout_s)
@@ -203,8 +205,10 @@ class Root:
         yield from self._boxes.outgoing(rank)
 
     def _refuse(self, context: Any, why: str) -> None:
-        self.n_refused += 1
-        self._logger.warning("refused %s: %s", context.peer(), why)
+        peer = str(context.peer())
+        with self._refusing:
+            self.n_refused += 1
+            self._refusals.log(logging.WARNING, peer.rpartition(":")[0], f"refused {peer}: {why}")
 
     def _read(self, requests: Iterator[bytes], identity: str | None, joined: futures.Future[int]) -> None:
         """Read a stream to its end, in a thread of its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from types import TracebackType
 from typing import Any
@@ -10,12 +11,17 @@ from typing import Any
 from ... import _core
 from ...descriptors import raise_descriptor_limit
 from ...errors import PeerLost, PeerTimeout
+from ...market.repeated_log import RepeatedLog
 from .events import Joined, Left, Published, Received
 from .limits import ControlLimits
 
 __all__ = ["ControlServer"]
 
 logger = logging.getLogger(__name__)
+
+#: A process that has not joined, of another host or of this one, as the native side names it. Texts with ports and reasons that a
+#: stranger chooses would be new each time.
+_STRANGER = re.compile(r"a process at (\S+):\d+|process \d+")
 
 
 class ControlServer:
@@ -55,6 +61,7 @@ class ControlServer:
         limits: ControlLimits | None = None,
     ) -> None:
         limits = limits or ControlLimits()
+        self._log = RepeatedLog(logger)
         lowest = incarnation if oldest is None else oldest
         raise_descriptor_limit()
         self._native = _core.FlowServer(
@@ -86,7 +93,7 @@ class ControlServer:
     def receive(self, timeout_s: float | None = None) -> list[Joined | Received | Left]:
         """Wait without the GIL until something has come; return all of it, in order.
 
-        Connections that did not join are logged as warnings.
+        Connections that did not join are logged as warnings: of each address one every 10 s, with a count.
 
         Args:
             timeout_s: seconds; None: without end. 0 only takes what is there.
@@ -103,7 +110,8 @@ class ControlServer:
         while (taken := self._native.receive(left)) is not None:
             events, records, ended = taken
             for level, text in records:
-                logger.log(level, "%s", text)
+                found = _STRANGER.match(text)
+                self._log.log(level, text if found is None else found[1] or "this host", text)
             if events:
                 return [_event(fields) for fields in events]
             if ended is not None:
@@ -161,6 +169,7 @@ class ControlServer:
             timeout_s: seconds at most until what was sent has been written.
         """
         self._native.close(timeout_s)
+        self._log.flush()
 
     def __enter__(self) -> ControlServer:
         return self

@@ -251,7 +251,7 @@ impl Master {
 
     fn challenge(&mut self, peer: PeerId, hello: &Hello<'_>) -> Result<(), Refusal> {
         let Hello { worker, incarnation, has_token, .. } = *hello;
-        let Admission { incarnation: own, oldest, ref token } = self.admission;
+        let Admission { incarnation: own, ref token, .. } = self.admission;
         match (token, has_token) {
             (Some(_), false) => {
                 return Err(format!("this master asks for a token, and worker {worker} has none"));
@@ -261,19 +261,10 @@ impl Master {
                     "worker {worker} has a token, and this master has none; give both the same one, or none"
                 ));
             }
-            _ => {}
+            // Before it has proved the token a process learns nothing of this master and its workers.
+            (Some(_), true) => {}
+            (None, false) => self.check(worker, incarnation)?,
         }
-        if incarnation > own {
-            return Err(format!(
-                "worker {worker} knows incarnation {incarnation}, and this master is of the older {own}"
-            ));
-        }
-        if incarnation < oldest {
-            return Err(format!(
-                "worker {worker} is of incarnation {incarnation}, and this master of {own} takes those from {oldest} on"
-            ));
-        }
-        self.check_seat(worker)?;
         let Some(found) = self.peers.get_mut(&peer) else { return Ok(()) };
         let challenge =
             Challenge { incarnation: own, frame_bytes: self.limits.frame_bytes, nonce: found.nonce };
@@ -300,8 +291,8 @@ impl Master {
         if !is_proved {
             return Err(format!("the token of worker {worker} is not that of this master"));
         }
-        // Again, as another worker may have joined meanwhile.
-        self.check_seat(worker)?;
+        // Without a token again, as another worker may have joined meanwhile.
+        self.check(worker, incarnation)?;
         let Some(found) = self.peers.get_mut(&peer) else { return Ok(()) };
         found.phase = Phase::Joined { worker, frame_bytes };
         ToWorker::Welcome.encode(&mut found.outbox);
@@ -309,7 +300,19 @@ impl Master {
         Ok(())
     }
 
-    fn check_seat(&self, worker: u32) -> Result<(), Refusal> {
+    /// Whether a worker may join; the refusal names others.
+    fn check(&self, worker: u32, incarnation: u64) -> Result<(), Refusal> {
+        let Admission { incarnation: own, oldest, .. } = self.admission;
+        if incarnation > own {
+            return Err(format!(
+                "worker {worker} knows incarnation {incarnation}, and this master is of the older {own}"
+            ));
+        }
+        if incarnation < oldest {
+            return Err(format!(
+                "worker {worker} is of incarnation {incarnation}, and this master of {own} takes those from {oldest} on"
+            ));
+        }
         if let Some(holder) = self.seats.holder(worker) {
             let name = self.peers.get(&holder).map_or("another process", |peer| &peer.name);
             return Err(format!(

@@ -107,6 +107,25 @@ fn a_number_has_one_worker() {
 }
 
 #[test]
+fn nothing_is_told_before_the_proof_of_a_token() {
+    let (mut master, _id, _first) = joined(Some(TOKEN));
+    for (worker_number, incarnation) in [(3, 1), (4, 0)] {
+        let (again, mut other) = (connect(&mut master, 2), worker(worker_number, incarnation, Some(TOKEN)));
+        to_master(&mut master, again, &mut other, usize::MAX);
+        let told = master.outbox(again).unwrap().bytes().to_vec();
+        let message = ToWorker::decode(told[4], &told[5..]).unwrap();
+        assert!(matches!(message, ToWorker::Challenge(..)), "{message:?}");
+        settle(&mut master, again, &mut other, usize::MAX);
+        let why = other.ended().unwrap();
+        assert!(
+            why.contains("is joined already: process 1001") || why.contains("takes those from 1 on"),
+            "{why}"
+        );
+        master.disconnect(again, "");
+    }
+}
+
+#[test]
 fn two_that_ask_for_a_number_at_once_do_not_both_get_it() {
     let mut master = Master::new(admission(1, 1, None), limits());
     let (a, mut first) = (connect(&mut master, 1), worker(3, 1, None));
