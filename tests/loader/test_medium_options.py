@@ -27,7 +27,7 @@ from softs_fast import (
     TensorSpec,
 )
 
-CONFIG = BatchConfig([TensorSpec("x", (2,), torch.float32)])
+CONFIG = BatchConfig([TensorSpec("x", (2,), "float32")])
 #: Of loopback, and not the default.
 HOST = "127.0.0.3"
 

@@ -169,7 +169,8 @@ fn only_this_machine_unless_allowed() {
     assert!(matches!(connect("192.0.2.1:9", false), Err(NetError::BadEndpoint { .. })));
     assert!(!matches!(connect("192.0.2.1:9", true), Err(NetError::BadEndpoint { .. }) | Ok(_)));
     let local = open.address().replace("0.0.0.0", "localhost");
-    assert_eq!(write(&connect(&local, false).unwrap(), 0, b"abcd"), Ok(true));
+    let writer = TcpMediumWriter::connect(&local, false, LONG).unwrap();
+    assert_eq!(write(&writer, 0, b"abcd"), Ok(true));
 }
 
 #[test]
