@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
-from fake_server import FakeServer
+import torch
+from fake_server import Answer, FakeServer
 from torch import nn
 
-from softs_fast.paramserver.wire.messages import Leave, RunConfig
-from softs_fast.paramserver.wire.records import decode
+from softs_fast.paramserver.job import Job
+from softs_fast.paramserver.wire.messages import Leave, RunConfig, Summary
+from softs_fast.paramserver.wire.records import decode, encode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
+from softs_fast.paramserver.worker.progress import Progress
 from softs_fast.paramserver.worker.session import Options
+from softs_fast.paramserver.worker.training import train
 
 CONFIG = RunConfig(target=5, batch_size=8, codec="f32", planes=False)
 OPTIONS = Options("test", patience_s=20.0)
@@ -72,3 +78,20 @@ def test_a_worker_says_that_it_waits_before_it_does() -> None:
         server.before = hold  # type: ignore[assignment]
         optimizer.step()
     assert said == ["push 100 %", "waiting for other workers", "asked"]
+
+
+def test_a_run_that_ends_while_samples_are_asked_for_is_no_error() -> None:
+    """The last push of the worker was too late: the round had closed without it, and it was the last one."""
+    config = replace(CONFIG, data="leases")
+
+    def over(method: str, path: str) -> Answer | None:
+        if path != "/v1/data":
+            return None
+        server.version = config.target
+        return Answer(410, encode(Summary(1, config.target, "all epochs are done")))
+
+    job = Job(linear, lambda module, batch: module(batch).sum(), lambda: [torch.zeros(3)] * 8)
+    with FakeServer(linear(), config) as server:
+        server.before = over
+        train(job, server.invite, OPTIONS, "cpu", Progress())
+        assert server.left == ["w0"]

@@ -26,7 +26,7 @@ __all__ = ["Batches", "LeasedIndices", "RankIndices", "on_device"]
 _EXHAUSTED_S = 0.5
 
 
-_OF_DATA = (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.CONFLICT)
+_OF_DATA = (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.CONFLICT, HTTPStatus.GONE)
 
 
 class Indices(Protocol):
@@ -74,6 +74,10 @@ class RankIndices:
             for begin in range(0, len(share), config.batch_size):
                 yield list(share[begin : begin + config.batch_size])
             epoch += 1
+
+
+class RunOver(Exception):
+    """The run has ended while a worker asked for samples: its last push was too late."""
 
 
 class LeasedIndices:
@@ -129,6 +133,8 @@ class LeasedIndices:
             match call.answer.status:
                 case HTTPStatus.OK:
                     return call.answer.record(DataRange)
+                case HTTPStatus.GONE:
+                    raise RunOver
                 case HTTPStatus.CONFLICT:
                     if call.answer.code() != Code.SPENT:
                         raise refusal(call.answer, "samples")

@@ -244,6 +244,10 @@ class RemoteOptimizer(optim.Optimizer):
         """
         self._session.run(Call("POST", answers.RESUME, b"{}"))
 
+    def finish(self) -> None:
+        """Take the weights of the last step of a run that has ended."""
+        self._take_weights()
+
     def close(self) -> None:
         """Leave the run, and close the connections. A worker that has left may join again with a new optimizer."""
         self._close(None)

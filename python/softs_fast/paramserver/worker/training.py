@@ -17,7 +17,7 @@ from torch import Tensor
 from ...errors import ConfigError
 from ..job import Job
 from ..wire.invite import Invite
-from .batches import Batches, Indices, LeasedIndices, RankIndices
+from .batches import Batches, Indices, LeasedIndices, RankIndices, RunOver
 from .optimizer import RemoteOptimizer
 from .progress import Progress
 from .session import Options
@@ -87,7 +87,11 @@ def train(
                 _wait_paused(optimizer, is_paused, progress)
                 continue
             progress.doing("computing")
-            taken = batches.next()
+            try:
+                taken = batches.next()
+            except RunOver:
+                optimizer.finish()
+                continue
             optimizer.lease = batches.lease
             for samples, batch in taken:
                 _step(optimizer, job, batch, samples, config.data == "rank")
