@@ -13,6 +13,7 @@ from typing import Self
 
 from ...errors import DamagedError, PeerLost, SoftsError
 from ...loader.ranks import Ranks, set_ranks_of_worker
+from ...user_code import text_of_error
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import (
@@ -34,7 +35,6 @@ from .checkpoints import record_part, verify
 from .leaving import wait_until_left
 from .listener import Listener
 from .meeting import wait_for_members
-from .worker_link import text_of
 
 __all__ = ["Epoch", "Membership"]
 
@@ -173,7 +173,7 @@ class Membership:
         """Leave the job; after an error, tell it to the others, and only end the connection."""
         if error is not None:
             with self._changed:
-                self._say_fault(text_of(error))
+                self._say_fault(text_of_error(error))
         self.close(leaves=error is None)
 
     # --- Epochs ---

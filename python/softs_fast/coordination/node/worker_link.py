@@ -8,6 +8,7 @@ import time
 
 from ...collectives import Strategy
 from ...errors import PeerLost, SoftsError
+from ...user_code import text_of_error
 from ..credentials import ClientCredentials
 from ..job.messages import Hello, ToWorker
 from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
@@ -21,14 +22,6 @@ _log = logging.getLogger(__name__)
 TICK_S = 0.1
 # The coordinator answers a fault with a fence in milliseconds; without one there is a text of this worker's own.
 _ANSWER_S = 1.0
-
-
-def text_of(error: BaseException) -> str:
-    """Return type and text of an exception; its own text may fail, too."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # of the user's __str__
-        return type(error).__name__
 
 
 class WorkerLink:
@@ -182,12 +175,12 @@ class WorkerLink:
         """
         with self.changed:
             self._in_call = False
-            actions = self.machine.fail(what + text_of(error), self.machine.rank)
+            actions = self.machine.fail(what + text_of_error(error), self.machine.rank)
             self.do([action for action in actions if isinstance(action, Say)])
             if actions:
                 # The fence has the cause in the coordinator's words; the end of this engine has not.
                 self._await_fence()
-            self.drop_engine(text_of(error))
+            self.drop_engine(text_of_error(error))
 
     def why_over(self, epoch: int) -> str:
         """Return why an epoch is over, in the words of the coordinator if it has said so within a second."""
