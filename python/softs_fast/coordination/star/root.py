@@ -9,9 +9,9 @@ from concurrent import futures
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ...descriptors import raise_descriptor_limit
 from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
 from ...market.repeated_log import RepeatedLog
+from ...process import raise_descriptor_limit
 from ..addresses import parse_address
 from ..requirements import import_grpc
 from ..server.door import door_options

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from ... import _core
-from ...descriptors import raise_descriptor_limit
 from ...errors import PeerLost, PeerTimeout
 from ...market.repeated_log import RepeatedLog
+from ...process import raise_descriptor_limit
 from .events import Joined, Left, Published, Received
 from .limits import ControlLimits
 
