@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import pickle
 import sys
 from ctypes import c_uint32
 from dataclasses import dataclass
@@ -274,7 +275,11 @@ def test_what_workers_of_another_loader_ask_for(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("batch_size", "n"), [(4, 4), (None, 1)])
-def test_what_workers_of_a_loader_ask_for(batch_size: int | None, n: int) -> None:
+def test_what_workers_of_a_loader_ask_for(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int | None, n: int
+) -> None:
+    # Without the thread that serves memory to other processes.
+    monkeypatch.setattr("softs_fast.loader.workers.ForkingPickler", pickle)
     data = loader(batch_size=batch_size)
     data.load_state_dict({"positions": {"0": 7}})
     attempt = c_uint32()

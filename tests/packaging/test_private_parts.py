@@ -103,8 +103,8 @@ def test_an_exception_is_sent_and_raised_again() -> None:
 
 
 def test_a_batch_is_packed_here_and_pinned_there() -> None:
-    unpacked = pickle.loads(bytes(ForkingPickler.dumps({"x": torch.arange(3.0)})))
-    assert unpacked["x"].tolist() == [0, 1, 2]
+    unpacked = pickle.loads(bytes(ForkingPickler.dumps({"x": [0, 1, 2]})))
+    assert unpacked == {"x": [0, 1, 2]}
     assert pin_memory("no tensor") == "no tensor"
 
 
