@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -150,7 +151,7 @@ def test_the_end_of_the_source_and_errors_of_functions(gate: type[Gate]) -> None
     asyncio.run(run())
 
 
-def test_a_cancelled_task_loses_nothing(gate: type[Gate]) -> None:
+def test_a_cancelled_task_loses_nothing(gate: type[Gate], caplog: pytest.LogCaptureFixture) -> None:
     """The function goes on; the step stops behind it, and the next one goes on there."""
     torch.manual_seed(5)
     with make_gate(gate, n_functions=2) as flow:
@@ -170,6 +171,8 @@ def test_a_cancelled_task_loses_nothing(gate: type[Gate]) -> None:
             return [numbers_of(one) async for one in flow.steps_async()]
 
     assert asyncio.run(run()) == expected
+    gc.collect()
+    assert not caplog.records, "asyncio has logged what the next step knows"
 
 
 def test_a_step_that_was_complete_is_given_to_the_next_one(gate: type[Gate]) -> None:

@@ -116,6 +116,18 @@ class Idle:
         self._is_stopped.wait()
 
 
+class Busy(Idle):
+    """A worker of which the call does not end; it makes a file when it is told to."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def stop(self) -> None:
+        open(self._path, "x").close()
+        time.sleep(3600)
+
+
 def make_idle_once(path: str) -> Idle:
     """A worker of nothing in the first process that makes a file; the others take for ever."""
     try:

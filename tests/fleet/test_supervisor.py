@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import functools
+import threading
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import factories
+import pytest
 
+from softs_fast.fleet import Workers
+from softs_fast.fleet import supervisor as supervisors
 from softs_fast.fleet.restarts import RestartPolicy
 from softs_fast.fleet.supervisor import Supervisor
 from softs_fast.market.fleet_report import WorkerReport
@@ -32,3 +37,28 @@ def test_a_restart_that_takes_too_long_is_a_failure(tmp_path: Path, eventually: 
     states = [*dict.fromkeys(told)]
     assert states[:2] == [("starting", ""), ("serving", "")]
     assert states[-3:] == [("pausing", killed), ("starting", killed), ("given up", late)]
+
+
+def test_after_ctrl_c_a_call_that_goes_on_is_given_one_second(
+    tmp_path: Path, eventually: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = Workers(functools.partial(factories.Busy, str(tmp_path / "told")), {})
+    workers.scale(1)
+    passed_s = 0.0
+    monkeypatch.setattr(supervisors, "time", types.SimpleNamespace(monotonic=lambda: passed_s))
+
+    def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            workers.close()
+
+    closing = threading.Thread(target=interrupted)
+    closing.start()
+    try:
+        eventually((tmp_path / "told").exists, "the worker is told to end")
+        passed_s = 1.0
+        eventually(lambda: not closing.is_alive(), "the worker has ended")
+    finally:
+        passed_s = 60.0
+        closing.join()

@@ -25,6 +25,16 @@ class StepStopped(FlowError):
     """A step that is awaited no more has stopped between two events; the next one goes on there."""
 
 
+async def _shielded(future: Future[_Result]) -> _Result:
+    """Return what a function returns in another thread; if this is cancelled, the function goes on.
+
+    What it raises then is for the next await of the flow: asyncio must not log it as never retrieved.
+    """
+    inner = asyncio.wrap_future(future)
+    inner.add_done_callback(lambda one: None if one.cancelled() else one.exception())
+    return await asyncio.shield(inner)
+
+
 class FlowThread:
     """One thread, for all that a flow does: `setup`, functions, the source, `close`."""
 
@@ -60,7 +70,7 @@ class FlowThread:
         with self._awaited():
             future = self._executor.submit(contextvars.copy_context().run, function, *arguments)
             try:
-                return await asyncio.shield(asyncio.wrap_future(future))
+                return await _shielded(future)
             except asyncio.CancelledError:
                 self._left = future
                 self.is_stopping.set()
@@ -79,7 +89,7 @@ class FlowThread:
         result = None
         with self._awaited():
             try:
-                result = await asyncio.shield(asyncio.wrap_future(left))
+                result = await _shielded(left)
             except asyncio.CancelledError:
                 raise  # it is awaited the next time
             except StepStopped:

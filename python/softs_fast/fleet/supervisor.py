@@ -58,7 +58,7 @@ class Supervisor:
         self._reported: list[WorkerReport] = []
         self._changed = threading.Condition()
         self._wanted = 0
-        self._is_closing = False
+        self._is_closing, self._end_s = False, _END_S
         #: Starts the processes; None before the first one.
         self._server: ForkServer | None = None
         #: By number; those beyond the wanted ones are ending.
@@ -153,10 +153,14 @@ class Supervisor:
             lost = [one for one in self._members.values() if one.state == "given up"]
             return f"{lost[0].name} failed: {lost[0].error}" if lost else None
 
-    def close(self) -> None:
-        """End all workers and wait until their processes have ended. Idempotent."""
+    def close(self, within_s: float = _END_S) -> None:
+        """End all workers and wait until their processes have ended. Idempotent.
+
+        Args:
+            within_s: how long a worker may take that is in a call, seconds.
+        """
         with self._changed:
-            self._is_closing = True
+            self._is_closing, self._end_s = True, within_s
         self._wake()
         self._thread.join()
 
@@ -250,7 +254,7 @@ class Supervisor:
         wanted = 0 if self._is_closing else self._wanted
         for number, member in list(self._members.items()):
             if number >= wanted and not member.is_ending:
-                member.is_ending, member.since = True, now + _END_S
+                member.is_ending, member.since = True, now + self._end_s
                 member.end()
             if not member.is_ending:
                 due = self._next_of(member)

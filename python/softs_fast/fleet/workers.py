@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from .supervisor import Supervisor
 from .threads import OwnThreads, share
 
 __all__ = ["Workers"]
+
+#: How long a worker that is in a call may go on after Ctrl-C, seconds.
+_INTERRUPTED_S = 1.0
 
 
 class Workers:
@@ -98,8 +102,12 @@ class Workers:
         self._supervisor.wait()
 
     def close(self) -> None:
-        """End the processes, and wait for their end; at most about 3 s. Idempotent."""
-        self._supervisor.close()
+        """End the processes, and wait for their end; at most about 3 s, or 1 s after Ctrl-C. Idempotent."""
+        # Of a call that Ctrl-C has interrupted, a person waits for the end; what it makes is used no more.
+        if isinstance(sys.exception(), KeyboardInterrupt):
+            self._supervisor.close(_INTERRUPTED_S)
+        else:
+            self._supervisor.close()
         self._own_threads.give_back()
 
     def __enter__(self) -> Workers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from restart_flow import ROWS, Model, make_restarting, numbers
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.backend import Back, Lost
+from softs_fast.dataflow.backends.departures import Departures
 from softs_fast.dataflow.backends.processes import ProcessBackend
 from softs_fast.dataflow.declare.hooks import Publish
 from softs_fast.dataflow.order.steps import Kind, Order, Step
@@ -58,6 +60,14 @@ def test_orders_and_reads_for_a_worker_that_has_left_are_not_open(opened: Any) -
     assert [one.worker for one in backend.wait(0.0)] == [1]
     assert backend.wait(None) == []
     assert told(workers, RunHook) == told(workers, ReadElements) == []
+
+
+def test_a_departure_that_is_known_is_not_awaited() -> None:
+    departures = Departures()
+    held = SimpleNamespace(worker=2, segment=SimpleNamespace(node="here"))
+    departures.note_ending(SimpleNamespace(columns={"x": [held]}), 0, [1, 2])  # type: ignore[arg-type]
+    departures.leave(2)
+    departures.await_known(lambda timeout_s: pytest.fail("it waits for what it knows"), "here")
 
 
 @pytest.mark.parametrize("has_nodes", [False, True])

@@ -37,8 +37,9 @@ class Departures:
     n_gone: int = 0
 
     def leave(self, worker: int) -> None:
-        """A worker has left."""
+        """A worker has left, which is what `ending` waits for: of what arrives at once, failures elsewhere may be first."""
         self.left.add(worker)
+        self.ending.clear()
         self.n_gone += 1
 
     def join(self, worker: int) -> None:

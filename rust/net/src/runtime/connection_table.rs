@@ -55,7 +55,7 @@ impl<P> ConnectionTable<P> {
     /// The numbers of all.
     pub(crate) fn ids(&self) -> impl Iterator<Item = PeerId> {
         let places = self.places.iter().zip(0..);
-        places.filter_map(|(place, index)| place.peer.is_some().then(|| place.id(index)))
+        places.filter(|(place, _)| place.peer.is_some()).map(|(place, index)| place.id(index))
     }
 
     /// Takes all out.

@@ -5,6 +5,8 @@
 //! to a limit. The only timers are the handshake deadlines, the pause after running out of descriptors and those of the
 //! state machine, so an idle server makes no wake-ups.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use softs_proto::broker::PeerId;
 use softs_proto::log::{Level, LogRecord};
-use softs_proto::silence::{Pulse, Sign};
+use softs_proto::silence::{Pulse, Sign, Silence};
 use softs_proto::wire::Message;
 use softs_proto::zmtp;
 
@@ -71,6 +73,8 @@ pub(crate) struct EventLoop<M: ServerMachine> {
     /// When peers that owe something are checked; never before one came by TCP.
     pulse: Pulse,
     had_tcp: bool,
+    /// Hosts of which a peer was lost, for their next connections.
+    silent_hosts: BTreeMap<IpAddr, Silence>,
     state: Arc<ServerState<M::Stats>>,
 }
 
@@ -97,6 +101,7 @@ impl<M: ServerMachine> EventLoop<M> {
             spin: Spin::new(limits.spin),
             pulse: Pulse::default(),
             had_tcp: false,
+            silent_hosts: BTreeMap::new(),
             state,
         })
     }
@@ -177,19 +182,21 @@ impl<M: ServerMachine> EventLoop<M> {
         let ids: Vec<_> = self.peers.ids().collect();
         for id in ids {
             let Some(peer) = self.peers.get_mut(id) else { continue };
-            let is_owed = peer.codec.answers_pings()
-                && peer.tcp_host.is_some_and(|host| self.machine.is_owed_by(id, host.is_loopback()));
-            if !is_owed {
+            let host = peer.tcp_host.filter(|host| self.machine.is_owed_by(id, host.is_loopback()));
+            let Some(host) = host.filter(|_| peer.codec.answers_pings()) else {
                 peer.silence.heard();
                 continue;
-            }
+            };
             match peer.silence.beat() {
                 Sign::Heard => {}
                 Sign::Silent => {
                     peer.codec.ping();
                     self.mark(id);
                 }
-                Sign::Lost => self.close(now, id, "it does not answer; its host is cut off, or stands still"),
+                Sign::Lost => {
+                    self.silent_hosts.insert(host, peer.silence);
+                    self.close(now, id, "it does not answer; its host is cut off, or stands still");
+                }
             }
         }
     }
@@ -205,8 +212,11 @@ impl<M: ServerMachine> EventLoop<M> {
 
     fn add(&mut self, now: Instant, fd: OwnedFd, side: M::Side) {
         let deadline = self.acceptor.deadline(now);
-        let peer = Peer::new(fd, M::role(side), side, deadline);
-        self.had_tcp |= peer.tcp_host.is_some();
+        let mut peer = Peer::new(fd, M::role(side), side, deadline);
+        if let Some(host) = &peer.tcp_host {
+            self.had_tcp = true;
+            peer.silence = self.silent_hosts.get(host).copied().unwrap_or_default();
+        }
         let id = self.peers.insert(peer);
         self.acceptor.begin(id, deadline);
         let Some(peer) = self.peers.get_mut(id) else { return };

@@ -158,6 +158,25 @@ fn a_supplier_of_another_host_that_answers_no_ping_loses_its_leases_to_others() 
 }
 
 #[test]
+fn a_supplier_that_comes_again_after_its_silence_is_given_twice_as_long() {
+    let mut world = World::new();
+    let mut client = world.connect(0);
+    let mut slow = world.supplier(HERE + 1);
+    world.order(&mut client, 1, &mut slow);
+    for beats in [6, 12, 24, 48, 48] {
+        for _ in 1..beats {
+            world.beat();
+        }
+        assert!(slow.is_alive(), "before beat {beats}");
+        world.beat();
+        assert!(wait(slow.as_fd(), true, false, WATCHDOG).unwrap());
+        while slow.receive().is_ok() {}
+        slow = world.supplier(HERE + 1);
+        world.until(&mut slow, lease);
+    }
+}
+
+#[test]
 fn peers_that_owe_nothing_cause_no_wake_ups() {
     let mut world = World::new();
     let mut client = world.connect(0);

@@ -219,11 +219,6 @@ impl Supplier {
         // It is never read: so it stays readable, for later waits too. Eight bytes fit into an event descriptor.
         let _ = rustix::io::write(&self.shared.stopping, &1u64.to_ne_bytes());
         self.shared.call_begun.notify_all();
-        let watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(watchdog) = watchdog {
-            // The watchdog holds no lock and no Python state that its end could wait for.
-            let _ = watchdog.join();
-        }
         self.scheduler().close();
     }
 
@@ -251,11 +246,17 @@ impl Supplier {
                     };
                 if is_over {
                     state.link.close();
-                    return;
+                    break;
                 }
                 state.link.waitable()
             };
             waitable.wait(now, Some(FAREWELL), None);
+        }
+        if self.shared.is_stopping()
+            && let Some(watchdog) = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            // The watchdog holds no lock and no Python state that its end could wait for.
+            let _ = watchdog.join();
         }
     }
 
@@ -270,5 +271,7 @@ impl Supplier {
 impl Drop for Supplier {
     fn drop(&mut self) {
         self.stop();
+        // Of a call that never ended, too: the watchdog ends with the connection.
+        self.shared.lock().link.close();
     }
 }

@@ -12,13 +12,17 @@ const LONG_CALL: Duration = Duration::from_millis(10);
 /// The watchdog checks a supplier that makes no calls so many times before it blocks.
 const CHECKS_BEFORE_SLEEP: u32 = 10;
 
-/// What the watchdog's thread does, until the supplier stops.
+/// What the watchdog's thread does, until the supplier has stopped and its last call or the connection has ended.
 pub(super) fn run(shared: &Shared) {
     let mut idle_checks = 0;
     let mut state = shared.lock();
-    while !shared.is_stopping() {
+    loop {
         let now = Instant::now();
         let running = shared.running(&state, now);
+        let is_stopping = shared.is_stopping();
+        if is_stopping && (running.is_none() || !state.link.is_alive()) {
+            return;
+        }
         idle_checks = if running.is_some() { 0 } else { idle_checks + 1 };
         match running {
             Some(running) if running >= LONG_CALL => {
@@ -30,7 +34,8 @@ pub(super) fn run(shared: &Shared) {
                 state.link.turn(now);
                 let waitable = state.link.waitable();
                 drop(state);
-                waitable.wait(now, Some(LONG_CALL * 10), Some(&shared.stopping));
+                let stopping = (!is_stopping).then_some(&shared.stopping);
+                waitable.wait(now, Some(LONG_CALL * 10), stopping);
                 state = shared.lock();
             }
             None if idle_checks >= CHECKS_BEFORE_SLEEP => {
@@ -49,3 +54,7 @@ pub(super) fn run(shared: &Shared) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "watchdog_tests.rs"]
+mod tests;

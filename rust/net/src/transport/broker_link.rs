@@ -59,6 +59,7 @@ pub(crate) struct BrokerLink<M> {
     message: Message,
     spin: Spin,
     pulse: Pulse,
+    silence: Silence,
     log: VecDeque<LogRecord>,
     fence: Option<Fence>,
     /// A connection was lost since the fence was run.
@@ -79,7 +80,6 @@ struct Connected {
     connection: Connection,
     unwritten: bool,
     ready: bool,
-    silence: Silence,
 }
 
 /// What to wait for: the socket, if there is one, and a moment.
@@ -104,6 +104,7 @@ impl<M: PeerMachine> BrokerLink<M> {
             message: Message::new(),
             spin: Spin::new(spin),
             pulse: Pulse::default(),
+            silence: Silence::default(),
             log: VecDeque::new(),
             fence: None,
             fence_due: false,
@@ -203,12 +204,8 @@ impl<M: PeerMachine> BrokerLink<M> {
         match outcome {
             Ok(socket) => {
                 let connection = Connection::over(socket, M::ROLE, &self.endpoint);
-                self.connection = Some(Connected {
-                    connection,
-                    unwritten: true,
-                    ready: false,
-                    silence: Silence::default(),
-                });
+                self.connection = Some(Connected { connection, unwritten: true, ready: false });
+                self.silence.heard();
             }
             Err(error) => self.lose(now, error),
         }
@@ -225,11 +222,11 @@ impl<M: PeerMachine> BrokerLink<M> {
         let connected = self.connection.as_mut().filter(|c| c.connection.answers_pings());
         let is_owed = connected.is_some() && self.machine.is_owed();
         let is_due = self.pulse.beat(now, is_owed);
-        let Some(Connected { connection, silence, .. }) = connected else { return Ok(()) };
+        let Some(Connected { connection, .. }) = connected else { return Ok(()) };
         if !is_owed {
-            silence.heard();
+            self.silence.heard();
         } else if is_due {
-            match silence.beat() {
+            match self.silence.beat() {
                 Sign::Heard => {}
                 Sign::Silent => connection.ping(),
                 Sign::Lost => {
@@ -246,7 +243,7 @@ impl<M: PeerMachine> BrokerLink<M> {
         loop {
             let received = connected.connection.receive();
             if !matches!(received, Ok(0)) {
-                connected.silence.heard();
+                self.silence.heard();
             }
             // What arrived before the end is still good.
             while let Some(event) = connected.connection.poll()? {

@@ -89,6 +89,27 @@ fn a_broker_that_owes_something_and_answers_no_ping_is_given_up() {
 }
 
 #[test]
+fn a_broker_that_was_given_up_is_given_twice_as_long() {
+    let mut now = Instant::now();
+    let (mut link, _broker) = connected(true, now);
+    let (mut given, mut brokers) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let mut beats = 0;
+        while link.machine.is_connected {
+            now += BEAT;
+            beats += 1;
+            link.turn(now);
+        }
+        given.push(beats);
+        let (other, broker) = connected(true, now);
+        brokers.push(broker);
+        link.connection = other.connection;
+        link.machine.is_connected = true;
+    }
+    assert_eq!(given, [6, 12]);
+}
+
+#[test]
 fn a_broker_that_owes_nothing_may_be_silent() {
     let mut now = Instant::now();
     let (mut link, _broker) = connected(false, now);
