@@ -138,7 +138,7 @@ class GatherPipeline:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing is filled any more until `take_back`.
+        """Whether nothing is filled any more until `take_back`, also no batch before the one that has failed.
 
         Because the client follows another product, or was closed, or a sample could not be copied.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import multiprocessing
 import os
@@ -16,7 +17,7 @@ import forked
 import pytest
 
 import softs_fast as sf
-from softs_fast.fleet import fork_server
+from softs_fast.fleet import fork_server, forking
 from softs_fast.fleet.fork_server import ForkServer, WorkerProcess, last_server, server_for
 
 #: More than a pipe takes, and more than one that was made larger.
@@ -99,6 +100,40 @@ def test_a_server_has_one_thread_and_its_processes_end_with_it(
     eventually(lambda: not Path(f"/proc/{process.pid}").exists(), "the process has ended")
     process.close()
     assert server_for({}) is not server
+
+
+def test_a_process_is_reaped_where_the_program_has_blocked_signals(
+    output: tuple[int, int], eventually: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOFTS_ANOTHER_SERVER", "1")
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        server = ready(eventually)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    process = started(server, output[1], forked.sleep)
+    process.kill()
+    eventually(lambda: process.exitcode == -signal.SIGKILL, "its end is told")
+    process.close()
+
+
+def test_a_server_that_cannot_fork_says_so_and_goes_on(
+    output: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Server:
+        def fork(self, descriptors: list[int]) -> None:
+            forking._Server._fork(idle, [os.dup(one) for one in descriptors])
+
+    def no_process() -> int:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+
+    idle = object.__new__(forking._Server)
+    idle._children = {}
+    monkeypatch.setattr(os, "fork", no_process)
+    server: Any = Server()
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        started(server, output[1], forked.sleep)
+    assert idle._children == {}
 
 
 def test_a_fleet_goes_on_with_another_server(eventually: Callable[..., None]) -> None:

@@ -47,7 +47,7 @@ def policy(
         slot_count=8,
         n_blocks_held=2,
         has_delivered=True,
-        n_failures=lambda product: 1000,
+        n_failures=lambda product: 1000 + int(100 * wait_policy.time.monotonic()),
         diagnose=lambda product, waited_s: NoSupplier(f"{product} {waited_s:.0f}"),
     )
     return WaitPolicy(client, 0.0, request_timeout, max_failures)
@@ -101,6 +101,20 @@ def test_orders_that_fail_before_a_first_sample_end_a_wait_within_a_second(
     assert wait(waits, clock, 100, False) >= 60
 
 
+def test_a_first_sample_that_is_made_after_failures_is_waited_for(clock: Clock) -> None:
+    """The first calls of a supplier have failed, or another one, which the broker asks no more."""
+    waits = policy(60.0)
+    waits._client.has_delivered = False
+    waits._client.n_failures = lambda product: min(int(clock.now / 0.01), 20)  # type: ignore[method-assign]
+    assert wait(waits, clock, 100, False) >= 60
+    for call_s in (0.01, 0.3, 2.0):
+        clock.now = 0.0
+        waits._client.n_failures = lambda product, s=call_s: int(clock.now / (5 * s))  # type: ignore[misc]
+        assert wait(waits, clock, 100, False) < max(1, 6 * call_s), (
+            "each order is tried five times, and fails"
+        )
+
+
 @CAUSES
 def test_a_long_wait_reports_its_cause_every_ten_seconds(
     clock: Clock, is_starved: bool, caplog: pytest.LogCaptureFixture
@@ -126,7 +140,9 @@ def fleet_of(*states: str) -> FleetReport:
 @pytest.mark.parametrize("state", ["ending", "pausing", "starting"])
 def test_a_restart_under_way_is_no_timeout(clock: Clock, state: str) -> None:
     waits = policy(1.0, fleet=fleet_of("serving", state))
-    assert wait(waits, clock, 100, False) == 100
+    for has_delivered in (False, True):
+        clock.now, waits._client.has_delivered = 0.0, has_delivered
+        assert wait(waits, clock, 100, False) == 100
     waits._client.fleet = fleet_of("serving", "serving")  # type: ignore[misc]
     clock.now = 100.0
 

@@ -440,17 +440,17 @@ def test_the_lanes_of_a_client_that_was_killed_are_released(
         Supplier(lambda p: bytes(16), ["p"], backend, ShmMedium, 16),
         student_process(frontend) as process,
     ):
-        assert n_watched() == 1
+        assert n_watched(process.pid) == 1
         if not has_broker:
             broker.stop()
         process.kill()
-        eventually(lambda: n_watched() == 0, "no thread waits for the dead client")
+        eventually(lambda: n_watched(process.pid) == 0, "no thread waits for the dead client")
 
 
-def n_watched() -> int:
-    """Processes of which this one wants to know when they end."""
+def n_watched(process: int) -> int:
+    """How many descriptors this process has of another one, to know when that ends; earlier tests may have left others."""
     found = 0
-    for descriptor in Path("/proc/self/fd").iterdir():
+    for descriptor in Path("/proc/self/fdinfo").iterdir():
         with suppress(FileNotFoundError):
-            found += os.readlink(descriptor) == "anon_inode:[pidfd]"
+            found += f"Pid:\t{process}\n" in descriptor.read_text()
     return found

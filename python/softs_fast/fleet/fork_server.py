@@ -221,6 +221,9 @@ class _Popen(Popen):
                 self.finalizer()
                 raise
         self.pid = self._read() or 0
+        if self.pid < 0:
+            self.finalizer()
+            raise OSError(-self.pid, os.strerror(-self.pid))
         if not self.pid:  # the server has ended
             self.returncode = -signal.SIGKILL
 

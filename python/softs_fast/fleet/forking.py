@@ -66,6 +66,8 @@ class _Server:
         self._ended, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake)
+        # A program that takes its signals from a descriptor has blocked them, and this process has its mask.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
     def run(self, fleet: int) -> None:
         events = select.poll()
@@ -98,7 +100,14 @@ class _Server:
     def _fork(self, descriptors: list[int]) -> None:
         memory, status, output, parent, tracker, *inherited = descriptors
         server = os.getpid()
-        process = os.fork()
+        try:
+            process = os.fork()
+        except OSError as error:
+            # No more processes or memory: the workers that run go on.
+            _tell(status, -(error.errno or 1))
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return
         if process == 0:
             code = 1
             try:

@@ -31,7 +31,7 @@ class SoftIterableDataset(EndlessDataset):
         retry_delay: seconds, the shortest time between two requests that got nothing.
         request_timeout: seconds without a sample after which iteration raises, whatever it waits for: a broker, a
             supplier, or slots that the user holds. None waits for ever. Every 10 s the cause of the wait is logged.
-            Iteration raises `GeneratorFailed` after 0.5 s if orders fail before a first sample has come.
+            Iteration raises `GeneratorFailed` after 0.5 s if orders fail, and go on to, before a first sample has come.
         max_retries: softs 0.1.0's argument. It never gave up: with `max_retries` alone, `request_timeout` is
             None. A whole number >= 1 as the sixth positional argument is taken for it, and a seventh for
             `retry_delay`.

@@ -25,7 +25,8 @@ class WaitPolicy:
     """Decides after each wait that gave nothing whether to wait again. The cause of a long wait is logged every 10 s.
 
     Where the broker is that of a fleet, time in which a worker starts again does not count, and a wait ends at once when
-    no worker of the fleet runs or will start again. It also ends if orders fail before a first sample has come.
+    no worker of the fleet runs or will start again. It also ends if orders fail before a first sample has come, and go on to
+    fail.
 
     Args:
         client: explains why nothing comes.
@@ -63,6 +64,7 @@ class WaitPolicy:
         self._look_at = self._waiting_since + _LOOK_S
         self._give_up_at = self._waiting_since + self._timeout_s
         self._was_starved = False
+        self._n_failures, self._failed_at = 0, self._waiting_since
         self.wait_ms = self._first_wait_ms
 
     def note_samples(self) -> None:
@@ -92,9 +94,12 @@ class WaitPolicy:
         self._was_starved = is_starved
         now = time.monotonic()
         waited_s = now - self._waiting_since
+        self._note_failures(product, now)
         if not is_starved and now >= min(self._look_at, self._give_up_at):
             self._look_at = now + _LOOK_S
             self._look_at_fleet(product, now)
+            if self._is_hopeless(now):
+                raise self._cause(product, waited_s, is_starved)
         if self._has_given_up(product, now, is_starved):
             raise self._cause(product, waited_s, is_starved)
         if now >= self._report_at:
@@ -116,12 +121,30 @@ class WaitPolicy:
             return True
         if is_starved:
             return False
-        if waited_s >= _HOPELESS_S and not self._client.has_delivered:
-            return self._client.n_failures(product) > 0
         if self._max_failures is None or waited_s < _FAILING_S:
             return False
         n_failures = self._client.n_failures(product)
         return n_failures > 0 and n_failures >= self._max_failures
+
+    def _note_failures(self, product: str, now: float) -> None:
+        if self._client.has_delivered:
+            return
+        n_failures = self._client.n_failures(product)
+        if n_failures != self._n_failures:
+            self._n_failures, self._failed_at = n_failures, now
+
+    def _is_hopeless(self, now: float) -> bool:
+        """Return whether no sample has ever come, and each supplier that is there fails.
+
+        An order that fails has failed several times, at all suppliers that are free, and the next ones fail as soon. If
+        none has failed for half of the wait, its first calls have failed, or another supplier, and a sample is being made.
+        """
+        if self._client.has_delivered or self._n_failures == 0:
+            return False
+        fleet = self._client.fleet
+        if fleet is not None and fleet.is_starting:
+            return False
+        return now - self._failed_at < (now - self._waiting_since) * _FAILS_STILL
 
     def _look_at_fleet(self, product: str, now: float) -> None:
         """Give the fleet time to start a worker again.
@@ -162,10 +185,10 @@ def _trainer_exited() -> bool:
 
 #: The cause of a wait is logged so often, seconds.
 _REPORT_S = 10.0
-#: How often a wait asks whether the workers of its fleet have ended, seconds.
+#: How often a wait asks whether the workers of its fleet have ended, and whether all suppliers fail, seconds.
 _LOOK_S = 0.5
-#: Each order that fails has failed several times, at all suppliers that are free.
-_HOPELESS_S = 0.5
+#: The part of a wait in which an order has failed if all do: the pauses between them double.
+_FAILS_STILL = 1 / 2
 #: Orders that fail while a switch reaches all suppliers are no reason to give up.
 _FAILING_S = 1.0
 _STARVED_WAIT_MS = 10

@@ -353,11 +353,10 @@ fn a_length_that_no_sample_has_fails_its_batch_behind_the_rows_that_are_good() {
     }
 }
 
-/// Panics once.
-#[derive(Default)]
-struct Panicking(AtomicU64);
+/// Copies, after a call of its own.
+struct Then<F>(F);
 
-impl Decode for Panicking {
+impl<F: Fn() + Sync> Decode for Then<F> {
     fn piece(&self) -> (usize, usize) {
         (8, 8)
     }
@@ -367,10 +366,40 @@ impl Decode for Panicking {
     }
 
     fn decode(&self, _first_piece: usize, encoded: &[u8], out: &mut [u8]) -> Result<(), String> {
-        assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "the first one panics");
+        (self.0)();
         out.copy_from_slice(encoded);
         Ok(())
     }
+}
+
+#[test]
+fn a_batch_that_is_still_copied_when_a_later_one_fails_is_handed_out_first() {
+    let student = Student::new(16, 8);
+    let _teacher = Teacher::new(&student, 0);
+    let pipeline = student.pipeline(2);
+    let may_copy = Arc::new(AtomicBool::new(false));
+    let held = Arc::clone(&may_copy);
+    let decoder = Arc::new(Then(move || {
+        while !held.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }));
+    let out = student.memory(1);
+    let rows = OwnedRows { start: 0, row_len: 16, out, decoder: Some(decoder) };
+    pipeline.submit(PipelineBatch::new("p".to_owned(), 1, vec![rows], None, Box::new(())), 0).unwrap();
+    let rows = OwnedRows { start: 8, row_len: 16, out: student.memory(1), decoder: None };
+    pipeline.submit(PipelineBatch::new("p".to_owned(), 1, vec![rows], None, Box::new(())), 0).unwrap();
+    while student.client.position("p") < 2 || student.client.n_held() > 1 {
+        std::thread::yield_now();
+    }
+    assert!(pipeline.wait(Duration::from_millis(20), &mut || false).unwrap().is_none());
+    let has_ended = pipeline.has_ended();
+    may_copy.store(true, Ordering::Release);
+    assert!(!has_ended, "the caller would drop the first one, and with it samples");
+    assert!(pipeline.wait(WATCHDOG, &mut || false).unwrap().is_some());
+    assert_eq!(student.numbers(out, 1), [0]);
+    assert!(matches!(pipeline.wait(WATCHDOG, &mut || false), Err(GatherError::Copy(_))));
+    assert!(pipeline.has_ended());
 }
 
 #[test]
@@ -378,7 +407,10 @@ fn a_thread_that_panics_fails_its_batch_and_the_others_go_on() {
     let student = Student::new(16, 8);
     let _teacher = Teacher::new(&student, 0);
     let pipeline = student.pipeline(2);
-    let decoder = Arc::new(Panicking::default());
+    let n_calls = AtomicU64::new(0);
+    let decoder = Arc::new(Then(move || {
+        assert!(n_calls.fetch_add(1, Ordering::Relaxed) > 0, "the first one panics");
+    }));
     let batch = |out| {
         let rows = OwnedRows { start: 0, row_len: 16, out, decoder: Some(decoder.clone()) };
         PipelineBatch::new("p".to_owned(), 4, vec![rows], None, Box::new(()))

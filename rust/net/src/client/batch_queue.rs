@@ -82,6 +82,11 @@ impl<B: Clone, E: Clone> BatchQueue<B, E> {
         self.has_ended || self.n_halting > 0
     }
 
+    /// Whether no more samples are to be taken, and none is being copied: what the oldest batch is now it stays.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_halted() && self.is_quiet()
+    }
+
     /// The next rows that need samples, for a thread that takes them now; `None` while another one does, or nothing is
     /// to be taken.
     pub(super) fn begin(&mut self) -> Option<(Chunk, B)> {
@@ -143,7 +148,7 @@ impl<B: Clone, E: Clone> BatchQueue<B, E> {
 
     /// The state of the oldest batch, which leaves the queue if it is complete.
     pub(super) fn front(&mut self) -> Front<B, E> {
-        let is_over = self.is_halted() && self.n_busy == 0;
+        let is_over = self.is_over();
         let Some(entry) = self.entries.front() else { return Front::Empty };
         if entry.n_copied >= entry.n_rows {
             self.first += 1;
@@ -276,9 +281,14 @@ mod tests {
         queue.copied(b_last, 1, Err("torn too"));
         queue.copied(b_next, 1, Err("torn"));
         assert!(queue.begin().is_none(), "nothing is taken any more");
+        assert!(
+            queue.is_halted() && !queue.is_over(),
+            "older rows are being copied: they will be handed out"
+        );
         queue.copied(b, 1, Ok(()));
         assert_eq!(queue.front(), Front::Pending);
         queue.copied(a, 1, Ok(()));
+        assert!(queue.is_over());
         assert_eq!(queue.front(), Front::Complete("a"));
         assert_eq!(queue.front(), Front::Failed("torn"));
         assert_eq!(queue.front(), Front::Failed("torn"), "until its rows are taken back");

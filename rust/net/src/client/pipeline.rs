@@ -209,9 +209,10 @@ impl GatherPipeline {
         }
     }
 
-    /// Whether the oldest batch cannot be completed, as [`Self::wait`] defines it.
+    /// Whether nothing is filled any more until [`Self::take_back`]. The next [`Self::wait`] says at once what has become
+    /// of the oldest batch: it is complete, has failed, or cannot be completed.
     pub fn has_ended(&self) -> bool {
-        self.shared.lock().queue.is_halted()
+        self.shared.lock().queue.is_over()
     }
 
     /// Ends the filling of all batches and removes them: each with the number of its rows that are filled, from the
