@@ -66,7 +66,7 @@ class Worker:
         self._listener = self._link.session._listener
         self._listener.hello()
         self._listener.received(m.Welcome(7, 0))
-        self._listener.lost("there is no coordinator that could answer a fault")
+        self._listener.lost("there is no coordinator that could answer a fault", is_warning=False)
 
     def apply(self) -> None:
         self.state.optimizer.step()

@@ -163,7 +163,9 @@ def test_an_error_of_its_own_is_told_before_the_engine_ends(member: Any, sent: A
     error = Unprintable("a defect")
     raising = threading.Thread(target=link.raised, args=[error, "no batch: "])
     raising.start()
-    assert sent.get(timeout=30) == m.Fault(1, 1, 0, "no batch: Unprintable")
+    assert sent.get(timeout=30) == m.Fault(
+        1, 1, 0, "no batch: Unprintable: no text: its __str__ raised AttributeError"
+    )
     assert not engine.told, "the others learn of it by the fence, in the words of the coordinator"
     receive(m.Fence(7, 1, "fault", 0, "told"))
     raising.join(30)

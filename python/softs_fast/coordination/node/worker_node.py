@@ -151,6 +151,9 @@ class WorkerNode:
         with link.changed:
             if leaves and self._machine.phase not in ("away", "over"):
                 link.do(self._machine.leave(self._link.leave_why or "done", at_once=True))
+                if self._machine.phase == "ending":
+                    # Its own error has ended the epoch, and no other step has followed.
+                    link.do(self._machine.ended())
             if leaves:
                 wait_until_left(
                     link.changed,
