@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ...errors import ConfigError
+from ...errors import ConfigError, SoftsError
+from ...user_code import text_of_error
 from ..rounds import events
 from ..rounds.run import Run
 from ..rounds.snapshot import Snapshot
@@ -232,7 +233,7 @@ class Driver:
             if self.failure is not None:
                 return
             _log.exception("the step after version %s failed", action.version)
-            why = f"the step after version {action.version} failed: {type(error).__name__}: {error}"
+            why = f"the step after version {action.version} failed: {text_of_error(error)}"
             self.tell(events.Stop(why, is_failure=True))
             return
         self.step_s = self._loop.time() - began_s
@@ -262,7 +263,7 @@ class Driver:
             text = await evaluated
         except Exception as error:
             _log.exception("evaluating version %s failed", version)
-            self.note(f"evaluating version {version} failed: {type(error).__name__}: {error}", True)
+            self.note(f"evaluating version {version} failed: {text_of_error(error)}", True)
             return
         if text is not None:
             self.note(text)
@@ -321,7 +322,7 @@ class Driver:
 
     def _call(self, what: Callable[[], _Result]) -> asyncio.Future[_Result]:
         """Run something in the thread, after all that was given to it before."""
-        return self._loop.run_in_executor(self._thread, what)
+        return self._loop.run_in_executor(self._thread, _bounded, what)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -339,6 +340,19 @@ class Driver:
     def _tick(self) -> None:
         self._timer = None
         self.tell(events.Tick())
+
+
+def _bounded(what: Callable[[], _Result]) -> _Result:
+    """Call what may call code of the job, and have anything that this raises be an error of the run.
+
+    SystemExit would end the event loop, and no future takes StopIteration.
+    """
+    try:
+        return what()
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise SoftsError(f"the job has raised {text_of_error(error)}") from error
 
 
 def _bytes_of(contents: Contents) -> int:
