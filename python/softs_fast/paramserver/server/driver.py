@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -96,6 +96,7 @@ class Driver:
         self._freed = freed
         self._contents: dict[int, Contents] = {}
         self._n_contents = 0
+        self._n_scaled: Counter[str] = Counter()
         self._changed = asyncio.Event()
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
@@ -238,11 +239,7 @@ class Driver:
             return
         self.step_s = self._loop.time() - began_s
         for share, factor in self._trainer.scaled:
-            self.note(
-                f"the push of rank {share.rank} for version {share.base} was {1 / factor:.3g} times longer than "
-                f"{self._options.norm_guard:g} median norms, and was scaled down to that",
-                True,
-            )
+            self._note_scaled(share, factor)
         if self.run.is_over:
             return
         version = action.version._replace(number=action.version.number + 1)
@@ -257,6 +254,18 @@ class Driver:
         self.tell(events.Applied(bad is None))
         if evaluated is not None:
             await self._tell_result(version, evaluated)
+
+    def _note_scaled(self, share: events.Share, factor: float) -> None:
+        """Tell of the 1st, 10th, 100th ... push of a worker that was scaled down: those of an honest one may be, too."""
+        self._n_scaled[share.worker] += 1
+        n = self._n_scaled[share.worker]
+        if str(n).rstrip("0") == "1":
+            self.note(
+                f"pushes of rank {share.rank} are longer than {self._options.norm_guard:g} median norms of recent ones, and "
+                f"scaled down to that: {n} so far, that for version {share.base} by {1 / factor:.3g} times; if they are as "
+                "they should be, give a higher --norm-guard, or 0 for any norm",
+                True,
+            )
 
     async def _tell_result(self, version: events.Version, evaluated: asyncio.Future[str | None]) -> None:
         try:
