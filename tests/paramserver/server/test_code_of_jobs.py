@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Enter, Serve
 from raw_client import WATCHDOG_S, job_of
 
+from conftest import Enter, Serve
 from softs_fast.paramserver.wire.messages import Summary
 
 #: What `except Exception` does not catch, and what no future takes.

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from conftest import Enter, Serve
 from raw_client import job_of
 from torch import nn
 
+from conftest import Enter, Serve
 from softs_fast.paramserver.rounds.events import Share, Version
 from softs_fast.paramserver.server.norms import NormGuard, norm_of
 from softs_fast.paramserver.server.trainer import Trainer
