@@ -173,6 +173,14 @@ def test_a_worker_that_leaves_after_its_own_error_says_that_it_has_no_engine(
     assert said == [m.Leave, m.Ready]
 
 
+def test_a_worker_that_was_told_to_leave_begins_no_step_after_its_epoch(worker: Worker) -> None:
+    """It could not: `step` would raise that it leaves."""
+    worker.node.leave("SIGTERM")
+    assert not worker.node.is_leaving, "the others are to know"
+    worker.fence(1)
+    assert worker.node.is_leaving
+
+
 def test_weights_that_were_lost_are_never_a_source(worker: Worker) -> None:
     worker.fails_in = "apply"
     with pytest.raises(FloatingPointError):
