@@ -115,6 +115,10 @@ def test_a_call_that_names_no_rank_is_put_down_to_the_worker_that_is_gone() -> N
     job = open_job("a", "b")
     job.say("a", Fault(1, 5, None, "connection closed by peer"))
     assert job.last("b", Fence).culprit_seat is None, "it is not known"
+    job = restarted(open_job("a", "b"))
+    job.hello("a", engine_boot=77, engine_epoch=1)
+    job.say("a", Fault(1, 5, None, "connection closed by peer"))
+    assert job.last("a", Fence).culprit_seat is None, "the other one has had no time to connect again"
 
 
 def test_what_a_second_worker_raises_is_logged() -> None:

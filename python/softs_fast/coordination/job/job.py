@@ -274,7 +274,8 @@ class Job:
         ranks = {state.members[one.number].rank: one for one in members}
         # An engine may not know which rank is lost; the connection of that rank has mostly ended by then.
         culprit = ranks.get(-1 if fault.accused_rank is None else fault.accused_rank)
-        culprit = culprit or next((one for one in members if one.conn is None), None)
+        # One that has not connected yet to a coordinator that was restarted is not lost.
+        culprit = culprit or next((one for one in members if one.conn is None and one.told is not None), None)
         text = f"in step {fault.step}: {fault.text[:MAX_TEXT]}"
         if culprit is worker:
             text = f"{state.name_of(worker)} failed {text}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...descriptors import raise_descriptor_limit
 from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
-from ...market.repeated_log import RepeatedLog
+from ...repeated_log import RepeatedLog
 from ..addresses import parse_address
 from ..requirements import import_grpc
 from ..server.door import door_options

@@ -11,7 +11,7 @@ from typing import Any
 from ... import _core
 from ...descriptors import raise_descriptor_limit
 from ...errors import PeerLost, PeerTimeout
-from ...market.repeated_log import RepeatedLog
+from ...repeated_log import RepeatedLog
 from .events import Joined, Left, Published, Received
 from .limits import ControlLimits
 

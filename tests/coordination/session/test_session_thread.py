@@ -17,7 +17,7 @@ from softs_fast.errors import ConfigError, SoftsError
 
 
 class Listener:
-    """A listener whose code has a defect."""
+    """A listener with a defect."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
