@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from softs_fast.descriptors import raise_descriptor_limit
+from softs_fast.process import raise_descriptor_limit
 
 from . import paramserver_ways as ways
 from .proc import cpu_s, resident

@@ -308,7 +308,7 @@ def test_a_rank_that_can_average_with_none_of_the_others_says_so_and_why() -> No
     for _ in range(10):
         other.step(0.9)
     assert other.counters["strangers"] == 2
-    with pytest.raises(ConfigError, match=r"rank 7 averages with no other rank, .*: rank 0: .*; rank 1: "):
+    with pytest.raises(ConfigError, match=r"rank 7 averages with no other rank: .*\(rank 0: .*; rank 1: "):
         other.step(0.9)
     team.step(0.1, 0.5)
     assert [rank.counters["strangers"] for rank in team.ranks] == [1, 1]

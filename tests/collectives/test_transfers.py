@@ -231,4 +231,7 @@ def interrupt(*args: object) -> None:
 def test_an_interrupt_in_the_middle_of_a_call_ends_it_on_all_ranks(tmp_path: Any, kind: str) -> None:
     told = ranks.run(is_interrupted, 2, str(tmp_path), kind)
     assert "KeyboardInterrupt" in told[0]
-    assert "KeyboardInterrupt" in told[1] if kind == "chunk" else "failed" in told[1]
+    # Rank 0 serves the store of its reason, and may have ended before it is asked.
+    assert "KeyboardInterrupt" in told[1] or (
+        kind != "chunk" and "the connection to rank 0 is closed" in told[1]
+    )

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import pickle
 import sys
 from ctypes import c_uint32
 from dataclasses import dataclass
@@ -274,7 +275,11 @@ def test_what_workers_of_another_loader_ask_for(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("batch_size", "n"), [(4, 4), (None, 1)])
-def test_what_workers_of_a_loader_ask_for(batch_size: int | None, n: int) -> None:
+def test_what_workers_of_a_loader_ask_for(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int | None, n: int
+) -> None:
+    # Without the thread that serves memory to other processes.
+    monkeypatch.setattr("softs_fast.loader.workers.ForkingPickler", pickle)
     data = loader(batch_size=batch_size)
     data.load_state_dict({"positions": {"0": 7}})
     attempt = c_uint32()
@@ -285,18 +290,18 @@ def test_what_workers_of_a_loader_ask_for(batch_size: int | None, n: int) -> Non
     for request in asked[1::3]:
         answer = requested[request]
         assert answer.product == "0"
-        numbers = answer.batch["y"].tolist()
+        numbers = answer.unpack()["y"].tolist()
         assert numbers == (list(range(request.first, request.first + 4)) if batch_size else request.first)
     opened = data.soft_dataset._open
     assert opened is not None
     client: Any = opened.client
     assert client.seeks == [("0", 7 + n, n, 3 * n, 0)], "a worker that is asked in turns goes on"
-    requested[asked[0]]
+    requested[asked[0]].unpack()
     assert client.seeks[1:] == [("0", 7, n, 3 * n, 0)]
     data.set_model("1")
-    assert requested[asked[3]].batch is None, "another product is wanted"
+    assert requested[asked[3]].unpack() is None, "another product is wanted"
     data.set_model("0")
-    assert requested[asked[3]].batch is None, "it was asked for before"
+    assert requested[asked[3]].unpack() is None, "it was asked for before"
     requests.restart()
     assert next(requests)[1:] == (data.soft_dataset.source.version(), 7)
     data.soft_dataset.close()

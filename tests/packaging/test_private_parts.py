@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from torch._subclasses import FakeTensorMode
 from torch._utils import ExceptionWrapper
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from softs_fast import ConfigError
 from softs_fast.fleet.fork_server import WorkerProcess, server_for
@@ -98,6 +100,12 @@ def test_an_exception_is_sent_and_raised_again() -> None:
         error = ExceptionWrapper(where="in a worker")
     with pytest.raises(ConfigError, match=r"(?s)in a worker.*boom"):
         pickle.loads(pickle.dumps(error)).reraise()
+
+
+def test_a_batch_is_packed_here_and_pinned_there() -> None:
+    unpacked = pickle.loads(bytes(ForkingPickler.dumps({"x": [0, 1, 2]})))
+    assert unpacked == {"x": [0, 1, 2]}
+    assert pin_memory("no tensor") == "no tensor"
 
 
 def test_accelerate_takes_what_is_prepared() -> None:

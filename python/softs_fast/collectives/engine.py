@@ -22,7 +22,7 @@ from softs_fast.collectives.reasons import Reasons
 from softs_fast.collectives.rendezvous import Rendezvous
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.errors import ConfigError, PeerLost
-from softs_fast.forks import check_process
+from softs_fast.process import check_process
 
 _PORT_BYTES = 2
 

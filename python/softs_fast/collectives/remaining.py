@@ -11,7 +11,7 @@ from softs_fast import _kernels
 from softs_fast.collectives.rendezvous import KeyValueStore
 from softs_fast.collectives.world import Decision, World, count_of, decide
 from softs_fast.errors import PeerLost
-from softs_fast.forks import check_process
+from softs_fast.process import check_process
 
 _POLL_INTERVAL_S = 0.002
 

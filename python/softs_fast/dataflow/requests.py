@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, FlowError
-from ..forks import check_process
+from ..process import check_process
 from .admission import Admission, Sources
 from .backends.backend import Backend
 from .checkpoints import last_checkpoint

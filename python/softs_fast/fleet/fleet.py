@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from ..configs import BatchConfig
 from ..distill import StudentClient, Worker
 from ..errors import ConfigError, FleetError
-from ..forks import check_process
 from ..market import Broker, BrokerStats, EndpointConfig, ShmMedium, Supplier
 from ..market.endpoints import EndpointName, variable_of
 from ..market.fleet_report import WorkerReport, write_report
+from ..process import check_process
 from .folder import new_folder
 from .importable import check_importable, check_runs
 from .restarts import RestartPolicy

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from .. import _core
-from ..descriptors import raise_descriptor_limit
 from ..errors import ConfigError
+from ..process import raise_descriptor_limit
 from ..repeated_log import RepeatedLog
 from .protocol import BrokerStats, ControlEndpoints, EndpointConfig
 

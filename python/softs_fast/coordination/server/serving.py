@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...descriptors import raise_descriptor_limit
 from ...errors import EndpointInUse
+from ...process import raise_descriptor_limit
 from ..addresses import parse_address
 from ..credentials import ServerCredentials
 from ..job.events import Booted, Record

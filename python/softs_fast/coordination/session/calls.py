@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from ...forks import check_process
+from ...process import check_process
 from ..credentials import ClientCredentials
 from ..job.status import Status
 from ..pings import Pings

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from ...errors import ConfigError, PeerLost, SoftsError
-from ...forks import check_process
+from ...process import check_process
 from ...reach import Outage
 from ...user_code import text_of_error
 from ..addresses import UnknownHostError, own_address, parse_address

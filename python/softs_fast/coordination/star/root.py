@@ -9,8 +9,8 @@ from concurrent import futures
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ...descriptors import raise_descriptor_limit
 from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
+from ...process import raise_descriptor_limit
 from ...repeated_log import RepeatedLog
 from ..addresses import parse_address
 from ..requirements import import_grpc

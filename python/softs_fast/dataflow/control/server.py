@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from ... import _core
-from ...descriptors import raise_descriptor_limit
 from ...errors import PeerLost, PeerTimeout
+from ...process import raise_descriptor_limit
 from ...repeated_log import RepeatedLog
 from .events import Joined, Left, Published, Received
 from .limits import ControlLimits

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from ...errors import ConfigError
-from ...forks import check_process
+from ...process import check_process
 from ..job import Job
 from ..rounds.options import RunOptions
 from ..rounds.status import Status

@@ -9,8 +9,8 @@ import socket
 from dataclasses import replace
 from typing import Any
 
-from ...descriptors import raise_descriptor_limit
 from ...errors import ConfigError
+from ...process import raise_descriptor_limit
 from ..job import Job
 from ..requirements import import_uvicorn
 from ..rounds import events

@@ -17,7 +17,7 @@ from typing import get_args
 from urllib.parse import urlsplit
 
 from ...errors import ConfigError, PeerLost, WireError
-from ...forks import check_process
+from ...process import check_process
 from ...reach import Outage, tls_problem
 from ..wire import answers, signing
 from ..wire.answers import Code

@@ -244,16 +244,12 @@ impl Supplier {
     /// A call for an order of a lane takes long: no leases are wanted until [`Supplier::resume`]. One that is returned
     /// while none is held would come again at once.
     pub fn pause(&mut self) {
-        if !replace(&mut self.paused, true) {
-            self.ready_due = true;
-        }
+        self.ready_due |= !replace(&mut self.paused, true);
     }
 
     /// The call that took long has ended: leases are wanted again.
     pub fn resume(&mut self) {
-        if take(&mut self.paused) {
-            self.ready_due = true;
-        }
+        self.ready_due |= take(&mut self.paused);
     }
 
     /// Whether it is connected to a broker that knows of lanes.

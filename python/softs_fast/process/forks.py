@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .errors import ForkedError
+from ..errors import ForkedError
 
 __all__ = ["check_process"]
 
