@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from softs_fast.market.repeated_log import RepeatedLog
+from softs_fast.repeated_log import RepeatedLog
 
 logger = logging.getLogger("softs_fast.test_repeated_log")
 

@@ -12,8 +12,8 @@ from typing import Any, overload
 from .. import _core
 from ..errors import ConfigError
 from ..process import raise_descriptor_limit
+from ..repeated_log import RepeatedLog
 from .protocol import BrokerStats, ControlEndpoints, EndpointConfig
-from .repeated_log import RepeatedLog
 
 logger = logging.getLogger(__name__)
 

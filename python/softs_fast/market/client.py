@@ -20,10 +20,10 @@ from ..errors import (
     SoftsError,
     SuppliersBusy,
 )
+from ..repeated_log import RepeatedLog
 from .fleet_report import FleetReport, read_report
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums.segment import SegmentMedium
-from .repeated_log import RepeatedLog
 
 #: `Client.leave_after`.
 LeaveAfter = Callable[[str, Any, int], bool]

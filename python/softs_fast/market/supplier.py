@@ -10,6 +10,7 @@ from typing import Any, Literal
 from .. import _core
 from ..configs import BatchConfig
 from ..errors import ConfigError, HelloError
+from ..repeated_log import RepeatedLog
 from .device_output import DeviceOutput
 from .endpoints import variable_of
 from .failure_text import own_traceback, place_of, raised_at
@@ -17,7 +18,6 @@ from .generators import Generator, make_generator
 from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
 from .mediums.base import taken_apart
 from .mediums.segment import SegmentMedium
-from .repeated_log import RepeatedLog
 
 logger = logging.getLogger(__name__)
 

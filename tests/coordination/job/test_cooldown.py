@@ -5,7 +5,7 @@ from __future__ import annotations
 from driven_job import DrivenJob, open_job
 
 from softs_fast.coordination.job.cooldown import Cooldown
-from softs_fast.coordination.job.messages import Fence, Table
+from softs_fast.coordination.job.messages import Fence, Ready, Table, WorkerState
 
 
 def test_a_seat_cools_down_twice_as_long_each_time_up_to_a_bound() -> None:
@@ -79,3 +79,19 @@ def test_workers_that_may_have_the_weights_are_never_left_out() -> None:
     job.gone("b")
     run(job, 2.5, "a", "c")
     assert members(job) == ["a", "c"]
+
+
+def test_members_that_keep_nothing_and_stay_do_not_cool_down() -> None:
+    job = open_job("a", "b", "c", min_size=2, max_size=3)
+    for incarnation in (2, 3, 4, 5):
+        job.gone("c")
+        job.wait(0.1)
+        job.hello("c", incarnation)
+        for name in "abc":
+            # As a Membership, which is no survivor of any epoch.
+            told = [one for one in job.said.get(job.conns[name], []) if isinstance(one, Table)]
+            job.say(name, Ready(WorkerState(), 77 if told else 0, told[-1].epoch if told else 0))
+        job.wait(10.0)
+        assert members(job)[:2] == ["a", "b"]
+    named = {line.partition(" enters")[0] for line in job.log if " enters an epoch for the " in line}
+    assert named == {'seat 2 ("c")'}

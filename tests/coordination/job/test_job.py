@@ -115,6 +115,23 @@ def test_a_call_that_names_no_rank_is_put_down_to_the_worker_that_is_gone() -> N
     job = open_job("a", "b")
     job.say("a", Fault(1, 5, None, "connection closed by peer"))
     assert job.last("b", Fence).culprit_seat is None, "it is not known"
+    job = restarted(open_job("a", "b"))
+    job.hello("a", engine_boot=77, engine_epoch=1)
+    job.say("a", Fault(1, 5, None, "connection closed by peer"))
+    assert job.last("a", Fence).culprit_seat is None, "the other one has had no time to connect again"
+
+
+def test_what_a_second_worker_raises_is_logged() -> None:
+    """It may be the cause of what the first one has raised; calls that fail because of others are none."""
+    job = open_job("a", "b", "c")
+    job.say("a", Fault(1, 5, 0, "ValueError: first"))
+    job.say("b", Fault(1, 5, 1, "ValueError: second"))
+    job.say("c", Fault(1, 5, None, "connection closed by peer"))
+    assert [line for line in job.log if "failed, too" in line] == [
+        'rank 1, seat 1 ("b") failed, too, in step 5: ValueError: second'
+    ]
+    assert not any("connection closed" in line for line in job.log)
+    assert "first" in job.last("b", Fence).text
 
 
 def test_the_first_cause_is_kept() -> None:

@@ -66,7 +66,7 @@ class Worker:
         self._listener = self._link.session._listener
         self._listener.hello()
         self._listener.received(m.Welcome(7, 0))
-        self._listener.lost("there is no coordinator that could answer a fault")
+        self._listener.lost("there is no coordinator that could answer a fault", is_warning=False)
 
     def apply(self) -> None:
         self.state.optimizer.step()
@@ -171,6 +171,14 @@ def test_a_worker_that_leaves_after_its_own_error_says_that_it_has_no_engine(
     monkeypatch.setattr(worker._link.session, "send", send)
     worker.node.close()
     assert said == [m.Leave, m.Ready]
+
+
+def test_a_worker_that_was_told_to_leave_begins_no_step_after_its_epoch(worker: Worker) -> None:
+    """It could not: `step` would raise that it leaves."""
+    worker.node.leave("SIGTERM")
+    assert not worker.node.is_leaving, "the others are to know"
+    worker.fence(1)
+    assert worker.node.is_leaving
 
 
 def test_weights_that_were_lost_are_never_a_source(worker: Worker) -> None:

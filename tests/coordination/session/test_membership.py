@@ -53,10 +53,11 @@ def test_a_worker_that_holds_the_gil_stays_a_member(cluster: Cluster) -> None:
     assert "boom" in fence["text"]
 
 
-@pytest.mark.parametrize("how", ["_exit", "exit"])
-def test_forks_of_a_worker_do_no_harm(cluster: Cluster, how: str) -> None:
+# The end of an interpreter that has imported torch takes half a second of a core.
+@pytest.mark.parametrize(("how", "n"), [("_exit", 60), ("exit", 6)])
+def test_forks_of_a_worker_do_no_harm(cluster: Cluster, how: str, n: int) -> None:
     _, (first, second) = pair(cluster)
-    assert second.ask("fork", 60, how) == [0] * 60
+    assert second.ask("fork", n, how) == [0] * n
     first.ask("fault", "after the forks")
     assert first.event("Fence")["cause"] == "fault"
     assert second.event("Table")["epoch"] == 2, "it still has its connection"

@@ -9,6 +9,7 @@ import torch
 from raw_client import job_of
 from torch import nn
 
+from conftest import Enter, Serve
 from softs_fast.paramserver.rounds.events import Share, Version
 from softs_fast.paramserver.server.norms import NormGuard, norm_of
 from softs_fast.paramserver.server.trainer import Trainer
@@ -72,3 +73,15 @@ def test_a_step_is_bounded_by_the_others() -> None:
     # SGD with a rate of 0.1, and ten times a norm of 1.
     assert math.isclose(float((after.parameters - before.parameters).norm()), 1.0, rel_tol=1e-4)
     assert [one.worker for one, _ in trainer.scaled] == ["w"]
+
+
+def test_the_owner_is_told_of_a_worker_ever_more_rarely(serve: Serve, enter: Enter) -> None:
+    """An honest worker may have longer pushes than all others: its lines must not be all that the status shows."""
+    server = serve(rounds=1000)
+    client = enter(server)
+    for number in range(8 + 15):
+        client.push(client.frame(1.0 if number < 8 else 1e6, version=(1, number)))
+        assert client.pull(f"1.{number}", 20.0).status == 200
+    lines = [one.text for one in server._running().driver.lines if "median norms" in one.text]
+    assert [line.partition(": ")[2].partition(",")[0] for line in lines] == ["1 so far", "10 so far"]
+    assert "--norm-guard" in lines[-1]

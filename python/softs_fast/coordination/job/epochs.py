@@ -312,7 +312,7 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
             f"steps {way.step + 1} to {known} are lost: no worker has their weights any more, and no checkpoint",
             is_warning=True,
         )
-    _note_entries(state, [worker for rank, worker in enumerate(workers) if rank not in way.survivors])
+    _note_entries(state, [worker for worker in workers if not state.is_member(worker)])
     state.enter(table)
     state.outputs.append(Persist(Opened(table)))
     state.log(f"epoch {table.epoch} is open: {len(members)} members, step {way.step}, {_said(table, states)}")

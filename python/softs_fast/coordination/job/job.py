@@ -152,12 +152,15 @@ class Job:
             self._ready(worker, message)
         elif isinstance(message, Leave):
             self._leave(worker, message)
-        elif (
-            self._state.phase == "open"
-            and message.epoch == self._state.epoch
-            and self._state.is_member(worker)
-        ):
-            self._member_says(worker, message)
+        elif message.epoch == self._state.epoch and self._state.is_member(worker):
+            if self._state.phase == "open":
+                self._member_says(worker, message)
+            elif isinstance(message, Fault) and self._is_own(worker, message):
+                # What the first one has raised may follow from this one.
+                name = self._state.name_of(worker)
+                self._state.log(
+                    f"{name} failed, too, in step {message.step}: {message.text}", is_warning=True
+                )
 
     def _member_says(self, worker: Worker, message: FromWorker) -> None:
         state = self._state
@@ -271,7 +274,8 @@ class Job:
         ranks = {state.members[one.number].rank: one for one in members}
         # An engine may not know which rank is lost; the connection of that rank has mostly ended by then.
         culprit = ranks.get(-1 if fault.accused_rank is None else fault.accused_rank)
-        culprit = culprit or next((one for one in members if one.conn is None), None)
+        # One that has not connected yet to a coordinator that was restarted is not lost.
+        culprit = culprit or next((one for one in members if one.conn is None and one.told is not None), None)
         text = f"in step {fault.step}: {fault.text[:MAX_TEXT]}"
         if culprit is worker:
             text = f"{state.name_of(worker)} failed {text}"
@@ -279,6 +283,10 @@ class Job:
             lost = "" if culprit is None else f"{state.name_of(culprit)} is lost: "
             text = f"{lost}a call of {state.name_of(worker)} failed {text}"
         epochs.end(state, "fault", None if culprit is None else culprit.seat, text)
+
+    def _is_own(self, worker: Worker, fault: Fault) -> bool:
+        """Return whether a worker has raised by itself, and not because a call of its engine failed."""
+        return fault.accused_rank == self._state.members[worker.number].rank
 
     def _damaged(self, worker: Worker, damaged: CheckpointDamaged) -> None:
         """Have all load an older checkpoint; without one the job fails, because it must not begin anew in silence."""

@@ -113,6 +113,8 @@ class Participant:
         self._ended: deque[tuple[int, int]] = deque(maxlen=_MOST_ENDED)
         self._is_connected = False
         self._left: Leave | None = None
+        # Of the epoch of the table, until the coordinator has said how that ended: it may be away now.
+        self._fault: Fault | None = None
         self._is_stepping = False
 
     @property
@@ -151,8 +153,8 @@ class Participant:
                 self.seat = message.seat
                 if self.phase == "away":
                     self.phase = "idle"
-                left = [] if self._left is None else self._say(self._left)
-                return [*left, *self._ready_if_idle()]
+                again = [one for one in (self._fault, self._left) if one is not None]
+                return [*(said for one in again for said in self._say(one)), *self._ready_if_idle()]
             case Table():
                 return self._take(message)
             case Fence():
@@ -193,6 +195,7 @@ class Participant:
             return []
         self.phase = "ending"
         fault = Fault(self.table.epoch, self.state.committed + 1, accused_rank, text[:MAX_TEXT])
+        self._fault = fault
         fence = Fence(self.table.boot, self.table.epoch, "fault", None, text)
         return [*self._say(fault), EndEngine(fence)]
 
@@ -275,7 +278,7 @@ class Participant:
             # It was sent twice, or by a coordinator that begins with an old state.
             return self._ready_if_idle()
         self.table, self.phase, self._planned = table, "building", None
-        self.rank, self.over = rank, None
+        self.rank, self.over, self._fault = rank, None, None
         return [Build(table, rank, self._duty(table, rank))]
 
     def _duty(self, table: Table, rank: int) -> Duty:
@@ -288,7 +291,7 @@ class Participant:
         is_of_table = self.table is not None and (self.table.boot, self.table.epoch) == self._heard
         told: list[Action] = []
         if is_of_table and not fence.planned and self.over is None:
-            self.over = fence
+            self.over, self._fault = fence, None
             if fence.cause not in _ORDERLY:
                 told = [Warn(f"epoch {fence.epoch} is over: {fence.text}")]
         if self.phase in ("away", "idle"):

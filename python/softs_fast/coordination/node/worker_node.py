@@ -109,7 +109,6 @@ class WorkerNode:
         self._place = (-1, 0)
         self._is_checked = False
         self._calls: StepCalls | None = None
-        self._has_said_leave = False
         self._has_left = False
         self._handles_sigterm = leave_on_sigterm
         self._before_sigterm: object = None
@@ -151,6 +150,9 @@ class WorkerNode:
         with link.changed:
             if leaves and self._machine.phase not in ("away", "over"):
                 link.do(self._machine.leave(self._link.leave_why or "done", at_once=True))
+                if self._machine.phase == "ending":
+                    # Its own error has ended the epoch, and no other step has followed.
+                    link.do(self._machine.ended())
             if leaves:
                 wait_until_left(
                     link.changed,
@@ -212,8 +214,8 @@ class WorkerNode:
 
         A worker that was told to leave makes one more step, by which the others know.
         """
-        has_said = self._has_said_leave and self._machine.phase != "member"
-        return has_said or self._link.error is not None or self._has_left
+        has_left_epoch = self._link.leave_why is not None and self._machine.phase != "member"
+        return has_left_epoch or self._link.error is not None or self._has_left
 
     @property
     def not_ready(self) -> str:
@@ -449,7 +451,6 @@ class WorkerNode:
         """Say that this worker leaves, if it was told to; with the lock. Return whether it does."""
         if self._link.leave_why is None:
             return False
-        self._has_said_leave = True
         self._link.do(self._machine.leave(self._link.leave_why))
         return True
 

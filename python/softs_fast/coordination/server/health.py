@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+from ...repeated_log import RepeatedLog
 from ..health import service
 from ..health.readiness import coordinator_reason
 from ..requirements import import_grpc
@@ -33,7 +34,7 @@ class HealthService:
     def __init__(self, driver: Driver, guard: Guard, logger: logging.Logger) -> None:
         self._driver = driver
         self._guard = guard
-        self._logger = logger
+        self._refusals = RepeatedLog(logger)
         self._grpc = import_grpc()
 
     def handlers(self) -> Any:
@@ -76,5 +77,5 @@ class HealthService:
             self._guard.identity(context)
             return service.is_known(request, (methods.SERVICE,))
 
-        is_known: bool = await answered(answer(), context, self._logger)
+        is_known: bool = await answered(answer(), context, self._refusals)
         return is_known

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from ...errors import ConfigError, PeerLost, WireError
+from ...repeated_log import RepeatedLog
 from ..requirements import import_grpc
 from ..wire import methods
 from ..wire.codec import decode_action, decode_request, encode_reply, encode_status
@@ -51,6 +52,7 @@ class Service:
         self, driver: Driver, guard: Guard, job: str, most_workers: int, logger: logging.Logger = LOGGER
     ) -> None:
         self._logger = logger
+        self._refusals = RepeatedLog(logger)
         self._driver = driver
         self._guard = guard
         self._job = job
@@ -88,14 +90,14 @@ class Service:
             finally:
                 self._n_streams -= 1
 
-        await answered(serve(), context, self._logger)
+        await answered(serve(), context, self._refusals)
 
     async def _status(self, _: bytes, context: Any) -> bytes:
         async def answer() -> bytes:
             self._guard.identity(context)
             return encode_status(self._driver.status())
 
-        data: bytes = await answered(answer(), context, self._logger)
+        data: bytes = await answered(answer(), context, self._refusals)
         return data
 
     async def _watch(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -117,7 +119,7 @@ class Service:
             self._logger.warning("administrator at %s: %s", context.peer(), action)
             return encode_reply(AdminReply(tuple(self._driver.handle(action))))
 
-        reply: bytes = await answered(answer(), context, self._logger)
+        reply: bytes = await answered(answer(), context, self._refusals)
         return reply
 
     def _unary(self, cls: type[Request]) -> Callable[[bytes, Any], Awaitable[bytes]]:
@@ -126,7 +128,7 @@ class Service:
                 identity = self._guard.worker(context)
                 return encode_reply(await self._reply(decode_request(cls, data), identity))
 
-            reply: bytes = await answered(answer(), context, self._logger)
+            reply: bytes = await answered(answer(), context, self._refusals)
             return reply
 
         return call
@@ -155,8 +157,8 @@ class _Full(Exception):
     """There is no room for one more."""
 
 
-async def answered(answer: Awaitable[Any], context: Any, logger: logging.Logger) -> Any:
-    """Await an answer; an error of ours becomes the status of the call."""
+async def answered(answer: Awaitable[Any], context: Any, refusals: RepeatedLog) -> Any:
+    """Await an answer; an error of ours becomes the status of the call, and a line for its address once in a while."""
     codes = import_grpc().StatusCode
     try:
         return await answer
@@ -171,5 +173,6 @@ async def answered(answer: Awaitable[Any], context: Any, logger: logging.Logger)
     except _Full as error:
         code, text = codes.RESOURCE_EXHAUSTED, str(error)
     is_expected = code in (codes.DEADLINE_EXCEEDED, codes.FAILED_PRECONDITION)
-    logger.log(logging.DEBUG if is_expected else logging.WARNING, "refused %s: %s", context.peer(), text)
+    level, peer = logging.DEBUG if is_expected else logging.WARNING, context.peer()
+    refusals.log(level, (peer.rpartition(":")[0], code), f"refused {peer}: {text}")
     return await context.abort(code, text)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from ...errors import ConfigError, PeerLost, SoftsError
 from ...process import check_process
 from ...reach import Outage
+from ...user_code import text_of_error
 from ..addresses import UnknownHostError, own_address, parse_address
 from ..credentials import ClientCredentials
 from ..job.messages import FromWorker, Hello, Refused, ToWorker
@@ -99,6 +100,7 @@ class Session:
         self._closed = threading.Event()
         self._limit_s = limit_s
         self._outage = Outage(time.monotonic(), limit_s)
+        self._own_host = ""
         self._connection: _Connection | None = None
         self._thread = threading.Thread(target=self._run, name="softs-session", daemon=True)
 
@@ -128,9 +130,9 @@ class Session:
         """The address of this machine on the way to the coordinator.
 
         Raises:
-            ConfigError: the coordinator's host is not known any more.
+            ConfigError: there was no connection yet, and the coordinator's host is not known.
         """
-        return own_address(parse_address(self._address))
+        return self._own_host or own_address(parse_address(self._address))
 
     def send(self, message: FromWorker) -> None:
         """Send a message, without waiting.
@@ -228,7 +230,14 @@ class Session:
                 message = decode_to_worker(data)
                 credentials = None
                 self._outage.connected()
-                self._listener.received(message)
+                try:
+                    self._listener.received(message)
+                except BaseException as error:
+                    # Without this thread the worker would wait for ever, and without a cause.
+                    what = f"taking a {type(message).__name__} of the coordinator failed"
+                    failure = SoftsError(f"{what}: {text_of_error(error)}")
+                    failure.__cause__ = error
+                    return _End(failure, is_final=True)
                 if isinstance(message, Refused):
                     refused = message
         except self._grpc.RpcError as error:
@@ -251,6 +260,9 @@ class Session:
 
     def _connect(self) -> _Connection:
         metadata = self._credentials.metadata()
+        # A name server that is away later ends no worker that is connected.
+        with suppress(ConfigError):
+            self._own_host = own_address(parse_address(self._address))
         channel = open_channel(self._address, self._credentials, self._pings)
         connection = _Connection(channel, metadata, encode_from_worker(self._listener.hello()))
         with self._lock:

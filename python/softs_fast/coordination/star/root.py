@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
-from ...market.repeated_log import RepeatedLog
 from ...process import raise_descriptor_limit
+from ...repeated_log import RepeatedLog
 from ..addresses import parse_address
 from ..requirements import import_grpc
 from ..server.door import door_options

@@ -10,8 +10,8 @@ from typing import Any
 
 from ... import _core
 from ...errors import PeerLost, PeerTimeout
-from ...market.repeated_log import RepeatedLog
 from ...process import raise_descriptor_limit
+from ...repeated_log import RepeatedLog
 from .events import Joined, Left, Published, Received
 from .limits import ControlLimits
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ...errors import ConfigError
+from ...errors import ConfigError, SoftsError
+from ...user_code import text_of_error
 from ..rounds import events
 from ..rounds.run import Run
 from ..rounds.snapshot import Snapshot
@@ -95,6 +96,7 @@ class Driver:
         self._freed = freed
         self._contents: dict[int, Contents] = {}
         self._n_contents = 0
+        self._n_scaled: Counter[str] = Counter()
         self._changed = asyncio.Event()
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
@@ -232,16 +234,12 @@ class Driver:
             if self.failure is not None:
                 return
             _log.exception("the step after version %s failed", action.version)
-            why = f"the step after version {action.version} failed: {type(error).__name__}: {error}"
+            why = f"the step after version {action.version} failed: {text_of_error(error)}"
             self.tell(events.Stop(why, is_failure=True))
             return
         self.step_s = self._loop.time() - began_s
         for share, factor in self._trainer.scaled:
-            self.note(
-                f"the push of rank {share.rank} for version {share.base} was {1 / factor:.3g} times longer than "
-                f"{self._options.norm_guard:g} median norms, and was scaled down to that",
-                True,
-            )
+            self._note_scaled(share, factor)
         if self.run.is_over:
             return
         version = action.version._replace(number=action.version.number + 1)
@@ -257,12 +255,24 @@ class Driver:
         if evaluated is not None:
             await self._tell_result(version, evaluated)
 
+    def _note_scaled(self, share: events.Share, factor: float) -> None:
+        """Tell of the 1st, 10th, 100th ... push of a worker that was scaled down: those of an honest one may be, too."""
+        self._n_scaled[share.worker] += 1
+        n = self._n_scaled[share.worker]
+        if str(n).rstrip("0") == "1":
+            self.note(
+                f"pushes of rank {share.rank} are longer than {self._options.norm_guard:g} median norms of recent ones, and "
+                f"scaled down to that: {n} so far, that for version {share.base} by {1 / factor:.3g} times; if they are as "
+                "they should be, give a higher --norm-guard, or 0 for any norm",
+                True,
+            )
+
     async def _tell_result(self, version: events.Version, evaluated: asyncio.Future[str | None]) -> None:
         try:
             text = await evaluated
         except Exception as error:
             _log.exception("evaluating version %s failed", version)
-            self.note(f"evaluating version {version} failed: {type(error).__name__}: {error}", True)
+            self.note(f"evaluating version {version} failed: {text_of_error(error)}", True)
             return
         if text is not None:
             self.note(text)
@@ -321,7 +331,7 @@ class Driver:
 
     def _call(self, what: Callable[[], _Result]) -> asyncio.Future[_Result]:
         """Run something in the thread, after all that was given to it before."""
-        return self._loop.run_in_executor(self._thread, what)
+        return self._loop.run_in_executor(self._thread, _bounded, what)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -339,6 +349,19 @@ class Driver:
     def _tick(self) -> None:
         self._timer = None
         self.tell(events.Tick())
+
+
+def _bounded(what: Callable[[], _Result]) -> _Result:
+    """Call what may call code of the job, and have anything that this raises be an error of the run.
+
+    SystemExit would end the event loop, and no future takes StopIteration.
+    """
+    try:
+        return what()
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise SoftsError(f"the job has raised {text_of_error(error)}") from error
 
 
 def _bytes_of(contents: Contents) -> int:

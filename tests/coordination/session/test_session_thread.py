@@ -1,0 +1,68 @@
+"""What a session makes of one connection: without a coordinator."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra grpc")
+from softs_fast.coordination import addresses
+from softs_fast.coordination.job.messages import Hello, ToWorker, Welcome
+from softs_fast.coordination.session import session as session_module
+from softs_fast.coordination.session.session import Session
+from softs_fast.coordination.wire.codec import encode_to_worker
+from softs_fast.errors import ConfigError, SoftsError
+
+
+class Listener:
+    """A listener with a defect."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.ends: list[SoftsError] = []
+
+    def hello(self) -> Hello:
+        return Hello("job", "w0", 1)
+
+    def received(self, message: ToWorker) -> None:
+        raise self.error
+
+    def lost(self, text: str, is_warning: bool) -> None:
+        raise AssertionError("it must not connect again")
+
+    def ended(self, error: SoftsError) -> None:
+        self.ends.append(error)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a defect of an engine"), SystemExit(2)], ids=repr)
+def test_code_that_raises_while_it_is_told_ends_the_session(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Else its thread would end without a word, and the worker would wait for epochs for ever."""
+    listener = Listener(error)
+    session = Session("127.0.0.1:1", listener)
+    said = [encode_to_worker(Welcome(1, 0))]
+    monkeypatch.setattr(session, "_connect", lambda: SimpleNamespace(call=said, close=lambda: None))
+    session._run()
+    [end] = listener.ends
+    assert "taking a Welcome of the coordinator failed" in str(end)
+    assert end.__cause__ is error
+    assert type(error).__name__ in str(end)
+
+
+def test_the_own_address_is_known_while_the_name_of_the_coordinator_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name server may be away for a moment: that ends no worker that is connected."""
+    session = Session("localhost:1", Listener(RuntimeError()))
+    session._connect().close()
+
+    def unknown(*arguments: Any) -> Any:
+        raise addresses.UnknownHostError("no such name")
+
+    monkeypatch.setattr(session_module, "parse_address", unknown)
+    assert session.own_host in ("127.0.0.1", "::1")
+    with pytest.raises(ConfigError, match="no such name"):
+        _ = Session("127.0.0.1:1", Listener(RuntimeError())).own_host
