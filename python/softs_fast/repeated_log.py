@@ -74,6 +74,6 @@ class RepeatedLog:
     def _tell(self, known: _Known, now: float) -> None:
         if known.n:
             self._logger.log(
-                known.level, "%s (%d more in the last %.0f s)", known.line, known.n, now - known.since
+                known.level, "%s (%d more in the last %.1f s)", known.line, known.n, now - known.since
             )
         known.n, known.since = 0, now

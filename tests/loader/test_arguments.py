@@ -21,7 +21,7 @@ def test_bad_arguments() -> None:
         ({"retry_delay": -1.0}, "retry_delay"),
         ({"request_timeout": -0.5}, "request_timeout"),
         ({"request_timeout": float("nan")}, "request_timeout"),
-        ({"request_timeout": "60"}, "request_timeout must be at least 0, got '60'"),
+        ({"request_timeout": "60"}, "request_timeout must be a number and at least 0, got '60'"),
         ({"prefetch": 0}, "prefetch must be a whole number and at least 1, got 0"),
     ]:
         with pytest.raises(ConfigError, match=text):

@@ -40,6 +40,10 @@ from softs_fast.teachers import CausalLMTeacher, EncoderTeacher, Output
         ({"outputs": {"logits": TopK(VOCABULARY + 1)}}, '"logits": topk needs .* k from 1 to 64'),
         ({"outputs": {"h": Output("hidden.1", dtype="float99")}}, "Unsupported dtype: float99"),
         (
+            {"outputs": {"h": Output("hidden.1", dtype=torch.float32)}},
+            "Unsupported dtype: torch.float32.*give its name as a str, got dtype",
+        ),
+        (
             {"texts": texts_of_a_generator()},
             "type generator cannot be read by every worker; give a list of texts",
         ),

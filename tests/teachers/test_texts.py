@@ -101,6 +101,7 @@ class Unpicklable(Pairs):
         ([*TEXTS, 5], None, "text 20 is of type int, need str"),
         (Pairs(TEXTS), None, "text 0 is of type dict, need str; name the column of the texts"),
         (Pairs(TEXTS), "txt", "unknown column 'txt'; did you mean 'text'?"),
+        ([{}], "text", "unknown column 'text'; have none"),
         (Pairs(TEXTS), "label", "text 0 is of type int, need str"),
         (TEXTS, "text", "column='text' needs texts with elements that are mappings, have str"),
         (Unpicklable(TEXTS), "text", "texts cannot be sent to another process: it has a lock; give a list"),

@@ -251,4 +251,5 @@ def _checked_shape(name: str, shape: Iterable[Any]) -> tuple[int, ...]:
 
 def _check_dtype(dtype: object, where: str = "") -> None:
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
-        raise ConfigError(f"{where}Unsupported dtype: {dtype}; supported are {', '.join(ITEM_BYTES)}")
+        remedy = "" if isinstance(dtype, str) else f"; give its name as a str, got {type(dtype).__name__}"
+        raise ConfigError(f"{where}Unsupported dtype: {dtype}; supported are {', '.join(ITEM_BYTES)}{remedy}")

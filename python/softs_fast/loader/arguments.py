@@ -22,7 +22,7 @@ def check_at_least(name: str, value: float, least: int) -> None:
         ConfigError: it is below `least`, or not a number.
     """
     if not isinstance(value, Real) or not value >= least:
-        raise ConfigError(f"{name} must be at least {least}, got {value!r}")
+        raise ConfigError(f"{name} must be a number and at least {least}, got {value!r}")
 
 
 def whole_number(name: str, value: Any, least: int) -> int:

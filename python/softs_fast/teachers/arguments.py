@@ -41,7 +41,7 @@ def unknown(what: str, name: str, known: Collection[str]) -> ConfigError:
         return ConfigError(f"unknown {what} {name!r}; did you mean {' or '.join(map(repr, close))}?")
     shown = [repr(one) for one in list(known)[:_MAX_SHOWN]]
     rest = f" and {len(known) - _MAX_SHOWN} others" if len(known) > _MAX_SHOWN else ""
-    return ConfigError(f"unknown {what} {name!r}; have {', '.join(shown)}{rest}")
+    return ConfigError(f"unknown {what} {name!r}; have {', '.join(shown) or 'none'}{rest}")
 
 
 def whole(name: str, value: object, least: int) -> int:
