@@ -8,7 +8,6 @@ import pytest
 import torch
 from raw_client import WATCHDOG_S, job_of
 
-from conftest import Enter, Serve
 from softs_fast.paramserver.wire.messages import Summary
 
 #: What `except Exception` does not catch, and what no future takes.
@@ -16,7 +15,7 @@ ERRORS = pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), S
 
 
 @ERRORS
-def test_an_optimizer_that_raises_ends_the_run(serve: Serve, enter: Enter, error: BaseException) -> None:
+def test_an_optimizer_that_raises_ends_the_run(serve, enter, error: BaseException) -> None:
     class Broken(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
             raise error
@@ -33,7 +32,7 @@ def test_an_optimizer_that_raises_ends_the_run(serve: Serve, enter: Enter, error
 
 
 @ERRORS
-def test_an_evaluation_that_raises_is_told(serve: Serve, enter: Enter, error: BaseException) -> None:
+def test_an_evaluation_that_raises_is_told(serve, enter, error: BaseException) -> None:
     def evaluate(module: torch.nn.Module) -> float:
         raise error
 

@@ -9,7 +9,6 @@ import torch
 from raw_client import job_of
 from torch import nn
 
-from conftest import Enter, Serve
 from softs_fast.paramserver.rounds.events import Share, Version
 from softs_fast.paramserver.server.norms import NormGuard, norm_of
 from softs_fast.paramserver.server.trainer import Trainer
@@ -75,7 +74,7 @@ def test_a_step_is_bounded_by_the_others() -> None:
     assert [one.worker for one, _ in trainer.scaled] == ["w"]
 
 
-def test_the_owner_is_told_of_a_worker_ever_more_rarely(serve: Serve, enter: Enter) -> None:
+def test_the_owner_is_told_of_a_worker_ever_more_rarely(serve, enter) -> None:
     """An honest worker may have longer pushes than all others: its lines must not be all that the status shows."""
     server = serve(rounds=1000)
     client = enter(server)
