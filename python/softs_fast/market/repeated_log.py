@@ -12,7 +12,7 @@ __all__ = ["RepeatedLog"]
 
 #: How often a repeated record is counted in the log, seconds.
 _PERIOD_S = 10.0
-#: Records that are known at a time; the oldest are forgotten.
+#: Records that are known at a time; the oldest are removed.
 _MAX_KNOWN = 64
 
 
