@@ -70,4 +70,4 @@ def test_ranks(tmp_path: Path, environment: dict[str, str]) -> None:
 
 
 def test_there_is_no_other_program() -> None:
-    assert PAGE.count("```python") == 5
+    assert PAGE.count("```python") == 6
