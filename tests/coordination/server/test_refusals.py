@@ -47,5 +47,5 @@ def test_one_line_for_each_address(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == [
         "refused ipv4:10.0.0.1:0: give --token",
         "refused ipv4:10.0.0.2:0: give --token",
-        "refused ipv4:10.0.0.1:0: give --token (100 more in the last 10 s)",
+        "refused ipv4:10.0.0.1:0: give --token (100 more in the last 10.0 s)",
     ]
