@@ -180,7 +180,7 @@ def test_a_pinned_certificate(serve, tmp_path: Path) -> None:
     other = type(invite)(invite.url, invite.job, invite.secret, bytes(32))
     wrong = Session(other, Manifest.of(job.model()), Options())
     try:
-        with pytest.raises(ConfigError, match="certificate"):
+        with pytest.raises(ConfigError, match="is not the one of the invite"):
             wrong.join()
     finally:
         wrong.close()

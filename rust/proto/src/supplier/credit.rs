@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 /// about as far away, and its next leases need one round trip.
 const WORTH_NS: u64 = 2_000_000;
 const WORTH_EXCHANGES: u64 = 4;
-/// One very long call must not be remembered for ever.
-const MAX_WORK_NS: u64 = 2 * WORTH_NS;
+/// One very long exchange must not be remembered for ever.
 const MAX_WIRE_NS: u64 = 1_000_000_000;
 const MAX_WINDOW: u32 = 64;
 /// A client that takes no sample for so long is not only far away.
@@ -69,9 +68,11 @@ impl Credit {
         };
         let (work, wire) =
             (made_at.saturating_duration_since(call.begun_at), now.saturating_duration_since(made_at));
-        self.work_ns = average(self.work_ns, work, MAX_WORK_NS);
         self.wire_ns = average(self.wire_ns, wire, MAX_WIRE_NS);
-        let worth = (WORTH_NS + WORTH_EXCHANGES * self.wire_ns) / (self.work_ns + self.wire_ns).max(1);
+        let held_ns = WORTH_NS + WORTH_EXCHANGES * self.wire_ns;
+        // Nor must one very long call.
+        self.work_ns = average(self.work_ns, work, 2 * held_ns);
+        let worth = held_ns / (self.work_ns + self.wire_ns).max(1);
         let wanted = u32::try_from(worth).unwrap_or(MAX_WINDOW).clamp(1, MAX_WINDOW);
         // Powers of two, and down only in larger steps: a mean at the border must not make news with every call.
         let wanted = 1 << wanted.ilog2();
