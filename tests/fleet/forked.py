@@ -18,7 +18,7 @@ def tell(pipe: Connection, large: bytes) -> None:
     """Send what a program may have changed after its server was started, and what no two processes may share."""
     parent: Any = multiprocessing.parent_process()
     facts = {
-        "environment": {name: value for name, value in os.environ.items() if name.startswith("SOFTS_")},
+        "environment": {name: value for name, value in os.environ.items() if name.startswith("SOFTS_SET_")},
         "folder": os.getcwd(),
         "path": sys.path[-1],
         "arguments": sys.argv,

@@ -145,8 +145,8 @@ def test_an_exception_does_not_end_an_iterator(zero_copy: bool, num_workers: int
             continue
         assert numbers == list(range(first, first + 4))
         first += 4
-    # The batch is due again, and another worker may be asked for it.
-    assert 3 <= n_errors <= 3 * max(1, num_workers)
+    # The batch is due again, and another worker may be asked for it; what fails behind it in the meantime is made again.
+    assert (1 if num_workers else 3) <= n_errors <= 3 * max(1, num_workers)
     del batches
     data.soft_dataset.close()
 

@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 # Waits look for signals this often.
 _TICK_S = 0.1
+#: A fence comes within milliseconds of the end of its epoch.
+_FENCE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -222,8 +224,9 @@ class Membership:
                 with self._changed:
                     self._do(self._machine.damaged())
             except PeerLost:
+                # The store may tell that the epoch is over before its fence comes.
                 with self._changed:
-                    if self._fence is None and self._error is None:
+                    if not self._changed.wait_for(lambda: self._fence or self._error, _FENCE_S):
                         raise
 
     def _next_epoch(self, end_s: float, why: str) -> Epoch:
