@@ -42,12 +42,12 @@ class Pending:
     """A decision to replace, until it is applied.
 
     Attributes:
-        check: what it was made of.
-        decision: of which the donors are asked, and then fetched.
+        check: Check that was decided.
+        decision: Decision to replace, with the donors that are asked and then fetched.
         since: Step of the decision.
-        versions: of the donors' snapshots when they were asked.
+        versions: Versions of the donors' snapshots when they were asked, by rank.
         is_fetching: whether a fetch is under way.
-        buffers: of the best donor; None until they are fetched, if they are wanted.
+        buffers: Buffers of the best donor; None until they are fetched, if they are wanted.
     """
 
     check: Check

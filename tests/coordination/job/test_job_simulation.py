@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from seeds import noted
 from simulated_job import EARLIER_BOOT, Process, World
 
 from softs_fast.coordination.job import events
@@ -180,11 +181,8 @@ def check_end(world: World) -> None:
 
 def check_histories(first: int, last: int) -> None:
     for seed in range(first, last):
-        try:
+        with noted(seed):
             check_end(run(seed))
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
 
 
 @pytest.mark.parametrize("first", range(0, 600, 100))

@@ -7,6 +7,7 @@ import random
 import pytest
 from random_plans import random_plan
 from recovering_flow import RecoveringWorld
+from seeds import noted
 
 
 def world_of(seed: int) -> RecoveringWorld:
@@ -77,15 +78,12 @@ def check_histories(first: int, last: int) -> tuple[int, int]:
     """Return how many workers died, and how many rows functions went without."""
     n_lost = n_left_out = 0
     for seed in range(first, last):
-        try:
+        with noted(seed):
             world = world_of(seed)
             world.run()
             check(world)
             n_lost += world.n_lost
             n_left_out += world.master.rows.n_left_out
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
     return n_lost, n_left_out
 
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 from random_plans import random_plan
+from seeds import noted
 from simulated_flow import World
 
 from softs_fast.dataflow.order.steps import Kind
@@ -95,13 +96,10 @@ def check_complete(world: World) -> None:
 
 def check_histories(first: int, last: int) -> None:
     for seed in range(first, last):
-        try:
+        with noted(seed):
             world = world_of(seed)
             world.run()
             check(world)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
 
 
 @pytest.mark.parametrize("first", range(0, 500, 100))

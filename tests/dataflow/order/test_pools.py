@@ -7,6 +7,7 @@ import random
 import pytest
 from random_plans import random_plan, with_pools
 from recovering_flow import RecoveringWorld
+from seeds import noted
 from test_order_recovery import check
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
@@ -169,13 +170,10 @@ def world_of(seed: int) -> RecoveringWorld:
 def test_histories_with_replicas_that_die_join_again_and_leave(first: int) -> None:
     n_lost = n_gone = 0
     for seed in range(first, first + 100):
-        try:
+        with noted(seed):
             world = world_of(seed)
             world.run()
             check(world)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
         n_lost += world.n_lost
         n_gone += len(world.gone)
     assert n_lost > 100

@@ -6,6 +6,7 @@ import random
 
 import pytest
 from random_plans import random_plan
+from seeds import noted
 from simulated_flow import Worker, World
 from test_order_rules import answers, call, tickets
 from test_order_simulation import check
@@ -51,13 +52,10 @@ def test_histories_in_which_messages_arrive_twice(first: int) -> None:
         workers = {worker for one in plan.functions for worker in one.workers}
         deaths = tuple(choice.randint(1, 300) for _ in range(choice.choice([0, len(workers) // 3])))
         world = RepeatingWorld(seed, plan, n_groups, deaths=deaths, failures=choice.choice([0.0, 0.02]))
-        try:
+        with noted(seed):
             world.run()
             check(world)
             assert set(world.finished.values()) <= {1}
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
 
 
 def test_an_order_counts_once_wherever_it_is() -> None:

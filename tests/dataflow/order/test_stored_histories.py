@@ -6,6 +6,7 @@ import random
 
 import pytest
 from random_plans import random_plan
+from seeds import noted
 from stored_flow import StoredWorld, StoreFull
 from test_order_simulation import check
 
@@ -41,13 +42,10 @@ def check_stores(world: StoredWorld) -> None:
 
 def check_histories(first: int, last: int) -> None:
     for seed in range(first, last):
-        try:
+        with noted(seed):
             world = world_of(seed)
             world.run()
             check_stores(world)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
 
 
 @pytest.mark.parametrize("first", range(0, 180, 60))

@@ -6,6 +6,7 @@ import random
 
 import pytest
 from naive_rows import NaiveRows
+from seeds import noted
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
 from softs_fast.dataflow.rows.table import RowTable, Taken
@@ -136,15 +137,12 @@ class Pair:
 def check(first: int, last: int) -> None:
     for seed in range(first, last):
         pair = Pair(seed)
-        try:
+        with noted(seed):
             for number in range(150):
                 pair.act()
                 pair.compare()
                 if number % 8 == 0:
                     pair.compare_holders()
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
 
 
 @pytest.mark.parametrize("first", range(0, 2_000, 250))

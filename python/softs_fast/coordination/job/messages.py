@@ -117,7 +117,7 @@ class Fault:
     """A step of an epoch failed.
 
     Attributes:
-        epoch: of the step.
+        epoch: Epoch of the step.
         step: that failed.
         accused_rank: Rank that caused it: the own one if this worker has raised, or the one that its engine has lost;
             None if it does not know.

@@ -108,7 +108,7 @@ def _check_ages(max_age: int, ahead: int, window: int, per_step: int, *, is_give
     """Check that no row can be too old when a function trains, and that all groups of a window have slots.
 
     Args:
-        max_age: as in `plan_of`; so are ahead and window.
+        max_age: Largest age of rows, in steps; like `ahead` and `window` an argument of `plan_of`.
         per_step: groups of a step.
         is_given: whether the user has chosen `ahead`.
     """

@@ -198,8 +198,8 @@ class Placement:
         on: the workers' numbers.
         follows: the role of which it has the weights; None if it has its own.
         frozen: whether its weights never change.
-        replicas: of a pool its replicas, one for each worker; to hooks and workers they are roles of their own.
-        pool: of a replica the name of its pool.
+        replicas: Replicas of a pool, one for each worker; to hooks and workers they are roles of their own.
+        pool: Name of the pool that a replica belongs to.
     """
 
     role: type[Role]
