@@ -27,15 +27,15 @@ def other_ways(result: Record) -> str:
     )
 
 
-def other_ways_short(result: Record) -> str:
-    """Return the few columns that the README shows; empty if none of them was measured."""
+def packages_and_others(result: Record) -> str:
+    """Return samples per second of both packages and of the software that the README names."""
     scenarios = [one for one in measured(result, "samples_per_s") if set(IN_README) & set(further(one))]
     names = [name for name in IN_README if name in _names(scenarios)]
     rows = []
     for one in scenarios:
         others = (further(one).get(name) for name in names)
-        rows.append([one["name"], *(_count(side) for side in (medians(one)[1], *others))])
-    return table(["samples per second", result["packages"][1], *names], rows) if rows else ""
+        rows.append([one["name"], *(_count(side) for side in (*medians(one), *others))])
+    return table(["samples per second", *result["packages"], *names], rows)
 
 
 def training(result: Record) -> str:

@@ -37,18 +37,10 @@ def write_report(results: Path) -> list[Path]:
 
 
 def summary(result: Record) -> str:
-    """Return the few rows that the README shows."""
-    baseline, candidate = result["packages"]
-    chosen = [one for one in measured(result, "samples_per_s") if not one["mixed"] and one["n_slots"] != 1]
-    rows = []
-    for scenario in chosen:
-        theirs, ours = (f"{side['samples_per_s']:,.0f}" for side in medians(scenario))
-        rows.append([scenario["name"], theirs, ours, f"{scenario['gains']['samples_per_s']['median']:.1f}x"])
-    heads = ["samples per second", baseline, candidate, "gain"]
+    """Return the few rows that the README shows: scenarios that other software was measured in, too."""
     machine, commit = result["machine"], result["commit"]["hash"][:9]
     where = f"`make bench`, commit `{commit}`, {machine['cpu']}, {machine['cores']} cores, medians."
-    parts = [table(heads, rows), beside.other_ways_short(result), where]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return f"{beside.packages_and_others(result)}\n\n{where}\n"
 
 
 def _replace(page: Path, text: str) -> None:

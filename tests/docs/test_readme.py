@@ -20,8 +20,7 @@ def page_id(page: Path) -> str:
 @pytest.mark.timeout(120)
 def test_quickstart_runs(tmp_path: Path) -> None:
     readme = (REPOSITORY / "README.md").read_text()
-    section = readme.split("\n## Quickstart\n")[1].split("\n## ")[0]
-    (code,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
     # The first hour of a user begins with few lines.
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     script = tmp_path / "quickstart.py"
@@ -32,7 +31,7 @@ def test_quickstart_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     # Under load it may take a while.
     assert re.sub(r"\d of 2 workers serve after \d+ s\n", "", done.stderr) == ""
-    (shown,) = re.findall(r"```text\n(.*?)```", section, flags=re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", readme, flags=re.DOTALL)
     assert done.stdout == shown
 
 
@@ -47,17 +46,12 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
 tensor = torch.ones(3)
 model(torch.ones(1, 2)).sum().backward()
 """
-BATCH = """
-assert batch["y"].sum(dim=1).allclose(torch.ones(32)), batch
-"""
 STEP = """
 model.zero_grad()
 model(torch.ones(1, 2)).sum().backward()
 assert model.module.weight.grad.tolist() == [[1.0, 1.0]], model.module.weight.grad
 """
 SNIPPETS = {
-    ("README.md", "def generate_one"): ("", BATCH),
-    ("README.md", "register_comm_hook"): (RANK, STEP),
     ("docs/collectives.md", "register_comm_hook"): (RANK, STEP),
     ("docs/cli.md", "MetricsServer"): (
         "import softs_fast as sf\nbroker = sf.Broker()\nbroker.start()\n",
@@ -86,18 +80,6 @@ def test_snippets_run(short_path: Path, page: str, text: str) -> None:
     script.write_text(program)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-
-
-def test_every_snippet_of_the_readme_runs() -> None:
-    programs = re.findall(
-        r"^```python.*?\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    others = [
-        program
-        for program in programs
-        if not any(text in program for page, text in SNIPPETS if page == "README.md")
-    ]
-    assert len(others) == 1, "the quickstart"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
