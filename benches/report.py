@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benches import beside, chart
 from benches.machine import REPOSITORY
-from benches.markdown import Record, measured, medians, section, table
+from benches.markdown import Record, measured, medians, section
 
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
 README = REPOSITORY / "README.md"
