@@ -142,8 +142,8 @@ def joining(engine: str) -> float:
         workers = [start(address, number, engine, 8, 1, False) for number in range(N_JOINS)]
         try:
             readers = [_Reader(worker.pipes[0]) for worker in workers]
-            began = max(reader.until(JOINS) for reader in readers)
-            ended = max(reader.until(N_JOINS) for reader in readers)
+            began, _ = max(reader.until(JOINS) for reader in readers)
+            ended, _ = max(reader.until(N_JOINS) for reader in readers)
             for reader in readers:
                 reader.stop()
         finally:
@@ -158,7 +158,7 @@ def recoveries(
     """Kill or stop a worker, some times.
 
     Returns:
-        The seconds until the step of all others has ended without a commit, and until the next one is committed.
+        The seconds until the step of all others has ended, and until one is committed among them.
     """
     lost, found = [], []
     with Coordinator("--min", "1", "--max", str(n_workers), "--window", "1") as address:
@@ -174,8 +174,14 @@ def recoveries(
                 at = time.monotonic()
                 os.kill(pid, how)
                 others = [reader for number, reader in enumerate(readers) if number != victim]
-                lost.append(max(reader.until(LOST) for reader in others) - at)
-                found.append(max(reader.until(n_workers - 1) for reader in others) - at)
+                # A step that all had reduced before the death is committed by the others.
+                ends = [reader.until(LOST, n_workers - 1) for reader in others]
+                lost.append(max(ends)[0] - at)
+                commits = [
+                    end if end[1] != LOST else reader.until(n_workers - 1)
+                    for reader, end in zip(others, ends, strict=True)
+                ]
+                found.append(max(commits)[0] - at)
                 with suppress(ProcessLookupError):  # it has ended
                     os.kill(pid, signal.SIGKILL)
                 for reader in readers:
@@ -198,12 +204,16 @@ class _Reader:
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
-    def until(self, size: int) -> float:
-        """Return when the next step among so many workers was committed, or what `JOINS` and `LOST` name has happened."""
+    def until(self, *sizes: int) -> tuple[float, int]:
+        """Return when the next step among so many workers was committed, or what `JOINS` and `LOST` name has happened.
+
+        Args:
+            sizes: The numbers that end the wait; the one that did is returned, too.
+        """
         while True:
             ended, there = self._said.get(timeout=60)
-            if there == size:
-                return ended
+            if there in sizes:
+                return ended, there
 
     def stop(self) -> None:
         """End the thread."""
