@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +139,28 @@ def test_a_server_that_cannot_fork_says_so_and_goes_on(
     assert idle._children == {}
 
 
+def test_a_server_that_may_open_no_more_files_says_so_and_goes_on(
+    output: tuple[int, int], eventually: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOFTS_ANOTHER_SERVER", "2")
+    server = ready(eventually)
+    first = started(server, output[1], forked.sleep)
+    limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    used = {int(one) for one in os.listdir(f"/proc/{server.pid}/fd")}
+    # Room for the memory and the status of a process, and nothing else.
+    _, second_free = itertools.islice((one for one in itertools.count() if one not in used), 2)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (second_free + 1, limits[1]))
+    with pytest.raises(OSError, match="Too many open files"):
+        started(server, output[1], forked.sleep)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+    processes = [first, started(server, output[1], forked.sleep)]
+    assert all(process.is_alive() for process in processes)
+    for process in processes:
+        process.kill()
+        process.join()
+        process.close()
+
+
 def test_a_fleet_goes_on_with_another_server(eventually: Callable[..., None]) -> None:
     with sf.Fleet(factories.make_supplier) as fleet:
         former = last_server()
@@ -147,6 +172,8 @@ def test_a_fleet_goes_on_with_another_server(eventually: Callable[..., None]) ->
 
 def test_a_server_that_cannot_begin_fails_the_fleet() -> None:
     context = multiprocessing.get_context("spawn")
+    # The tracker of multiprocessing is started with the same program.
+    resource_tracker.ensure_running()
     context.set_executable("/bin/false")
     try:
         with pytest.raises(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import multiprocessing
@@ -81,8 +82,8 @@ class _Server:
                 self._reap()
             if self._link.fileno() in ready:
                 descriptors = self._asked()
-                has_fleet = bool(descriptors)
-                if has_fleet:
+                has_fleet = descriptors is not None
+                if descriptors:
                     self._fork(descriptors)
             # A fork of the fleet's process may hold the other end of the socket for longer.
             has_fleet = has_fleet and os.getppid() == fleet
@@ -90,12 +91,20 @@ class _Server:
                 events.unregister(self._link)
                 self._link.close()
 
-    def _asked(self) -> list[int]:
-        """Return what the next process gets; empty if none is asked for any more."""
+    def _asked(self) -> list[int] | None:
+        """Return what the next process gets, nothing if it cannot be started; None if none is asked for any more."""
         try:
-            return socket.recv_fds(self._link, 16, _MOST_DESCRIPTORS)[1]
+            data, descriptors, flags, _ = socket.recv_fds(self._link, 16, _MOST_DESCRIPTORS)
         except ConnectionResetError:  # the fleet never reads that this server is ready, it only looks
+            return None
+        if flags & socket.MSG_CTRUNC:
+            # This process may open no more files: the workers that run go on.
+            if len(descriptors) > 1:
+                _tell(descriptors[1], -errno.EMFILE)
+            for descriptor in descriptors:
+                os.close(descriptor)
             return []
+        return descriptors if data else None
 
     def _fork(self, descriptors: list[int]) -> None:
         memory, status, output, parent, tracker, *inherited = descriptors
