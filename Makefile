@@ -5,12 +5,19 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint setup bench stress fuzz gpu gputests wheels clean
+.PHONY: help demo test test-all lint setup bench stress fuzz gpu gputests wheels clean
 
 # The first of these that is fit to use; `make PYTHON=/path/to/python3.12` overrides.
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3
 # Passed on to the program behind demo, test, bench, stress, gpu and gputests: `make test ARGS="-k loader"`.
 ARGS ?=
+# `make test ROOM=loader` runs the tests of one room: tests/loader, its crates, and tests/gpu if it has a CUDA side.
+ROOM ?=
+CRATES_codecs := softs-codec
+CRATES_dataflow := softs-proto softs-net
+CRATES_loader := softs-shm
+CRATES_market := softs-shm softs-proto softs-net
+CUDA_ROOMS := collectives gpu tensors
 # Most tests wait for other processes: three at a time keep two cores busy. The number is the same on every machine.
 SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # Those on the stand-in need the processor for a quarter of their time.
@@ -35,17 +42,32 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The demo needs fewer packages than the tests; if those of the tests are installed, it uses them.
 demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,examples) ## distil a teacher into a student, live; draws demo-output/distill_digits.png
 	$(RUN) examples/distill_digits.py $(ARGS)
 
-test: $(VENV)/.installed-dev ## all tests but the slow ones: cargo test, pytest, and those of the CUDA side on a stand-in
-	cargo test
-	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test -p softs-shm --lib loom_tests
-	$(RUN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
-	$(RUN) tests/gpu/standin $(STANDIN_SIDE_BY_SIDE) $(ARGS)
+test: TIER := -m 'not slow and not full'
+# With at most four preemptions in an execution loom takes seconds; test-all has no bound, and takes two minutes.
+test: LOOM := LOOM_MAX_PREEMPTIONS=4
+test: $(VENV)/.installed-dev ## each guarantee once: cargo test, pytest, and the CUDA side on a stand-in
+	@$(TESTS)
+
+test-all: $(VENV)/.installed-dev ## all tests but the slow ones; before a change lands, .ci/run does this
+	@$(TESTS)
+
+# One that fails does not keep the others from running.
+define TESTS
+	failed=0; \
+	run() { echo "$$*"; "$$@" || failed=1; }; \
+	$(if $(and $(ROOM),$(if $(CRATES_$(ROOM)),,none)),,run cargo test $(addprefix -p ,$(CRATES_$(ROOM)));) \
+	$(if $(and $(ROOM),$(if $(filter softs-shm,$(CRATES_$(ROOM))),,none)),,run env $(LOOM) RUSTFLAGS='--cfg loom' \
+		CARGO_TARGET_DIR=target/loom cargo test -p softs-shm --lib loom_tests;) \
+	run $(RUN) -m pytest $(addprefix tests/,$(ROOM)) $(SIDE_BY_SIDE) $(TIER) $(ARGS); \
+	$(if $(and $(ROOM),$(if $(filter $(ROOM),$(CUDA_ROOMS)),,none)),,run $(RUN) tests/gpu/standin $(STANDIN_SIDE_BY_SIDE) $(ARGS);) \
+	exit $$failed
+endef
 
 lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stubs, the arrows between rooms
 	@cargo fmt --version >/dev/null 2>&1 || { echo 'rustfmt is missing: rustup component add rustfmt, or install the package rustfmt' >&2; exit 1; }

@@ -31,6 +31,7 @@ def write(folder: Path, program: str) -> Path:
     return script
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "title",
     [
@@ -53,6 +54,7 @@ def test_programs(short_path: Path, title: str) -> None:
     assert (done.stdout, errors) == (printed, "")
 
 
+@pytest.mark.full
 def test_ranks(short_path: Path) -> None:
     program, _ = section("Many ranks")
     script = write(short_path, program)

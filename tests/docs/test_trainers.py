@@ -35,6 +35,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "title", ["transformers", "Evaluation and resume with transformers", "Accelerate", "Lightning"]
 )
@@ -50,6 +51,7 @@ def test_trainers(tmp_path: Path, environment: dict[str, str], title: str) -> No
     assert done.stdout.splitlines()[-len(printed) :] == printed
 
 
+@pytest.mark.full
 def test_ranks(tmp_path: Path, environment: dict[str, str]) -> None:
     program, printed = section("DistributedDataParallel and FSDP2")
     script = tmp_path / "train.py"

@@ -27,6 +27,7 @@ def start(launch: Callable[..., Demo]) -> Callable[..., Demo]:
     return start
 
 
+@pytest.mark.full
 def test_two_runs_are_the_same_and_ranks_share_no_sample(start: Callable[..., Demo]) -> None:
     # Side by side, to save time; the number of workers makes no difference.
     first, second = start("--steps", "40", "--workers", "1"), start("--steps", "40", "--workers", "2")

@@ -52,6 +52,7 @@ def test_ends_with_table_and_picture(start: Callable[..., Demo], picture: Path) 
     assert demo.remaining() == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", ["group", "parent"])
 def test_interrupt_while_training_leaves_nothing(start: Callable[..., Demo], target: str) -> None:
     demo = start("--steps", "6000")
@@ -63,6 +64,7 @@ def test_interrupt_while_training_leaves_nothing(start: Callable[..., Demo], tar
     check_gone(demo, segments)
 
 
+@pytest.mark.full
 def test_interrupt_while_suppliers_start_leaves_nothing(start: Callable[..., Demo]) -> None:
     demo = start("--steps", "6000")
     # The suppliers are started now, and busy importing.
@@ -71,6 +73,7 @@ def test_interrupt_while_suppliers_start_leaves_nothing(start: Callable[..., Dem
     check_gone(demo, set())
 
 
+@pytest.mark.full
 def test_suppliers_end_when_the_demo_is_killed(start: Callable[..., Demo]) -> None:
     demo = start("--steps", "6000")
     demo.wait_for("samples/s")

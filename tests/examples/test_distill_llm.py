@@ -40,6 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, text
 
 
+@pytest.mark.full
 def test_layers_come_closer_to_the_teacher(finished: tuple[Path, str]) -> None:
     folder, text = finished
     layers = re.findall(
@@ -59,6 +60,7 @@ def test_layers_come_closer_to_the_teacher(finished: tuple[Path, str]) -> None:
     assert "Traceback" not in text
 
 
+@pytest.mark.full
 def test_goes_on_exactly_where_it_was_interrupted(
     finished: tuple[Path, str], launch: Callable[..., Demo], tmp_path: Path
 ) -> None:
@@ -89,6 +91,7 @@ def test_goes_on_exactly_where_it_was_interrupted(
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.full
 def test_each_part_in_a_terminal_of_its_own(
     launch: Callable[..., Demo], tmp_path: Path, short_path: Path
 ) -> None:

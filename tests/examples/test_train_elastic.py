@@ -14,6 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_elastic.py"
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.full
 def test_a_killed_worker_costs_no_bit(launch: Callable[..., Demo], tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
     demo = launch(sys.executable, EXAMPLE, "--steps", "60", "--output", picture)
@@ -32,6 +33,7 @@ def test_a_killed_worker_costs_no_bit(launch: Callable[..., Demo], tmp_path: Pat
     assert "Traceback" not in text
 
 
+@pytest.mark.full
 def test_ctrl_c_leaves_nothing(launch: Callable[..., Demo]) -> None:
     demo = launch(sys.executable, EXAMPLE, "--steps", "100000")
     demo.wait_for("undisturbed ...")

@@ -76,6 +76,7 @@ def until(worker: Lines, pattern: str) -> str:
     not hasattr(torch.cpu.current_stream(), "record_event"), reason="FSDP2 of this torch needs a GPU"
 )
 # torch warns that the checkpoint is read by one process, as it is to be.
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 @pytest.mark.timeout(120)
 def test_a_checkpoint_counts_when_all_have_ended_it(cluster: Cluster, tmp_path: Path) -> None:

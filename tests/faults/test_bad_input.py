@@ -429,6 +429,7 @@ def test_a_pattern_that_explodes_elsewhere_costs_nothing_here(market: Market) ->
         take(client, stamp.Checker(), 5)
 
 
+@pytest.mark.full
 def test_a_million_products_leave_no_trace(market: Market) -> None:
     broker = market.broker()
     market.supplier(patterns=["q.*", "p1"])

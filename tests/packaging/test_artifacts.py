@@ -18,7 +18,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 MODULE = "_kernels" + sysconfig.get_config_var("EXT_SUFFIX")
 # The first test to run builds: the native module, optimised, on whatever machine this is.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 # Between CMake and the C++ compiler: also copies each object file into a folder.
 KEEP_OBJECTS = """#!/bin/sh

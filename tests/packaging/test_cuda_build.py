@@ -13,7 +13,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 # A download of some 100 MB the first time, and the compilers' time.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 PROBE = """
 import json

@@ -118,7 +118,9 @@ def test_workers_train_as_one_process_on_the_same_batches(serve: Start, tmp_path
         assert worker.counts.stale == 0
 
 
-@pytest.mark.parametrize("codec", ["bf16", "int8", "top_k"])
+@pytest.mark.parametrize(
+    "codec", ["bf16", *(pytest.param(codec, marks=pytest.mark.full) for codec in ("int8", "top_k"))]
+)
 def test_codecs_and_local_steps(serve: Start, tmp_path: Path, codec: str) -> None:
     config = replace(EXACT, codec=codec, planes=True, pull="bf16", top_k=0.2, local_steps=2)  # type: ignore[arg-type]
     server = serve(RunOptions(2, 12, quorum=2, scale_by_world=False), config)

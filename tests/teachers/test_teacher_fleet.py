@@ -17,6 +17,7 @@ from softs_fast.teachers import CausalLMTeacher, Output, TorchTeacher
 pytestmark = pytest.mark.timeout(50)
 
 
+@pytest.mark.full
 def test_layers_of_a_fleet_of_teachers(llama: Path, tmp_path: Path) -> None:
     """One layout for all layers, and top-k logits beside; switched as the leader says."""
     import transformers

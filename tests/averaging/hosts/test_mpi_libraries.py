@@ -15,7 +15,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[3]
 # Downloads of some 15 MB the first time.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
 slow = pytest.mark.slow
 LIBRARIES = ["mpich", pytest.param("openmpi", marks=slow)]

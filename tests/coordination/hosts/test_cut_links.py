@@ -35,7 +35,13 @@ def mend(host: Host, coordinator: Host) -> None:
     coordinator.unsilence(host)
 
 
-@pytest.mark.parametrize("cut", [both_ways, to_the_coordinator, from_the_coordinator])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        both_ways,
+        *(pytest.param(cut, marks=pytest.mark.full) for cut in (to_the_coordinator, from_the_coordinator)),
+    ],
+)
 def test_a_host_that_cannot_be_reached_is_left_behind_and_joins_again(
     site: SiteOfHosts, cut: Link, record_property: Callable[[str, object], None]
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_torchrun_for_each_worker_starts_it_again(cluster: Cluster, tmp_path: 
     assert [one.wait() for one in launched] == [0, 0]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_tasks_of_slurm(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """srun is not here: only what it tells its tasks and the coordinator, which is another step of the job."""

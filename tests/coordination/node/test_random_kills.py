@@ -30,7 +30,12 @@ def kill(cluster: Cluster, start: Start, engine: str, seed: int, n_kills: int, f
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("engine", "seed", "n_kills"), [("memory", 1000, 15), ("memory", 1003, 15), ("nodes", 1000, 10)]
+    ("engine", "seed", "n_kills"),
+    [
+        ("memory", 1000, 15),
+        pytest.param("memory", 1003, 15, marks=pytest.mark.full),
+        pytest.param("nodes", 1000, 10, marks=pytest.mark.full),
+    ],
 )
 def test_kills(cluster: Cluster, start: Start, engine: str, seed: int, n_kills: int, tmp_path: Path) -> None:
     kill(cluster, start, engine, seed, n_kills, tmp_path)

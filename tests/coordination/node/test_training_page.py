@@ -48,6 +48,7 @@ def last_path(coordinator: Coordinator) -> str:
     return "" if done is None else Path(done.path).name
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_a_worker_that_is_killed_in_a_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
     coordinator = cluster.coordinator("--size", "2", "--rejoin", "30")

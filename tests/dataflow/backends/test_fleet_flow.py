@@ -25,6 +25,7 @@ def calls_of(steps: Iterable[df.FlowStep]) -> list[Any]:
     ]
 
 
+@pytest.mark.full
 def test_a_flow_in_processes_of_which_one_dies_twice(capfd: pytest.CaptureFixture[str]) -> None:
     expected = small_flow.summary(small_flow.make_light(), 3)
     with df.Flow.in_processes("small_flow:make_light", max_restarts=1) as flow:

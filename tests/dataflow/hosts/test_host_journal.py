@@ -104,6 +104,7 @@ def test_a_master_that_is_killed_is_followed_by_another_one(tmp_path: Path, undi
     assert same(weights_of(tmp_path / "j"), undisturbed[3])
 
 
+@pytest.mark.full
 @pytest.mark.timeout(4 * WATCHDOG_S)
 def test_a_program_waits_for_the_next_master_by_itself(tmp_path: Path, undisturbed: Any) -> None:
     path, arguments = tmp_path / "steps", {"folder": str(tmp_path / "j"), "n_workers": 1}

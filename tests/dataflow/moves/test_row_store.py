@@ -187,6 +187,7 @@ def test_bad_values_are_refused_before_anything_is_written() -> None:
             DataManager(worker, max_bytes=max_bytes)
 
 
+@pytest.mark.full
 def test_memory_does_not_grow_over_10000_steps() -> None:
     """Each step makes rows and drops older ones, some of them early; memory for two steps is enough."""
     chance = random.Random(5)

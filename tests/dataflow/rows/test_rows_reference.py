@@ -145,7 +145,9 @@ def check(first: int, last: int) -> None:
                     pair.compare_holders()
 
 
-@pytest.mark.parametrize("first", range(0, 2_000, 250))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.full) for first in range(250, 2_000, 250))]
+)
 def test_histories_of_rows(first: int) -> None:
     check(first, first + 250)
 

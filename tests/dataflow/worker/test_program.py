@@ -11,6 +11,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 WATCHDOG_S = 45.0
 
 SCRIPT = """
@@ -111,6 +113,7 @@ STUCK = """
 """
 
 
+@pytest.mark.full
 def test_a_program_begins_anew_while_a_thread_holds_the_lock_of_a_handler(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(STUCK))
