@@ -11,7 +11,6 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +171,8 @@ def test_a_fleet_goes_on_with_another_server(eventually: Callable[..., None]) ->
 
 def test_a_server_that_cannot_begin_fails_the_fleet() -> None:
     context = multiprocessing.get_context("spawn")
-    # The tracker of multiprocessing is started with the same program.
-    resource_tracker.ensure_running()
+    # It starts the tracker of multiprocessing, which the executable is for, too.
+    context.Lock()
     context.set_executable("/bin/false")
     try:
         with pytest.raises(
