@@ -13,7 +13,6 @@ from ..order.steps import Order
 from ..wire.messages import State
 from ..worker.part import weights_column
 from ..worker.work import MainWork, MoveWork, Work
-from .notes import StoreNotes
 
 __all__ = ["Sends"]
 
@@ -29,13 +28,11 @@ class Sends:
         deliver: sends an order to a worker.
         tell: sends a worker where weights are.
         driver: by which number places of the master's store name it.
-        notes: get what stores have.
     """
 
     deliver: Callable[[int, Order, Work | None], None]
     tell: Callable[[int, State], None]
     driver: int
-    notes: StoreNotes = field(default_factory=StoreNotes)
     _copies: Copies | None = field(default=None, init=False)
     #: Of each worker the orders that wait, the oldest first.
     _orders: dict[int, deque[tuple[Order, _WorkOf]]] = field(default_factory=dict, init=False)
@@ -103,7 +100,6 @@ class Sends:
         self, worker: int, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]
     ) -> None:
         """A worker has got values from another node."""
-        self.notes.put(worker, column, ids, places)
         if self._copies is not None:
             self._copies.arrived(self._number(worker), ticket, column, ids, places)
             self._let_all_go()
