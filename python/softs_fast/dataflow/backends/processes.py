@@ -194,7 +194,6 @@ class ProcessBackend:
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Send an order."""
         if self._has_left(worker):
-            self._sends.skip(worker, order)
             return
         sent = self._sent.setdefault(order.ticket, Sent(order, n_gone=self._departures.n_gone))
         sent.open.add(worker)

@@ -54,25 +54,13 @@ class Sends:
         return self._copies.n_bytes if self._copies is not None else 0
 
     def order(self, worker: int, order: Order, work: _WorkOf) -> None:
-        """Send an order to a worker, at once or when its values are on its node.
-
-        Those of one step come one after the other, by number. The first waits for the last, as the senders of their values
-        are chosen together.
-        """
+        """Send an order to a worker, at once or when its values are on its node."""
         waiting = self._orders.setdefault(worker, deque())
         waiting.append((order, work))
-        workers = order.step.workers
-        if len(waiting) > 1 or len(workers) > 1:
+        if len(waiting) > 1:
             # Orders come by ticket, and so do claims, also of what waits behind another one.
             self._claim(worker, order, work)
-        self.skip(worker, order)
-
-    def skip(self, worker: int, order: Order) -> None:
-        """A worker that has left gets no order; if it is the last one of the step, the others get theirs."""
-        workers = order.step.workers
-        if worker == max(workers):
-            for one in sorted(workers):
-                self._let_go(one)
+        self._let_go(worker)
 
     def state(self, worker: int, state: State) -> None:
         """Tell a worker where weights are; one of each other node gets them from there, the rest of it from that one."""
