@@ -2,7 +2,7 @@
 
 Six functions of a PPO take rows, write their columns and are through with them, while 10^3 to 10^6 other rows are
 resident. Beside it the same with a search of all rows at each call, which is what a buffer of slots does, as far as that
-takes seconds; and with the bytes of stores (`store_bytes`). Times are of the processor, medians of the rounds.
+takes seconds. Times are of the processor, medians of the rounds.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from itertools import count
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
 from softs_fast.dataflow.rows.table import RowTable
-from softs_fast.dataflow.stores.ledger import StoreLedger
-from softs_fast.dataflow.stores.oldest import OldestGroups
-from softs_fast.dataflow.stores.room import Needs, StoreRoom
 
 ROWS = 256
 RESIDENT = [10**3, 10**4, 10**5, 10**6]
@@ -55,44 +51,6 @@ def indexed(resident: int, rounds: int) -> list[float]:
                 table.wrote(taken.ids, function.outputs, 0, n_bytes=4)
                 table.done(function.name, taken)
         table.freed()
-
-    return times(step, rounds)
-
-
-def bounded(resident: int, rounds: int) -> list[float]:
-    """Return the same as `indexed`, with a ledger of the bytes that stores hold, where each column is held once."""
-    table, ledger = RowTable(plan_of(resident)), StoreLedger()
-    oldest = OldestGroups(table, ledger, ROWS, 1)
-    room = StoreRoom(1 << 40, ledger, lambda call: Needs({0: 1}), lambda worker: 0)
-
-    def admit() -> None:
-        ids = table.admit("train", 0)
-        ledger.put(0, "prompt", ids, [64])
-
-    for _ in range(resident):
-        admit()
-    numbers = count()
-
-    def settle() -> None:
-        gone = table.freed()
-        ledger.free(0, gone)
-        oldest.follow(gone)
-
-    def step() -> None:
-        for _ in range(ROWS):
-            admit()
-        for function in FUNCTIONS:
-            for _ in range(ROWS // function.groups):
-                taken, call = table.take(function.name), next(numbers)
-                room.begin_epoch()
-                room.fits(call)
-                room.reserve(call)
-                for column in function.outputs:
-                    ledger.put(0, column, taken.ids, [64] * len(taken.ids))
-                table.wrote(taken.ids, function.outputs, 0, n_bytes=4)
-                room.release(call)
-                table.done(function.name, taken)
-                settle()
 
     return times(step, rounds)
 
@@ -136,14 +94,11 @@ def times(step: Callable[[], None], rounds: int) -> list[float]:
 def main() -> None:
     """Print a table."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    print(f"{'resident rows':>14} {'table, us':>12} {'worst':>8} {'search, us':>12} {'with bytes, us':>15}")
+    print(f"{'resident rows':>14} {'table, us':>12} {'worst':>8} {'search, us':>12}")
     for resident in RESIDENT:
         ours = indexed(resident, rounds)
         theirs = f"{statistics.median(searched(resident, 3)):.0f}" if resident <= MOST_SEARCHED else "-"
-        bytes_us = statistics.median(bounded(resident, rounds))
-        print(
-            f"{resident:14,} {statistics.median(ours):12.2f} {max(ours):8.2f} {theirs:>12} {bytes_us:15.2f}"
-        )
+        print(f"{resident:14,} {statistics.median(ours):12.2f} {max(ours):8.2f} {theirs:>12}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import deque
@@ -155,14 +156,14 @@ class Admission:
         sources: of the flow.
         plan: of the flow.
         runner: gets the rows.
-        max_bytes: bytes of rows that may be in the flow; None is no limit.
+        max_bytes: see `Flow`.
     """
 
     def __init__(self, sources: Sources, plan: FlowPlan, runner: Runner, max_bytes: int | None) -> None:
         self._sources = sources
         self._plan = plan
         self._runner = runner
-        self._max_bytes = max_bytes
+        self._given_bytes = max_bytes
         self._largest_group = 0
         self._again: dict[str, deque[Again]] = {name: deque() for name in sources.iterators}
         self._datasets = runner.datasets
@@ -170,10 +171,13 @@ class Admission:
         #: Called with partition and columns of each element that is read; of a dataset with which it is.
         self.on_read: Callable[[str, dict[str, Value]], None] = lambda partition, item: None
 
-    @property
+    @functools.cached_property
     def max_bytes(self) -> int | None:
-        """Bytes of rows that may be in the flow; None is no limit."""
-        return self._max_bytes
+        """Bytes of rows beyond which no new ones are admitted; None is no limit. Known when the backend is open."""
+        if self._given_bytes is not None:
+            return self._given_bytes
+        free = self._runner.free_bytes()
+        return None if free is None else free // 2
 
     def issue_again(self, groups: Iterable[Again]) -> None:
         """Admit these groups before anything else is read of their sources, as soon as they have slots."""
@@ -205,14 +209,6 @@ class Admission:
         own = tuple(one for waiting in self._again.values() for one in waiting)
         return (*own, *self._datasets.waiting())
 
-    @property
-    def kept_bytes(self) -> int | None:
-        """Bytes that rows of a save may have: half of a store, so that functions have room for the rest."""
-        if self._runner.stores is None:
-            return self._max_bytes
-        half = self._runner.stores.room.limit // 2
-        return half if self._max_bytes is None else min(half, self._max_bytes)
-
     def fill(self) -> bool:
         """Admit groups while there is room; returns whether there were some.
 
@@ -220,10 +216,9 @@ class Admission:
         each element arrives.
 
         Raises:
-            FlowError: the bytes never suffice for a step, or an element cannot be read, or lacks a column.
+            FlowError: an element cannot be read, or lacks a column.
         """
         master, admitted = self._runner.master, False
-        master.is_full = False
         self._datasets.check()
         per_step = self._plan.partitions[TRAIN].groups_per_step
         if master.is_over(TRAIN) or not self.has(min(master.rows.room(TRAIN), per_step), TRAIN):
@@ -231,9 +226,9 @@ class Admission:
         while (
             not master.is_over(TRAIN)
             and master.rows.room(TRAIN) > 0
-            and self._has_bytes()
+            # Where no call can run before more rows come, one group is admitted in any case: so the flow never hangs.
+            and (self._has_bytes() or (master.is_idle and not admitted))
             and self.has(1, TRAIN)
-            and self._has_room()
         ):
             admitted |= bool(self.next_group(TRAIN))
         return admitted
@@ -317,33 +312,14 @@ class Admission:
             self.on_read(partition, item)
         return ids
 
-    def _has_room(self) -> bool:
-        """Return whether the next group has room in the store of this process; what does not is kept until it has."""
-        stores = self._runner.stores
-        if stores is None or TRAIN in self._datasets:
-            return True
-        again = self._again[TRAIN]
-        if not again:
-            new = self._next_columns(TRAIN)
-            if new is None:
-                return False
-            again.append((SavedGroup(TRAIN), new))
-        columns = {name: again[0][1][name] for name in self._plan.source[TRAIN]}
-        self._runner.master.is_full = not stores.may_admit(columns)
-        return not self._runner.master.is_full
-
     def _has_bytes(self) -> bool:
-        if self._max_bytes is None:
+        """Return whether the rows with another group are expected to have at most `max_bytes`."""
+        if self.max_bytes is None:
             return True
-        rows, group = self._runner.master.rows, self._plan.group
-        n_groups, used = len(rows) // group, rows.n_bytes
-        self._largest_group = max(self._largest_group, used // n_groups if n_groups else 0)
-        if (n_groups + 1) * self._largest_group <= self._max_bytes:
-            return True
-        need = self._plan.partitions[TRAIN].groups_per_step
-        if n_groups < need:
-            raise FlowError(
-                f"max_bytes is {self._max_bytes}: a step needs {need} groups of some {self._largest_group} bytes, "
-                f"{need * self._largest_group} in all; raise it or use fewer rows"
-            )
-        return False
+        rows = self._runner.master.rows
+        n_groups = len(rows) // self._plan.group
+        self._largest_group = max(self._largest_group, rows.n_bytes // n_groups if n_groups else 0)
+        if self._given_bytes is not None and not rows.counts[TRAIN].complete:
+            # How large rows become is known when the first step is complete.
+            return n_groups < self._plan.partitions[TRAIN].groups_per_step
+        return (n_groups + 1) * self._largest_group <= self.max_bytes

@@ -33,7 +33,6 @@ from .ends import Ends
 from .journal.options import Journal
 from .journal.saves import CommonSaves
 from .master import TooOld
-from .moves.places import LARGEST_STORE
 from .posted import PostedCall
 from .results import CallResult, FlowStep
 from .runner import Runner
@@ -62,11 +61,9 @@ class Flow(StartedFlow):
             `window` admit.
         window: among how many groups, from the oldest on, training functions choose those that are ready first.
         max_failed: groups that may fail (`Rows.fail`) before the flow fails.
-        max_bytes: bytes of rows that may be in the flow, by the mean of a group so far; None is no limit. It is an estimate
-            that bounds admission; columns that functions make later may exceed it.
-        store_bytes: bytes that the store of each worker, and that of the master, may hold: columns, copies of other hosts,
-            and weights on their way. No call begins without room for what it brings and makes. None: what /dev/shm has free,
-            and calls do not wait. In one process the same sums are bounded. See docs/dataflow_failures.md, "Bytes of stores".
+        max_bytes: bytes of rows in the flow beyond which no new ones are admitted, an estimate; those that are there go on.
+            None: half of what /dev/shm has free when the flow opens, on the host with the least; no limit in one process,
+            where rows are not there. See docs/dataflow_failures.md, "Bytes of stores".
         digests: whether each call gets a digest of its inputs.
         journal: where the flow is saved, so that it goes on after the death of this process or of a worker.
         deadline_s: how long a step may be with a worker process, which is ended then; None: any time. `df.call` has one, too.
@@ -95,7 +92,6 @@ class Flow(StartedFlow):
         window: int = 1,
         max_failed: int = 0,
         max_bytes: int | None = None,
-        store_bytes: int | None = None,
         digests: bool = False,
         journal: Journal | str | Path | None = None,
         deadline_s: float | None = None,
@@ -105,17 +101,13 @@ class Flow(StartedFlow):
     ) -> None:
         if max_failed < 0 or (max_bytes is not None and max_bytes < 1):
             raise ConfigError(f"max_failed is {max_failed} and max_bytes {max_bytes}; need at least 0 and 1")
-        if store_bytes is not None and not 0 < store_bytes <= LARGEST_STORE:
-            raise ConfigError(
-                f"store_bytes is {store_bytes}; need 1 to {LARGEST_STORE}, or None for no limit"
-            )
         sources = Sources(source)
         order, read = graph_of(calls, sources.columns)
         check_read(sources.datasets, read)
         if TRAIN not in read:
             raise ConfigError(f"no function works on partition {TRAIN!r}")
         self.plan: FlowPlan = plan_of(order, read, group=group, max_age=max_age, ahead=ahead, window=window)
-        self.declaration = Declaration(tuple(calls), group, digests, sources.datasets, store_bytes)
+        self.declaration = Declaration(tuple(calls), group, digests, sources.datasets)
         self._sources = sources
         self._calls = {one.name: one for one in calls}
         self._max_failed, self._max_bytes = max_failed, max_bytes

@@ -11,8 +11,6 @@ from .order.sequencer import Sequencer
 from .order.steps import Answer, Call, Output, Step
 from .rows.saved import n_taken
 from .rows.table import RowTable, Taken
-from .stores.oldest import is_parted, take_oldest
-from .stores.room import StoreRoom
 
 __all__ = ["DRIVER", "CallState", "Master", "TooOld"]
 
@@ -51,7 +49,6 @@ class Master:
         steps_of: returns the steps of a call of a function on rows.
         workers: numbers of all workers but `DRIVER`.
         depth: see `Sequencer`; also the unfinished calls that a function may have.
-        room: see `Sequencer`.
     """
 
     def __init__(
@@ -61,13 +58,12 @@ class Master:
         workers: Iterable[int],
         *,
         depth: int = 2,
-        room: StoreRoom | None = None,
     ) -> None:
         self.plan = plan
         self.rows = RowTable(plan)
         # Otherwise nothing can run while training does.
         is_ahead = any(one.slots > one.groups_per_step for one in plan.partitions.values())
-        self.order = Sequencer({*workers, DRIVER}, depth=depth, room=room, has_late_hooks=is_ahead)
+        self.order = Sequencer({*workers, DRIVER}, depth=depth, has_late_hooks=is_ahead)
         self._steps_of = steps_of
         self._depth = depth
         self._numbers = count(1)
@@ -81,10 +77,6 @@ class Master:
         self.repeated: set[int] = set()
         #: Elements of datasets that are read again for rows of the flow: more can be ready soon.
         self.n_awaited = 0
-        #: Whether rows that have slots are not admitted, because their bytes have no room.
-        self.is_full = False
-        #: Called before tickets are given: memory of rows that have gone is free then.
-        self.settle: Callable[[], None] = lambda: None
         self._unread: set[int] = set()
         self._n_withdrawn_at = 0
         # Functions that make inputs of a function, directly or not.
@@ -194,24 +186,18 @@ class Master:
 
         Raises:
             TooOld: a training function got rows that are older than the bound.
-            NeverFits: see `Sequencer.advance_one`.
         """
         outputs: list[Output] = []
         while True:
             for function in self.plan.functions if automatic else ():
                 self._make_calls(function, now_s)
             self._withdraw()
-            self.settle()
             said = self.order.advance(now_s)
             outputs += said
-            if self.order.waiting and not self._is_held(automatic=automatic):
-                if self._split(self.order.waiting) or self._make_short_call(now_s, is_stuck=True):
-                    continue
-                outputs += self.order.advance_one(now_s)
             answers = [one for one in said if isinstance(one, Answer)]
             for answer in answers:
                 self._end(answer)
-            if not answers and not (automatic and self._is_idle() and self._make_short_call(now_s)):
+            if not answers and not (automatic and self.is_idle and self._make_short_call(now_s)):
                 return outputs
 
     # --- What is known ---
@@ -236,6 +222,11 @@ class Master:
         for one in self.plan.functions:
             (spare if one.is_pool and self._living(one) else needed).update(one.workers)
         return away - (spare - needed)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call can begin or end before rows are admitted, or a caller posts one."""
+        return not (self.order.tickets or self.order.ready or self.awaited or self.n_awaited)
 
     def is_over(self, partition: str) -> bool:
         """Return whether the source of a partition has ended."""
@@ -328,55 +319,14 @@ class Master:
                 self.unread(call.number)
                 self.order.cancel(call.number, "its rows have lost columns, which are made again")
 
-    def _is_idle(self) -> bool:
-        return not (self.order.tickets or self.order.ready or self.awaited or self.n_awaited)
-
-    def _is_held(self, *, automatic: bool) -> bool:
-        """Return whether calls can come without any that ends: elements are read again, or training waits for a save.
-
-        Calls that a caller has posted do not wait for that.
-        """
-        if self.order.waiting[0].oldest < 0:
-            return False
-        return (
-            not automatic
-            or self.n_awaited > 0
-            or any(
-                one.is_strict and self.rows.n_ready(one.name) and not self._may_begin(one)
-                for one in self.plan.functions
-                if self.hold is not None and not self._n_open[one.name]
-            )
-        )
-
-    def _split(self, waiting: list[Call]) -> bool:
-        """Take back a call of which only some rows are of the oldest groups: these are for a call of their own.
-
-        That is needed after a drop: of a whole pass only a part may have room. Returns whether there is such a call.
-        """
-        for call in waiting:
-            state = self._open[call.number]
-            if state.is_posted or state.function is None or state.taken is None:
-                continue
-            if is_parted(self.rows, state.function.name, state.taken):
-                self.unread(call.number)
-                self.order.cancel(call.number, "its rows have no room together")
-                return True
-        return False
-
-    def _make_short_call(self, now_s: float, *, is_stuck: bool = False) -> bool:
+    def _make_short_call(self, now_s: float) -> bool:
         """Make a call of fewer rows than a function wants, if no more can come; returns whether there is one.
 
         That is so after a drop: the rows that take the place of those that were dropped may be too few for a call.
-
-        Args:
-            now_s: the time.
-            is_stuck: whether all calls wait for bytes; then a call has rows of the oldest groups alone.
         """
         for function in self.plan.functions:
             is_possible = not function.is_strict and self._can_run(function)
-            has_all = self.is_full or self.rows.room(function.partition) < 1
-            if is_stuck:
-                has_all = take_oldest(self.rows, function.name)
+            has_all = self.rows.room(function.partition) < 1
             if is_possible and has_all and self.rows.n_ready(function.name):
                 taken = self.rows.take(function.name, is_last=True)
                 self.order.offer(self._state(function, taken, now_s, is_posted=False).call)

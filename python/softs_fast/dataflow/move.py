@@ -31,7 +31,7 @@ class PostedMove(PostedCall):
         self.plan = plan
 
     def explain(self) -> str:
-        """Return the numbers of the plan: slices, bytes between nodes, the busiest sender and its bound, reads, time."""
+        """Return the numbers of the plan: slices, bytes and pulls between nodes, reads inside nodes."""
         return self.plan.explain()
 
 

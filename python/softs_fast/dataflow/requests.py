@@ -242,8 +242,7 @@ class Requests(ABC):
     def explain(self) -> str:
         """Return what each function waits for, since when, and which workers are inside which tickets."""
         now_s = time.monotonic()
-        stores = self._runner.stores.explain() if self._runner.stores is not None else ""
-        return explain(self._runner.master, now_s) + self._runner.datasets.explain(now_s) + stores
+        return explain(self._runner.master, now_s) + self._runner.datasets.explain(now_s)
 
     def _one_of(self, role: Placement) -> Placement:
         """Return a role; of a pool a replica that is there."""

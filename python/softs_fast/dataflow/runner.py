@@ -29,7 +29,6 @@ from .row_moves import RowMoves, steps_of
 from .rows.saved import SavedGroup, admit_again
 from .rows.table import Taken
 from .running import Running, SentTicket, failure_of, owner_of
-from .store_needs import FlowStores
 from .values import Value, n_bytes_of
 from .versions import Versions
 from .watch.late_steps import LateSteps
@@ -58,15 +57,7 @@ class Runner:
         self, plan: FlowPlan, declaration: Declaration, backend: Backend, ends: Ends, deadline_s: float | None
     ) -> None:
         self.held, self.ends = HeldRows(backend), ends
-        #: The bound of the bytes of stores; None: there is none.
-        self.stores: FlowStores | None = None
-        if declaration.store_bytes is not None:
-            self.stores = FlowStores(declaration.store_bytes, declaration, plan, backend, self.held)
-        room = self.stores.room if self.stores is not None else None
-        self.master = Master(plan, self._steps_of, declaration.workers, room=room)
-        if self.stores is not None:
-            self.stores.attach(self.master)
-            self.master.settle = self.free
+        self.master = Master(plan, self._steps_of, declaration.workers)
         self.results: list[CallResult] = []
         #: Why calls failed, by number, until they are asked for.
         self.errors: dict[int, tuple[FlowError, BaseException | None]] = {}
@@ -148,12 +139,14 @@ class Runner:
             self.held.write(name, ids, self._backend.put(name, ids, [value] * len(ids)), DRIVER)
         return ids
 
+    def free_bytes(self) -> int | None:
+        """Return what `Backend.free_bytes` does."""
+        return self._backend.free_bytes()
+
     def free(self) -> None:
         """Drop the values of rows that the master has removed."""
         freed = self.master.rows.freed()
         self.held.free(freed)
-        if self.stores is not None:
-            self.stores.settle(freed)
         if self.trace is not None:
             self.trace.drop(freed)
 
@@ -175,8 +168,6 @@ class Runner:
                 self._lose(event)
             elif isinstance(event, Back):
                 self.recovery.join(event.worker, time.monotonic())
-                if self.stores is not None:
-                    self.stores.joined()
                 self.datasets.join(event.worker)
             elif isinstance(event, Loaded):
                 self.datasets.loaded(event)
@@ -270,8 +261,6 @@ class Runner:
             self._drop_made(done.worker, outcome)
         elif outcome.failure is None:
             ticket.reports.add(done, self._version_at(running.state, done))
-            if self.stores is not None and isinstance(work, str):
-                self.stores.learn(work, outcome)
             try:
                 if ticket.missing == {done.worker}:
                     self._use(running, ticket)

@@ -43,6 +43,9 @@ class TwoNodes:
     def nodes(self) -> dict[int, str]:
         return {0: "near", 1: "far", 2: "far"}
 
+    def free_bytes(self) -> int:
+        return 1 << 30
+
 
 def make(first: type[Reader], *, brings: bool) -> df.Flow:
     generator = df.place(Generator, frozen=True, name="generator")

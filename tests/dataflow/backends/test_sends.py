@@ -195,29 +195,3 @@ def test_a_step_behind_one_that_waits_does_not_wait_for_a_later_one() -> None:
     assert sent == [(2, 1), (1, 2), (1, 3)]
     sends.arrived(1, 3, "x", [1], [place(1, 9, 8)])
     assert sent == [(2, 1), (1, 2), (1, 3), (2, 5)]
-
-
-def test_the_senders_of_a_step_are_chosen_when_all_its_workers_are_known() -> None:
-    told: dict[tuple[int, int], list[int]] = {}
-
-    def deliver(worker: int, order: Order, made: Work | None) -> None:
-        assert isinstance(made, MainWork)
-        told[worker, order.ticket] = [one.worker for one in made.columns["x"]]
-
-    def order(ticket: int, rows: dict[int, list[Place]]) -> None:
-        for worker, places in sorted(rows.items()):
-            ids = tuple(one.serial for one in places)
-            work = MainWork("f", ids, {"x": places}, [], 0, 0, True, 0)
-            sends.order(
-                worker, Order(1, ticket, ticket, Step(Kind.MAIN, frozenset(rows))), lambda work=work: work
-            )
-
-    sends = Sends(deliver, lambda worker, state: None, DRIVER)
-    sends.begin({0: "a", 1: "b", 2: "c", 3: "d", DRIVER: "a"})
-    rows = [place(0, serial, 8) for serial in range(1, 9)]
-    order(1, {1: rows[:4]})
-    sends.arrived(1, 1, "x", range(1, 5), [place(1, 20 + i, 8) for i in range(4)])
-    sends.ended(1, 1)
-    # Worker 0 alone has what worker 3 lacks, so what worker 2 lacks comes from worker 1.
-    order(2, {2: rows[:4], 3: rows[4:]})
-    assert told == {(1, 1): [0] * 4, (2, 2): [1] * 4, (3, 2): [0] * 4}

@@ -93,19 +93,15 @@ def test_what_cannot_be_done_with_a_pool_is_refused() -> None:
     actor = df.place(Model, name="actor")
     gen = df.place(Model, pool=[1, 2], follows=actor, name="gen")
 
-    def flow(*hooks: df.Hook, **options: Any) -> df.Flow:
+    def flow(*hooks: df.Hook) -> df.Flow:
         calls = [
             df.call(gen.generate, "x -> y", rows=2),
             df.call(actor.train, "y", rows=2, after=[df.publish(gen), *hooks]),
         ]
-        return df.Flow(calls, source=[{"x": 1}], **options)
+        return df.Flow(calls, source=[{"x": 1}])
 
     with pytest.raises(ConfigError, match="pool 'gen' is named by a hook or a dataset"):
         flow(df.offload(gen))
-    with pytest.raises(
-        ConfigError, match="store_bytes=1000 is planned for fixed workers, and 'gen' is a pool"
-    ):
-        flow(store_bytes=1000)
     with pytest.raises(ConfigError, match="role 'late' follows 'gen', which is a pool"):
         df.place(Model, follows=df.place(Model, pool=[1], frozen=True, name="gen"), name="late")
     with pytest.raises(ConfigError, match=r"gen\.train trains role 'gen', which follows 'actor'"):

@@ -83,16 +83,14 @@ def test_the_senders_of_values_that_several_nodes_have_are_balanced() -> None:
     assert sorted(senders.count(one) for one in (0, 2)) == [5, 5]
 
 
-def test_the_senders_of_all_workers_of_a_step_are_chosen_together() -> None:
+def test_what_is_being_read_from_a_worker_counts() -> None:
     copies = Copies({0: "a", 1: "b", 2: "c", 3: "d"})
     ours, both = [place(0, i, 100) for i in range(8)], [place(0, 20 + i, 100) for i in range(8)]
     ids = range(10, 18)
     assert copies.choose(1, 1, ids, {"x": both}) == {"x": both}
     copies.arrived(1, 1, "x", ids, [replace(place(1, 40 + i), n_bytes=100) for i in range(8)])
     copies.ended(1, 1)
-    # One worker lacks what only worker 0 has, the other one what worker 1 has, too: so worker 1 sends all of that.
-    copies.claim(2, 2, range(8), {"x": ours})
-    copies.claim(3, 2, ids, {"x": both})
+    # One worker reads what only worker 0 has, the other one what worker 1 has, too: so worker 1 sends all of that.
     assert chosen(copies, 2, 2, *ours) == [0] * 8
     found = copies.choose(3, 2, ids, {"x": both})
     assert found is not None
@@ -105,11 +103,9 @@ def test_a_sender_that_ends_before_a_worker_was_told_is_replaced() -> None:
     assert chosen(copies, 1, 1, *rows) == [0] * 4
     copies.arrived(1, 1, "x", range(4), [replace(place(1, 40 + i), n_bytes=100) for i in range(4)])
     copies.ended(1, 1)
-    copies.claim(2, 2, range(2), {"x": rows[:2]})
-    copies.claim(3, 2, range(2, 4), {"x": rows[2:]})
-    assert chosen(copies, 2, 2, *rows[:2]) == [0, 0], "and worker 1 is to send the rest"
+    assert chosen(copies, 2, 2, *rows) == [0, 1, 0, 1]
     copies.lose(1)
-    assert copies.choose(3, 2, range(2, 4), {"x": rows[2:]}) == {"x": rows[2:]}
+    assert chosen(copies, 2, 2, *rows) == [0] * 4
 
 
 def test_a_step_that_ends_leaves_a_claim_of_a_later_one_alone() -> None:

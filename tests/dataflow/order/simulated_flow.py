@@ -13,7 +13,6 @@ from softs_fast.dataflow.master import Master
 from softs_fast.dataflow.order.executor import Executor
 from softs_fast.dataflow.order.steps import Abort, Answer, Kind, Order, Output, Step
 from softs_fast.dataflow.rows.table import Taken
-from softs_fast.dataflow.stores.room import StoreRoom
 
 STRAGGLER = 20.0
 
@@ -40,7 +39,6 @@ class World:
         deaths: numbers of the events at which a worker dies.
         failures: chance that a participant of a main fails.
         drops: chance that a group is dropped after a main.
-        room: which calls have room for their bytes; None: there is no limit.
     """
 
     def __init__(
@@ -52,13 +50,12 @@ class World:
         deaths: tuple[int, ...] = (),
         failures: float = 0.0,
         drops: float = 0.0,
-        room: StoreRoom | None = None,
     ) -> None:
         self.random = random.Random(seed)
         self.plan = plan
         numbers = sorted({worker for one in plan.functions for worker in one.workers} | {-1})
         self.workers = {number: Worker(number) for number in numbers}
-        self.master = Master(plan, self.steps_of, [number for number in numbers if number >= 0], room=room)
+        self.master = Master(plan, self.steps_of, [number for number in numbers if number >= 0])
         self.left = n_groups
         self.deaths, self.failures, self.drops = set(deaths), failures, drops
         self.now_s = 0.0
@@ -76,10 +73,10 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
 
-        order = self.master.order
-        advance, advance_one = order.advance, order.advance_one
+        advance = self.master.order.advance
 
-        def noting(outputs: list[Output]) -> list[Output]:
+        def noting(now_s: float) -> list[Output]:
+            outputs = advance(now_s)
             orders = [output[1] for output in outputs if not isinstance(output, Answer)]
             epoch = {order.ticket: order for order in orders if isinstance(order, Order)}
             self.tickets |= epoch
@@ -87,8 +84,7 @@ class World:
             self.epochs.append([epoch[ticket] for ticket in sorted(epoch)])
             return outputs
 
-        order.advance = lambda now_s: noting(advance(now_s))  # type: ignore[method-assign]
-        order.advance_one = lambda now_s: noting(advance_one(now_s))  # type: ignore[method-assign]
+        self.master.order.advance = noting  # type: ignore[method-assign]
 
     def check_late(self, epoch: Iterable[Order]) -> None:
         """A worker that only takes part in a hook after a call gets its ticket when the main part has ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from softs_fast.dataflow.order.ready import Fit, ReadyCalls
+from softs_fast.dataflow.order.ready import ReadyCalls
 from softs_fast.dataflow.order.steps import Call, Kind, Step
 
 
@@ -19,28 +19,20 @@ def test_of_calls_alike_only_the_oldest_is_asked_while_it_waits() -> None:
         ready.add(call(number, {number % 2}))
     ready.remove(0)
 
-    def fits(one: Call) -> Fit:
+    def begin(one: Call) -> bool:
         asked.append(one.number)
-        return Fit.NONE_ALIKE
+        return False
 
-    ready.visit(fits)
+    ready.visit(begin)
     assert asked == [1, 2]
     assert len(ready) == 1999
     assert 0 not in ready
 
 
-def test_a_call_that_does_not_fit_stays_and_others_alike_are_asked() -> None:
-    ready, asked = ReadyCalls(), []
+def test_calls_with_a_worker_that_is_not_there_are_known() -> None:
+    ready = ReadyCalls()
     for number in (3, 1, 2):
         ready.add(call(number, {0}))
-
-    def fits(one: Call) -> Fit:
-        asked.append(one.number)
-        return Fit.NO
-
-    ready.visit(fits)
-    ready.visit(fits)
-    assert asked == [1, 2, 3] * 2
     assert ready.beyond({0}) == []
     assert [one.number for one in ready.beyond({1})] == [3, 1, 2]
 
@@ -67,17 +59,17 @@ def test_the_same_calls_begin_as_by_a_walk_over_all() -> None:
 def begun(ready: ReadyCalls, room: list[int]) -> list[int]:
     found, kept = list[int](), set[int]()
 
-    def fits(one: Call) -> Fit:
+    def begin(one: Call) -> bool:
         if one.workers & kept or not all(room[worker] for worker in one.workers):
             kept.update(one.workers)
-            return Fit.NONE_ALIKE
+            return False
         for worker in one.workers:
             room[worker] -= 1
         found.append(one.number)
         ready.remove(one.number)
-        return Fit.YES
+        return True
 
-    ready.visit(fits)
+    ready.visit(begin)
     return found
 
 

@@ -58,21 +58,17 @@ def test_rows_are_cut_as_those_of_a_call(n_nodes: int) -> None:
         assert plan.n_bytes == 0 or n_nodes > 1
 
 
-def test_between_nodes_the_plan_has_bytes_and_senders() -> None:
+def test_between_nodes_the_plan_has_bytes_and_pulls() -> None:
     role = df.place(Model, on=[2], name="far")
     work = work_of([4, 5, 6], [10, 20, 30], [0, 1, 2])
     columns = {"x": work.columns["x"]}
     plan = plan_of_move(backend({0: 0, 1: 0, 2: 1}), role, 1, work.ids, columns)
     assert (plan.n_bytes, plan.least_bytes) == (120, 120)
-    assert (plan.busiest, plan.busiest_bytes) == (1, 80)
-    assert {one.source: one.ids.tolist() for one in plan.of(2).receives} == {0: [4], 1: [5]}
+    assert [(one.source, one.target, one.ids.tolist()) for one in plan.pulls] == [(0, 2, [4]), (1, 2, [5])]
     # What a worker of the node keeps already is not sent again.
     plan = plan_of_move(backend({0: 0, 1: 0, 2: 1}, copies={4: 2, 5: 2}), role, 1, work.ids, columns)
     assert plan.n_bytes == 0
-    assert plan.explain().splitlines()[1:3] == [
-        "between nodes: 0 bytes in 0 transfers; least possible 0",
-        "busiest sender: none sends; bound 0.0, largest row 0",
-    ]
+    assert plan.explain().splitlines()[1] == "between nodes: 0 bytes in 0 pulls; least possible 0"
 
 
 def test_one_process_is_one_worker_that_has_all() -> None:
@@ -81,4 +77,4 @@ def test_one_process_is_one_worker_that_has_all() -> None:
     one.holders = lambda column, ids, places: [(0, 2, 3)] * len(ids)  # type: ignore[method-assign]
     plan = plan_of_move(one, role, 1, [4, 5], {"x": [np.float64(1).item(), "text"]})
     assert [some.tolist() for some in plan.slices] == [[4, 5]]
-    assert (plan.n_bytes, plan.read_bytes, plan.workers) == (0, 0, {})
+    assert (plan.pulls, plan.reads) == ((), ())

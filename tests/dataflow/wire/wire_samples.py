@@ -72,7 +72,7 @@ SAMPLES: list[messages.Message] = [
         {"reward": 3},
     ),
     messages.RunMove(1, 6, 3, (4, 5), ("x",), ((place(0), NONE),), True, False),
-    messages.Ready("boot.4026531836"),
+    messages.Ready("boot.4026531836", 1 << 33),
     messages.Declared(("role actor", "function train"), 4711, "[::]"),
     messages.Refused("ConfigError: another flow"),
     messages.ReadElements(3, 1, (4, 5, 1 << 40)),

@@ -15,7 +15,6 @@ from ..values import Value
 from ..watch.doing import Doing
 from ..worker.functions import Failure, Outcome
 from ..worker.work import Work
-from .notes import StoreNotes
 from .sightings import Sight
 
 __all__ = ["Back", "Backend", "Done", "ElementReads", "Event", "Loaded", "Lost", "WaitInterrupted"]
@@ -127,12 +126,10 @@ class Backend(Protocol):
     Attributes:
         cuts_rows: whether each worker of a role has an object of its own, and so a part of the rows.
         doing: what that thread does.
-        notes: what stores have got and dropped.
     """
 
     cuts_rows: bool
     doing: Doing
-    notes: StoreNotes
 
     @property
     def elements(self) -> ElementReads:
@@ -156,6 +153,9 @@ class Backend(Protocol):
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """A worker may drop all that it holds of rows."""
+
+    def free_bytes(self) -> int | None:
+        """Return how many bytes of values fit where they lie, on the host with the least; None: they are in this process."""
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Send an order to a worker. `work` says what is to be done; None: nothing is left of its rows."""

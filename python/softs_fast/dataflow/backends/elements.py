@@ -9,16 +9,13 @@ import msgpack
 
 from ..datasets.loader import Loader
 from ..datasets.reading import ShardReader
-from ..declare.datasets import Dataset
 from ..declare.declaration import Declaration
-from ..ids import element_id
 from ..moves import DataManager
 from ..objects import Objects
 from ..values import cut, n_bytes_of
 from ..wire.messages import ElementsRead, ReadElements
 from ..worker.functions import Failure
 from .backend import Loaded
-from .notes import StoreNotes
 
 __all__ = ["LocalElements", "LockstepElements", "RemoteElements"]
 
@@ -28,14 +25,12 @@ class LocalElements:
 
     Args:
         declaration: of the flow.
-        notes: get what stores would have.
     """
 
     reads_ahead = False
 
-    def __init__(self, declaration: Declaration, notes: StoreNotes) -> None:
+    def __init__(self, declaration: Declaration) -> None:
         self._datasets = tuple(declaration.datasets.values())
-        self._notes = notes
         #: By number of the dataset and worker.
         self._readers: dict[tuple[int, int], ShardReader] = {}
 
@@ -60,9 +55,6 @@ class LocalElements:
         names = self._datasets[source].columns
         columns = [cut(name, values, len(values)) for name, values in zip(names, found.columns, strict=True)]
         sizes = [sum(map(n_bytes_of, values)) for values in zip(*columns, strict=True)]
-        for name, values in zip(names, columns, strict=True):
-            ids = [element_id(source, number) for number in numbers[: len(values)]]
-            self._notes.put(worker, name, ids, values)
         return [Loaded(request, columns, sizes, found.tags, found.length, found.failure)]
 
     def n_elements(self, source: int) -> int | None:
@@ -76,7 +68,6 @@ class LockstepElements:
     Args:
         declaration: of the flow.
         in_thread: runs something in the thread of a worker, and returns what that returns.
-        notes: get what stores have.
     """
 
     reads_ahead = False
@@ -85,11 +76,9 @@ class LockstepElements:
         self,
         declaration: Declaration,
         in_thread: Callable[[int, Callable[[], Any]], Any],
-        notes: StoreNotes,
     ) -> None:
         self._datasets = tuple(declaration.datasets.values())
         self._in_thread = in_thread
-        self._notes = notes
         self._loaders: dict[int, Loader] = {}
         self._lengths: dict[int, dict[int, int | None]] = {}
 
@@ -117,7 +106,6 @@ class LockstepElements:
         """Read elements at once, up to the end of the shard or an error."""
         wanted = ReadElements(request, source, tuple(numbers))
         answer: ElementsRead = self._in_thread(worker, lambda: self._loaders[worker].answer(wanted))
-        _note(self._notes, worker, self._datasets, answer, source, numbers)
         return [_loaded(answer)]
 
     def n_elements(self, source: int) -> int | None:
@@ -145,8 +133,8 @@ class RemoteElements:
         self._datasets = tuple(declaration.datasets.values())
         self._tell = tell
         self._ask = ask
-        #: By worker and number of the request, the dataset and the elements.
-        self._open: dict[int, dict[int, tuple[int, Sequence[int]]]] = {}
+        #: By worker the numbers of requests.
+        self._open: dict[int, set[int]] = {}
 
     def __bool__(self) -> bool:
         """Whether a head has yet to answer."""
@@ -155,7 +143,7 @@ class RemoteElements:
     def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
         """Send a request to the head of a shard, unless it has left."""
         if self._tell(worker, ReadElements(request, source, tuple(numbers))):
-            self._open.setdefault(worker, {})[request] = source, numbers
+            self._open.setdefault(worker, set()).add(request)
         return []
 
     def n_elements(self, source: int) -> int | None:
@@ -167,15 +155,14 @@ class RemoteElements:
         heads = self._datasets[source].heads
         return _sum([msgpack.unpackb(self._ask(worker, f"dataset {source}")) for worker in heads])
 
-    def answered(self, worker: int, message: ElementsRead, notes: StoreNotes) -> list[Loaded]:
-        """Return what an answer says; nothing if that worker was not asked. What its store has is noted."""
-        mine = self._open.get(worker, {})
+    def answered(self, worker: int, message: ElementsRead) -> list[Loaded]:
+        """Return what an answer says; nothing if that worker was not asked."""
+        mine = self._open.get(worker, set())
         if message.request not in mine:
             return []
-        numbers = mine.pop(message.request)
+        mine.discard(message.request)
         if not mine:
             del self._open[worker]
-        _note(notes, worker, self._datasets, message, *numbers)
         return [_loaded(message)]
 
     def lose(self, worker: int) -> None:
@@ -190,19 +177,6 @@ class RemoteElements:
 def _loaded(message: ElementsRead) -> Loaded:
     failure = Failure(*message.failure) if message.failure is not None else None
     return Loaded(message.request, message.columns, message.sizes, message.tags, message.length, failure)
-
-
-def _note(
-    notes: StoreNotes,
-    worker: int,
-    datasets: Sequence[Dataset],
-    message: ElementsRead,
-    source: int,
-    numbers: Sequence[int],
-) -> None:
-    """Note what the store of a head has of elements that it was asked for."""
-    for column, places in zip(datasets[source].columns, message.columns, strict=False):
-        notes.put(worker, column, [element_id(source, number) for number in numbers[: len(places)]], places)
 
 
 def _sum(lengths: Sequence[int | None]) -> int | None:

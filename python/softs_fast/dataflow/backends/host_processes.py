@@ -88,6 +88,7 @@ class HostProcesses:
         self._listen = options.listen
         self._token = read_token(options.token_file)
         self._nodes: dict[int, str] = {}
+        self._free_bytes: dict[int, int] = {}
         self._hosts: dict[int, str] = {}
         self._link: HostLink | None = None
         self._meeting: HostMeeting | None = None
@@ -106,6 +107,10 @@ class HostProcesses:
     def nodes(self) -> Mapping[int, str]:
         """Return the node of each worker."""
         return self._nodes
+
+    def free_bytes(self) -> int:
+        """Return what /dev/shm had free when workers began, on the host with the least."""
+        return min(self._free_bytes.values())
 
     def start(self) -> MasterLink:
         """Wait until each worker has joined, has the same flow, and has made its roles.
@@ -167,8 +172,9 @@ class HostProcesses:
     def _note(self, event: LinkEvent) -> None:
         worker, now_s = event.worker, time.monotonic()
         match event:
-            case Received(message=Ready(node=node)):
+            case Received(message=Ready(node=node, free_bytes=free_bytes)):
                 self._nodes[worker] = node
+                self._free_bytes[worker] = free_bytes
                 self._returns.joined(worker, now_s)
                 logger.info("worker %d is ready", worker)
             case Received(message=Refused(reason=reason)):

@@ -14,7 +14,6 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, LoadRows
 from ..declare.roles import Placement
 from ..devices import device_work
-from ..master import DRIVER
 from ..objects import Objects
 from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
@@ -24,7 +23,6 @@ from ..worker.saved_rows import load_rows
 from ..worker.work import HookWork, MainWork, Work
 from .backend import Done, Event
 from .elements import LocalElements
-from .notes import StoreNotes
 from .one_process import OneProcess
 
 __all__ = ["LocalBackend"]
@@ -41,14 +39,13 @@ class LocalBackend(OneProcess):
 
     def __init__(self, declaration: Declaration) -> None:
         self.doing = Doing()
-        self.notes = StoreNotes()
         self._declaration = declaration
         self._functions = {one.name: one for one in declaration.calls}
         self._objects = Objects(declaration.roles)
         self._orders: list[tuple[int, Order, Callable[[], Work | None]]] = []
         self._missing: dict[int, list[int]] = {}
         self._skipped: list[Event] = []
-        self.elements = LocalElements(declaration, self.notes)
+        self.elements = LocalElements(declaration)
 
     def open(self) -> list[Hook]:
         """Make the objects, and have them give all shards."""
@@ -63,11 +60,9 @@ class LocalBackend(OneProcess):
         self._skipped.clear()
         self.elements.close()
         self._objects.close()
-        self.notes.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Value]:
         """Return the values: they are here."""
-        self.notes.put(DRIVER, column, ids, values)
         return values
 
     def values(self, places: Sequence[Any]) -> list[Value]:
@@ -76,7 +71,6 @@ class LocalBackend(OneProcess):
 
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Values go with their last place."""
-        self.notes.free(worker, ids)
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Keep an order until its ticket is the lowest."""
@@ -155,11 +149,8 @@ class LocalBackend(OneProcess):
                     digests=declared.digests,
                 )
                 n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
-                self.notes.check(worker, outcome, declared.store_bytes)
-                self.notes.made(worker, outcome)
             elif isinstance(work, HookWork) and isinstance(work.hook, LoadRows):
                 outcome = load_rows(work.hook, lambda column, ids, values: values)
-                self.notes.made(worker, outcome)
             elif isinstance(work, HookWork):  # rows need not be moved: they are here
                 with device_work():
                     outcome.numbers = self._objects.run(work.hook, work.owner, work.step)

@@ -14,6 +14,9 @@ __all__ = ["OneProcess"]
 class OneProcess:
     """Part of a `Backend` of which all workers are in this process."""
 
+    def free_bytes(self) -> None:
+        """Values are in this process."""
+
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """There are no processes, and nothing here can end a function."""
         return {}

@@ -19,6 +19,7 @@ from ..declare.roles import Placement
 from ..ids import state_id
 from ..master import DRIVER
 from ..moves import DataManager
+from ..moves.segments import bytes_free
 from ..objects import Objects
 from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
@@ -44,7 +45,6 @@ from ..worker.work import MainWork, MoveWork, Work
 from .backend import Back, Done, Event, Lost, WaitInterrupted
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .elements import RemoteElements
-from .notes import StoreNotes
 from .sends import Sends
 from .sent import Sent
 from .sightings import Sight, inside_of, look_at, sights_of
@@ -81,10 +81,9 @@ class ProcessBackend:
     ) -> None:
         declaration.check_processes()
         self.doing = Doing()
-        self.notes = StoreNotes()
         self._nodes = nodes
         # This process comes after all workers: by this number places name it.
-        self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1, self.notes)
+        self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1)
         self._declaration = declaration
         self._processes = processes
         self._has_begun = False
@@ -110,7 +109,7 @@ class ProcessBackend:
             FlowError: a worker failed before it had made its objects.
         """
         links = self._nodes.links() if self._nodes is not None else None
-        self._store = DataManager(self._sends.driver, max_bytes=self._declaration.store_bytes, links=links)
+        self._store = DataManager(self._sends.driver, links=links)
         arrived = functools.partial(self._sends.arrived, DRIVER)
         self._part = Part(self._declaration, Objects((), DRIVER), self._store, arrived)
         try:
@@ -164,12 +163,11 @@ class ProcessBackend:
         self._sends.close()
         self._events.clear()
         self.elements.close()
-        self.notes.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows in this process."""
         assert self._store is not None
-        return self.notes.put(DRIVER, column, ids, self._store.put(column, ids, values))
+        return self._store.put(column, ids, values)
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Copy values from the processes that hold them."""
@@ -183,17 +181,19 @@ class ProcessBackend:
             self._free(holder, some)
 
     def _free(self, worker: int, ids: list[int]) -> None:
-        self.notes.free(worker, ids)
         if worker == DRIVER:
             if self._store is not None:
                 self._store.free(ids)
         elif self._link is not None and worker not in self._left:
             self._link.send(worker, Free(tuple(ids)))
 
+    def free_bytes(self) -> int:
+        """Return what /dev/shm has free on the host with the least."""
+        return min(bytes_free(), self._nodes.free_bytes()) if self._nodes is not None else bytes_free()
+
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
         """Send an order."""
         if self._has_left(worker):
-            self._sends.skip(worker, order)
             return
         sent = self._sent.setdefault(order.ticket, Sent(order, n_gone=self._departures.n_gone))
         sent.open.add(worker)
@@ -358,7 +358,7 @@ class ProcessBackend:
             elif isinstance(event.message, StepEnded):
                 self._take(event.worker, event.message)
             elif isinstance(event.message, ElementsRead):
-                self._events += self.elements.answered(event.worker, event.message, self.notes)
+                self._events += self.elements.answered(event.worker, event.message)
             elif isinstance(event.message, State):
                 self._relay(event.worker, event.message)
             elif isinstance(event.message, Fetched):
@@ -418,7 +418,6 @@ class ProcessBackend:
         if sent is None or worker not in sent.open:
             return
         sent.shown_by.add(worker)
-        self.notes.shown(worker, message.ticket, message.shown.place)
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
@@ -444,7 +443,6 @@ class ProcessBackend:
 
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
-        self.notes.made(worker, outcome)
         work = self._sent[ticket].works.get(worker)
         if outcome.unread and isinstance(work, MainWork | MoveWork):
             self._departures.note_ending(work, self._sent[ticket].n_gone, list(self._pids))
@@ -464,7 +462,6 @@ class ProcessBackend:
             return
         self._departures.leave(event.worker)
         self._sends.lose(event.worker)
-        self.notes.lose(event.worker)
         self.elements.lose(event.worker)
         for ticket in [ticket for ticket, sent in self._sent.items() if event.worker in sent.open]:
             self._part_ended(event.worker, ticket)

@@ -30,7 +30,6 @@ from ..worker.process import check_same
 from ..worker.work import MainWork, Work
 from .backend import Done, Event
 from .elements import LockstepElements
-from .notes import StoreNotes
 from .one_process import OneProcess
 
 __all__ = ["RankBackend"]
@@ -76,7 +75,6 @@ class RankBackend(OneProcess):
                     "torch, which one process does not have; leave out workers=1, or give it a layout of dp alone"
                 )
         self.doing = Doing()
-        self.notes = StoreNotes()
         self._declaration = declaration
         self._build = build
         self._threads: LockstepThreads | None = None
@@ -85,7 +83,7 @@ class RankBackend(OneProcess):
         self._orders: list[tuple[int, Order]] = []
         self._missing: dict[int, dict[int, Callable[[], Work | None]]] = {}
         self._skipped: list[Event] = []
-        self.elements = LockstepElements(declaration, self._in_thread, self.notes)
+        self.elements = LockstepElements(declaration, self._in_thread)
         #: Weights that workers show in the step of now, by the worker that they are for.
         self._shown: dict[int, list[Shown]] = defaultdict(list)
 
@@ -96,7 +94,7 @@ class RankBackend(OneProcess):
             FlowError: a role could not be made.
         """
         numbers = self._declaration.workers
-        self._store = DataManager(max(numbers) + 1, max_bytes=self._declaration.store_bytes)
+        self._store = DataManager(max(numbers) + 1)
         self._part = Part(self._declaration, Objects((), DRIVER), self._store)
         self._threads = LockstepThreads(numbers)
         meetings = Meetings(self._threads)
@@ -124,7 +122,7 @@ class RankBackend(OneProcess):
     def _begin(self, worker: int, meetings: Meetings) -> None:
         declaration = self._build()
         check_same(worker, self._declaration.lines(), declaration.lines())
-        store = DataManager(worker, max_bytes=self._declaration.store_bytes)
+        store = DataManager(worker)
         objects = LockstepObjects(declaration.roles, worker, LockstepGroups(meetings, worker))
         self._workers[worker] = _Worker(declaration, store, objects, Part(declaration, objects, store))
 
@@ -157,12 +155,11 @@ class RankBackend(OneProcess):
             self._skipped.clear()
             self.elements.close()
             self._shown.clear()
-            self.notes.close()
 
     def put(self, column: str, ids: Sequence[int], values: Sequence[Value]) -> Sequence[Any]:
         """Keep values of rows."""
         assert self._store is not None
-        return self.notes.put(DRIVER, column, ids, self._store.put(column, ids, values))
+        return self._store.put(column, ids, values)
 
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Copy values from the stores that hold them."""
@@ -172,7 +169,6 @@ class RankBackend(OneProcess):
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Drop rows of a worker."""
         ids = list(ids)
-        self.notes.free(worker, ids)
         if worker in self._workers:
             self._workers[worker].store.free(ids)
             self._workers[worker].part.kept.free(ids)
@@ -246,12 +242,10 @@ class RankBackend(OneProcess):
             lambda role, known: self._await_state(worker, role, known),
             lambda shown: self._show(worker, ticket, shown),
         )
-        self.notes.made(worker, outcome)
         return outcome, n_bytes
 
     def _show(self, worker: int, ticket: int, shown: Shown) -> None:
         assert self._threads is not None
-        self.notes.shown(worker, ticket, shown.place)
         for other in self._workers:
             if other != worker:
                 self._shown[other].append(shown)

@@ -13,7 +13,6 @@ from ..order.steps import Order
 from ..wire.messages import State
 from ..worker.part import weights_column
 from ..worker.work import MainWork, MoveWork, Work
-from .notes import StoreNotes
 
 __all__ = ["Sends"]
 
@@ -29,13 +28,11 @@ class Sends:
         deliver: sends an order to a worker.
         tell: sends a worker where weights are.
         driver: by which number places of the master's store name it.
-        notes: get what stores have.
     """
 
     deliver: Callable[[int, Order, Work | None], None]
     tell: Callable[[int, State], None]
     driver: int
-    notes: StoreNotes = field(default_factory=StoreNotes)
     _copies: Copies | None = field(default=None, init=False)
     #: Of each worker the orders that wait, the oldest first.
     _orders: dict[int, deque[tuple[Order, _WorkOf]]] = field(default_factory=dict, init=False)
@@ -57,25 +54,13 @@ class Sends:
         return self._copies.n_bytes if self._copies is not None else 0
 
     def order(self, worker: int, order: Order, work: _WorkOf) -> None:
-        """Send an order to a worker, at once or when its values are on its node.
-
-        Those of one step come one after the other, by number. The first waits for the last, as the senders of their values
-        are chosen together.
-        """
+        """Send an order to a worker, at once or when its values are on its node."""
         waiting = self._orders.setdefault(worker, deque())
         waiting.append((order, work))
-        workers = order.step.workers
-        if len(waiting) > 1 or len(workers) > 1:
+        if len(waiting) > 1:
             # Orders come by ticket, and so do claims, also of what waits behind another one.
             self._claim(worker, order, work)
-        self.skip(worker, order)
-
-    def skip(self, worker: int, order: Order) -> None:
-        """A worker that has left gets no order; if it is the last one of the step, the others get theirs."""
-        workers = order.step.workers
-        if worker == max(workers):
-            for one in sorted(workers):
-                self._let_go(one)
+        self._let_go(worker)
 
     def state(self, worker: int, state: State) -> None:
         """Tell a worker where weights are; one of each other node gets them from there, the rest of it from that one."""
@@ -103,7 +88,6 @@ class Sends:
         self, worker: int, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]
     ) -> None:
         """A worker has got values from another node."""
-        self.notes.put(worker, column, ids, places)
         if self._copies is not None:
             self._copies.arrived(self._number(worker), ticket, column, ids, places)
             self._let_all_go()

@@ -42,3 +42,6 @@ class Nodes(Protocol):
 
     def nodes(self) -> Mapping[int, str]:
         """Return the node of each worker, once they have begun."""
+
+    def free_bytes(self) -> int:
+        """Return what /dev/shm had free when workers began, on the host with the least."""

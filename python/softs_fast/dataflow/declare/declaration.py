@@ -24,7 +24,6 @@ class Declaration:
         group: rows that stay together.
         digests: whether each call gets a digest of its inputs.
         datasets: sources that workers read, by partition; messages name them by their numbers here.
-        store_bytes: bytes that the store of each worker may hold; None: what its host has free.
 
     Attributes:
         roles: all roles, by the number that messages name them by.
@@ -38,7 +37,6 @@ class Declaration:
     group: int = 1
     digests: bool = False
     datasets: Mapping[str, Dataset] = field(default_factory=dict)
-    store_bytes: int | None = None
     roles: tuple[Placement, ...] = field(init=False)
     hooks: tuple[Hook, ...] = field(init=False)
 
@@ -69,15 +67,9 @@ class Declaration:
         """Numbers of all workers, sorted."""
         return tuple(sorted({worker for role in self.roles for worker in role.on}))
 
-    def lines(self, *, has_bounds: bool = True) -> list[str]:
-        """Return the declaration as text; two processes with the same text number everything in the same way.
-
-        Args:
-            has_bounds: whether that of stores is in it, which a flow that goes on from a save may change.
-        """
+    def lines(self) -> list[str]:
+        """Return the declaration as text; two processes with the same text number everything in the same way."""
         said = [f"rows stay together in groups of {self.group}; digests: {self.digests}"]
-        if has_bounds and self.store_bytes is not None:
-            said.append(f"stores of at most {self.store_bytes} bytes")
         for role in self.roles:
             follows = f", follows {role.follows.name}" if role.follows is not None else ""
             frozen = ", frozen" if role.frozen else ""
@@ -168,11 +160,6 @@ def _check_pools(declaration: Declaration) -> None:
             raise ConfigError(
                 f"pool {role.name!r} is named by a hook or a dataset, which need a role on fixed workers; only `publish` "
                 "takes a pool"
-            )
-        if role.pool and declaration.store_bytes is not None:
-            raise ConfigError(
-                f"store_bytes={declaration.store_bytes} is planned for fixed workers, and {role.pool!r} is a pool; leave out "
-                "one of both"
             )
 
 

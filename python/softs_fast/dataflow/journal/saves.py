@@ -115,7 +115,7 @@ class CommonSaves:
             ConfigError: it is in use, of another flow, damaged, or empty although this object has saved there.
             FlowError: the operating system refused it, or the last save cannot be read.
         """
-        self._folder = JournalFolder(self._path, self._declaration.lines(has_bounds=False))
+        self._folder = JournalFolder(self._path, self._declaration.lines())
         if self._known is not None and self.last is None:
             raise ConfigError(
                 f"journal {self._path} has no save, and this flow goes on from {self._known}; restore the folder, or make "
@@ -233,7 +233,7 @@ class CommonSaves:
         self._kept = None
         if self._n_made or (path / ROWS_FILE).exists():
             n_used, room = save.rows.partitions[TRAIN].used, self._runner.master.rows.room(TRAIN)
-            max_bytes = self._admission.kept_bytes
+            max_bytes = self._admission.max_bytes
             self._kept = KeptRows(path / ROWS_FILE, self._again, self._plan, room, n_used, max_bytes)
             steps += self._kept.steps(self._declaration, self._backend.beside())
         return steps

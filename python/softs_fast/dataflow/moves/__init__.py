@@ -4,9 +4,8 @@ from .columns import Places
 from .copies import Copies
 from .hosts import HostLinks
 from .places import Place, SegmentAddress
-from .redistribution import Rates, Redistributor, RowsToMove
+from .redistribution import Pull, RedistributionPlan, Redistributor, RowsToMove
 from .store import DataManager
-from .transfers import RedistributionPlan, Transfer, WorkerMoves
 
 __all__ = [
     "Copies",
@@ -14,11 +13,9 @@ __all__ = [
     "HostLinks",
     "Place",
     "Places",
-    "Rates",
+    "Pull",
     "RedistributionPlan",
     "Redistributor",
     "RowsToMove",
     "SegmentAddress",
-    "Transfer",
-    "WorkerMoves",
 ]

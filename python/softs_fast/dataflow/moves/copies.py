@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .places import Place
-from .redistribution import Redistributor, RowsToMove
+from .senders import senders_of
 
 __all__ = ["Copies"]
 
@@ -44,14 +45,13 @@ class Copies:
     def __init__(self, nodes: Mapping[int, str]) -> None:
         self._numbers = {node: i for i, node in enumerate(sorted(set(nodes.values())))}
         self._nodes = {worker: self._numbers[node] for worker, node in nodes.items()}
-        self._plans = Redistributor(self._nodes)
         #: By row, then by node and column.
         self._rows: dict[int, dict[tuple[int, str], _Copy]] = {}
         #: By row the workers that keep copies of its values, also of those that were made again since then.
         self._keeping: dict[int, set[int]] = {}
         #: What is on its way, by the worker and the ticket of its step.
         self._coming: dict[tuple[int, int], set[tuple[int, int, str]]] = {}
-        #: Bytes that were planned to go from one node to another, in all.
+        #: Bytes that workers were told to read from other nodes, in all.
         self.n_bytes = 0
 
     def claim(
@@ -77,8 +77,7 @@ class Copies:
     ) -> dict[str, list[Place]] | None:
         """Claim, and return the places that a worker reads in a step; those of other nodes are its to keep and to report.
 
-        The senders of all that the workers of a step have claimed so far are chosen together, so that the busiest of them
-        sends as little as can be.
+        Each value is read from the holder from which the fewest bytes are being read.
 
         Args:
             worker: as in `claim`, like the rest.
@@ -89,7 +88,8 @@ class Copies:
         self.claim(worker, ticket, ids, columns)
         node = self._nodes[worker]
         chosen = {column: list(places) for column, places in columns.items()}
-        is_planned = False
+        found: list[tuple[list[Place], int, _Copy]] = []
+        unasked: list[tuple[_Copy, dict[int, Place]]] = []
         for column, places in chosen.items():
             for i, (row_id, made) in enumerate(zip(ids, places, strict=True)):
                 copy = self._copy(row_id, node, column, made)
@@ -97,10 +97,12 @@ class Copies:
                     continue  # its own node has made it
                 if copy.place is None and (copy.worker, copy.ticket) != (worker, ticket):
                     return None
-                if copy.place is None and copy.asked is None and not is_planned:
-                    self._plan(ticket)
-                    is_planned = True
-                places[i] = copy.place or copy.asked or made
+                if copy.place is None and copy.asked is None:
+                    unasked.append((copy, self._holders(row_id, column, made)))
+                found.append((places, i, copy))
+        self._ask(unasked)
+        for places, i, copy in found:
+            places[i] = copy.place or copy.asked or places[i]
         return chosen
 
     def arrived(
@@ -141,7 +143,6 @@ class Copies:
     def join(self, worker: int, node: str) -> None:
         """A worker that had ended is there again, on any node, and keeps nothing."""
         self._nodes[worker] = self._numbers.setdefault(node, len(self._numbers))
-        self._plans = Redistributor(self._nodes)
 
     def free(self, ids: Iterable[int]) -> dict[int, list[int]]:
         """Rows have gone; returns which workers have copies of which of them."""
@@ -172,30 +173,24 @@ class Copies:
         copy = self._rows.get(row_id, {}).get((node, column))
         return copy if copy is not None and (copy.worker, copy.ticket) == (worker, ticket) else None
 
-    def _plan(self, ticket: int) -> None:
-        """Choose from which holders the workers of a step get what they have claimed."""
-        claims = [
-            (step[0], row_id, column, copy)
-            for step, keys in sorted(self._coming.items())
-            if step[1] == ticket
-            for row_id, node, column in sorted(keys)
-            if (copy := self._claimed(*step, row_id, node, column)) is not None and copy.asked is None
-        ]
-        held = [self._holders(row_id, column, copy.source) for _, row_id, column, copy in claims]
-        by_worker: dict[int, list[int]] = {}
-        for i, (worker, *_) in enumerate(claims):
-            by_worker.setdefault(worker, []).append(i)
-        rows = RowsToMove.of(
-            range(len(claims)),
-            {"": [copy.source.n_bytes for *_, copy in claims]},
-            {"": [list(one) for one in held]},
-        )
-        plan = self._plans.plan(rows, [[worker] for worker in by_worker], slices=list(by_worker.values()))
-        for worker in by_worker:
-            for transfer in plan.of(worker).receives:
-                for i in transfer.ids.tolist():
-                    claims[i][3].asked = held[i][transfer.source]
-        self.n_bytes += plan.n_bytes
+    def _ask(self, copies: list[tuple[_Copy, dict[int, Place]]]) -> None:
+        """Choose from which of its holders each of some copies is read."""
+        sizes = [copy.source.n_bytes for copy, _ in copies]
+        loads = self._loads() if any(len(held) > 1 for _, held in copies) else None
+        senders = senders_of([sorted(held) for _, held in copies], sizes, loads)
+        for (copy, held), sender in zip(copies, senders, strict=True):
+            copy.asked = held[sender]
+        self.n_bytes += sum(sizes)
+
+    def _loads(self) -> Counter[int]:
+        """Return how many bytes are being read from each worker."""
+        loads: Counter[int] = Counter()
+        for (worker, ticket), keys in self._coming.items():
+            for row_id, node, column in keys:
+                copy = self._claimed(worker, ticket, row_id, node, column)
+                if copy is not None and copy.asked is not None:
+                    loads[copy.asked.worker] += copy.asked.n_bytes
+        return loads
 
     def _holders(self, row_id: int, column: str, made: Place) -> dict[int, Place]:
         """Return the workers that have a value, with its places."""

@@ -13,7 +13,6 @@ __all__ = [
     "ALIGNMENT",
     "ITEM_BYTES",
     "KINDS",
-    "LARGEST_STORE",
     "MAX_BYTES",
     "SEAL_BYTES",
     "Place",
@@ -27,8 +26,6 @@ ALIGNMENT = 64
 SEAL_BYTES = 8
 #: Largest segment.
 MAX_BYTES = 1 << 46
-#: Most bytes of values in a store.
-LARGEST_STORE = MAX_BYTES // 4
 #: Bytes of one item of each dtype.
 ITEM_BYTES = {
     **dict.fromkeys(("complex128",), 16),

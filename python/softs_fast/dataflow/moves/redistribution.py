@@ -2,37 +2,79 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from ...errors import ConfigError, FlowError
-from .senders import round_shares, shares_of
+from .senders import senders_of
 from .slices import Integers, assignment, slices_by_count, slices_by_tokens
-from .transfers import RedistributionPlan, Transfer, WorkerMoves
 
-__all__ = ["Rates", "Redistributor", "RowsToMove"]
+__all__ = ["Pull", "RedistributionPlan", "Redistributor", "RowsToMove"]
 
 # The tie-break of the assignment has this many steps for all ranks together, so that costs fit 64 bits.
 _STEPS = 1 << 16
 _MOST_RANKS = 4096
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Expected speeds.
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """Rows of a column that one worker reads from another one.
 
     Attributes:
-        between_bytes_s: bytes per second of a node, in each direction.
-        inside_bytes_s: bytes per second that a worker copies in its node.
-        message_s: seconds per transfer.
+        source: the worker that holds them.
+        target: the worker that gets them.
+        column: their column.
+        ids: int64 [rows], in the order of the slice.
+        n_bytes: of their values.
     """
 
-    between_bytes_s: float = 1.25e9
-    inside_bytes_s: float = 5e9
-    message_s: float = 5e-5
+    source: int
+    target: int
+    column: str
+    ids: Integers
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class RedistributionPlan:
+    """How the rows of a call get to its workers.
+
+    Attributes:
+        slices: int64 ids of the rows of each dp rank, in the order of the call.
+        tokens: of each slice.
+        pulls: from workers of other nodes.
+        reads: from stores of the own node, once the pulls of their sources are complete.
+        least_bytes: between nodes in any plan with these slices, whichever rank gets which.
+    """
+
+    slices: tuple[Integers, ...]
+    tokens: tuple[int, ...]
+    pulls: tuple[Pull, ...]
+    reads: tuple[Pull, ...]
+    least_bytes: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes between nodes."""
+        return sum(one.n_bytes for one in self.pulls)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that workers copy from stores of their own node."""
+        return sum(one.n_bytes for one in self.reads)
+
+    def explain(self) -> str:
+        """Return the numbers of the plan as text, one line each."""
+        return "\n".join(
+            [
+                f"slices: {_numbers([len(one) for one in self.slices])} rows; {_numbers(self.tokens)} tokens",
+                f"between nodes: {self.n_bytes} bytes in {len(self.pulls)} pulls; least possible {self.least_bytes}",
+                f"inside nodes: {self.read_bytes} bytes in {len(self.reads)} reads",
+            ]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,22 +149,20 @@ class Redistributor:
 
     Args:
         nodes: the node of each worker.
-        rates: expected speeds, for `predicted_s` alone.
 
     Example:
         >>> plans = Redistributor({0: 0, 1: 0, 2: 1})
         >>> rows = RowsToMove.of([5, 6], {"seq": [80, 8]}, {"seq": [[0], [1]]})
         >>> plan = plans.plan(rows, [[2], [1]])
-        >>> plan.of(2).receives[0].source, plan.of(2).receives[0].ids.tolist(), plan.n_bytes
-        (1, [6], 8)
+        >>> plan.pulls[0].source, plan.pulls[0].target, plan.pulls[0].ids.tolist(), plan.n_bytes
+        (1, 2, [6], 8)
 
     Source: own, see docs/dataflow_design.md; a move between meshes as multicasts, Zhuang et al., "On Optimizing the
     Communication of Model Parallelism", MLSys 2023 (arXiv 2211.05322).
     """
 
-    def __init__(self, nodes: Mapping[int, int], *, rates: Rates | None = None) -> None:
+    def __init__(self, nodes: Mapping[int, int]) -> None:
         self._nodes = dict(nodes)
-        self._rates = rates or Rates()
         self._number = {node: i for i, node in enumerate(sorted(set(nodes.values())))}
 
     def plan(
@@ -134,7 +174,7 @@ class Redistributor:
     ) -> RedistributionPlan:
         """Return a plan by which the workers of each dp rank get the rows of one slice.
 
-        Each node gets a value at most once from other nodes; workers of the node read it there.
+        Each node gets a value at most once from other nodes, from the least loaded holder; its workers read it there.
 
         Args:
             rows: of the call.
@@ -148,7 +188,7 @@ class Redistributor:
             FlowError: a row has no holder.
         """
         self._check(rows, targets)
-        planning = _Planning(self._nodes, self._number, self._rates, rows, targets)
+        planning = _Planning(self._nodes, self._number, rows, targets)
         return planning.plan(None if slices is None else self._ranks_of(rows, targets, slices))
 
     @staticmethod
@@ -201,12 +241,10 @@ class _Planning:
         self,
         nodes: dict[int, int],
         number: dict[int, int],
-        rates: Rates,
         rows: RowsToMove,
         targets: Sequence[Sequence[int]],
     ) -> None:
         self.node_of = {worker: number[node] for worker, node in nodes.items()}
-        self.rates = rates
         self.rows = rows
         self.targets = targets
         self.n_nodes = len(number)
@@ -238,25 +276,13 @@ class _Planning:
         between, rank_of_slice = self._named(slice_of)
         rank_of = given if given is not None else np.array(rank_of_slice, np.int64)[slice_of]
         in_rank = [np.flatnonzero(rank_of == rank) for rank in range(n_ranks)]
-        sent = self._sent(in_rank)
-        read = self._read(in_rank)
         weights = rows.tokens if rows.tokens is not None else np.ones(self.n_rows, np.int64)
-        loads: dict[int, int] = {}
-        for one in sent[0]:
-            loads[one.source] = loads.get(one.source, 0) + one.n_bytes
-        busiest = max(loads, key=lambda worker: (loads[worker], -worker), default=-1)
         return RedistributionPlan(
             tuple(rows.ids[one] for one in in_rank),
-            self._lists(sent[0], read),
             tuple(int(weights[one].sum()) for one in in_rank),
-            sum(one.n_bytes for one in sent[0]),
+            self._pulled(in_rank),
+            self._read(in_rank),
             int(sum(between[i, rank] for i, rank in enumerate(rank_of_slice))),
-            sum(one.n_bytes for one in read),
-            busiest,
-            loads.get(busiest, 0),
-            sent[1],
-            sent[2],
-            self._predicted(sent[0], read),
         )
 
     def _named(self, slice_of: Integers) -> tuple[Integers, list[int]]:
@@ -280,8 +306,8 @@ class _Planning:
         step = int(inside.max(initial=0)) // (_STEPS // n - 1) + 1
         return between, assignment(between * _STEPS + inside // step)
 
-    def _sent(self, in_rank: list[Integers]) -> tuple[list[Transfer], float, int]:
-        """Return the transfers between nodes, the lower bound of the busiest sender, and the largest value."""
+    def _pulled(self, in_rank: list[Integers]) -> tuple[Pull, ...]:
+        """Return what workers read from other nodes."""
         values, targets = [], []
         for rank, mine in enumerate(in_rank):
             all_mine = self._values_of(mine)
@@ -290,22 +316,20 @@ class _Planning:
                 values.append(found)
                 targets.append(np.full(len(found), head))
         value, target = np.concatenate(values), np.concatenate(targets)
-        held = self.held_by[value]
-        order = np.argsort(held, kind="stable")
-        starts = np.searchsorted(held[order], np.arange(len(self.sets) + 1))
-        pieces = [order[a:b] for a, b in pairwise(starts.tolist())]
-        sizes = [self.sizes[value[one]] for one in pieces]
-        shares = shares_of(self.sets, [int(one.sum()) for one in sizes])
-        chosen = round_shares(shares, self.sets, sizes)
-        sender = np.empty(len(value), np.int64)
-        for one, found in zip(pieces, chosen, strict=True):
-            sender[one] = found
-        largest = int(self.sizes[value].max(initial=0))
-        return self._transfers(sender, target, value), float(shares.bound), largest
+        held, sizes = self.held_by[value], self.sizes[value]
+        sender = np.array([holders[0] for holders in self.sets], np.int64)[held]
+        has_choice = np.array([len(holders) > 1 for holders in self.sets], bool)[held]
+        sent = np.bincount(sender[~has_choice], sizes[~has_choice]).astype(np.int64)
+        sender[has_choice] = senders_of(
+            [self.sets[one] for one in held[has_choice].tolist()],
+            sizes[has_choice].tolist(),
+            Counter(dict(enumerate(sent.tolist()))),
+        )
+        return tuple(self._pulls(sender, target, value))
 
-    def _read(self, in_rank: list[Integers]) -> list[Transfer]:
+    def _read(self, in_rank: list[Integers]) -> tuple[Pull, ...]:
         """Return what workers read from stores of their own node."""
-        found: list[Transfer] = []
+        found: list[Pull] = []
         by_node = [
             [[one for one in holders if self.node_of[one] == node] for holders in self.sets]
             for node in range(self.n_nodes)
@@ -324,11 +348,11 @@ class _Planning:
                 source = np.array(sources, np.int64)[held]
                 away = source != worker
                 n_away = int(away.sum())
-                found += self._transfers(source[away], np.full(n_away, worker), all_mine[away])
-        return found
+                found += self._pulls(source[away], np.full(n_away, worker), all_mine[away])
+        return tuple(found)
 
-    def _transfers(self, source: Integers, target: Integers, value: Integers) -> list[Transfer]:
-        """Return transfers, one for each source, target and column; rows stay in their order."""
+    def _pulls(self, source: Integers, target: Integers, value: Integers) -> list[Pull]:
+        """Return pulls, one for each source, target and column; rows stay in their order."""
         if not len(value):
             return []
         column = value // self.n_rows
@@ -339,45 +363,15 @@ class _Planning:
         sums = np.add.reduceat(self.sizes[value], starts).tolist()
         ids = np.split(self.rows.ids[value % self.n_rows], starts[1:])
         return [
-            Transfer(int(source[at]), int(target[at]), self.rows.columns[column[at]], some, n_bytes)
+            Pull(int(source[at]), int(target[at]), self.rows.columns[column[at]], some, n_bytes)
             for at, some, n_bytes in zip(starts.tolist(), ids, sums, strict=True)
         ]
 
     def _values_of(self, mine: Integers) -> Integers:
         return np.concatenate([mine + i * self.n_rows for i in range(len(self.rows.columns))] or [mine[:0]])
 
-    def _lists(self, sent: list[Transfer], read: list[Transfer]) -> dict[int, WorkerMoves]:
-        sends: dict[int, list[Transfer]] = {}
-        receives: dict[int, list[Transfer]] = {}
-        reads: dict[int, list[Transfer]] = {}
-        for one in sent:
-            sends.setdefault(one.source, []).append(one)
-            receives.setdefault(one.target, []).append(one)
-        for one in read:
-            reads.setdefault(one.target, []).append(one)
-        for worker, mine in sends.items():
-            # Those with larger numbers first.
-            mine.sort(key=lambda one: (one.target < worker, one.target))
-        return {
-            worker: WorkerMoves(
-                tuple(sends.get(worker, ())), tuple(receives.get(worker, ())), tuple(reads.get(worker, ()))
-            )
-            for worker in sorted(sends.keys() | receives.keys() | reads.keys())
-        }
 
-    def _predicted(self, sent: list[Transfer], read: list[Transfer]) -> float:
-        out, into, local = np.zeros(self.n_nodes), np.zeros(self.n_nodes), dict[int, int]()
-        messages: dict[int, int] = {}
-        for one in sent:
-            out[self.node_of[one.source]] += one.n_bytes
-            into[self.node_of[one.target]] += one.n_bytes
-            for worker in (one.source, one.target):
-                messages[worker] = messages.get(worker, 0) + 1
-        for one in read:
-            local[one.target] = local.get(one.target, 0) + one.n_bytes
-            messages[one.target] = messages.get(one.target, 0) + 1
-        return (
-            float(max(out.max(initial=0), into.max(initial=0))) / self.rates.between_bytes_s
-            + max(local.values(), default=0) / self.rates.inside_bytes_s
-            + max(messages.values(), default=0) * self.rates.message_s
-        )
+def _numbers(found: Sequence[int]) -> str:
+    most = 8
+    shown = " ".join(map(str, found[:most]))
+    return shown if len(found) <= most else f"{shown} ... ({len(found)} slices, {min(found)} to {max(found)})"

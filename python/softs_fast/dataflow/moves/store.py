@@ -19,11 +19,10 @@ from ...errors import ConfigError, FlowError, ForkedError, SegmentError
 from ..values import Value
 from .columns import Places
 from .encoding import empty_values, encode
-from .extents import extent_bytes
 from .hosts import HostLinks
 from .memory import copy_memory
 from .packed import fill, write_values
-from .places import ALIGNMENT, MAX_BYTES, Place, SegmentAddress, seal_offset
+from .places import ALIGNMENT, MAX_BYTES, SEAL_BYTES, Place, SegmentAddress, seal_offset
 from .segments import HEADER_BYTES, OwnSegment, RemoteSegment, bytes_free
 from .space import Space
 
@@ -400,8 +399,7 @@ class DataManager:
         )
         if total > self.free_bytes:
             raise FlowError(
-                f"{what}, {self.free_bytes} of {self.max_bytes} are free; free rows, or raise max_bytes, "
-                "which is store_bytes of a flow"
+                f"{what}, {self.free_bytes} of {self.max_bytes} are free; free rows, or raise max_bytes"
             )
         taken = self._space.take(sizes.tolist())
         if taken is None:
@@ -448,8 +446,8 @@ class DataManager:
 
 
 def _sizes(n_bytes: _Integers) -> _Integers:
-    """Return how many bytes values take."""
-    found: _Integers = extent_bytes(n_bytes)
+    """Return how many bytes values take with their serial numbers."""
+    found: _Integers = -(-(seal_offset(0, n_bytes) + SEAL_BYTES) // ALIGNMENT) * ALIGNMENT
     return found
 
 

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 
 from .steps import Call
 
-__all__ = ["Fit", "ReadyCalls"]
-
-
-class Fit(Enum):
-    """Whether a call begins now."""
-
-    YES = auto()
-    #: It does not; another one with the same participants may.
-    NO = auto()
-    #: Neither does any younger one with the same participants.
-    NONE_ALIKE = auto()
-
+__all__ = ["ReadyCalls"]
 
 #: All participants of a call, those of its main step, and whether it restores a worker.
 _Alike = tuple[frozenset[int], frozenset[int], bool]
@@ -66,11 +54,11 @@ class ReadyCalls:
             return []
         return [call for call in self._calls.values() if not call.workers <= known]
 
-    def visit(self, fits: Callable[[Call], Fit]) -> None:
-        """Ask of calls whether they begin, the oldest first; `fits` removes those that do.
+    def visit(self, begin: Callable[[Call], bool]) -> None:
+        """Have calls begin, the oldest first.
 
         Args:
-            fits: is asked of each call, but not of younger ones alike after `Fit.NONE_ALIKE`.
+            begin: removes a call and returns True, or returns False: then younger calls alike are not asked.
         """
         heads: list[tuple[_Entry, int, list[_Entry]]] = []
         for place, (alike, heap) in enumerate(list(self._heaps.items())):
@@ -79,19 +67,10 @@ class ReadyCalls:
             else:
                 del self._heaps[alike]
         heapify(heads)
-        stay: list[tuple[list[_Entry], _Entry]] = []
         while heads:
             entry, place, heap = heappop(heads)
-            fit = fits(self._calls[entry[1]])
-            if fit is Fit.NONE_ALIKE:
-                continue
-            heappop(heap)
-            if fit is Fit.NO:
-                stay.append((heap, entry))
-            if self._has_next(heap):
+            if begin(self._calls[entry[1]]) and self._has_next(heap):
                 heappush(heads, (heap[0], place, heap))
-        for heap, entry in stay:
-            heappush(heap, entry)
 
     def _has_next(self, heap: list[_Entry]) -> bool:
         """Return whether a heap has a call that is there; the entries before it go."""

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ..stores.room import StoreRoom
 from .choosing import in_order
-from .ready import Fit, ReadyCalls
+from .ready import ReadyCalls
 from .steps import Abort, Answer, Call, Kind, Order, Output, Step
 
-__all__ = ["NeverFits", "Sequencer", "Ticket"]
-
-
-class NeverFits(ValueError):
-    """Each call that is ready needs more bytes than a store has free, and nothing runs; the text has the numbers."""
+__all__ = ["Sequencer", "Ticket"]
 
 
 @dataclass
@@ -64,7 +59,6 @@ class Sequencer:
     Args:
         workers: numbers of all workers.
         depth: unfinished mains that a worker may have; with 2 none is idle for a round trip.
-        room: which calls have room for the bytes that they bring and make; None: there is no limit.
         incarnation: of this master; larger than that of the one before it.
         has_late_hooks: whether post-hooks in which other workers take part get tickets when the main part has ended, and
             not with it. A worker that takes part in a hook alone, such as a generator that gets weights, would enter it,
@@ -77,7 +71,6 @@ class Sequencer:
         workers: Iterable[int],
         *,
         depth: int = 2,
-        room: StoreRoom | None = None,
         incarnation: int = 1,
         has_late_hooks: bool = False,
     ) -> None:
@@ -88,7 +81,6 @@ class Sequencer:
         self._restoring: set[int] = set()
         self._depth = depth
         self._has_late_hooks = has_late_hooks
-        self._room = room
         self._next = 1
         self._ready = ReadyCalls()
         self._parked: dict[int, Call] = {}
@@ -98,8 +90,6 @@ class Sequencer:
         self._due: list[int] = []
         self._mains = dict.fromkeys(self._alive, 0)
         self._outputs: list[Output] = []
-        #: Calls that wait for bytes, the oldest first, if nothing runs that could free some; otherwise none.
-        self.waiting: list[Call] = []
 
     # --- Calls come ---
 
@@ -148,8 +138,6 @@ class Sequencer:
         one.missing.discard(worker)
         if reason is not None:
             self._fail(one.call, reason)
-        if self._room is not None and one.step.kind is Kind.MAIN:
-            self._room.main_ended(one.call.number, worker)
         self._end_if_complete(one)
 
     def lose(self, worker: int, reason: str, *, returns: bool = False) -> None:
@@ -210,22 +198,7 @@ class Sequencer:
             self.cancel(call.number, f"workers {sorted(call.workers - known)} are lost")
         for call, step in self._late_steps():
             self._give(call, step, now_s)
-        return self._give_all(self._epoch(), now_s)
-
-    def advance_one(self, now_s: float) -> list[Output]:
-        """Give tickets to the oldest call that waits for bytes and has room, whatever others will need then.
-
-        Raises:
-            NeverFits: there is none.
-        """
-        assert self._room is not None
-        waiting, self.waiting = self.waiting, []
-        for call in waiting:
-            if self._room.fits_alone(call.number):
-                return self._give_all([self._begin(call)], now_s)
-        raise NeverFits(self._room.why((call.number, call.name) for call in waiting))
-
-    def _give_all(self, epoch: list[Call], now_s: float) -> list[Output]:
+        epoch = self._epoch()
         if epoch:
             busy_s = dict.fromkeys(self._alive, 0.0)
             for one in self._tickets.values():
@@ -294,15 +267,11 @@ class Sequencer:
 
         for progress in self._running.values():
             note(progress)
-        # One that waits for bytes does not: what frees them may be younger. See `StoreRoom`.
-        waiting: list[Call] = []
         restored = self.alive
-        if self._room is not None:
-            self._room.begin_epoch()
 
-        def fits(call: Call) -> Fit:
+        def begin(call: Call) -> bool:
             if not call.mains <= (self._alive if call.restores else restored):
-                return Fit.NONE_ALIKE  # it waits for a worker that joins again
+                return False  # it waits for a worker that joins again
             # In an epoch others may get places behind it, and before its last hooks.
             is_apart = call.enclosed & begun and self._has_late_hooks and _parted(call)[1]
             if (
@@ -312,18 +281,13 @@ class Sequencer:
                 or any(self._mains[worker] >= self._depth for worker in call.mains)
             ):
                 kept.update(call.workers)
-                return Fit.NONE_ALIKE
-            if self._room is not None and not self._room.fits(call.number):
-                waiting.append(call)
-                return Fit.NO
+                return False
             epoch.append(self._begin(call))
             note(self._running[call.number])
             begun.update(call.workers)
-            return Fit.YES
+            return True
 
-        self._ready.visit(fits)
-        is_quiet = not (self._running or self.away or any(isinstance(one, Answer) for one in self._outputs))
-        self.waiting = waiting if is_quiet else []
+        self._ready.visit(begin)
         return epoch
 
     def _begin(self, call: Call) -> Call:
@@ -334,8 +298,6 @@ class Sequencer:
         self._running[call.number] = _Progress(present, later=later)
         for worker in call.mains:
             self._mains[worker] += 1
-        if self._room is not None:
-            self._room.reserve(call.number)
         return replace(present, steps=now)
 
     def _present(self, call: Call) -> Call:
@@ -396,8 +358,6 @@ class Sequencer:
         del self._running[call.number]
         for worker in call.mains:
             self._mains[worker] -= 1
-        if self._room is not None:
-            self._room.release(call.number)
         if not progress.is_answered:
             self._outputs.append(Answer(call.number, call.name))
 

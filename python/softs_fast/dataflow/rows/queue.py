@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 
 from ..declare.plan import FunctionPlan
@@ -48,10 +48,6 @@ class ReadyQueue:
         # Of a strict function: groups that were chosen within the window, in that order; the values mean nothing.
         self._chosen: dict[int, None] = {}
         self._anchor = 0
-        #: Says whether a group is of the oldest, which have room in stores; None: stores have no bound.
-        self.is_oldest: Callable[[Group], bool] | None = None
-        #: Whether the next call has those alone, also if a call of the function is larger.
-        self.has_to_part = False
 
     def push(self, group: Group) -> None:
         """Add a group, all rows of which have the inputs."""
@@ -135,7 +131,6 @@ class ReadyQueue:
                 if self.plan.reuse > 1:
                     # It is not passed before its last use, and was while it was chosen.
                     self._anchor = min(self._anchor, index)
-        taken = self._parted(taken, heap, 1 if is_again else self.plan.least)
         if is_again:
             self._n_again -= len(taken)
             return taken
@@ -145,21 +140,6 @@ class ReadyQueue:
             self.n_taken += -self.n_taken % self.plan.groups
         self.choose()
         return taken
-
-    def _parted(self, taken: list[Group], heap: list[int], least: int) -> list[Group]:
-        """Return groups that were taken; if some are not of the oldest, and the rest suffices, those are put back."""
-        if self.is_oldest is None or self.plan.is_strict:
-            return taken
-        first = [group for group in taken if self.is_oldest(group)]
-        if len(first) in (0, len(taken)) or (len(first) < least and not self.has_to_part):
-            return taken
-        self.has_to_part = False
-        for group in taken:
-            if not self.is_oldest(group):
-                group.taken &= ~self.bit
-                group.staged |= self.bit
-                heappush(heap, group.index)
-        return first
 
     def number_of_call(self, *, is_again: bool) -> tuple[int, bool]:
         """Return the number of a call, from 1, and whether it is that of a call that was given back.

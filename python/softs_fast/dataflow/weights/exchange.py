@@ -287,7 +287,7 @@ class _Exchange:
         item_bytes = dict.fromkeys(wanted, 1)
         for layout in layouts.values():
             item_bytes |= layout.item_bytes()
-        reads = plan_reads({self.worker: wanted}, held, item_bytes=item_bytes).of[self.worker]
+        reads = plan_reads(self.worker, wanted, held, item_bytes=item_bytes)
         return self._placed(reads, layouts)
 
     def lacks(self, layouts: Mapping[int, ShownLayout]) -> FlowError:

@@ -222,9 +222,11 @@ class Ready:
 
     Attributes:
         node: what workers have in common that can open each other's shared memory; empty if all of the flow can.
+        free_bytes: of shared memory there; 0 where the master sees it, too.
     """
 
     node: str = ""
+    free_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -337,7 +339,7 @@ _LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
             table(_NAME, _ID, 1 << 12),
         ),
     ),
-    Ready: (8, (_NAME,)),
+    Ready: (8, (_NAME, _ID)),
     RunMove: (12, (_ID, _ID, _ID, _IDS, listing(_NAME, 1 << 12), places, boolean, boolean)),
     # Numbers from 20 on: between hosts.
     Declared: (20, (listing(text(1 << 14), 1 << 16), integer(0, (1 << 16) - 1), text(256))),

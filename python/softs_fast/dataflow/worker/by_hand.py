@@ -100,9 +100,7 @@ def run_worker(
                     master=there.host,
                     stall_s=stall_s,
                 )
-                store = stack.enter_context(
-                    DataManager(worker, max_bytes=declaration.store_bytes, links=links)
-                )
+                store = stack.enter_context(DataManager(worker, links=links))
                 groups = None
                 if declared.meeting_port:
                     meeting = (there.numeric[0], declared.meeting_port)
@@ -117,7 +115,7 @@ def run_worker(
                     raise lost() from error
                 raise
             with contextlib.suppress(PeerLost):  # `run` returns then
-                link.send(Ready(store.node))
+                link.send(Ready(store.node, store.free_bytes))
             logger.info("worker %d has begun", worker)
             loop.run()
             if not link.has_ended:

@@ -105,7 +105,7 @@ class FlowWorker:
             link = self.connect(self.worker)
             try:
                 with answers_stack(link), contextlib.ExitStack() as stack:
-                    store = stack.enter_context(DataManager(self.worker, max_bytes=declaration.store_bytes))
+                    store = stack.enter_context(DataManager(self.worker))
                     groups = None
                     if self.meeting is not None and has_groups(declaration):
                         groups = stack.enter_context(Groups(declaration, self.worker, self.meeting))
