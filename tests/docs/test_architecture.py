@@ -1,19 +1,86 @@
-"""The page on the architecture is true: the files, functions and rooms that it names exist."""
+"""The pages on the architecture are true: the files, functions and rooms that they name exist."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PAGE = REPOSITORY / "docs" / "architecture.md"
+DOCS = REPOSITORY / "docs"
+PAGE = DOCS / "architecture.md"
 MAX_COLUMNS = 100
-#: Both tables of the life of a sample have this head; the text is the heading before it.
+#: The page is one of ten minutes.
+MAX_LINES = 250
+#: All pages that are checked, with the columns that their lines may have: a row of a table is one line.
+PAGES = {"architecture.md": MAX_COLUMNS, "market_design.md": MAX_COLUMNS, "lives.md": 160}
+#: Each table of a life has this head; its name is the heading before it.
 STEPS = "| step | file | function |"
-LIVES = ["### Through a lane", "### By the wire"]
+_SAMPLE = (
+    *("order placed", "claimed", "generated", "written", "published", "seen"),
+    *("gathered", "released", "handed out"),
+)
+#: Headings of all lives, by page, with steps without which a life is not complete, in their order.
+LIVES = {
+    "architecture.md": {"### Through a lane": _SAMPLE, "### By the wire": _SAMPLE},
+    "lives.md": {
+        "## A gradient": (
+            *("bucket full", "shape and dtype checked", "copied into shared memory", "call compared"),
+            *("published", "awaited", "reduced", "mean copied", "future completed"),
+        ),
+        "## A push": (
+            *(
+                "asked for",
+                "encoded",
+                "sent over HTTP",
+                "signature checked",
+                "announced",
+                "received",
+                "decoded",
+            ),
+            *(
+                "counted",
+                "round closed",
+                "step ordered",
+                "applied",
+                "new weights shown",
+                "saved",
+                "pulled",
+                "loaded",
+            ),
+        ),
+        "## A row": (
+            *("read from the source", "admitted", "put into shared memory", "ready", "taken for a call"),
+            *("ticket given", "order sent", "order received", "entered", "values read", "optimizer"),
+            *("gradients averaged", "made columns put", "taken by the master", "noted", "used up", "freed"),
+        ),
+        "## A weight": (
+            *("offered", "half marked", "buffers copied", "parameters copied", "published", "window found"),
+            *("window mapped", "fetched", "summed", "inspected", "confirmed", "applied"),
+        ),
+        "## An epoch": (
+            *(
+                "lost",
+                "told to the machine",
+                "joined",
+                "old epoch ended",
+                "fence received",
+                "calls of the engine ended",
+            ),
+            *(
+                "ready said",
+                "members chosen",
+                "new epoch opened",
+                "table recorded",
+                "table sent",
+                "engine built",
+            ),
+            *("state copied", "next step begun", "applied"),
+        ),
+    },
+}
 #: What begins like this is a path in the repository.
 TOP_FOLDERS = ("rust/", "python/", "csrc/", "tests/", "docs/", "benches/", "examples/", "wheels/")
 
@@ -56,12 +123,12 @@ def paths(page: str) -> Iterator[str]:
             yield span
 
 
-def complaints(page: str, root: Path) -> list[str]:
+def complaints(page: str, root: Path, max_columns: int = MAX_COLUMNS) -> list[str]:
     """What is wrong with a page about the tree below `root`, one line for each thing."""
     found = [
         f"line {number} has {len(line)} columns"
         for number, line in enumerate(page.splitlines(), 1)
-        if len(line) > MAX_COLUMNS
+        if len(line) > max_columns
     ]
     found += [f"{path} does not exist" for path in paths(page) if not any(root.glob(path.rstrip("/")))]
     for row in (row for table in tables(page) for row in table):
@@ -77,25 +144,41 @@ def complaints(page: str, root: Path) -> list[str]:
     return found
 
 
-def test_files_and_functions_exist() -> None:
-    assert complaints(PAGE.read_text(), REPOSITORY) == []
+def out_of_order(words: Sequence[str], steps: Sequence[str]) -> list[str]:
+    """Those of some words that are in no step, or only in one before a word that precedes them in the list."""
+    found, at = [], 0
+    for word in words:
+        place = next((i for i in range(at, len(steps)) if word in steps[i]), None)
+        if place is None:
+            found.append(word)
+        else:
+            at = place
+    return found
 
 
-def test_both_lives_of_a_sample_are_complete() -> None:
-    page = PAGE.read_text()
+@pytest.mark.parametrize("name", PAGES)
+def test_files_and_functions_exist(name: str) -> None:
+    assert complaints((DOCS / name).read_text(), REPOSITORY, PAGES[name]) == []
+
+
+def test_the_page_is_one_of_ten_minutes() -> None:
+    assert len(PAGE.read_text().splitlines()) < MAX_LINES
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_all_lives_are_complete(name: str) -> None:
+    page, lives = (DOCS / name).read_text(), LIVES.get(name, {})
     headings = [re.findall(r"^#+ .*", text, flags=re.MULTILINE)[-1] for text in page.split(STEPS)[:-1]]
-    assert headings == LIVES
-    for table in tables(page):
-        steps = " ".join(row[0] for row in table)
-        missing = [
-            step
-            for step in (
-                *("order placed", "claimed", "generated", "written", "published", "seen"),
-                *("gathered", "handed out", "released"),
-            )
-            if step not in steps
-        ]
-        assert missing == []
+    assert headings == list(lives)
+    for words, table in zip(lives.values(), tables(page), strict=True):
+        assert out_of_order(words, [row[0] for row in table]) == []
+
+
+def test_a_life_that_lacks_a_step_is_found() -> None:
+    steps = ["asked for", "order placed", "seen and gathered"]
+    assert out_of_order(["asked for", "order placed", "seen", "gathered"], steps) == []
+    assert out_of_order(["order placed", "asked for"], steps) == ["asked for"]
+    assert out_of_order(["asked for", "claimed", "seen"], steps) == ["claimed"]
 
 
 def test_every_room_is_in_the_diagram() -> None:
