@@ -103,6 +103,8 @@ class Steps:
         self._begun_in: int | None = None
         self._epoch = FIRST_EPOCH
         self._lost: list[int] = []
+        # Later they would be loaded behind work that waits for other ranks.
+        _kernels.cuda_load_kernels(device)
 
     @property
     def lost(self) -> list[int]:
