@@ -1,0 +1,34 @@
+"""What travels or is kept: frozen values of closed kinds, every field with a bound, as msgpack or JSON.
+
+| for | write |
+|---|---|
+| a value written by name; unknown keys are left out | `class Failure(Record)` |
+| a value written by position; as many items as fields | `class Free(Message, tag=5)` |
+| a bound | `Annotated[str, most(64)]`, `Annotated[int, span(1, 9)]`, `Count`, `Finite`, `Seconds` |
+| bytes | `Packed(Free \\| End, ...)`, `Json(Failure, ...)` |
+
+Bytes are bounded before they are parsed, and items before they are made. Whatever is read is a value within its bounds or
+a `WireError` that names the field; nothing is pickled, and no field is of any type. Values made here are not checked
+until they are read, or given to `checked`.
+"""
+
+from .bounds import NO_NUL, Count, Finite, Seconds, clip, most, span
+from .formats import Json, Packed
+from .kinds import Message, Record, checked, field, replace
+
+__all__ = [
+    "NO_NUL",
+    "Count",
+    "Finite",
+    "Json",
+    "Message",
+    "Packed",
+    "Record",
+    "Seconds",
+    "checked",
+    "clip",
+    "field",
+    "most",
+    "replace",
+    "span",
+]

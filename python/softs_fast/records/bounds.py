@@ -1,0 +1,36 @@
+"""Bounds of numbers, texts and collections, for `Annotated`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from msgspec import Meta
+
+__all__ = ["NO_NUL", "Count", "Finite", "Seconds", "clip", "most", "span"]
+
+
+def most(n: int, *, least: int = 0) -> Meta:
+    """Bound the characters of a text, the bytes, or the items of a tuple or dict."""
+    return Meta(min_length=least or None, max_length=n)
+
+
+def span(low: float, high: float) -> Meta:
+    """Bound a number; both ends are allowed. Integers beyond 64 bits with a sign cannot be bounds."""
+    return Meta(ge=low, le=high)
+
+
+#: Ids, steps, bytes.
+Count = Annotated[int, span(0, (1 << 63) - 1)]
+#: Neither infinite nor NaN, of which no comparison is true.
+Finite = Annotated[float, span(-sys.float_info.max, sys.float_info.max)]
+#: A time that has passed.
+Seconds = Annotated[float, span(0.0, sys.float_info.max)]
+#: A text that C and terminals read to its end.
+NO_NUL = Meta(pattern=r"\A[^\0]*\Z")
+
+
+def clip(text: str, most: int) -> str:
+    """Return the text as valid UTF-8, cut with an ellipsis if it is longer than `most` characters."""
+    text = text[: most + 1].encode(errors="backslashreplace").decode()
+    return text if len(text) <= most else text[: most - 1] + "…"
