@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from softs_fast.errors import WireError
 from softs_fast.records import (
     NO_NUL,
+    Amount,
     Count,
     Finite,
     Json,
     Message,
     Packed,
     Record,
-    Seconds,
     checked,
     clip,
     field,
@@ -49,7 +49,7 @@ class Run(Message, tag=1):
 
 
 class End(Message, tag=2):
-    after_s: Seconds = 0.0
+    after_s: Amount = 0.0
 
 
 class Status(Record):

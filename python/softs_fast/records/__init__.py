@@ -4,7 +4,7 @@
 |---|---|
 | a value written by name; unknown keys are left out | `class Failure(Record)` |
 | a value written by position; as many items as fields | `class Free(Message, tag=5)` |
-| a bound | `Annotated[str, most(64)]`, `Annotated[int, span(1, 9)]`, `Count`, `Finite`, `Seconds` |
+| a bound | `Annotated[str, most(64)]`, `Annotated[int, span(1, 9)]`, `shaped("[a-z]*")`, `Count`, `Finite`, `Amount` |
 | bytes | `Packed(Free \\| End, ...)`, `Json(Failure, ...)` |
 
 Bytes are bounded before they are parsed, and items before they are made. Whatever is read is a value within its bounds or
@@ -12,23 +12,24 @@ a `WireError` that names the field; nothing is pickled, and no field is of any t
 until they are read, or given to `checked`.
 """
 
-from .bounds import NO_NUL, Count, Finite, Seconds, clip, most, span
+from .bounds import NO_NUL, Amount, Count, Finite, clip, most, shaped, span
 from .formats import Json, Packed
 from .kinds import Message, Record, checked, field, replace
 
 __all__ = [
     "NO_NUL",
+    "Amount",
     "Count",
     "Finite",
     "Json",
     "Message",
     "Packed",
     "Record",
-    "Seconds",
     "checked",
     "clip",
     "field",
     "most",
     "replace",
+    "shaped",
     "span",
 ]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-__all__ = ["NO_NUL", "Count", "Finite", "Seconds", "clip", "most", "span"]
+__all__ = ["NO_NUL", "Amount", "Count", "Finite", "clip", "most", "shaped", "span"]
 
 
 def most(n: int, *, least: int = 0) -> Meta:
@@ -20,14 +20,19 @@ def span(low: float, high: float) -> Meta:
     return Meta(ge=low, le=high)
 
 
+def shaped(pattern: str) -> Meta:
+    """Bound a text to those of which a regular expression matches the whole."""
+    return Meta(pattern=rf"\A(?:{pattern})\Z")
+
+
 #: Ids, steps, bytes.
 Count = Annotated[int, span(0, (1 << 63) - 1)]
 #: Neither infinite nor NaN, of which no comparison is true.
 Finite = Annotated[float, span(-sys.float_info.max, sys.float_info.max)]
-#: A time that has passed.
-Seconds = Annotated[float, span(0.0, sys.float_info.max)]
+#: A time that has passed, a norm: finite, at least 0.
+Amount = Annotated[float, span(0.0, sys.float_info.max)]
 #: A text that C and terminals read to its end.
-NO_NUL = Meta(pattern=r"\A[^\0]*\Z")
+NO_NUL = shaped(r"[^\0]*")
 
 
 def clip(text: str, most: int) -> str:
