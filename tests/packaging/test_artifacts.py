@@ -149,7 +149,12 @@ def test_wheel_states_its_requirements(artifacts: Artifacts) -> None:
     always = [
         line for line in re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE) if "extra ==" not in line
     ]
-    assert sorted(re.split(r"[^a-z]", line.lower())[0] for line in always) == ["msgpack", "numpy", "pyyaml"]
+    assert sorted(re.split(r"[^a-z]", line.lower())[0] for line in always) == [
+        "msgpack",
+        "msgspec",
+        "numpy",
+        "pyyaml",
+    ]
     assert "Requires-Python: >=3.11" in text
     (version,) = re.findall(r"^Version: (.*)$", text, re.MULTILINE)
     assert f'version = "{version}"' in (REPOSITORY / "Cargo.toml").read_text()

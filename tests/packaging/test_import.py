@@ -22,7 +22,7 @@ def test_import_is_light_and_has_no_side_effects() -> None:
     program = """
 import sys, threading, logging
 import softs_fast
-heavy = {"torch", "numpy", "yaml", "msgpack", "zmq", "softs"} & sys.modules.keys()
+heavy = {"torch", "numpy", "yaml", "msgpack", "msgspec", "zmq", "softs"} & sys.modules.keys()
 print(sorted(heavy), threading.active_count(), logging.getLogger().handlers)
 """
     assert run(program) == "[] 1 []\n"

@@ -19,6 +19,7 @@ from process import Process, Zygote
 from remote_worker import JOB, N_SAMPLES, data, loss, model, sgd
 from torch import nn
 
+from softs_fast import records
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
@@ -122,7 +123,7 @@ def test_workers_train_as_one_process_on_the_same_batches(serve: Start, tmp_path
     "codec", ["bf16", *(pytest.param(codec, marks=pytest.mark.full) for codec in ("int8", "top_k"))]
 )
 def test_codecs_and_local_steps(serve: Start, tmp_path: Path, codec: str) -> None:
-    config = replace(EXACT, codec=codec, planes=True, pull="bf16", top_k=0.2, local_steps=2)  # type: ignore[arg-type]
+    config = records.replace(EXACT, codec=codec, planes=True, pull="bf16", top_k=0.2, local_steps=2)  # type: ignore[arg-type]
     server = serve(RunOptions(2, 12, quorum=2, scale_by_world=False), config)
     in_threads(2, server.invite)
     assert server.wait(WATCHDOG_S)
@@ -135,7 +136,7 @@ def test_codecs_and_local_steps(serve: Start, tmp_path: Path, codec: str) -> Non
 def test_a_proxy_that_fails_often_costs_no_push_and_doubles_none(serve: Start, tmp_path: Path) -> None:
     faults = [None, Fault(drop_answer=True), None, None, Fault(page=502), None, Fault(cut_request=5000), None]
     faults += [Fault(replay=True), None, None, Fault(cut_answer=900), Fault(change=500)]
-    config = replace(EXACT, part_bytes=256 << 10, max_part_bytes=256 << 10)
+    config = records.replace(EXACT, part_bytes=256 << 10, max_part_bytes=256 << 10)
     # The end of the run may be lost as often as any other answer.
     server = serve(RunOptions(2, 3, quorum=2, scale_by_world=False), config, linger_s=40.0)
     with LyingProxy(
@@ -150,7 +151,7 @@ def test_a_proxy_that_fails_often_costs_no_push_and_doubles_none(serve: Start, t
 
 def test_each_sample_is_counted_once_per_epoch(serve: Start) -> None:
     run = RunOptions(3, 1000, dataset_size=N_SAMPLES, epochs=2, quorum=1, scale_by_world=False)
-    server = serve(run, replace(EXACT, target=1000))
+    server = serve(run, records.replace(EXACT, target=1000))
     workers = in_threads(3, server.invite)
     assert server.wait(WATCHDOG_S)
     assert sum(worker.counts.samples for worker in workers) == 2 * N_SAMPLES
@@ -233,7 +234,7 @@ def test_one_worker_is_killed_and_one_joins_late(serve: Start, tmp_path: Path) -
     zygote = Zygote.of(Path(__file__).parent / "remote_worker.py")
     rounds = 100_000
     run = RunOptions(3, rounds, lease_s=3.0, scale_by_world=False)
-    server = serve(run, replace(EXACT, target=rounds))
+    server = serve(run, records.replace(EXACT, target=rounds))
     options = {"invite": str(server.invite), "delay": 0.02}
     workers: list[Process] = []
     try:

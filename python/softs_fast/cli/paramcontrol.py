@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -74,5 +73,7 @@ def render(status: Status) -> str:
 
 
 def _show(status: Status | None, as_json: bool) -> None:
+    from ..paramserver.wire.records import encode
+
     if status is not None:
-        say(json.dumps(dataclasses.asdict(status)) if as_json else render(status))
+        say(json.dumps(json.loads(encode(status))) if as_json else render(status))

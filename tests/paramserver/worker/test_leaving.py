@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
@@ -18,6 +16,7 @@ from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
 from softs_fast.paramserver.worker.session import Options
 from softs_fast.paramserver.worker.training import train
+from softs_fast.records import replace
 
 CONFIG = RunConfig(target=5, batch_size=8, codec="f32", planes=False)
 OPTIONS = Options("test", patience_s=20.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from softs_fast.paramserver.wire.messages import Heartbeat, RunConfig
 from softs_fast.paramserver.wire.records import decode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.session import Options
+from softs_fast.records import replace
 
 CONFIG = RunConfig(target=5, batch_size=8, codec="f32", planes=False)
 OPTIONS = Options("test", patience_s=20.0)

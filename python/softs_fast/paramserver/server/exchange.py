@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from ...errors import WireError
+from ...records import Record
 from ..wire import answers, signing
 from ..wire.answers import Code
 from ..wire.frame import Frame
@@ -82,8 +83,8 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, record: Any, status: int = HTTPStatus.OK) -> Reply:
-        """Return an answer with a dataclass."""
+    def of(cls, record: Record, status: int = HTTPStatus.OK) -> Reply:
+        """Return an answer with a record."""
         return cls(status, encode(record))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import socket
 from dataclasses import replace
 from typing import Any
 
+from ... import records
 from ...errors import ConfigError
 from ...process import raise_descriptor_limit
 from ..job import Job
@@ -258,7 +258,7 @@ class Service:
 
 def fitting(config: RunConfig, run: RunOptions) -> RunConfig:
     """Return the configuration of workers with what the run says."""
-    return dataclasses.replace(
+    return records.replace(
         config,
         target=run.rounds,
         mode=run.mode,

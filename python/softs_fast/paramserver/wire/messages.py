@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from ...errors import WireError
+from ...records import NO_NUL, Amount, Count, Finite, Record, most, shaped, span
 from .limits import (
     FIRST_PART_BYTES,
     MAX_ELEMENTS,
+    MAX_ITEMS,
     MAX_LEASE,
     MAX_MANIFEST_BYTES,
     MAX_PART_BYTES,
+    MAX_TEXT,
     MAX_WAIT_S,
     MIN_PART_BYTES,
 )
@@ -43,17 +44,20 @@ _MAX_WORLD = 4096
 _MAX_NAME = 128
 #: Characters of the reason of a worker that leaves.
 MAX_WHY = 180
-_HEX = re.compile(r"[0-9a-f]*")
 #: Quotes within a text of JSON have a backslash, so this is a key and its value.
 _NONCE = re.compile(rb'"nonce":"([0-9a-f]{32})"')
+
+_NONCE_PATTERN = f"[0-9a-f]{{{2 * NONCE_BYTES}}}"
+_Nonce = Annotated[str, most(2 * NONCE_BYTES), shaped(_NONCE_PATTERN)]
+_Text = Annotated[str, most(MAX_TEXT), NO_NUL]
+_Short = Annotated[str, most(64), NO_NUL]
 
 CodecName = Literal["f32", "bf16", "int8", "top_k"]
 Mode = Literal["bsp", "ssp", "async"]
 RunState = Literal["waiting", "open", "grace", "apply", "paused", "done"]
 
 
-@dataclass(frozen=True)
-class JoinRequest:
+class JoinRequest(Record):
     """POST /v1/join.
 
     Attributes:
@@ -66,19 +70,12 @@ class JoinRequest:
             known by it, so that no rank is left to a worker that never was; "" if it is not known.
     """
 
-    name: str = field(metadata={"most": _MAX_NAME})
-    protocols: tuple[int, ...] = field(metadata={"most_items": 16})
-    manifest: str = field(metadata={"most": MAX_MANIFEST_BYTES})
-    nonce: str = field(metadata={"most": 2 * NONCE_BYTES})
-    old_id: str = field(default="", metadata={"most": 64})
-    instance: str = field(default="", metadata={"most": 2 * NONCE_BYTES})
-
-    def __post_init__(self) -> None:
-        _check_nonce(self.nonce)
-        if self.instance:
-            _check_nonce(self.instance)
-        if self.old_id and not WORKER_ID.fullmatch(self.old_id):
-            raise WireError("old_id is no id of a worker")
+    name: Annotated[str, most(_MAX_NAME), NO_NUL]
+    protocols: Annotated[tuple[Count, ...], most(16)]
+    manifest: Annotated[str, most(MAX_MANIFEST_BYTES), NO_NUL]
+    nonce: _Nonce
+    old_id: Annotated[str, most(64), shaped(f"|{WORKER_ID.pattern}")] = ""
+    instance: Annotated[str, most(2 * NONCE_BYTES), shaped(f"|{_NONCE_PATTERN}")] = ""
 
 
 def nonce_of(body: bytes) -> bytes:
@@ -87,8 +84,7 @@ def nonce_of(body: bytes) -> bytes:
     return b"" if found is None else bytes.fromhex(found[1].decode())
 
 
-@dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Record):
     """What the server tells each worker, so that nothing is typed twice.
 
     Attributes:
@@ -111,29 +107,26 @@ class RunConfig:
         sync_buffers: whether pushes have buffers.
     """
 
-    target: int
-    batch_size: int = field(metadata={"least": 1, "most": 1 << 31})
+    target: Count
+    batch_size: Annotated[int, span(1, 1 << 31)]
     mode: Mode = "bsp"
-    local_steps: int = field(default=0, metadata={"most": 1 << 31})
+    local_steps: Annotated[int, span(0, 1 << 31)] = 0
     codec: CodecName = "bf16"
-    top_k: float = field(default=0.01, metadata={"least": 1e-9, "most": 1.0})
+    top_k: Annotated[float, span(1e-9, 1.0)] = 0.01
     planes: bool = True
     pull: Literal["f32", "bf16"] = "f32"
     data: Literal["rank", "leases"] = "rank"
-    data_size: int = field(default=0, metadata={"most": MAX_ELEMENTS})
-    seed: int = 0
-    clip_norm: float = field(default=0.0, metadata={"least": 0.0})
-    lease_s: float = field(default=20.0, metadata={"least": 0.05, "most": 86_400.0})
-    part_bytes: int = field(default=FIRST_PART_BYTES, metadata={"least": 1, "most": MAX_PART_BYTES})
-    max_part_bytes: int = field(
-        default=MAX_PART_BYTES, metadata={"least": MIN_PART_BYTES, "most": MAX_PART_BYTES}
-    )
-    max_wait_s: float = field(default=25.0, metadata={"least": 0.0, "most": MAX_WAIT_S})
+    data_size: Annotated[int, span(0, MAX_ELEMENTS)] = 0
+    seed: Count = 0
+    clip_norm: Amount = 0.0
+    lease_s: Annotated[float, span(0.05, 86_400.0)] = 20.0
+    part_bytes: Annotated[int, span(1, MAX_PART_BYTES)] = FIRST_PART_BYTES
+    max_part_bytes: Annotated[int, span(MIN_PART_BYTES, MAX_PART_BYTES)] = MAX_PART_BYTES
+    max_wait_s: Annotated[float, span(0.0, MAX_WAIT_S)] = 25.0
     sync_buffers: bool = True
 
 
-@dataclass(frozen=True)
-class JoinAnswer:
+class JoinAnswer(Record):
     """200 to a join.
 
     Attributes:
@@ -147,23 +140,17 @@ class JoinAnswer:
         manifest_digest: of its model as hex.
     """
 
-    worker_id: str = field(metadata={"most": 64})
-    rank: int = field(metadata={"most": _MAX_WORLD})
-    world: int = field(metadata={"least": 1, "most": _MAX_WORLD})
+    worker_id: Annotated[str, most(64), shaped(WORKER_ID.pattern)]
+    rank: Annotated[int, span(0, _MAX_WORLD)]
+    world: Annotated[int, span(1, _MAX_WORLD)]
     config: RunConfig
-    nonce: str = field(metadata={"most": 2 * NONCE_BYTES})
-    timeline: int
-    version: int
-    manifest_digest: str = field(metadata={"most": 64})
-
-    def __post_init__(self) -> None:
-        _check_nonce(self.nonce)
-        if not WORKER_ID.fullmatch(self.worker_id):
-            raise WireError("worker_id is no id of a worker")
+    nonce: _Nonce
+    timeline: Count
+    version: Count
+    manifest_digest: _Short
 
 
-@dataclass(frozen=True)
-class UploadState:
+class UploadState(Record):
     """201 and 202 of a push, 416: where the next part begins.
 
     Attributes:
@@ -171,12 +158,11 @@ class UploadState:
         part_bytes: of a part, at most.
     """
 
-    next_offset: int
-    part_bytes: int = field(default=MAX_PART_BYTES, metadata={"least": 1, "most": MAX_PART_BYTES})
+    next_offset: Count
+    part_bytes: Annotated[int, span(1, MAX_PART_BYTES)] = MAX_PART_BYTES
 
 
-@dataclass(frozen=True)
-class Counted:
+class Counted(Record):
     """200 of a push.
 
     Attributes:
@@ -185,13 +171,12 @@ class Counted:
         again: whether the push had been counted before.
     """
 
-    have: int
-    need: int
+    have: Count
+    need: Count
     again: bool = False
 
 
-@dataclass(frozen=True)
-class Stale:
+class Stale(Record):
     """409 of a push: its weights are not those of the open round.
 
     Attributes:
@@ -202,15 +187,14 @@ class Stale:
         remedy: what the worker does.
     """
 
-    timeline: int
-    version: int
-    code: str = "stale"
-    message: str = "the push is of weights that the open round does not take"
-    remedy: str = "fetch the weights and compute the gradient again"
+    timeline: Count
+    version: Count
+    code: _Text = "stale"
+    message: _Text = "the push is of weights that the open round does not take"
+    remedy: _Text = "fetch the weights and compute the gradient again"
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Record):
     """Any other error.
 
     Attributes:
@@ -219,13 +203,12 @@ class Failure:
         remedy: what to do.
     """
 
-    code: str = field(metadata={"most": 64})
-    message: str
-    remedy: str = ""
+    code: _Short
+    message: _Text
+    remedy: _Text = ""
 
 
-@dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(Record):
     """POST /v1/heartbeat: the process of the worker lives.
 
     Attributes:
@@ -233,22 +216,20 @@ class Heartbeat:
             in the heartbeat before, the worker may hang; None if the worker does not count.
     """
 
-    progress: int | None = None
+    progress: Count | None = None
 
 
-@dataclass(frozen=True)
-class Leave:
+class Leave(Record):
     """POST /v1/leave: the worker asks for nothing more.
 
     Attributes:
         why: Type and text of the exception that has ended it; "" for none.
     """
 
-    why: str = field(default="", metadata={"most": MAX_WHY})
+    why: Annotated[str, most(MAX_WHY), NO_NUL] = ""
 
 
-@dataclass(frozen=True)
-class DataRequest:
+class DataRequest(Record):
     """POST /v1/data: the worker wants samples for its next push.
 
     Attributes:
@@ -257,12 +238,11 @@ class DataRequest:
             before is given back. The header of the push names it.
     """
 
-    n: int = field(metadata={"least": 1, "most": MAX_ELEMENTS})
-    number: int = field(metadata={"least": 1, "most": MAX_LEASE})
+    n: Annotated[int, span(1, MAX_ELEMENTS)]
+    number: Annotated[int, span(1, MAX_LEASE)]
 
 
-@dataclass(frozen=True)
-class DataRange:
+class DataRange(Record):
     """200 of /v1/data. All ranges of a lease are done when the push that names it is counted.
 
     Attributes:
@@ -271,13 +251,12 @@ class DataRange:
         ranges: (begin, end, step) of positions in that order.
     """
 
-    epoch: int
-    seed: int
-    ranges: tuple[tuple[int, int, int], ...]
+    epoch: Count
+    seed: Count
+    ranges: Annotated[tuple[tuple[Count, Count, Count], ...], most(MAX_ITEMS)]
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Record):
     """410: the run is over.
 
     Attributes:
@@ -289,16 +268,15 @@ class Summary:
         code: "over".
     """
 
-    timeline: int
-    version: int
-    message: str = ""
-    loss: float | None = None
-    metric: float | None = None
-    code: str = "over"
+    timeline: Count
+    version: Count
+    message: _Text = ""
+    loss: Finite | None = None
+    metric: Finite | None = None
+    code: _Text = "over"
 
 
-@dataclass(frozen=True)
-class MemberStatus:
+class MemberStatus(Record):
     """One worker, in a status.
 
     Attributes:
@@ -314,20 +292,19 @@ class MemberStatus:
         loss: of its last push.
     """
 
-    worker_id: str
-    name: str
-    rank: int
-    state: str
-    counted: int = 0
-    stale: int = 0
-    silent_s: float = 0.0
-    uploaded: int = 0
-    upload_bytes: int = 0
-    loss: float | None = None
+    worker_id: _Text
+    name: _Text
+    rank: Count
+    state: _Text
+    counted: Count = 0
+    stale: Count = 0
+    silent_s: Finite = 0.0
+    uploaded: Count = 0
+    upload_bytes: Count = 0
+    loss: Finite | None = None
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(Record):
     """200 of /v1/status.
 
     Attributes:
@@ -347,24 +324,23 @@ class Status:
         next_control: Counter with which the owner signs the next control.
     """
 
-    serial: int
+    serial: Count
     state: RunState
-    timeline: int
-    version: int
-    target: int
-    world: int
-    have: int
-    need: int
-    waiting_for: str = ""
-    members: tuple[MemberStatus, ...] = ()
-    loss: float | None = None
-    metric: float | None = None
-    log: tuple[str, ...] = ()
-    next_control: int = 0
+    timeline: Count
+    version: Count
+    target: Count
+    world: Count
+    have: Count
+    need: Count
+    waiting_for: _Text = ""
+    members: Annotated[tuple[MemberStatus, ...], most(MAX_ITEMS)] = ()
+    loss: Finite | None = None
+    metric: Finite | None = None
+    log: Annotated[tuple[_Text, ...], most(MAX_ITEMS)] = ()
+    next_control: Count = 0
 
 
-@dataclass(frozen=True)
-class Control:
+class Control(Record):
     """POST /v1/control, signed with the owner's key.
 
     Attributes:
@@ -373,9 +349,4 @@ class Control:
     """
 
     action: Literal["start", "pause", "resume", "kick", "stop"]
-    worker_id: str = field(default="", metadata={"most": 64})
-
-
-def _check_nonce(nonce: str) -> None:
-    if len(nonce) != 2 * NONCE_BYTES or not _HEX.fullmatch(nonce):
-        raise WireError(f"a nonce is not {NONCE_BYTES} bytes as hexadecimal digits")
+    worker_id: _Short = ""

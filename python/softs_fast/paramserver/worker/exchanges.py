@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Protocol, TypeVar
 
 from ...errors import ConfigError, SoftsError, WireError
+from ...records import Record
 from ..wire import answers
 from ..wire.answers import Code
 from ..wire.frame import Frame, check_header
@@ -27,7 +28,7 @@ from .sizes import PartSizes, PollWait
 
 __all__ = ["Answer", "Call", "Download", "Exchange", "Request", "Upload", "refusal"]
 
-_Record = TypeVar("_Record")
+_Record = TypeVar("_Record", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Answer:
     asked_s: float = 0.0
 
     def record(self, kind: type[_Record]) -> _Record:
-        """Return the body as a dataclass.
+        """Return the body as a record.
 
         Raises:
             WireError: it is none.
