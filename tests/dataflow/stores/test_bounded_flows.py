@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -11,13 +10,12 @@ import pytest
 from bounded_flow import ROWS, SCORE_BYTES, STEP_BYTES, X_BYTES, Y_BYTES, make_bounded
 from flow_threads import ThreadWorkers, in_threads, when
 from small_flow import make_flow, summary
+from waiting import eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.moves import DataManager
 from softs_fast.dataflow.wire.messages import StepEnded
 from softs_fast.errors import ConfigError, FlowError
-
-WATCHDOG_S = 45.0
 
 
 @pytest.fixture
@@ -50,14 +48,14 @@ def await_same(flow: df.Flow, workers: ThreadWorkers) -> dict[int, int]:
     stores = flow._runner.stores
     assert stores is not None
     backend: Any = flow._backend
-    end_s = time.monotonic() + WATCHDOG_S
-    while True:
+
+    def same() -> dict[int, int] | None:
         there = {number: one._loop.store.n_bytes for number, one in workers.workers.items() if one._loop}
         there[-1] = backend._store.n_bytes
-        if all(stores.ledger.n_bytes[worker] == n_bytes for worker, n_bytes in there.items()):
-            return there
-        assert time.monotonic() < end_s, (there, stores.ledger.n_bytes)
-        time.sleep(0.001)
+        is_same = all(stores.ledger.n_bytes[worker] == n_bytes for worker, n_bytes in there.items())
+        return there if is_same else None
+
+    return eventually(same, lambda: stores.ledger.n_bytes)
 
 
 @pytest.mark.parametrize("store_bytes", [STEP_BYTES, 2 * STEP_BYTES + 1])
