@@ -45,7 +45,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The demo needs fewer packages than the tests; if those of the tests are installed, it uses them.
-demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,examples) ## distil a teacher into a student, live; draws demo-output/distill_digits.png
+demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,demo) ## distil a teacher into a student, live; draws demo-output/distill_digits.png
 	$(RUN) examples/distill_digits.py $(ARGS)
 
 test: TIER := -m 'not slow and not full'
@@ -97,6 +97,7 @@ lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stu
 setup: $(VENV)/.installed-dev ## .venv with everything that test, lint and bench need
 
 bench: $(VENV)/.installed-dev ## measure against softs 0.1.2; results go to benches/results and docs/benchmarks.md
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m maturin develop --quiet --release --skip-install
 	$(RUN) -m benches $(ARGS)
 
 stress: $(VENV)/.installed-dev ## the slow tests, minutes each
@@ -145,7 +146,7 @@ clean: ## remove everything that was built; .venv stays, its packages are large
 	rm -f $(VENV)/.installed-* .venv*/.installed-* python/softs_fast/_core*.so python/softs_fast/_kernels*.so
 	find python tests benches examples -name __pycache__ -prune -exec rm -rf {} +
 
-# softs_fast itself, editable, with its native modules in release, and the packages of an extra of pyproject.toml.
+# softs_fast itself, editable, and the packages of an extra of pyproject.toml.
 $(VENV)/.installed-%: pyproject.toml build_backend.py csrc/CMakeLists.txt $(NATIVE) $(CSRC) | $(VENV)/bin/python
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.88 or newer (rustup, or the package cargo)' >&2; exit 1; }
 	@command -v cc >/dev/null || { echo 'a C compiler is missing: Rust links with cc (the package gcc or clang)' >&2; exit 1; }
@@ -153,8 +154,18 @@ $(VENV)/.installed-%: pyproject.toml build_backend.py csrc/CMakeLists.txt $(NATI
 	@# The build tools of softs_fast, and setuptools for packages without wheels: Python 3.12 has none, that of
 	@# Python 3.11 cannot make wheels by itself.
 	$(RUN) -m pip install --quiet $(BUILD_PACKAGES) 'setuptools>=70.1'
-	@# The build starts maturin, cmake and ninja by their names.
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(RUN) -m pip install --quiet --no-build-isolation --editable '.[$*]'
+	@$(RUN) -c 'import build_backend; print(*build_backend.requirements("$*"), sep="\n")' > $(VENV)/requirements-$*.txt
+	@# Compilers keep the cores busy while packages are downloaded. They are started by their names.
+	@echo 'compiling the native modules, and installing the packages of pyproject.toml[$*] meanwhile: takes minutes'; \
+	export PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; \
+	rm -rf $(VENV)/editable; mkdir $(VENV)/editable; \
+	(while sleep 30; do echo "  busy for $$SECONDS s"; done) & ticks=$$!; \
+	$(RUN) -c 'import build_backend; build_backend.build_editable("$(VENV)/editable")' & compiled=$$!; \
+	trap 'kill $$ticks $$compiled 2>/dev/null || :' EXIT; \
+	$(RUN) -m pip install --quiet --requirement $(VENV)/requirements-$*.txt; \
+	echo "  packages are installed after $$SECONDS s"; \
+	wait $$compiled; \
+	$(RUN) -m pip install --quiet --no-deps --force-reinstall $(VENV)/editable/*.whl
 	@# softs and an older version of it, which cannot be installed beside it: peers of the interop tests, opponents
 	@# of the benches.
 	@if [ $* = dev ]; then $(RUN) -m pip install --quiet --no-deps --ignore-requires-python softs==0.1.2; fi

@@ -16,6 +16,7 @@ import gzip
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import sysconfig
 import tarfile
 import tempfile
 import time
+import tomllib
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -234,6 +236,20 @@ def find_nvcc(choice: str) -> str | None:
         if (nvcc := Path(folder, "cu13", "bin", "nvcc")).exists():
             return str(nvcc)
     sys.exit(f"SOFTS_CUDA=pip, but nvcc is not installed; without build isolation install {' '.join(NVCC)}")
+
+
+def requirements(extra: str) -> list[str]:
+    """Return what the package and one of its extras need, other extras included, as lines of a requirements file."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found, extras = list(project["dependencies"]), [extra]
+    for name in extras:
+        for line in project["optional-dependencies"][name]:
+            own = re.fullmatch(r"softs-fast\[(.*)\]", line)
+            if own:
+                extras += [other for other in own[1].split(",") if other not in extras]
+            else:
+                found.append(line)
+    return found
 
 
 def kept_folder() -> Path:

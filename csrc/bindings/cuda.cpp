@@ -131,6 +131,7 @@ void bind_cuda(py::module_& module) {
         "cuda_device_of", [](std::uintptr_t address) { return cuda::device_of(reinterpret_cast<const void*>(address)); },
         py::arg("address"));
     module.def("cuda_can_access", &cuda::can_access, py::arg("device"), py::arg("peer"));
+    module.def("cuda_load_kernels", &cuda::load_kernels, py::arg("device"), without_gil());
     module.def(
         "cuda_copy",
         [](std::uintptr_t to, std::uintptr_t source, std::uint64_t n_bytes, std::uint64_t stream) {

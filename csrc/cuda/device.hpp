@@ -32,6 +32,10 @@ std::optional<int> device_of(const void* address);
 // Whether `device` can access the memory of `peer`; true for its own.
 bool can_access(int device, int peer);
 
+// Loads all kernels onto a device. A kernel that is not loaded is loaded by its first launch, which may wait for all work
+// of the process on that device: for ever, if that work waits for what this thread, or another process, does later.
+void load_kernels(int device);
+
 // Between any kinds of memory; in the order of the stream. The default stream is that of the current device.
 void copy(void* to, const void* from, std::uint64_t bytes, StreamHandle stream);
 // Registers memory of the host with CUDA, so that copies need no intermediate buffer.

@@ -5,6 +5,10 @@
 // A kernel that is a template with several parameters goes into parentheses. Errors are those of cudaGetLastError.
 #pragma once
 
+#include <cuda_runtime.h>
+
+#include "check.hpp"
+
 #if defined(__CUDACC__)
 #define SOFTS_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
 #define SOFTS_LAUNCH_TOGETHER SOFTS_LAUNCH
@@ -13,3 +17,14 @@
 #define SOFTS_LAUNCH(...) ::standin::launch(false, __VA_ARGS__)
 #define SOFTS_LAUNCH_TOGETHER(...) ::standin::launch(true, __VA_ARGS__)
 #endif
+
+namespace softs::cuda {
+
+// Loads a kernel onto the current device, see `load_kernels`.
+template <class... Parameters>
+void load(void (*kernel)(Parameters...)) {
+    cudaFuncAttributes attributes{};
+    SOFTS_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+}
+
+}  // namespace softs::cuda

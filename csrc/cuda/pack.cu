@@ -181,6 +181,10 @@ __global__ void __launch_bounds__(threads, 4) pack_kernel(const __grid_constant_
 
 }  // namespace
 
+void load_pack() {
+    load(pack_kernel);
+}
+
 void pack(const std::vector<PackItem>& items, void* slot, std::uint64_t stream) {
     const OnDevice of_stream(reinterpret_cast<cudaStream_t>(stream));
     cudaPointerAttributes attributes{};

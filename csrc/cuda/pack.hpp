@@ -31,4 +31,7 @@ bool pack_supported(Dtype in, Dtype out) noexcept;
 // the default one); returns at once. Sources must not change until the stream has done the work. Throws Error.
 void pack(const std::vector<PackItem>& items, void* slot, std::uint64_t stream);
 
+// Part of `load_kernels`, for the current device.
+void load_pack();
+
 }  // namespace softs::cuda

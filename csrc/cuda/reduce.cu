@@ -50,6 +50,14 @@ void launch(const Inputs& inputs, const Finish& finish, void* output, std::uint6
 
 }  // namespace
 
+void load_reduce() {
+    each_input([](auto in) {
+        using In = typename decltype(in)::type;
+        load(reduce_kernel<In, chunk_items>);
+        load(reduce_kernel<In, 1>);
+    });
+}
+
 void reduce_on_device(const DeviceReduction& what, const std::vector<const void*>& inputs, void* output, std::uint64_t count,
                       std::uint64_t stream) {
     if (count == 0) return;

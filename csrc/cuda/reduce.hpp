@@ -57,4 +57,8 @@ void reduce_on_device(const DeviceReduction& what, const std::vector<const void*
 // the output is undefined then. Throws Error.
 void reduce_together(const Together& together, std::uint64_t stream);
 
+// Parts of `load_kernels`, for the current device.
+void load_reduce();
+void load_together();
+
 }  // namespace softs::cuda

@@ -237,6 +237,12 @@ void by_input(Dtype in, Use use) {
     }
 }
 
+// Calls `use` for each type that inputs may have.
+template <class Use>
+void each_input(Use use) {
+    for (int in = 0; in <= static_cast<int>(Dtype::boolean); ++in) by_input(static_cast<Dtype>(in), use);
+}
+
 // To the largest words.
 inline bool is_aligned(const void* address) {
     return reinterpret_cast<std::uintptr_t>(address) % sizeof(uint4) == 0;

@@ -138,6 +138,10 @@ std::uint64_t slice_begin(std::uint64_t count, Dtype in, int rank, int size) {
 
 }  // namespace
 
+void load_together() {
+    each_input([](auto in) { load(together_kernel<typename decltype(in)::type>); });
+}
+
 void reduce_together(const Together& together, std::uint64_t stream) {
     const OnDevice of_stream(reinterpret_cast<cudaStream_t>(stream));
     const OnDevice here(device_to_work_on(together.output));

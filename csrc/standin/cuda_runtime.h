@@ -149,6 +149,15 @@ cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void* address);
 cudaError_t cudaHostGetDevicePointer(void** there, void* address, unsigned flags);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+// The first launch of a kernel that was not loaded before waits for all streams of the process, as CUDA's may.
+struct cudaFuncAttributes {
+    int numRegs;
+};
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
+template <class... Parameters>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*kernel)(Parameters...)) {
+    return cudaFuncGetAttributes(attributes, reinterpret_cast<const void*>(kernel));
+}
 cudaError_t cudaMemsetAsync(void* address, int value, std::size_t bytes, cudaStream_t stream = nullptr);
 
 // Only streams that the default stream does not wait for: so that one is like any other of its device.

@@ -18,6 +18,7 @@ namespace {
 struct Marks {
     std::atomic<std::uint64_t> recorded;
     std::atomic<std::uint64_t> done;
+    std::atomic<pid_t> recorder;
 
     bool reached(std::uint64_t mark) const { return done.load(std::memory_order_acquire) >= mark; }
     void wait(std::uint64_t mark) const {
@@ -82,7 +83,12 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (device_of(stream) != event->device) return failed(cudaErrorInvalidResourceHandle);
     const auto mark = event->marks->recorded.fetch_add(1) + 1;
-    return submit(stream, [marks = event->marks, mark] { marks->reach(mark); });
+    // As on a GPU: behind an undone record of another process, so never if that one was killed.
+    const bool of_other = event->marks->recorder.exchange(getpid()) != getpid();
+    return submit(stream, [marks = event->marks, mark, of_other] {
+        if (of_other) marks->wait(mark - 1);
+        marks->reach(mark);
+    });
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {

@@ -14,6 +14,7 @@ void run_grid(dim3 grid, dim3 block, cudaStream_t stream, bool together, std::fu
 
 template <class... Parameters, class... Arguments>
 void launch(bool together, void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStream_t stream, Arguments&&... arguments) {
+    (void)cudaFuncGetAttributes(nullptr, kernel);
     run_grid(
         grid, block, stream, together,
         [kernel, kept = std::tuple<std::remove_cv_t<Parameters>...>(std::forward<Arguments>(arguments)...)] { std::apply(kernel, kept); });

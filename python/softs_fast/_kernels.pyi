@@ -55,6 +55,12 @@ def cuda_device_of(address: int) -> int | None:
 def cuda_can_access(device: int, peer: int) -> bool:
     """Return whether a device may read and write the memory of another one; True for its own."""
 
+def cuda_load_kernels(device: int) -> None:
+    """Load all kernels onto a device.
+
+    A kernel that is not loaded is loaded by its first launch, which may wait for all work of the process on that device.
+    """
+
 def cuda_copy(to: int, source: int, n_bytes: int, stream: int) -> None:
     """Copy between host or device addresses, in the order of a stream of the current device."""
 

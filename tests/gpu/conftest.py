@@ -5,12 +5,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from cuda_market import CudaMarket, serve
 
+from softs_fast import _kernels
 from softs_fast.tensors import cuda
 
 # Not skipped but left out: `make test` runs them on the stand-in.
 collect_ignore_glob = [] if cuda.n_devices() else ["test_*.py"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def device_in_use() -> None:
+    """Use the device before a test looks at the open descriptors: the driver keeps those of its first use."""
+    if not cuda.is_standin:
+        torch.zeros(1, device="cuda")
+        _kernels.CudaStream(0).close()
 
 
 @pytest.fixture(scope="session")

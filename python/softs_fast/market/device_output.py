@@ -86,8 +86,7 @@ class DeviceOutput:
         head = _head(slot)
         assert head is not None
         place = self.writers.slot(head)
-        place.filled.record(cuda.current_stream(place.arena.device))
-        self._sign(slot, place, Place.AFTER_EVENT)
+        self._sign(slot, place, place.finish(cuda.current_stream(place.arena.device)))
 
     def close(self) -> None:
         """Close the arenas. Idempotent."""
@@ -158,8 +157,8 @@ class DeviceOutput:
         places = [place for _, place in targets]
         for place in places:
             place.await_free()
-        where = places[0].arena.write(places, table, copies, keep)
-        for slot, place in targets:
+        written = places[0].arena.write(places, table, copies, keep)
+        for (slot, place), where in zip(targets, written, strict=True):
             self._sign(slot, place, where)
 
     def _write_on_host(

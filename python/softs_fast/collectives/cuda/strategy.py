@@ -446,6 +446,8 @@ class CudaStrategy(Strategy):
         }
         words = Words.meet(group, self.device, self._timeout_s)
         self._arena = Arena.meet(group, self.device, self._staging_bytes, settings, words)
+        # Later they would be loaded behind work that waits for other ranks.
+        _kernels.cuda_load_kernels(self.device)
         self._steps = Steps(group, self._arena, self.device, self._timeout_s, in_kernel=self._in_kernel)
 
     def _measured(self, steps: Steps) -> Schedule:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import tempfile
 import time
@@ -11,15 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from softs_fast import _kernels
-from softs_fast.tensors import cuda
 
 __all__ = ["registration", "waiter", "writer"]
 
 _PAGE_BYTES = 4096
 _SIZES = (1 << 20, 64 << 20)
-#: Wait until the word is at least the value, as a difference.
-_GREATER_OR_EQUAL = 0
-_NOT_ON_STANDIN = {"not asked": "the stand-in has no driver"}
 
 
 class Talk(Protocol):
@@ -56,34 +51,14 @@ def registration(talk: Talk) -> None:
 
 def waiter(talk: Talk) -> None:
     """Ask whether a stream waits for a word that another process writes, and writes one that the host sees."""
-    if cuda.is_standin:
-        talk.say(_NOT_ON_STANDIN)
-        return
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="sf-probe-") as file:
         file.truncate(_PAGE_BYTES)
-        memory = mmap.mmap(file.fileno(), _PAGE_BYTES)
-        words = np.frombuffer(memory, dtype=np.uint32)
+        words = np.frombuffer(mmap.mmap(file.fileno(), _PAGE_BYTES), dtype=np.uint32)
         stream, event = _kernels.CudaStream(0), _kernels.CudaEvent(0)
-        _kernels.cuda_register(words.ctypes.data, _PAGE_BYTES, 0)
-        driver = ctypes.CDLL("libcuda.so.1")
-        address = ctypes.c_uint64()
-        status = driver.cuMemHostGetDevicePointer_v2(
-            ctypes.pointer(address), ctypes.c_void_p(words.ctypes.data), 0
-        )
-        talk.say({"cuMemHostGetDevicePointer": status})
-        talk.say({"the device's address is the host's": address.value == words.ctypes.data})
-        for name, at, value in (("Wait", 0, 1), ("Write", 4, 7)):
-            # Since CUDA 12 the functions have another suffix.
-            call = getattr(driver, f"cuStream{name}Value32_v2", None) or getattr(
-                driver, f"cuStream{name}Value32"
-            )
-            status = call(
-                ctypes.c_void_p(stream.handle),
-                ctypes.c_uint64(address.value + at),
-                ctypes.c_uint32(value),
-                ctypes.c_uint(_GREATER_OR_EQUAL),
-            )
-            talk.say({f"cuStream{name}Value32": status})
+        there = _kernels.cuda_map_host(words.ctypes.data, _PAGE_BYTES, 0)
+        talk.say({"the device's address is the host's": there == words.ctypes.data})
+        _kernels.cuda_wait_for_word(there, 1, 0, stream.handle)
+        _kernels.cuda_write_word(there + 4, 7, 0, stream.handle)
         event.record(stream.handle)
         time.sleep(0.1)
         talk.say({"done before the word is written": event.is_done()})
@@ -95,12 +70,11 @@ def waiter(talk: Talk) -> None:
         took = time.perf_counter() - began
         talk.say({"done after the word was written": event.is_done(), "us after it": round(took * 1e6, 1)})
         talk.say({"the host sees what the stream wrote": int(words[1]) == 7})
+        _kernels.cuda_unregister(words.ctypes.data, 0)
 
 
 def writer(talk: Talk) -> None:
     """Write the word for which the other process's stream waits."""
-    if cuda.is_standin:
-        return
     with open(talk.receive(), "r+b") as file:
         words = np.frombuffer(mmap.mmap(file.fileno(), _PAGE_BYTES), dtype=np.uint32)
         words[0] = 1

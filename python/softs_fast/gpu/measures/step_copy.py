@@ -21,7 +21,9 @@ from softs_fast.market import Supplier
 __all__ = ["measure"]
 
 _BATCH_SIZE = 32
-_CONFIG = BatchConfig([TensorSpec("x", (150_000,), "float32")])
+#: Of a sample: few enough that two teachers make batches faster than a step takes.
+_N_ITEMS = 37_500
+_CONFIG = BatchConfig([TensorSpec("x", (_N_ITEMS,), "float32")])
 _ROUNDS = 5
 _STEPS = 40
 _WARM_UP = 10
@@ -30,8 +32,8 @@ Batch = dict[str, torch.Tensor]
 
 
 def make_supplier() -> Supplier:
-    """Return a supplier of samples of 600 KB that cost nothing to make."""
-    rows = torch.rand(64, 150_000)
+    """Return a supplier of samples of 150 KB that cost nothing to make."""
+    rows = torch.rand(64, _N_ITEMS)
     return Supplier(
         batch_generator_fn=lambda product_id, n: {"x": rows[:n]},
         product_ids=["p"],
@@ -47,7 +49,7 @@ def measure(quick: bool, device: str = "cuda") -> dict[str, Any]:
         quick: fewer rounds.
         device: where the steps run.
     """
-    weights = torch.rand(150_000, 256, device=device)
+    weights = torch.rand(_N_ITEMS, 256, device=device)
     work = torch.rand(2048, 2048, device=device)
 
     def step(batch: Batch) -> float:

@@ -214,7 +214,11 @@ class CudaIpcMedium(SegmentMedium):
             return True
         try:
             what = f"the sample in slot {slot_id} is lost"
-            if writer is not None and not await_event(arena.filled[slot_id], writer, what, timeout_s):
+            if (
+                writer is not None
+                and receipt.place != Place.IN_ARENA
+                and not await_event(arena.filled[slot_id], writer, what, timeout_s)
+            ):
                 return False
         except PeerLost:
             # In the segment there is a later sample, and nothing writes over it on the device any more.

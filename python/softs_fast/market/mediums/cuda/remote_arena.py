@@ -73,7 +73,7 @@ class RemoteArena:
         rows: Sequence[Sequence[Row]],
         copies: Sequence[Sequence[tuple[int, int, int]]],
         keep: object,
-    ) -> Place:
+    ) -> list[Place]:
         """Write samples, one into each slot, after all work submitted to torch's current stream so far.
 
         Args:
@@ -83,7 +83,7 @@ class RemoteArena:
             keep: owner of the memory of all these; it is referenced until the work is done.
 
         Returns:
-            Places of the samples, for their receipts.
+            The place of each sample, for its receipt.
         """
         stream, ready = self.stream.handle, self._ready
         ready.record(cuda.current_stream(self.device))
@@ -111,15 +111,14 @@ class RemoteArena:
             for offset, address, size in of_slot:
                 _kernels.cuda_copy(base + start + offset, address, size, stream)
         if self.is_near:
-            for slot in slots:
-                slot.filled.record(stream)
+            places = [slot.finish(stream) for slot in slots]
             self._keep_until_done(keep)
-            return Place.AFTER_EVENT
+            return places
         for slot, start in zip(slots, starts, strict=True):
             _kernels.cuda_copy(slot.address, base + start, slot.ticket.payload_bytes, stream)
         # An event belongs to one device, and this is another one.
         self.stream.synchronize()
-        return Place.IN_ARENA
+        return [Place.IN_ARENA] * len(slots)
 
     def close(self) -> None:
         """Wait for the pending work and release the memory."""
@@ -151,6 +150,7 @@ class RemoteArena:
             raise _Refused(
                 f"CUDA device {device} cannot reach the client's, {theirs}: there is no peer access"
             )
+        _kernels.cuda_load_kernels(device)
         self.device = device
         self.is_near = device == theirs
         self._n_bytes = ticket.arena_bytes
@@ -202,6 +202,8 @@ class DeviceSlot:
         self.ticket = ticket
         self._head = head
         self._payload: np.ndarray[Any, Any] | None = None
+        #: The process that recorded `filled` last, if it was killed before the event was done.
+        self.lost: Process | None = None
         if arena.is_open:
             self.address = arena.address(ticket)
             local = arena.local
@@ -215,7 +217,8 @@ class DeviceSlot:
         """Wait until the client has read the last sample, and no device writes it any more; then name this process.
 
         The name is in the receipt before any event is recorded: of a process that is killed in between, no event is ever
-        done, and the next writer must find out which process recorded it.
+        done, nor is one that another process records after it. So the next writer must find out which process recorded it,
+        and leaves the event, and the name, as they are.
 
         A client may release a slot before its sample is there, because another product is wanted. So the next writer
         waits: it alone knows that it writes.
@@ -227,17 +230,30 @@ class DeviceSlot:
         if not await_event(self._drained, owner, what, _TIMEOUT_S):
             raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {owner.pid} lives")
         last, what = self.last_device_writer(), "a device still writes the last sample of this slot"
-        try:
-            is_written = last is None or await_event(self.filled, last, what, _TIMEOUT_S)
-        except PeerLost:
-            # The work of a process ends with it.
-            is_written = True
-        if last is not None and not is_written:
-            raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {last.pid} lives")
-        me = this_process()
+        if last is None or last != self.lost:
+            self.lost = None
+            try:
+                if last is not None and not await_event(self.filled, last, what, _TIMEOUT_S):
+                    raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {last.pid} lives")
+            except PeerLost:
+                if is_alive(last):
+                    raise
+                # The work of a process ends with it.
+                self.lost = last
+        name = self.lost or this_process()
         head: Any = self._head
-        begun = Receipt(self.ticket.generation, Place.NOWHERE, me.pid, me.start)
+        begun = Receipt(self.ticket.generation, Place.NOWHERE, name.pid, name.start)
         memoryview(head)[RECEIPT_AT : RECEIPT_AT + RECEIPT_BYTES] = begun.encode()
+
+    def finish(self, stream: int) -> Place:
+        """Let the client know when all earlier work of a stream is done; return the place of the sample."""
+        if self.lost is None:
+            self.filled.record(stream)
+            return Place.AFTER_EVENT
+        done = _kernels.CudaEvent(self.arena.device)
+        done.record(stream)
+        done.synchronize()
+        return Place.IN_ARENA
 
     def last_device_writer(self) -> Process | None:
         """Return the process for which a device may still write to the slot."""

@@ -61,7 +61,7 @@ class Writers:
                 # A device may still write for an earlier sample, which the client waits for before it copies this one.
                 writer = slot.last_device_writer()
             case _:
-                writer = None
+                writer = slot.lost
         pid, start = (writer.pid, writer.start) if writer is not None else (0, 0)
         return Receipt(slot.ticket.generation, place, pid, start).encode()
 
