@@ -10,8 +10,7 @@ import stat
 import subprocess
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from descriptors import of_driver
 from hypothesis import HealthCheck, settings
 from process import Process, Zygote
 from segments import owner_of
+from waiting import eventually
 
 from softs_fast.fleet import fork_server
 
@@ -56,9 +56,6 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Processes that this one has started, those that have ended too.
 _started: set[int] = set()
-
-# How long a watchdog waits for what must happen; it is never what a test measures.
-WATCHDOG_S = 30.0
 
 # Modules in the command lines of the processes that multiprocessing and fleets keep for the life of a process.
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "softs_fast.fleet.forking")
@@ -136,20 +133,6 @@ def backend(short_path: Path) -> str:
     return f"ipc://{short_path}/b"
 
 
-@pytest.fixture
-def eventually() -> Callable[..., None]:
-    """Wait until a condition holds; fail with `what` after the time of the watchdog."""
-
-    def wait(condition: Callable[[], object], what: str = "condition") -> None:
-        give_up = time.monotonic() + WATCHDOG_S
-        while not condition():
-            if time.monotonic() > give_up:
-                pytest.fail(f"{what} did not become true within {WATCHDOG_S} s")
-            time.sleep(0.005)
-
-    return wait
-
-
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fail a test that leaves a segment, a non-daemon thread, a child process or a file descriptor.
@@ -166,14 +149,21 @@ def leaves_nothing_behind(request: pytest.FixtureRequest, caplog: pytest.LogCapt
     before = _belongings()
     yield
     _forget_exceptions(caplog)
+
+    def is_tidy() -> bool:
+        if not _left_over(before):
+            return True
+        gc.collect()
+        return False
+
     # A child that has ended its work still runs the exit handlers of CUDA's libraries: 2 s of CPU, in which a loaded
     # machine may take half a minute.
-    give_up = time.monotonic() + WATCHDOG_S
-    while left := _left_over(before):
-        if time.monotonic() > give_up:
-            pytest.fail("left behind: " + ", ".join(sorted(left)))
-        gc.collect()
-        time.sleep(0.01)
+    eventually(
+        is_tidy,
+        lambda: f"the end of what is left behind: {sorted(_left_over(before))}",
+        within_s=30.0,
+        every_s=0.01,
+    )
 
 
 def _forget_exceptions(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import ranks
 import torch
 
 from softs_fast.collectives import Schedule, ShmStrategy
@@ -61,3 +65,15 @@ class SaysWhenItReduces:
         self._left -= 1
         if self._left == 0:
             self._say(os.getpid())
+
+
+def survived(role: Callable[..., Any], folder: Path, delay_s: float) -> Any:
+    """Kill rank 1 of three a moment after it has said that it reduces; what both others return."""
+    with ranks.start(role, 3, str(folder)) as running:
+        victim = running.receive(1)
+        time.sleep(delay_s)
+        os.kill(victim, signal.SIGKILL)
+        told = running.results()
+    assert told[1] is None
+    assert told[0] == told[2], getattr(told[0], "trace", told[0])
+    return told[0]

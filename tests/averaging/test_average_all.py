@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ import numpy as np
 import pytest
 import ranks
 import torch
-from members import SaysWhenItReduces, descend, join, line, values_of
+from members import SaysWhenItReduces, descend, join, line, survived, values_of
 
 from softs_fast.averaging import AverageAll
 from softs_fast.collectives import TorchStrategy
@@ -165,20 +162,11 @@ def loses_a_rank(say: Callable[[Any], None], rank: int, size: int, folder: str) 
 def test_a_rank_that_is_killed_in_a_reduction_costs_only_its_repetition(
     tmp_path: Path, delay_s: float
 ) -> None:
-    running = ranks.start(loses_a_rank, 3, str(tmp_path))
-    try:
-        victim = running.receive(1)
-        time.sleep(delay_s)
-        os.kill(victim, signal.SIGKILL)
-        told = running.results()
-    finally:
-        running.stop()
-    assert told[1] is None
-    assert told[0] == told[2], getattr(told[0], "trace", told[0])
-    sizes = [size for size, _ in told[0]]
+    seen = survived(loses_a_rank, tmp_path, delay_s)
+    sizes = [size for size, _ in seen]
     # With the victim, if it had sent everything before it died; the next one is without it in any case.
     value = 0.0
-    for round_, (size, mean) in enumerate(told[0]):
+    for round_, (size, mean) in enumerate(seen):
         members = [0, 1, 2] if size == 3 else [0, 2]
         step = np.mean([2.0**rank for rank in members])
         expected = step if round_ == 0 else value + step

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ import numpy as np
 import pytest
 import ranks
 import torch
-from members import SaysWhenItReduces, descend, join, line, values_of
+from members import SaysWhenItReduces, descend, join, line, survived, values_of
 
 from softs_fast.averaging import AverageAll, DiLoCo
 from softs_fast.collectives import TorchStrategy
@@ -179,17 +176,7 @@ def loses_a_rank(say: Callable[[Any], None], rank: int, size: int, folder: str) 
 # Into the middle of the reduction, which takes some 30 ms, at different places.
 @pytest.mark.parametrize("delay_s", [0.0, 0.004, 0.012])
 def test_a_rank_that_is_killed_in_a_reduction_costs_no_training_step(tmp_path: Path, delay_s: float) -> None:
-    running = ranks.start(loses_a_rank, 3, str(tmp_path))
-    try:
-        victim = running.receive(1)
-        time.sleep(delay_s)
-        os.kill(victim, signal.SIGKILL)
-        told = running.results()
-    finally:
-        running.stop()
-    assert told[1] is None
-    assert told[0] == told[2], getattr(told[0], "trace", told[0])
-    n_inner, seen = told[0]
+    n_inner, seen = survived(loses_a_rank, tmp_path, delay_s)
     assert n_inner == 8
     anchor = velocity = 0.0
     for size, value in seen:

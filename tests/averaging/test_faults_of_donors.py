@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import gloo
+from waiting import eventually
 
 from softs_fast.averaging import Event, Rules, Schedule, SelectiveAveraging
 
@@ -96,8 +97,7 @@ def donates_and_then(
                 signal.pause()
             else:
                 ctypes.PyDLL(None).pause()  # with the GIL
-        while not Path(folder, "reported").exists():
-            time.sleep(0.001)
+        eventually(Path(folder, "reported").exists, "the report of the other one")
         event: Event | None = None
         while event is None:
             event = engine.step(0.1)
@@ -112,13 +112,10 @@ def donates_and_then(
 
 @pytest.mark.parametrize("way", ["sleeps", "holds the GIL"])
 def test_a_donor_that_does_nothing_gives_its_last_snapshot(tmp_path: Path, way: str) -> None:
-    running = ranks.start(donates_and_then, 2, str(tmp_path / "place"), way)
-    try:
+    with ranks.start(donates_and_then, 2, str(tmp_path / "place"), way) as running:
         assert running.receive(1) is None
         # Of its first check, at step 2: five steps for an answer, and one to fetch.
         assert running.receive(0) == [8, 6, 1, [1.0]]
-    finally:
-        running.stop()
 
 
 FULL = """

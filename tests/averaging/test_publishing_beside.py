@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from waiting import eventually
 
 from softs_fast.averaging import Event, Rules, Schedule, SelectiveAveraging, Takeover
 from softs_fast.averaging.meeting import meet_at
@@ -125,21 +126,19 @@ def test_an_ask_is_answered_by_the_copy_that_runs(pair: list[WindowBoard]) -> No
     assert pair[0].is_asked()
 
 
-def published(board: WindowBoard, model: torch.nn.Module, eventually: Callable[..., None]) -> None:
+def published(board: WindowBoard, model: torch.nn.Module) -> None:
     """Publish after the rest that follows the copy before."""
     version = board._version
     eventually(lambda: publish(board, model, 0.5) > version, "another version")
     board.settle()
 
 
-def test_tensors_that_get_other_memory_are_published_as_they_are(
-    pair: list[WindowBoard], eventually: Callable[..., None]
-) -> None:
+def test_tensors_that_get_other_memory_are_published_as_they_are(pair: list[WindowBoard]) -> None:
     model = net(1.0)
     pair[0].follow(optimizer_of(model), {"ours"})
-    published(pair[0], model, eventually)
+    published(pair[0], model)
     model.ours.data = torch.full((3,), 7.0)
-    published(pair[0], model, eventually)
+    published(pair[0], model)
     assert read(pair[1], 0)["ours"] == [7.0] * 3
     pair[0].follow(None, ())
     with torch.no_grad():
@@ -148,14 +147,12 @@ def test_tensors_that_get_other_memory_are_published_as_they_are(
     assert read(pair[1], 0)["ours"] == [8.0] * 3
 
 
-def test_a_snapshot_with_weights_that_are_not_finite_says_so(
-    pair: list[WindowBoard], eventually: Callable[..., None]
-) -> None:
+def test_a_snapshot_with_weights_that_are_not_finite_says_so(pair: list[WindowBoard]) -> None:
     model = net(1.0)
     pair[0].follow(optimizer_of(model), {"ours"})
     for value, is_finite in ((math.nan, False), (1.0, True), (-math.inf, False)):
         model.ours.data[1] = value
-        published(pair[0], model, eventually)
+        published(pair[0], model)
         assert pair[0].inspected() == (pair[0]._version, is_finite)
         (member,) = pair[1].members()
         assert member.metric is not None
@@ -191,7 +188,7 @@ def board_of(engine: SelectiveAveraging) -> WindowBoard:
     return engine._board
 
 
-def under_way(engine: SelectiveAveraging, eventually: Callable[..., None]) -> Gate:
+def under_way(engine: SelectiveAveraging) -> Gate:
     """Have the thread of an engine copy its weights until the gate is opened."""
     board = board_of(engine)
     gate = Gate(board)
@@ -204,15 +201,13 @@ def under_way(engine: SelectiveAveraging, eventually: Callable[..., None]) -> Ga
 
 
 @pytest.mark.parametrize("way", ["replacement", "other model", "shutdown"])
-def test_weights_that_are_copied_may_change_only_after_that(
-    place: Path, eventually: Callable[..., None], way: str
-) -> None:
+def test_weights_that_are_copied_may_change_only_after_that(place: Path, way: str) -> None:
     with engine_of(place, 0, 1.0) as ours, engine_of(place, 1, 2.0) as theirs:
         run(theirs, 0.9, 1)
         assert run(ours, 0.1, 1) == []
         assert ours._pending is not None
         assert ours.model.ours.tolist() == [1.0] * 3, "it has decided and fetched"
-        gate = under_way(ours, eventually)
+        gate = under_way(ours)
         calls: dict[str, Callable[[], object]] = {
             "replacement": lambda: ours.step(0.1),
             "other model": lambda: ours.use(net(5.0), None),
@@ -229,9 +224,7 @@ def test_weights_that_are_copied_may_change_only_after_that(
         assert ours.model.ours.tolist() == [expected[way]] * 3
 
 
-def test_a_rank_with_weights_that_are_not_finite_is_replaced_once(
-    place: Path, eventually: Callable[..., None]
-) -> None:
+def test_a_rank_with_weights_that_are_not_finite_is_replaced_once(place: Path) -> None:
     with engine_of(place, 0, math.nan) as ours, engine_of(place, 1, 2.0) as theirs:
         run(theirs, 0.5, 1)
         events: list[Event] = []
@@ -243,9 +236,7 @@ def test_a_rank_with_weights_that_are_not_finite_is_replaced_once(
         assert run(ours, 0.9, 20) == []
 
 
-def test_the_optimizer_of_another_model_waits_from_then_on(
-    place: Path, eventually: Callable[..., None]
-) -> None:
+def test_the_optimizer_of_another_model_waits_from_then_on(place: Path) -> None:
     with engine_of(place, 0, 1.0) as ours:
         first = ours.optimizer
         assert first is not None
@@ -253,7 +244,7 @@ def test_the_optimizer_of_another_model_waits_from_then_on(
         model = net(5.0)
         ours.use(model, optimizer_of(model))
         run(ours, 0.1, 1)
-        gate = under_way(ours, eventually)
+        gate = under_way(ours)
         first.step()  # does not wait
         threading.Timer(0.1, gate.open.set).start()
         assert ours.optimizer is not None

@@ -220,13 +220,10 @@ def goes_on_alone(say: Callable[[Any], None], rank: int, size: int, folder: str)
 
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_killed_or_stopped_holds_up_no_other(tmp_path: Path, way: signal.Signals) -> None:
-    running = ranks.start(goes_on_alone, 3, str(tmp_path))
-    try:
+    with ranks.start(goes_on_alone, 3, str(tmp_path)) as running:
         pids = running.results()
         os.kill(pids[2], way)
         told = [running.receive(0), running.receive(1)]
-    finally:
-        running.stop()
     assert all(isinstance(one, int) for one in told), told
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from waiting import eventually
 
 from softs_fast.averaging import Donation, Refused, Rules, Schedule, SelectiveAveraging, meeting, window_board
 from softs_fast.averaging.meeting import meet_at
@@ -62,9 +62,7 @@ def publish(board: WindowBoard, value: float, **said: Any) -> int:
 
 def complete(board: WindowBoard) -> WindowFetch | Refused:
     """Wait for a fetch."""
-    while (found := board.fetched()) is None:
-        time.sleep(0.001)
-    return found
+    return eventually(board.fetched, "the fetch")
 
 
 def fetched(board: WindowBoard, donors: list[tuple[int, float]]) -> WindowFetch | Refused:
@@ -324,20 +322,14 @@ def trains_for_ever(say: Callable[[Any], None], rank: int, size: int, folder: st
 
 def test_killed_stopped_and_late_ranks(tmp_path: Path) -> None:
     place = str(tmp_path / "place")
-    running = ranks.start(trains_for_ever, 3, place)
-    late = None
-    try:
+    with ranks.start(trains_for_ever, 3, place) as running:
         pids = [running.receive(rank)[0] for rank in range(3)]
         os.kill(pids[1], signal.SIGKILL)
         os.kill(pids[2], signal.SIGSTOP)
         # Rank 0 goes on alone; then a rank joins that was not there before.
-        late = ranks.start(joins_as_rank_nine, 1, place)
-        while running.receive(0)[1] != [9]:
-            pass
-    finally:
-        running.stop()
-        if late is not None:
-            late.stop()
+        with ranks.start(joins_as_rank_nine, 1, place):
+            while running.receive(0)[1] != [9]:
+                pass
 
 
 def joins_as_rank_nine(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:

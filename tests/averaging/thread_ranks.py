@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
+from side_by_side import in_threads
+from waiting import WATCHDOG_S
 
 R = TypeVar("R")
-
-_WATCHDOG_S = 20.0
 
 
 class ThreadStrategy:
@@ -36,9 +36,9 @@ class ThreadStrategy:
 
     def _exchange(self, value: Any) -> list[Any]:
         self._slots[self.rank] = value
-        self._barrier.wait(_WATCHDOG_S)
+        self._barrier.wait(WATCHDOG_S)
         every = list(self._slots)
-        self._barrier.wait(_WATCHDOG_S)
+        self._barrier.wait(WATCHDOG_S)
         return every
 
 
@@ -50,27 +50,5 @@ def group_of(size: int) -> list[Any]:
 
 
 def run_threads(function: Callable[[Any], R], size: int = 2) -> list[R]:
-    """Return what a function of a strategy returns on each rank, as `in_threads`."""
-    strategies = group_of(size)
-    return in_threads(lambda rank: function(strategies[rank]), size)
-
-
-def in_threads(function: Callable[[int], R], size: int) -> list[R]:
-    """Return what a function returns in each of some threads; raise what it raises."""
-    results: list[Any] = [None] * size
-    errors: list[BaseException] = []
-
-    def work(rank: int) -> None:
-        try:
-            results[rank] = function(rank)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
+    """Return what a function of a strategy returns on each rank, or raise what it raises."""
+    return in_threads(function, group_of(size))

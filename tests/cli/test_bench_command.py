@@ -6,12 +6,12 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from shell import Command
+from waiting import eventually
 
 from softs_fast.cli import bench
 from softs_fast.cli.bench import render
@@ -105,7 +105,6 @@ def test_a_process_that_fails_says_why(command: Command, short_path: Path) -> No
 def test_a_signal_ends_all_of_it(
     command: Command,
     short_path: Path,
-    eventually: Callable[..., None],
     number: int,
     status: int,
     after: str,
@@ -118,9 +117,7 @@ def test_a_signal_ends_all_of_it(
     eventually(lambda: not [pid for pid in started if Path(f"/proc/{pid}").exists()], "their end")
 
 
-def test_a_bench_that_is_killed_leaves_no_process(
-    command: Command, short_path: Path, eventually: Callable[..., None]
-) -> None:
+def test_a_bench_that_is_killed_leaves_no_process(command: Command, short_path: Path) -> None:
     process = command.start("bench", "--seconds", "60", "--size", "64", TMPDIR=str(short_path))
     eventually(lambda: "client" in roles(process.pid), "a client")
     started = set(roles(process.pid).values())

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from market import Market
-from shell import WATCHDOG_S, Command
+from shell import Command
+from waiting import WATCHDOG_S
 
 import softs_fast
 from softs_fast.cli import main

@@ -12,12 +12,12 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from market import Market
-from shell import WATCHDOG_S, Command
+from shell import Command
+from waiting import WATCHDOG_S, eventually
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
@@ -46,11 +46,13 @@ class Screen:
 
     def wait_for(self, condition: Callable[[str], object]) -> str:
         """Read until the text so far meets a condition; returns it, and begins anew."""
-        give_up = time.monotonic() + WATCHDOG_S
-        while not condition(self._text):
-            assert time.monotonic() < give_up, self._text
-            if select.select([self._master], [], [], 0.1)[0]:
+
+        def holds() -> object:
+            if not (found := condition(self._text)) and select.select([self._master], [], [], 0.1)[0]:
                 self._text += os.read(self._master, 65536).decode()
+            return found
+
+        eventually(holds, lambda: self._text, every_s=0)
         text, self._text = self._text, ""
         return text
 

@@ -6,13 +6,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import factories
 import pytest
 from segments import made_by
 from shell import Command
+from waiting import eventually
 
 import softs_fast as sf
 from softs_fast.fleet.factory import NamedFactory
@@ -104,9 +104,7 @@ def test_a_command_may_save_its_work_at_ctrl_c(command: Command, tmp_path: Path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_of_a_run(
-    command: Command, tmp_path: Path, eventually: Callable[..., None], number: int
-) -> None:
+def test_nothing_is_left_of_a_run(command: Command, tmp_path: Path, number: int) -> None:
     run = ["run", "--worker", "factories:make_worker", "--", sys.executable, script(tmp_path), "waits"]
     process = command.start(*run, **PATH)
     assert process.stdout is not None

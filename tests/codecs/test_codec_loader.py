@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from served import served
 
 from softs_fast import (
     BatchConfig,
@@ -106,7 +107,6 @@ def test_batches(endpoint: str, medium_cls: Any) -> None:
         check(batch, 4)
         seen += batch["y"].tolist()
     assert len(set(seen)) == 16
-    loader.soft_dataset.close()
 
 
 def test_samples(endpoint: str, medium_cls: Any) -> None:
@@ -117,7 +117,6 @@ def test_samples(endpoint: str, medium_cls: Any) -> None:
             for name, value in one.items()
         }
         check(stacked, 1)
-    data.close()
 
 
 @pytest.mark.parametrize("medium_cls", [ShmMedium])
@@ -155,7 +154,6 @@ def test_a_batch_keeps_its_memory(endpoint: str, medium_cls: Any) -> None:
     student = torch.zeros(2, 3, 2000, requires_grad=True)
     topk_kl(student, kept[0]["logits"]).backward()
     assert student.grad is not None
-    loader.soft_dataset.close()
 
 
 @pytest.mark.parametrize("medium_cls", [ShmMedium, TCPMedium])
@@ -168,10 +166,7 @@ def test_a_sample_that_no_encoder_wrote(
     at = CONFIG.get_offset("logits")
     struct.pack_into("=H", bad, at + 3 * 7 * 4 + 2 * 9, 2000)
     supply = itertools.chain([bytes(bad)], itertools.repeat(good))
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(lambda product_id: next(supply), ["m"], backend, medium_cls, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, lambda product_id: next(supply), ["m"], medium_cls, CONFIG.nbytes()):
         loader = SoftDataLoader("m", frontend, CONFIG, medium_cls, num_slots=2, batch_size=batch_size)
         with pytest.raises(
             WireError, match=r"cannot be decoded.*: index 2000 at element 9 is not within a row of 2000"
@@ -180,7 +175,6 @@ def test_a_sample_that_no_encoder_wrote(
         # Its slot has gone back: with two slots, batches of two come again.
         for batch in itertools.islice(loader, 3):
             assert torch.as_tensor(batch["y"]).flatten().unique().tolist() == [1]
-        loader.soft_dataset.close()
 
 
 def test_what_a_codec_cannot_hold_reaches_the_student_as_the_generators_failure(
@@ -189,13 +183,9 @@ def test_what_a_codec_cannot_hold_reaches_the_student_as_the_generators_failure(
     def diverged(product_id: str) -> dict[str, Any]:
         return {**sample(0), "grads": torch.full((4000,), torch.nan)}
 
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(diverged, ["m"], backend, ShmMedium, CONFIG.nbytes(), batch_config=CONFIG),
-    ):
+    with served(frontend, backend, diverged, ["m"], ShmMedium, CONFIG.nbytes(), batch_config=CONFIG):
         data = SoftIterableDataset("m", frontend, CONFIG, ShmMedium, request_timeout=0.2)
         with pytest.raises(
             GeneratorFailed, match=r'tensor "grads": element 0 is NaN, which int8 cannot hold; clamp it'
         ):
             next(iter(data))
-        data.close()

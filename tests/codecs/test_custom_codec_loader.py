@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from nibbles import Nibbles
+from served import served
 
 from softs_fast import (
     BatchConfig,
@@ -101,7 +102,6 @@ def test_copied_batches_keep_their_memory(endpoint: str, medium_cls: Any) -> Non
     loader = SoftDataLoader("m", endpoint, CONFIG, medium_cls, num_slots=8, batch_size=4)
     batches = list(itertools.islice(loader, 5))
     assert len({number for batch in batches for number in check(batch, 4)}) == 20
-    loader.soft_dataset.close()
 
 
 @only_shm
@@ -111,7 +111,6 @@ def test_batches_that_threads_gather_ahead(endpoint: str) -> None:
     )
     batches = list(itertools.islice(loader, 6))
     assert [len(check(batch, 4)) for batch in batches] == [4] * 6
-    loader.soft_dataset.close()
 
 
 @only_shm
@@ -125,7 +124,6 @@ def test_batches_on_the_slots(endpoint: str) -> None:
         assert batch["x"].is_contiguous()
     assert len(set(seen)) == 20
     del batch
-    loader.soft_dataset.close()
 
 
 @only_shm
@@ -135,7 +133,6 @@ def test_single_samples(endpoint: str, zero_copy: bool) -> None:
     for one in itertools.islice(data, 3):
         check({name: tensor.unsqueeze(0) for name, tensor in one.items()}, 1)
     del one
-    data.close()
 
 
 @only_shm
@@ -195,7 +192,6 @@ def test_models(short_path: Path, zero_copy: bool) -> None:
             client.release_slot(ref.slot_id)
             batches = batches or iter(DistillDataLoader(data, batch_size=4))
             assert check(next(batches), 4) == [model] * 4
-        data.close()
 
 
 @pytest.mark.parametrize(
@@ -216,10 +212,7 @@ def test_a_sample_that_the_codec_does_not_write(
     bad = bytearray(good)
     bad[CONFIG.get_offset("z")] ^= 1
     supply = itertools.chain([bytes(bad)], itertools.repeat(good))
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(lambda product_id: next(supply), ["m"], backend, medium_cls, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, lambda product_id: next(supply), ["m"], medium_cls, CONFIG.nbytes()):
         loader = SoftDataLoader(
             "m", frontend, CONFIG, medium_cls, **{"num_slots": 4, "batch_size": 2, **options}
         )
@@ -231,17 +224,13 @@ def test_a_sample_that_the_codec_does_not_write(
         for batch in itertools.islice(loader, 6):
             assert torch.as_tensor(batch["y"]).flatten().unique().tolist() == [1]
         del batch
-        loader.soft_dataset.close()
 
 
 def test_a_value_that_it_cannot_hold_reaches_the_student(frontend: str, backend: str) -> None:
     def generate(product_id: str) -> dict[str, Any]:
         return {**sample(0), "x": torch.full((3, 6), 100.0)}
 
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, ["m"], backend, ShmMedium, CONFIG.nbytes(), batch_config=CONFIG),
-    ):
+    with served(frontend, backend, generate, ["m"], ShmMedium, CONFIG.nbytes(), batch_config=CONFIG):
         data = SoftIterableDataset("m", frontend, CONFIG, ShmMedium, request_timeout=0.2)
         batches = iter(data)
 
@@ -253,7 +242,6 @@ def test_a_value_that_it_cannot_hold_reaches_the_student(frontend: str, backend:
 
         with pytest.raises(GeneratorFailed, match='tensor "x": nibbles stores 0 to 15'):
             receive()
-        data.close()
 
 
 def test_pinned_batches_are_pinned_after_they_were_decoded(
@@ -269,10 +257,7 @@ def test_pinned_batches_are_pinned_after_they_were_decoded(
     monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **rest: empty(*shape, **rest))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", record)
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(lambda product_id: sample(3), ["m"], backend, ShmMedium, batch_config=CONFIG),
-    ):
+    with served(frontend, backend, lambda product_id: sample(3), ["m"], ShmMedium, batch_config=CONFIG):
         loader = SoftDataLoader("m", frontend, CONFIG, ShmMedium, num_slots=4, batch_size=2, pin_memory=True)
         check(next(iter(loader)), 2)
         loader.soft_dataset.close()

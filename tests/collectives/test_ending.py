@@ -46,8 +46,7 @@ def ended_in_a_call(say: Callable[[Any], None], rank: int, size: int, folder: st
 
 @pytest.mark.parametrize("stopped", [[2], [1, 2]])
 def test_calls_that_wait_for_ranks_that_are_stopped_end(tmp_path: Path, stopped: list[int]) -> None:
-    running = ranks.start(ended_in_a_call, 4, str(tmp_path))
-    try:
+    with ranks.start(ended_in_a_call, 4, str(tmp_path)) as running:
         pids = running.results()
         for rank in stopped:
             os.kill(pids[rank], signal.SIGSTOP)
@@ -58,8 +57,6 @@ def test_calls_that_wait_for_ranks_that_are_stopped_end(tmp_path: Path, stopped:
         for rank in stopped:
             os.kill(pids[rank], signal.SIGCONT)
             assert "the epoch is over" in running.receive(rank)
-    finally:
-        running.stop()
 
 
 def ended_before(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
@@ -73,11 +70,8 @@ def ended_before(say: Callable[[Any], None], rank: int, size: int, folder: str) 
 
 def test_a_group_that_is_ended_before_it_is_joined(tmp_path: Path) -> None:
     """The rank does not join; the others learn it when its process ends."""
-    running = ranks.start(ended_before, 1, str(tmp_path))
-    try:
+    with ranks.start(ended_before, 1, str(tmp_path)) as running:
         assert running.results() == ["over before it began"]
-    finally:
-        running.stop()
 
 
 def used_again(say: Callable[[Any], None], rank: int, size: int, folder: str) -> float:

@@ -15,68 +15,37 @@ from typing import Any
 import pytest
 import ranks
 import torch
+from fork_check import check_fork
+from lost_ranks import (
+    COMPLETED,
+    NEVER_S,
+    check_killed,
+    check_stopped,
+    complete_late,
+    reduce_for_ever,
+    reduce_until_lost,
+)
 
 from softs_fast.collectives import Schedule, ShmStrategy
-from softs_fast.errors import ConfigError, ForkedError, PeerLost, SegmentError
+from softs_fast.errors import ConfigError, PeerLost, SegmentError
 
-# Long enough that a rank that ends by it, and not because the kernel reported a death, fails its test by the watchdog.
-NEVER_S = 300.0
 SCHEDULE = Schedule(1 << 15, 1 << 16)
 
 
-def reduce_for_ever(strategy: ShmStrategy, tensor: torch.Tensor) -> None:
-    while True:
-        strategy.all_reduce(tensor)
-
-
-def reduces_until_an_error(
+def reduces_until_lost(
     say: Callable[[Any], None], rank: int, size: int, folder: str, timeout_s: float
 ) -> tuple[str, list[int]]:
-    with ShmStrategy(timeout_s=timeout_s, schedule=SCHEDULE).init(rank, size, folder) as strategy:
-        say(os.getpid())
-        tensor = torch.zeros(100_000)
-        with pytest.raises(PeerLost) as raised:
-            reduce_for_ever(strategy, tensor)
-        # For good, and at once.
-        with pytest.raises(PeerLost, match=r"is broken"):
-            strategy.barrier()
-        return str(raised.value), strategy.lost
+    strategy = ShmStrategy(timeout_s=timeout_s, schedule=SCHEDULE).init(rank, size, folder)
+    return reduce_until_lost(say, strategy, torch.zeros(100_000))
 
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_named_at_once(tmp_path: Path, victim: int) -> None:
-    running = ranks.start(reduces_until_an_error, 4, str(tmp_path), NEVER_S)
-    try:
-        pids = running.results()
-        time.sleep(0.05)  # into the middle of some call
-        os.kill(pids[victim], signal.SIGKILL)
-        told = running.results()
-    finally:
-        running.stop()
-    for rank, result in enumerate(told):
-        if rank != victim:
-            assert not isinstance(result, ranks.Raised), result.trace
-            text, lost = result
-            assert f"rank {victim} (process {pids[victim]}" in text
-            assert lost == [victim]
+    check_killed(reduces_until_lost, tmp_path, victim)
 
 
 def test_a_stopped_rank_is_named_when_the_time_is_over(tmp_path: Path) -> None:
-    running = ranks.start(reduces_until_an_error, 3, str(tmp_path), 0.5)
-    try:
-        pids = running.results()
-        os.kill(pids[1], signal.SIGSTOP)
-        told = [running.receive(0), running.receive(2)]
-        os.kill(pids[1], signal.SIGCONT)
-        told.append(running.receive(1))
-    finally:
-        running.stop()
-    for result in told:
-        assert not isinstance(result, ranks.Raised), result.trace
-    for text, lost in told[:2]:
-        assert f"rank 1 (process {pids[1]}, stopped)" in text
-        assert lost == [1]
-    assert "rank" in told[2][0], "a rank that goes on learns that it was given up"
+    check_stopped(reduces_until_lost, tmp_path)
 
 
 def goes_on_without(say: Callable[[Any], None], rank: int, size: int, folder: str) -> tuple[int, int, float]:
@@ -99,16 +68,13 @@ def goes_on_without(say: Callable[[Any], None], rank: int, size: int, folder: st
 
 
 def test_a_group_is_rebuilt_of_the_ranks_that_are_left_and_again(tmp_path: Path) -> None:
-    running = ranks.start(goes_on_without, 4, str(tmp_path))
-    try:
+    with ranks.start(goes_on_without, 4, str(tmp_path)) as running:
         pids = running.results()
         os.kill(pids[0], signal.SIGKILL)
         running.results()
         os.kill(pids[2], signal.SIGKILL)
         running.results()
         told = running.results()
-    finally:
-        running.stop()
     assert told == [None, (0, 2, 4.0), None, (1, 2, 4.0)]
 
 
@@ -128,15 +94,12 @@ def rebuilds_or_sleeps(say: Callable[[Any], None], rank: int, size: int, folder:
 
 
 def test_a_rank_that_comes_too_late_is_left_out(tmp_path: Path) -> None:
-    running = ranks.start(rebuilds_or_sleeps, 3, str(tmp_path))
-    try:
+    with ranks.start(rebuilds_or_sleeps, 3, str(tmp_path)) as running:
         pids = running.results()
         os.kill(pids[1], signal.SIGSTOP)
         assert [running.receive(0), running.receive(2)] == ["2", "2"]
         os.kill(pids[1], signal.SIGCONT)
         assert "rebuilt the group without rank 1" in running.receive(1)
-    finally:
-        running.stop()
 
 
 def completes_what_failed(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
@@ -165,17 +128,7 @@ def completes_what_failed(say: Callable[[Any], None], rank: int, size: int, fold
 
 
 def test_a_call_that_a_late_rank_completes_is_not_mixed_with_its_next_one(tmp_path: Path) -> None:
-    running = ranks.start(completes_what_failed, 3, str(tmp_path))
-    try:
-        pids = running.results()
-        assert [running.receive(0), running.receive(1)] == ["failed"] * 2
-        os.kill(pids[2], signal.SIGUSR1)
-        assert running.receive(2) == "failed"
-        told = running.results()
-    finally:
-        running.stop()
-    assert told[0] == told[1] == told[2]
-    assert "completed a call that failed on others: 0 on rank 0, 0 on rank 1, 1 on rank 2 calls" in told[0]
+    assert COMPLETED in complete_late(completes_what_failed, tmp_path)
 
 
 def leaves_early(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
@@ -297,17 +250,7 @@ def test_whatever_a_rank_writes_into_the_memory_of_all_is_an_error_at_most(tmp_p
 
 def forks(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     with ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, folder) as strategy:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                strategy.barrier()
-            except ForkedError:
-                strategy.close()
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
+        check_fork(strategy.barrier, then=strategy.close)
         strategy.barrier()
 
 
@@ -341,8 +284,7 @@ def interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str) -
 
 
 def test_a_signal_interrupts_a_wait(tmp_path: Path) -> None:
-    running = ranks.start(interrupted, 2, str(tmp_path))
-    try:
+    with ranks.start(interrupted, 2, str(tmp_path)) as running:
         pid = running.receive(0)
         assert running.receive(1) == 0
         time.sleep(0.1)
@@ -352,8 +294,6 @@ def test_a_signal_interrupts_a_wait(tmp_path: Path) -> None:
         told = running.receive(1)
         assert not isinstance(told, ranks.Raised), told.trace
         assert "rank 0 gave up: interrupted" in told
-    finally:
-        running.stop()
 
 
 def too_little_memory(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:

@@ -14,6 +14,8 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from lost_ranks import until_lost
+from waiting import WATCHDOG_S, free_ports
 
 from softs_fast.collectives import (
     AllReduceStrategy,
@@ -22,7 +24,7 @@ from softs_fast.collectives import (
     Strategy,
     TorchStrategy,
 )
-from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.errors import ConfigError
 
 
 def joined(
@@ -186,10 +188,7 @@ def test_nodes_apart_are_told_apart_by_what_memory_they_can_read(tmp_path: Path)
     apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
         pytest.skip("no unprivileged namespaces on this machine")
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    [port] = free_ports()
     # Two nodes, of two ranks and of one: each sees only its own processes.
     nodes = [
         subprocess.Popen(
@@ -201,7 +200,7 @@ def test_nodes_apart_are_told_apart_by_what_memory_they_can_read(tmp_path: Path)
         for first, here in ((0, 2), (2, 1))
     ]
     try:
-        told = [node.communicate(timeout=ranks.WATCHDOG_S) for node in nodes]
+        told = [node.communicate(timeout=WATCHDOG_S) for node in nodes]
     finally:
         for node in nodes:
             node.kill()
@@ -221,28 +220,17 @@ def test_groups_that_make_no_hierarchy_are_refused(tmp_path: Path) -> None:
     assert all("need numbers 0 to 1" in text for text in ranks.run(wrong_groups, 2, str(tmp_path)))
 
 
-def until_lost(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
-    strategy = joined(rank, size, folder, [2, 2], timeout_s=300.0)
-    say(os.getpid())
-    with pytest.raises(PeerLost) as raised:
-        reduce_for_ever(strategy)
-    strategy.close()
-    return str(raised.value)
-
-
-def reduce_for_ever(strategy: Strategy) -> None:
-    while True:
-        strategy.all_reduce(torch.zeros(100_000))
+def loses_one(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    with joined(rank, size, folder, [2, 2], timeout_s=300.0) as strategy:
+        say(os.getpid())
+        return until_lost(strategy, torch.zeros(100_000))
 
 
 def test_a_killed_rank_ends_the_call_on_all_nodes(tmp_path: Path) -> None:
-    running = ranks.start(until_lost, 4, str(tmp_path))
-    try:
+    with ranks.start(loses_one, 4, str(tmp_path)) as running:
         pids = running.results()
         time.sleep(0.1)
         os.kill(pids[3], signal.SIGKILL)
         told = running.results()
-    finally:
-        running.stop()
     assert f"process {pids[3]}" in told[2] or "gave up" in told[2], told[2]
     assert all(isinstance(text, str) for text in told[:3]), told

@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.distributed as dist
+from waiting import WATCHDOG_S
 
 from softs_fast.collectives import ReduceOp, TorchStrategy, nccl_engine
 from softs_fast.errors import ConfigError, PeerLost
-
-WATCHDOG_S = 20.0
 
 
 class Work:

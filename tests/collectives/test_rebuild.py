@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,11 +15,14 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from fork_check import check_fork
+from lost_ranks import until_lost
+from waiting import free_ports
 
 from softs_fast.collectives import HierarchicalStrategy, ShmStrategy, TorchStrategy, hierarchical
 from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.remaining import Member
-from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.errors import ConfigError, PeerLost
 
 # Longer than the watchdog of the tests: only what is noticed at once passes.
 NEVER_S = 300.0
@@ -36,20 +38,6 @@ def address() -> Iterator[str]:
     store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
     yield f"tcp://127.0.0.1:{store.port}"
     del store
-
-
-def until_lost(strategy: HierarchicalStrategy, tensor: torch.Tensor) -> str:
-    with pytest.raises(PeerLost) as raised:
-        reduce_for_ever(strategy, tensor)
-    # For good.
-    with pytest.raises(PeerLost):
-        strategy.barrier()
-    return str(raised.value)
-
-
-def reduce_for_ever(strategy: HierarchicalStrategy, tensor: torch.Tensor) -> None:
-    while True:
-        strategy.all_reduce(tensor.zero_())
 
 
 def rebuild(strategy: HierarchicalStrategy, address: str | None) -> None:
@@ -125,14 +113,11 @@ def test_after_a_kill_those_that_are_left_go_on(
     left: list[list[int]],
 ) -> None:
     size = sum(map(len, nodes))
-    running = ranks.start(goes_on, size, str(tmp_path), nodes, address, timeout_s)
-    try:
+    with ranks.start(goes_on, size, str(tmp_path), nodes, address, timeout_s) as running:
         pids = running.results()
         for victim in victims:
             os.kill(pids[victim], signal.SIGKILL)
         told = running.results()
-    finally:
-        running.stop()
     survivors = [rank for rank in range(size) if rank not in victims]
     for number, rank in enumerate(survivors):
         assert not isinstance(told[rank], ranks.Raised), told[rank].trace
@@ -185,8 +170,7 @@ def test_a_stopped_rank_is_left_out_and_writes_nothing_when_it_goes_on(
     pipes = [tmp_path / f"resumed{rank}" for rank in survivors]
     for pipe in pipes:
         os.mkfifo(pipe)
-    running = ranks.start(goes_on_without_a_stopped_rank, size, str(tmp_path), nodes, address, victim)
-    try:
+    with ranks.start(goes_on_without_a_stopped_rank, size, str(tmp_path), nodes, address, victim) as running:
         pids = running.results()
         os.kill(pids[victim], signal.SIGSTOP)
         assert [running.receive(rank) for rank in survivors] == ["reduced"] * len(survivors)
@@ -200,8 +184,6 @@ def test_a_stopped_rank_is_left_out_and_writes_nothing_when_it_goes_on(
             found = running.receive(rank)
             assert not isinstance(found, ranks.Raised), found.trace
             assert (found[0], found[2]) == (number, sum(survivors))
-    finally:
-        running.stop()
 
 
 def die(*args: object, **named: object) -> None:
@@ -249,13 +231,10 @@ def test_a_rank_that_dies_during_a_rebuild_costs_another_one(
     tmp_path: Path, address: str, stage: str
 ) -> None:
     nodes = [[0, 1], [2, 3]]
-    running = ranks.start(dies_while_it_rebuilds, 4, str(tmp_path), nodes, address, stage)
-    try:
+    with ranks.start(dies_while_it_rebuilds, 4, str(tmp_path), nodes, address, stage) as running:
         pids = running.results()
         os.kill(pids[1], signal.SIGKILL)
         told = running.results()
-    finally:
-        running.stop()
     for number, rank in enumerate((0, 3)):
         assert not isinstance(told[rank], ranks.Raised), told[rank].trace
         assert told[rank][:3] == [number, [[0], [1]], 3.0]
@@ -281,15 +260,12 @@ def loses_two_in_turn(
 
 
 def test_groups_are_rebuilt_again(tmp_path: Path, address: str) -> None:
-    running = ranks.start(loses_two_in_turn, 4, str(tmp_path), address)
-    try:
+    with ranks.start(loses_two_in_turn, 4, str(tmp_path), address) as running:
         pids = running.results()
         os.kill(pids[0], signal.SIGKILL)
         assert running.results() == [None, *([n, [[0], [1, 2]], 6.0] for n in range(3))]
         os.kill(pids[3], signal.SIGKILL)
         assert running.results() == [None, [0, [[0], [1]], 3.0], [1, [[0], [1]], 3.0], None]
-    finally:
-        running.stop()
 
 
 def fails_after_its_end(
@@ -335,16 +311,7 @@ def test_a_call_that_failed_on_some_ranks_only_is_told_to_all(tmp_path: Path, ad
 
 def cannot(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     strategy = hierarchies.joined(rank, [[0], [1]], folder)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            strategy.rebuild(folder)
-        except ForkedError:
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+    check_fork(lambda: strategy.rebuild(folder))
     with pytest.raises(ConfigError, match="no store to meet in"):
         strategy.rebuild()
     # It has ended nothing.
@@ -454,8 +421,7 @@ def test_ranks_of_nodes_apart_meet_at_the_address_of_their_init(tmp_path: Path) 
     apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
         pytest.skip("no unprivileged namespaces on this machine")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    [port] = free_ports()
     nodes = [
         subprocess.Popen(
             [*apart, sys.executable, "-c", APART, str(first), "4", str(port), "2", *sys.path],

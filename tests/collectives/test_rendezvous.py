@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from waiting import free_ports
 
 from softs_fast import _kernels
 from softs_fast.collectives import Schedule, ShmStrategy, TorchStrategy
@@ -44,8 +44,7 @@ def meets(say: Callable[[Any], None], rank: int, size: int, folder: str, kind: s
 
 @pytest.mark.parametrize("kind", ["folder", "tcp", "store", "group"])
 def test_every_kind_of_place(tmp_path: Path, kind: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    [port] = free_ports()
     ranks.run(meets, 3, str(tmp_path), kind, port)
     if kind == "folder":
         assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import ranks
+from fork_check import check_fork
 
 from softs_fast import _kernels
 from softs_fast.collectives.host.group import join_host_group
@@ -83,16 +84,13 @@ def outlives(say: Say, rank: int, size: int, folder: str, n: int) -> None:
 
 @pytest.mark.parametrize("n", [3, 0x100, 0x101], ids=["plain", "wraps", "wrapped"])
 def test_the_word_of_a_killed_rank_is_raised_to_what_is_wanted(tmp_path: Path, n: int) -> None:
-    running = ranks.start(outlives, 3, str(tmp_path), n)
-    try:
+    with ranks.start(outlives, 3, str(tmp_path), n) as running:
         pids = running.results()
         os.kill(pids[1], signal.SIGKILL)
         for rank in (0, 2):
             undone, others = running.receive(rank)
             assert undone in ([1], []), "raised by this watchdog, or by the other one"
             assert others == [mark(n), mark(n + 1)]
-    finally:
-        running.stop()
 
 
 def gives_up(say: Say, rank: int, size: int, folder: str) -> list[int]:
@@ -113,12 +111,9 @@ def gives_up(say: Say, rank: int, size: int, folder: str) -> list[int]:
 
 
 def test_all_words_are_raised_when_a_rank_breaks_the_group(tmp_path: Path) -> None:
-    running = ranks.start(gives_up, 3, str(tmp_path))
-    try:
+    with ranks.start(gives_up, 3, str(tmp_path)) as running:
         assert running.results() == [""] * 3
         assert running.results() == [[mark(5)] * 2] * 3
-    finally:
-        running.stop()
 
 
 def sleeps(say: Say, rank: int, size: int, folder: str) -> None:
@@ -157,22 +152,15 @@ def forgets(say: Say, rank: int, size: int, folder: str) -> None:
 
 
 def test_words_that_are_dropped_still_end_waits(tmp_path: Path) -> None:
-    running = ranks.start(forgets, 2, str(tmp_path))
-    try:
+    with ranks.start(forgets, 2, str(tmp_path)) as running:
         pids = running.results()
         os.kill(pids[1], signal.SIGKILL)
         assert running.receive(0) is None
-    finally:
-        running.stop()
 
 
 def forked(say: Say, rank: int, size: int, folder: str) -> None:
     played = Played(rank, size, folder)
-    pid = os.fork()
-    if pid == 0:
-        played.words.close()
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
+    check_fork(then=played.words.close)
     played.words.want(mark(1))
     played.words.own = mark(1)
     played.wait(1 - rank, mark(1))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
+from lost_ranks import keep, until_lost
 
 from softs_fast.collectives import TorchStrategy
 from softs_fast.collectives.connections import Connections, open_sockets
@@ -28,39 +29,21 @@ def connected(rank: int, size: int, folder: str) -> TorchStrategy:
     return TorchStrategy(timeout_s=NEVER_S, host="127.0.0.1").init(rank, size, folder)
 
 
-def keep(strategy: TorchStrategy) -> None:
-    """Wait for the end of the test: a process that ends closes its connections, too."""
-    signal.pause()
-    strategy.close()
-
-
 def reduces_until_lost(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     strategy = connected(rank, size, folder)
     say(os.getpid())
-
-    def reduce_on() -> None:
-        while True:
-            strategy.all_reduce(torch.ones(N))
-
-    with pytest.raises(PeerLost) as raised:
-        reduce_on()
-    with pytest.raises(PeerLost):
-        strategy.barrier()
-    say(str(raised.value))
+    say(until_lost(strategy, torch.zeros(N)))
     keep(strategy)
 
 
 def test_a_killed_rank_ends_the_calls_of_all(tmp_path: Path) -> None:
     """gloo itself tells only its neighbours in the ring, and names an address and no rank."""
-    running = ranks.start(reduces_until_lost, SIZE, str(tmp_path))
-    try:
+    with ranks.start(reduces_until_lost, SIZE, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(SIZE)]
         os.kill(pids[1], signal.SIGKILL)
         for rank in (0, 2, 3):
             said = running.receive(rank)
             assert "all_reduce among 4 ranks failed: the connection to rank 1 is closed" in said
-    finally:
-        running.stop()
 
 
 def gives_up(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
@@ -74,13 +57,10 @@ def gives_up(say: Callable[[Any], None], rank: int, size: int, folder: str) -> N
 
 
 def test_a_rank_that_gives_up_ends_the_calls_that_wait_for_it(tmp_path: Path) -> None:
-    running = ranks.start(gives_up, SIZE, str(tmp_path))
-    try:
+    with ranks.start(gives_up, SIZE, str(tmp_path)) as running:
         texts = [running.receive(rank) for rank in range(SIZE)]
         assert texts[1] == "out of data"
         assert {texts[rank] for rank in (0, 2, 3)} == {"rank 1 gave up: out of data"}
-    finally:
-        running.stop()
 
 
 def goes_on_without_a_stopped_rank(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Any:
@@ -112,8 +92,7 @@ def test_a_stopped_rank_writes_nothing_into_the_next_step(tmp_path: Path) -> Non
     pipes = [tmp_path / f"resumed{rank}" for rank in (0, 2)]
     for pipe in pipes:
         os.mkfifo(pipe)
-    running = ranks.start(goes_on_without_a_stopped_rank, 3, str(tmp_path))
-    try:
+    with ranks.start(goes_on_without_a_stopped_rank, 3, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(3)]
         assert [running.receive(0), running.receive(2)] == ["reduced", "reduced"]
         os.kill(pids[1], signal.SIGCONT)
@@ -121,8 +100,6 @@ def test_a_stopped_rank_writes_nothing_into_the_next_step(tmp_path: Path) -> Non
         for pipe in pipes:
             pipe.write_text("resumed")
         assert [running.receive(0), running.receive(2)] == [True, True]
-    finally:
-        running.stop()
 
 
 def reduces_by_torch_itself(say: Callable[[Any], None], rank: int, size: int, folder: str) -> bool:
@@ -150,14 +127,11 @@ def reduces_by_torch_itself(say: Callable[[Any], None], rank: int, size: int, fo
 
 def test_calls_of_others_in_a_process_group_end_when_a_rank_gives_up(tmp_path: Path) -> None:
     """FSDP and others make calls of their own, in a group with the time-out of torch: half an hour."""
-    running = ranks.start(reduces_by_torch_itself, 3, str(tmp_path))
-    try:
+    with ranks.start(reduces_by_torch_itself, 3, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(3)]
         assert [running.receive(0), running.receive(2)] == [False, False]
         os.kill(pids[1], signal.SIGCONT)
         assert running.receive(1) is False
-    finally:
-        running.stop()
 
 
 def test_only_connections_of_the_engine_are_shut_down() -> None:

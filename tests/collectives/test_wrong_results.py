@@ -77,8 +77,7 @@ def comes_late(say: Callable[[Any], None], rank: int, size: int, folder: str, ki
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_barrier_that_has_failed_passes_for_no_rank_that_comes_later(tmp_path: Path, kind: str) -> None:
-    running = ranks.start(comes_late, SIZE, str(tmp_path), kind)
-    try:
+    with ranks.start(comes_late, SIZE, str(tmp_path), kind) as running:
         pids = running.results()
         assert [running.receive(rank) for rank in range(SIZE - 1)] == ["gave up"] * (SIZE - 1)
         os.kill(pids[-1], signal.SIGUSR1)
@@ -86,5 +85,3 @@ def test_a_barrier_that_has_failed_passes_for_no_rank_that_comes_later(tmp_path:
         for pid in pids:
             os.kill(pid, signal.SIGUSR1)
         assert running.results() == [""] * SIZE
-    finally:
-        running.stop()

@@ -6,13 +6,13 @@ a row for it.
 
 import contextlib
 import importlib
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
+from waiting import eventually, free_ports
 
 # softs leaves sockets to the garbage collector, which may come by in any later test.
 LEAKY = pytest.mark.filterwarnings(
@@ -96,7 +96,7 @@ def market(lib: ModuleType, frontend: str, backend: str) -> Iterator[Market]:
 def tcp_market(lib: ModuleType) -> Iterator[Market]:
     """A market on TCP over loopback; nothing is started yet."""
     with contextlib.ExitStack() as stack:
-        yield Market(lib, *(f"tcp://127.0.0.1:{port}" for port in _free_ports(2)), stack)
+        yield Market(lib, *(f"tcp://127.0.0.1:{port}" for port in free_ports(2)), stack)
 
 
 class Gate:
@@ -121,7 +121,7 @@ def gate() -> Iterator[Gate]:
 
 
 @pytest.fixture
-def take(eventually: Callable[..., None]) -> Callable[[Any], int]:
+def take() -> Callable[[Any], int]:
     """Wait for the next finished slot of a client."""
 
     def wait(client: Any) -> int:
@@ -137,11 +137,3 @@ def take(eventually: Callable[..., None]) -> Callable[[Any], int]:
         return slots[0]
 
     return wait
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
+from waiting import eventually
 
-Wait = Callable[..., None]
 Expect = Callable[..., Any]
 Take = Callable[[Any], int]
 
@@ -75,7 +75,7 @@ def test_tcp_endpoints(tcp_market: Any) -> None:
     assert bytes(client.medium.read(slot)) == padded("p")
 
 
-def test_request_sample_prefetches(market: Any, gate: Any, expect: Expect, eventually: Wait) -> None:
+def test_request_sample_prefetches(market: Any, gate: Any, expect: Expect) -> None:
     market.broker()
     market.supplier(gate, ["p"])
     client = market.client(4)
@@ -84,7 +84,7 @@ def test_request_sample_prefetches(market: Any, gate: Any, expect: Expect, event
     eventually(lambda: len(gate.calls) == expect(softs=1, softs_fast=4), "the number of orders")
 
 
-def test_request_sample_returns_slots_of_its_product(market: Any, expect: Expect, eventually: Wait) -> None:
+def test_request_sample_returns_slots_of_its_product(market: Any, expect: Expect) -> None:
     market.broker()
     market.supplier(padded, ["a", "b"])
     client = market.client(2)
@@ -118,7 +118,7 @@ def test_hello_without_a_broker(market: Any) -> None:
         client.hello()
 
 
-def test_cancel(market: Any, gate: Any, take: Take, eventually: Wait) -> None:
+def test_cancel(market: Any, gate: Any, take: Take) -> None:
     market.broker()
     client = market.client(1)
     order_id = client.request_slot("p")
@@ -137,7 +137,7 @@ def test_cancel(market: Any, gate: Any, take: Take, eventually: Wait) -> None:
     assert take(client) == 0
 
 
-def test_discard_of_queued_orders(market: Any, eventually: Wait) -> None:
+def test_discard_of_queued_orders(market: Any) -> None:
     market.broker()
     client = market.client(3)
     for _ in range(3):
@@ -149,7 +149,7 @@ def test_discard_of_queued_orders(market: Any, eventually: Wait) -> None:
         assert client.request_slot("p") is not None
 
 
-def test_discard_of_dispatched_orders(market: Any, gate: Any, take: Take, eventually: Wait) -> None:
+def test_discard_of_dispatched_orders(market: Any, gate: Any, take: Take) -> None:
     market.broker()
     market.supplier(gate, ["old", "new"])
     client = market.client(1)
@@ -167,7 +167,7 @@ def test_discard_of_dispatched_orders(market: Any, gate: Any, take: Take, eventu
     assert bytes(client.medium.read(take(client))) == padded("new")
 
 
-def test_discard_drops_finished_slots(market: Any, eventually: Wait, take: Take) -> None:
+def test_discard_drops_finished_slots(market: Any, take: Take) -> None:
     market.broker()
     market.supplier(padded, ["old", "new"])
     client = market.client(2)
@@ -179,7 +179,7 @@ def test_discard_drops_finished_slots(market: Any, eventually: Wait, take: Take)
     assert bytes(client.medium.read(take(client))) == padded("new")
 
 
-def test_stats(market: Any, take: Take, eventually: Wait) -> None:
+def test_stats(market: Any, take: Take) -> None:
     broker = market.broker()
     market.supplier(padded, ["a", "b.*"])
     client = market.client()
@@ -197,7 +197,7 @@ def test_stats(market: Any, take: Take, eventually: Wait) -> None:
     assert [told[name] for name in known] == [getattr(stats, name) for name in known]
 
 
-def test_queue_full(market: Any, expect: Expect, eventually: Wait) -> None:
+def test_queue_full(market: Any, expect: Expect) -> None:
     market.broker(max_queue_per_product=2)
     client = market.client(4)
     assert client.request_slot("p") is not None
@@ -252,7 +252,7 @@ def test_patterns_without_linear_time(market: Any, expect: Expect, pattern: str)
     ],
 )
 def test_patterns_match_the_whole_product_id(
-    market: Any, gate: Any, pattern: str, product_id: str, served: bool, eventually: Wait
+    market: Any, gate: Any, pattern: str, product_id: str, served: bool
 ) -> None:
     market.broker()
     market.supplier(gate, [pattern, "probe"])
@@ -265,7 +265,7 @@ def test_patterns_match_the_whole_product_id(
     assert (product_id in gate.calls) is served
 
 
-def test_a_pattern_also_matches_itself(market: Any, gate: Any, expect: Expect, eventually: Wait) -> None:
+def test_a_pattern_also_matches_itself(market: Any, gate: Any, expect: Expect) -> None:
     product_id = "inputs[a.0]|outputs[b]"
     market.broker()
     market.supplier(gate, [product_id, "probe"])
@@ -277,7 +277,7 @@ def test_a_pattern_also_matches_itself(market: Any, gate: Any, expect: Expect, e
     assert (product_id in gate.calls) is expect(softs=False, softs_fast=True)
 
 
-def test_goodbye(market: Any, eventually: Wait) -> None:
+def test_goodbye(market: Any) -> None:
     broker = market.broker()
     supplier = market.lib.Supplier(padded, ["p"], market.endpoints.backend, market.lib.ShmMedium, 8)
     supplier.start()
@@ -289,7 +289,7 @@ def test_goodbye(market: Any, eventually: Wait) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_failing_generator_gives_the_slot_back(market: Any, eventually: Wait) -> None:
+def test_a_failing_generator_gives_the_slot_back(market: Any) -> None:
     calls = []
 
     def fail(product_id: str) -> bytes:
@@ -312,9 +312,7 @@ def test_a_failing_generator_gives_the_slot_back(market: Any, eventually: Wait) 
 
 
 @pytest.mark.parametrize("length", [7, 9])
-def test_a_sample_of_another_size(
-    market: Any, gate: Any, expect: Expect, eventually: Wait, length: int
-) -> None:
+def test_a_sample_of_another_size(market: Any, gate: Any, expect: Expect, length: int) -> None:
     broker = market.broker(max_order_attempts=1)
     market.supplier(lambda product_id: b"x" * length, ["p"])
     client = market.client(2)

@@ -1,12 +1,12 @@
 """The three mediums: owner and writer agree on slots, and the owner cleans up."""
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from side_by_side import in_threads
 
 MEDIUMS = ["ShmMedium", "FilesystemMedium", "TCPMedium"]
 SLOT_BYTES = 16
@@ -62,11 +62,7 @@ def test_writers_in_threads(medium_cls: Any, owner: Any) -> None:
         for _ in range(20):
             assert writers[slot].write(slot * SLOT_BYTES, bytes([slot]) * SLOT_BYTES)
 
-    threads = [threading.Thread(target=write, args=(slot,)) for slot in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(write, range(3))
     for writer in writers:
         writer.close()
     assert [bytes(owner.read(slot)) for slot in range(3)] == [bytes([slot]) * SLOT_BYTES for slot in range(3)]

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
+from waiting import WATCHDOG_S
+
 from softs_fast.coordination.credentials import ServerCredentials
 from softs_fast.coordination.job.options import JobOptions
 from softs_fast.coordination.server.serving import Coordinator, CoordinatorOptions
-
-WATCHDOG_S = 45.0
 
 
 class OwnCoordinators:

@@ -24,7 +24,7 @@ from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.errors import PeerLost
 
 
-class Lines(logging.Handler):
+class Kept(logging.Handler):
     """Keeps what is logged."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Lines(logging.Handler):
 
 def logger_of(name: str) -> tuple[logging.Logger, list[str]]:
     """Return a logger, and what is logged to it."""
-    handler = Lines()
+    handler = Kept()
     logger = logging.getLogger(name)
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

@@ -7,10 +7,11 @@ import importlib
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.processes import ProcessBackend
@@ -19,7 +20,6 @@ from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
 from softs_fast.dataflow.worker.process import FlowWorker
 
-WATCHDOG_S = 45.0
 #: So long a fleet waits for a worker that was told to end.
 END_S = 3.0
 
@@ -111,10 +111,7 @@ class ForkedWorkers:
 def stop(pid: int) -> None:
     """Have all threads of a process stand still; the one that gets the signal tells the others when it runs."""
     os.kill(pid, signal.SIGSTOP)
-    give_up = time.monotonic() + WATCHDOG_S
-    while not _stands_still(pid):
-        assert time.monotonic() < give_up, f"process {pid} has not stopped within {WATCHDOG_S} s"
-        time.sleep(0.002)
+    eventually(lambda: _stands_still(pid), f"process {pid} has stopped")
 
 
 def _stands_still(pid: int) -> bool:

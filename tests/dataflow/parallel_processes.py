@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from flow_processes import WATCHDOG_S, ForkedWorkers
+from flow_processes import ForkedWorkers
+from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.processes import ProcessBackend

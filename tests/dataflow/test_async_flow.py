@@ -12,11 +12,10 @@ import pytest
 import torch
 from flow_threads import in_threads
 from small_flow import make_flow, make_light, summary
+from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
 from softs_fast.errors import ConfigError, FlowError
-
-WATCHDOG_S = 45.0
 
 
 class Gate(df.Role):

@@ -12,11 +12,10 @@ import torch
 from flow_threads import ThreadWorkers, in_threads
 from shard_flow import make as make_shards
 from small_flow import make_light
+from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
 from softs_fast.errors import ConfigError, FlowError
-
-WATCHDOG_S = 45.0
 
 
 class Held:

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 from flow_threads import in_threads, when
+from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.wire.messages import StepEnded
 from softs_fast.errors import ConfigError, FlowError
-
-WATCHDOG_S = 45.0
 
 
 class Model(df.Role):

@@ -6,7 +6,6 @@ import functools
 import gc
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from containers import lengths_of, most
 from filtered_flow import make_flow
 from flow_threads import in_threads
 from host_workers import HostWorkers
+from waiting import eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.worker.process import FlowWorker
@@ -142,10 +142,7 @@ class Late(df.Role):
     flow: df.Flow
 
     def late(self, rows: df.Rows) -> dict[str, Any]:
-        give_up = time.monotonic() + 45
-        while rows.ids[0] == 0 and 0 in self.flow._runner.master.rows:
-            assert time.monotonic() < give_up
-            time.sleep(0.002)
+        eventually(lambda: rows.ids[0] != 0 or 0 not in self.flow._runner.master.rows, "row 0 is dropped")
         return {"y": rows["x"]}
 
     def drop(self, rows: df.Rows) -> dict[str, Any]:

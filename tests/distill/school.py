@@ -34,3 +34,9 @@ class School:
                 rank, slot_count, config, self.frontend, self.control, self.control_pub, **arguments
             )
         )
+
+    def begun(self, *of_student: Any, **more: Any) -> StudentClient:
+        """Start a broker and a worker, and return a student."""
+        self.broker()
+        self.worker()
+        return self.student(*of_student, **more)

@@ -1,11 +1,11 @@
 """Broker with two endpoints and with four."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import samples
+from waiting import eventually
 
 import softs_fast
 from softs_fast import Broker, ConfigError, EndpointConfig
@@ -44,7 +44,7 @@ def test_arguments_that_contradict_each_other() -> None:
         Broker("a", "b", "c", "d", "e")
 
 
-def test_run_serves_until_stop(short_path: Path, eventually: Callable[..., None]) -> None:
+def test_run_serves_until_stop(short_path: Path) -> None:
     broker = Broker(*samples.endpoints(short_path))
     thread = threading.Thread(target=broker.run)
     thread.start()

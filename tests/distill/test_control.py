@@ -1,18 +1,18 @@
 """The control channel with real peers: sockets of pyzmq, students and subscribers of our own."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
 import pytest
 import zmq
 from control_channel import CFG, PACKED, WATCHDOG_MS, Channel, ask, hears, model
+from side_by_side import in_threads
+from waiting import eventually
 
 from softs_fast import ConfigError
 from softs_fast._core import ControlServer, ControlStudent, ControlSubscriber
-
-Eventually = Callable[..., None]
 
 
 @pytest.fixture
@@ -23,9 +23,7 @@ def channel(short_path: Path) -> Iterator[Channel]:
 
 
 @pytest.mark.parametrize(("prefix", "kind"), [(b"", zmq.SUB), (b"MODEL", zmq.SUB), (b"", zmq.XSUB)])
-def test_sub_sockets_hear_of_each_model(
-    channel: Channel, eventually: Eventually, prefix: bytes, kind: int
-) -> None:
+def test_sub_sockets_hear_of_each_model(channel: Channel, prefix: bytes, kind: int) -> None:
     leader, socket = channel.leader(), channel.sub(prefix, kind)
     eventually(lambda: channel.server.stats()["subscribers"] == 1, "the subscription")
     for generation in (1, 2, 3):
@@ -37,7 +35,7 @@ def test_sub_sockets_hear_of_each_model(
         }
 
 
-def test_stop_goes_to_its_subscribers(channel: Channel, eventually: Eventually) -> None:
+def test_stop_goes_to_its_subscribers(channel: Channel) -> None:
     leader = channel.leader()
     everything, models, stops = channel.sub(b""), channel.sub(b"MODEL"), channel.sub(b"STOP")
     worker = channel.subscriber()
@@ -67,7 +65,7 @@ def test_a_late_subscriber_receives_the_model_of_now(channel: Channel) -> None:
     assert (number, newest) == (2, [2, "new", PACKED])
 
 
-def test_an_unsubscribed_socket_hears_no_more(channel: Channel, eventually: Eventually) -> None:
+def test_an_unsubscribed_socket_hears_no_more(channel: Channel) -> None:
     leader, socket = channel.leader(), channel.sub(b"MODEL")
     eventually(lambda: channel.server.stats()["subscribers"] == 1, "the subscription")
     socket.setsockopt(zmq.UNSUBSCRIBE, b"MODEL")
@@ -179,7 +177,7 @@ def test_a_publisher_of_pyzmq_is_understood(short_path: Path) -> None:
         subscriber.close()
 
 
-def test_workers_that_wait_are_seen_and_said_once(channel: Channel, eventually: Eventually) -> None:
+def test_workers_that_wait_are_seen_and_said_once(channel: Channel) -> None:
     worker = channel.subscriber()
     assert worker.next_event(0) is None
     eventually(lambda: channel.server.stats()["subscribers"] == 1 or worker.next_event(1), "the worker")
@@ -238,15 +236,10 @@ def test_it_works_over_tcp() -> None:
 
 def test_students_from_many_threads_share_a_handle(channel: Channel) -> None:
     leader = channel.leader()
-    results: list[int] = []
 
-    def switch() -> None:
-        for _ in range(50):
-            results.append(leader.set_model("m", b"", WATCHDOG_MS))
+    def switch(_: int) -> list[int]:
+        return [leader.set_model("m", b"", WATCHDOG_MS) for _ in range(50)]
 
-    threads = [threading.Thread(target=switch) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == list(range(1, 201))
+    assert sorted(number for numbers in in_threads(switch, range(4)) for number in numbers) == list(
+        range(1, 201)
+    )

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 from control_channel import CFG, PACKED, WATCHDOG_MS, Channel, hears, model
+from waiting import eventually
 
 from softs_fast import BrokerTimeout, ConfigError, EndpointInUse, ForkedError
 from softs_fast._core import ControlServer, ControlStudent, ControlSubscriber
-
-Eventually = Callable[..., None]
 
 
 @pytest.fixture
@@ -24,9 +23,7 @@ def channel(short_path: Path) -> Iterator[Channel]:
     channel.close()
 
 
-def test_a_second_live_leader_is_refused_and_takes_over_when_the_first_leaves(
-    channel: Channel, eventually: Eventually
-) -> None:
+def test_a_second_live_leader_is_refused_and_takes_over_when_the_first_leaves(channel: Channel) -> None:
     first, second = channel.leader(), channel.student(0)
     with pytest.raises(ConfigError, match="rank 0 is taken by a live student"):
         second.hello(WATCHDOG_MS)
@@ -63,7 +60,7 @@ def test_the_seat_of_a_killed_leader_is_free_at_once(channel: Channel) -> None:
     assert second.set_model("n", b"", WATCHDOG_MS) == 2
 
 
-def test_all_peers_reconnect_after_a_restart(channel: Channel, eventually: Eventually) -> None:
+def test_all_peers_reconnect_after_a_restart(channel: Channel) -> None:
     leader, follower, worker, socket = (
         channel.leader(),
         channel.student(1),

@@ -3,7 +3,6 @@
 import ctypes
 import itertools
 import multiprocessing
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from samples import CONFIG, check
 from school import School
 from torch.utils.data import DataLoader
+from waiting import eventually
 
 import softs_fast
 from softs_fast import ConfigError, DistillDataLoader, DistillIterableDataset, StudentClient
@@ -33,9 +33,7 @@ def check_batch(batch: dict[str, torch.Tensor], n: int) -> int:
 
 @pytest.mark.parametrize("zero_copy", [False, True])
 def test_samples_follow_the_model(school: School, zero_copy: bool) -> None:
-    school.broker()
-    school.worker()
-    client = school.student()
+    client = school.begun()
     data = dataset(school, client, zero_copy=zero_copy, debug=True)
     client.set_model("1")
     samples = iter(data)
@@ -47,9 +45,7 @@ def test_samples_follow_the_model(school: School, zero_copy: bool) -> None:
 
 
 def test_an_iterator_waits_for_the_first_model(school: School) -> None:
-    school.broker()
-    school.worker()
-    client = school.student()
+    client = school.begun()
     data = dataset(school, client, request_timeout=0.2)
     with pytest.raises(softs_fast.NoModel, match=r"no model yet.*set_model\(\)"):
         next(iter(data))
@@ -82,9 +78,7 @@ def test_the_error_of_one_model_reaches_its_students(
     data.close()
 
 
-def test_a_dataset_that_does_not_follow_says_how_to(
-    school: School, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., None]
-) -> None:
+def test_a_dataset_that_does_not_follow_says_how_to(school: School, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("softs_fast.loader.wait_policy._FAILING_S", 0.1)
     school.broker()
     worker = school.worker()
@@ -101,9 +95,7 @@ def test_a_dataset_that_does_not_follow_says_how_to(
 
 @pytest.mark.parametrize("lock", [False, True])
 def test_values_of_any_kind(school: School, lock: bool) -> None:
-    school.broker()
-    school.worker()
-    client = school.student()
+    client = school.begun()
     client.set_model("1")
     value: Any = multiprocessing.get_context("spawn").Value("q", 0, lock=lock)
     data = DistillIterableDataset(0, value, 4, CONFIG, school.frontend)
@@ -173,9 +165,7 @@ def test_no_loader_hands_out_a_stale_batch(
 
 
 def test_a_loader_without_batches(school: School) -> None:
-    school.broker()
-    school.worker()
-    client = school.student()
+    client = school.begun()
     client.set_model("1")
     data = dataset(school, client)
     loader = DistillDataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="fork")
@@ -189,9 +179,7 @@ def test_a_loader_without_batches(school: School) -> None:
 
 
 def test_a_loader_of_torch(school: School) -> None:
-    school.broker()
-    school.worker()
-    client = school.student()
+    client = school.begun()
     client.set_model("1")
     data = dataset(school, client)
     loader = DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context="fork")

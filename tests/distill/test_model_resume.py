@@ -26,9 +26,7 @@ def run_of(folder: Path) -> Iterator[tuple[StudentClient, DistillIterableDataset
     """A training: a broker that counts from generation 1, a worker, a student and its dataset."""
     with ExitStack() as stack:
         school = School(folder, stack)
-        school.broker()
-        school.worker()
-        student = school.student()
+        student = school.begun()
         student.hello()
         data = DistillIterableDataset(0, student.generation_value, 16, CONFIG, school.frontend, ordered=True)
         stack.callback(data.close)

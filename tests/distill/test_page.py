@@ -13,12 +13,12 @@ import page
 import pytest
 import torch
 from omegaconf import OmegaConf
+from waiting import WATCHDOG_S, eventually
 
 import softs_fast
 from softs_fast import mediums
 from softs_fast.market.endpoints import EndpointName, variable_of
 
-WATCHDOG_S = 50.0
 PACKAGES = ["softs_fast", "softs"]
 
 
@@ -138,7 +138,7 @@ def test_mediums(programs: Programs) -> None:
     )
 
 
-def test_a_broker_in_one_line(programs: Programs, eventually: Callable[..., None]) -> None:
+def test_a_broker_in_one_line(programs: Programs) -> None:
     (shell,) = page.blocks("Running with DDP", "bash")
     line = shell.splitlines()[1]
     assert line.startswith('python -c "')

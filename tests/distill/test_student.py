@@ -2,13 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from samples import CONFIG, check, next_model, take
 from school import School
+from waiting import eventually
 
 import softs_fast
 from softs_fast import ConfigError, StudentClient, TensorSpec
@@ -41,18 +41,14 @@ def test_from_hello_to_a_sample(school: School) -> None:
 
 
 def test_set_model_alone_says_hello(school: School) -> None:
-    school.broker()
-    school.worker()
-    client = school.student()
+    client = school.begun()
     client.set_model("1")
     assert next_model(client) == 1
     assert client.model_cfg is None
 
 
 def test_each_switch_counts_and_nothing_old_comes(school: School) -> None:
-    school.broker()
-    school.worker()
-    client = school.student()
+    client = school.begun()
     for model in range(1, 50):
         assert client.set_model(str(model)) == model
         for _ in range(model % 4):
@@ -60,9 +56,7 @@ def test_each_switch_counts_and_nothing_old_comes(school: School) -> None:
 
 
 def test_slots_that_are_held_over_a_switch_stay_what_they_are(school: School) -> None:
-    school.broker()
-    school.worker()
-    client = school.student(slot_count=2)
+    client = school.begun(slot_count=2)
     client.set_model("1")
     held = take(client)
     client.set_model("2")
@@ -77,9 +71,7 @@ def test_slots_that_are_held_over_a_switch_stay_what_they_are(school: School) ->
 
 
 def test_followers_switch_with_the_leader(school: School) -> None:
-    school.broker()
-    school.worker()
-    leader, follower = school.student(0), school.student(1)
+    leader, follower = school.begun(0), school.student(1)
     leader.set_model("5")
     assert follower.hello()["model_id"] == "5"
     assert next_model(follower) == 5
@@ -93,9 +85,7 @@ def test_followers_switch_with_the_leader(school: School) -> None:
 
 
 def test_a_follower_waits_for_the_first_model(school: School) -> None:
-    school.broker()
-    school.worker()
-    leader, follower = school.student(0), school.student(3)
+    leader, follower = school.begun(0), school.student(3)
     follower.start_sub_listener()
     follower.hello()
     got: list[int] = []
@@ -126,9 +116,7 @@ def test_a_switch_ends_waits_for_the_old_model(school: School, zeros: Any) -> No
 
 
 def test_before_a_model_there_is_no_sample(school: School) -> None:
-    school.broker()
-    school.worker()
-    client = school.student()
+    client = school.begun()
     client.hello()
     assert client.request_sample(timeout_ms=0) is None
     assert client.request_sample(timeout_ms=20) is None
@@ -148,7 +136,7 @@ def test_only_the_leader_switches(school: School) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_has_one_student(school: School, rank: int, eventually: Callable[..., None]) -> None:
+def test_a_rank_has_one_student(school: School, rank: int) -> None:
     school.broker()
     first, second = school.student(rank), school.student(rank)
     first.hello()
@@ -167,7 +155,7 @@ def test_a_rank_has_one_student(school: School, rank: int, eventually: Callable[
     eventually(is_free, "the seat of the one that left is free")
 
 
-def test_a_new_leader_goes_on_where_the_old_one_was(school: School, eventually: Callable[..., None]) -> None:
+def test_a_new_leader_goes_on_where_the_old_one_was(school: School) -> None:
     broker = school.broker()
     school.worker()
     first = school.student()
@@ -240,7 +228,7 @@ def test_no_broker(school: School) -> None:
         client.set_model("1")
 
 
-def test_another_slot_size_than_the_students(school: School, eventually: Callable[..., None]) -> None:
+def test_another_slot_size_than_the_students(school: School) -> None:
     school.broker()
     school.worker(lambda model_id, model_cfg: bytes(8), batch_config=None, slot_size=8)
     client = school.student()
@@ -315,7 +303,6 @@ def test_workers_and_followers_say_that_they_wait(
     school: School,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    eventually: Callable[..., None],
 ) -> None:
     monkeypatch.setattr("softs_fast.distill.model_listener._WARN_AFTER_MS", 50)
     caplog.set_level(logging.WARNING, "softs_fast.distill")
@@ -328,9 +315,7 @@ def test_workers_and_followers_say_that_they_wait(
 
 
 def test_a_switch_in_the_middle_of_a_request(school: School) -> None:
-    school.broker()
-    school.worker()
-    client = school.student()
+    client = school.begun()
     client.set_model("1")
     next_model(client)
     request = client._request
@@ -346,9 +331,7 @@ def test_a_switch_in_the_middle_of_a_request(school: School) -> None:
     assert (sample.generation, check(sample.tensors())) == (2, 2)
 
 
-def test_what_was_ordered_of_the_model_before_is_taken_back(
-    school: School, eventually: Callable[..., None]
-) -> None:
+def test_what_was_ordered_of_the_model_before_is_taken_back(school: School) -> None:
     broker = school.broker()
     client = school.student()
     client.set_model("1")
@@ -388,9 +371,7 @@ def test_a_broker_that_begins_anew_is_followed(school: School) -> None:
     assert (client.generation, client.model_id, client.generation_value.value) == (1, "a", 1)
 
 
-def test_followers_come_along_when_broker_and_leader_are_new(
-    school: School, eventually: Callable[..., None]
-) -> None:
+def test_followers_come_along_when_broker_and_leader_are_new(school: School) -> None:
     broker = school.broker()
     school.worker()
     leader, follower = school.student(0), school.student(1, slot_count=2)

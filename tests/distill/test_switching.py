@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from samples import CONFIG, check, take
 from school import School
+from side_by_side import in_threads
 
 from softs_fast import DistillDataLoader, DistillIterableDataset
 
@@ -32,39 +33,29 @@ def test_four_workers_two_students_and_their_loaders(school: School, method: str
         )
         for rank in range(2)
     ]
-    problems: list[BaseException] = []
     meeting = threading.Barrier(2)
 
     def train(rank: int) -> None:
-        try:
-            batches = iter(loaders[rank])
-            for model in range(1, 41):
-                if model > 1:
-                    if rank == 0:
-                        leader.set_model(str(model))
-                    # All that have met have switched: from here on nothing else may come.
-                    meeting.wait(30)
-                    students[rank].wait_for_generation(model)
-                for _ in range(model % 3):
-                    batch = next(batches)
-                    for row in range(2):
-                        sample = {name: tensor[row] for name, tensor in batch.items()}
-                        assert check(sample, rank) == model
-                sample_ref = take(students[rank])
-                assert check(sample_ref.tensors(), rank) == model == sample_ref.generation
-                students[rank].release_slot(sample_ref.slot_id)
-                # No rank switches while another one still checks.
+        batches = iter(loaders[rank])
+        for model in range(1, 41):
+            if model > 1:
+                if rank == 0:
+                    leader.set_model(str(model))
+                # All that have met have switched: from here on nothing else may come.
                 meeting.wait(30)
-        except BaseException as error:
-            problems.append(error)
-            meeting.abort()
+                students[rank].wait_for_generation(model)
+            for _ in range(model % 3):
+                batch = next(batches)
+                for row in range(2):
+                    sample = {name: tensor[row] for name, tensor in batch.items()}
+                    assert check(sample, rank) == model
+            sample_ref = take(students[rank])
+            assert check(sample_ref.tensors(), rank) == model == sample_ref.generation
+            students[rank].release_slot(sample_ref.slot_id)
+            # No rank switches while another one still checks.
+            meeting.wait(30)
 
-    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
+    in_threads(train, range(2))
 
 
 def test_a_follower_that_is_switched_while_it_takes(school: School) -> None:

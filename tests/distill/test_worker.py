@@ -1,13 +1,13 @@
 """Worker: the forms of its functions, and which orders it serves."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from samples import CONFIG, check, next_model, stamped, take
 from school import School
+from waiting import eventually
 
 import softs_fast
 from softs_fast import ConfigError, GeneratorFailed, Worker
@@ -87,7 +87,7 @@ def test_worker_id_names_it_in_errors(school: School, zeros: Any) -> None:
     assert ":4711" in str(client.diagnose())
 
 
-def test_run_returns_when_the_leader_says_stop(school: School, eventually: Callable[..., None]) -> None:
+def test_run_returns_when_the_leader_says_stop(school: School) -> None:
     broker = school.broker()
     worker = Worker(stamped, 0, school.backend, school.control_pub, batch_config=CONFIG)
     thread = threading.Thread(target=worker.run)
@@ -210,9 +210,7 @@ def test_a_generation_that_was_waited_for_in_vain_is_not_waited_for_again(
 
 
 def test_samples_say_for_which_rank_they_are(school: School) -> None:
-    school.broker()
-    school.worker()
-    leader, other = school.student(0), school.student(1)
+    leader, other = school.begun(0), school.student(1)
     other.start_sub_listener()
     other.wait_for_generation(leader.set_model("2"))
     assert check(take(other).tensors(), rank=1) == 2

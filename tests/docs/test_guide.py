@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import WATCHDOG_S
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
-WATCHDOG_S = 50
 
 
 def section(title: str) -> tuple[str, str]:

@@ -150,10 +150,6 @@ def test_the_lock_ends_with_the_log_and_with_a_log_that_cannot_be_opened(tmp_pat
         Lock(tmp_path / "lock", "log").close()
 
 
-class Crash(BaseException):
-    """The process ends here."""
-
-
 @pytest.mark.parametrize("action", ["open", "append", "replace"])
 def test_a_crash_at_any_write_leaves_the_records_before_or_those_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str

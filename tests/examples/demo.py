@@ -31,6 +31,10 @@ class Demo:
         assert self.process.stdout is not None
         self.output = self.process.stdout
 
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
     def wait_for(self, text: str) -> str:
         """Read the output up to `text`, character by character: a progress bar ends no lines."""
         seen = ""
@@ -72,12 +76,9 @@ class Demo:
         return False
 
 
-def interrupt(demo: Demo, target: str) -> None:
-    """What Ctrl-C in a terminal does to the process "group", or `kill -INT` to the "parent" alone."""
-    if target == "group":
-        os.killpg(demo.process.pid, signal.SIGINT)
-    else:
-        demo.process.send_signal(signal.SIGINT)
+def interrupt(demo: Demo) -> None:
+    """What Ctrl-C in a terminal does."""
+    os.killpg(demo.process.pid, signal.SIGINT)
 
 
 def check_gone(demo: Demo, segments: Iterable[Path]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,37 +52,14 @@ def test_ends_with_table_and_picture(start: Callable[..., Demo], picture: Path) 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("target", ["group", "parent"])
-def test_interrupt_while_training_leaves_nothing(start: Callable[..., Demo], target: str) -> None:
+def test_interrupt_while_training_leaves_nothing(start: Callable[..., Demo]) -> None:
     demo = start("--steps", "6000")
     demo.wait_for("samples/s")
     segments = demo.segments()
     assert segments
     assert len(demo.processes()) >= 3
-    interrupt(demo, target)
+    interrupt(demo)
     check_gone(demo, segments)
-
-
-@pytest.mark.full
-def test_interrupt_while_suppliers_start_leaves_nothing(start: Callable[..., Demo]) -> None:
-    demo = start("--steps", "6000")
-    # The suppliers are started now, and busy importing.
-    demo.wait_for("fresh images")
-    interrupt(demo, "group")
-    check_gone(demo, set())
-
-
-@pytest.mark.full
-def test_suppliers_end_when_the_demo_is_killed(start: Callable[..., Demo]) -> None:
-    demo = start("--steps", "6000")
-    demo.wait_for("samples/s")
-    segments = demo.segments()
-    demo.process.kill()
-    demo.output.read()  # ends when the last process that could write to it is gone
-    assert demo.process.wait() == -signal.SIGKILL
-    assert demo.remaining() == []
-    for segment in segments:  # no process was left to do it; the next peer that starts would
-        segment.unlink(missing_ok=True)
 
 
 def test_refuses_nonsense(start: Callable[..., Demo]) -> None:

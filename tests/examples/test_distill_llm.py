@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from demo import Demo, check_gone, interrupt
+from waiting import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "distill_llm.py"
 QUICK = (
@@ -67,11 +67,11 @@ def test_goes_on_exactly_where_it_was_interrupted(
     # One worker instead of two: the stream is the same.
     demo = launch(*command(tmp_path, "worker.count=1"))
     checkpoint = tmp_path / "checkpoint.pt"
-    wait_until(checkpoint.exists, demo)
+    eventually(checkpoint.exists, "a checkpoint", watched=demo, within_s=RUNS_ALONE)
     segments = demo.segments()
     assert segments
     assert len(demo.processes()) >= 2  # student with broker, and worker
-    interrupt(demo, "group")
+    interrupt(demo)
     check_gone(demo, segments)
 
     before = load(checkpoint)
@@ -108,7 +108,7 @@ def test_each_part_in_a_terminal_of_its_own(
     # The leader's STOP ended the worker; a broker stays until it is told.
     code, text = worker.finish()
     assert code == 0, text
-    interrupt(broker, "group")
+    interrupt(broker)
     check_gone(broker, [])
 
 
@@ -141,12 +141,3 @@ def load(path: Path) -> dict[str, Any]:
     """What a checkpoint holds."""
     state: dict[str, Any] = torch.load(path, weights_only=True)
     return state
-
-
-def wait_until(condition: Callable[[], bool], demo: Demo) -> None:
-    """Wait for something that an example does; fail if it ends before."""
-    give_up = time.monotonic() + RUNS_ALONE
-    while not condition():
-        assert demo.process.poll() is None, demo.output.read()
-        assert time.monotonic() < give_up
-        time.sleep(0.002)

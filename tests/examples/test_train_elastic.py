@@ -37,7 +37,7 @@ def test_a_killed_worker_costs_no_bit(launch: Callable[..., Demo], tmp_path: Pat
 def test_ctrl_c_leaves_nothing(launch: Callable[..., Demo]) -> None:
     demo = launch(sys.executable, EXAMPLE, "--steps", "100000")
     demo.wait_for("undisturbed ...")
-    interrupt(demo, "group")
+    interrupt(demo)
     check_gone(demo, [])
 
 

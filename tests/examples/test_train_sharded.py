@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from coordinator_process import Cluster, Lines
+from coordinator_process import Cluster
+from waiting import Lines
 
 from softs_fast.coordination.session.calls import CoordinatorClient
 
@@ -65,13 +65,6 @@ def saved(path: str) -> dict[str, torch.Tensor]:
     return state["model"]
 
 
-def until(worker: Lines, pattern: str) -> str:
-    """Read the lines of a worker up to one that matches; that one."""
-    while not re.fullmatch(pattern, line := worker.line()):
-        pass
-    return line
-
-
 @pytest.mark.skipif(
     not hasattr(torch.cpu.current_stream(), "record_event"), reason="FSDP2 of this torch needs a GPU"
 )
@@ -89,12 +82,12 @@ def test_a_checkpoint_counts_when_all_have_ended_it(cluster: Cluster, tmp_path: 
     ]
     lives = cluster.add(Lines([str(EXAMPLE), "--seat=0", *options]))
     victim = cluster.add(Lines(["-c", VICTIM, "--seat=1", *options]))
-    assert until(lives, "epoch.*") == "epoch 1: worker 0 of 2, from step 0"
+    assert lives.match("epoch.*") == "epoch 1: worker 0 of 2, from step 0"
     assert victim.wait() == -signal.SIGKILL
     # Both parts of the checkpoint of step 20 are there, but one worker has not said so.
     assert (tmp_path / "step-20-of-epoch-1" / ".metadata").exists()
-    until(lives, r"epoch 1 is over: .*")
-    assert until(lives, "epoch.*") == "epoch 2: worker 0 of 1, from step 10"
+    lives.match(r"epoch 1 is over: .*")
+    assert lives.match("epoch.*") == "epoch 2: worker 0 of 1, from step 10"
     cluster.add(Lines([str(EXAMPLE), "--seat=1", *options]))
     # Nothing has failed, so no step is lost.
     line = last = ""

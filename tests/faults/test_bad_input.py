@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import stamp
 import zmq
-from market import Market, eventually
+from market import Market
+from waiting import eventually
 
 import softs_fast
 from softs_fast.market.protocol import ClientCmd, SupplierCmd, decode_payload, encode_payload

@@ -7,24 +7,25 @@ from pathlib import Path
 
 import pytest
 import stamp
-from market import Market, eventually
+from market import Market
+from waiting import eventually
 
 import softs_fast
 
 
 def take(client: softs_fast.Client, checker: stamp.Checker, n: int, product: str = "p1") -> None:
     """Take and check n samples."""
-    taken = 0
-    give_up = time.monotonic() + 60
-    while taken < n:
-        assert time.monotonic() < give_up, client.diagnose(product, 60)
+
+    def one() -> bool:
         slot = client.request_sample(product, timeout_ms=1000)
         if slot is None:
-            continue
-        problem = checker.check(client.medium.read(slot), product)
-        assert problem is None
+            return False
+        assert checker.check(client.medium.read(slot), product) is None
         client.release_slot(slot)
-        taken += 1
+        return True
+
+    for _ in range(n):
+        eventually(one, lambda: client.diagnose(product, 45), every_s=0)
 
 
 def open_client(market: Market, n_slots: int = 4) -> softs_fast.Client:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
-from market import Market, eventually
+from market import Market
 from script import started
 from segments import made_by
+from waiting import eventually
 
 import softs_fast
 

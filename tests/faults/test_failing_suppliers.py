@@ -1,10 +1,10 @@
 """A supplier that fails at once, beside a good one that takes its time: no order ends by it, and it gets few of them."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 import torch
+from waiting import eventually
 
 import softs_fast
 from softs_fast import Broker, EndpointConfig, ShmMedium, SoftIterableDataset, Supplier, TCPMedium
@@ -24,7 +24,6 @@ def test_a_stream_goes_on_beside_a_supplier_that_fails(
     backend: str,
     medium: type,
     caplog: pytest.LogCaptureFixture,
-    eventually: Callable[..., None],
 ) -> None:
     calls = []
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import stamp
-from market import Market, eventually
+from market import Market
 from process import HERE, Process, Zygote, environment
+from waiting import eventually
 
 import softs_fast
 from softs_fast import _core
@@ -62,27 +63,23 @@ class Stream:
 
     def take(self, n: int = 1) -> None:
         """Take and check the next n samples."""
-        give_up = time.monotonic() + 45
         until = self.n_taken + n
-        while self.n_taken < until:
-            assert time.monotonic() < give_up, f"after {self.n_taken}: {self.client.diagnose('p1', 45)}"
-            slot = self.client.request_sample("p1", timeout_ms=1000)
-            if slot is None:
-                continue
-            assert stamp.number_of(self.client.medium.read(slot)) == self.n_taken
-            self.client.release_slot(slot)
-            self.n_taken += 1
+        self.take_until(lambda: self.n_taken == until)
 
     def take_until(self, is_over: Callable[[], bool]) -> None:
         """Take what samples come, until a condition holds."""
-        give_up = time.monotonic() + 45
-        while not is_over():
-            assert time.monotonic() < give_up, f"after {self.n_taken}: {self.client.diagnose('p1', 45)}"
+
+        def take_one() -> bool:
+            if is_over():
+                return True
             slot = self.client.request_sample("p1", timeout_ms=20)
             if slot is not None:
                 assert stamp.number_of(self.client.medium.read(slot)) == self.n_taken
                 self.client.release_slot(slot)
                 self.n_taken += 1
+            return False
+
+        eventually(take_one, lambda: f"after {self.n_taken}: {self.client.diagnose('p1', 45)}", every_s=0)
 
     def stats(self) -> dict[str, Any]:
         stats = _core.lane_stats(self.client.medium._segment)  # type: ignore[attr-defined]

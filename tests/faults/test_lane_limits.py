@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import stamp
-from market import Market, eventually
+from market import Market
+from waiting import eventually
 
 import softs_fast
 from softs_fast import _core

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from market import Market, eventually
-from process import WATCHDOG_S
+from market import Market
+from waiting import WATCHDOG_S, eventually, free_ports
 
 import softs_fast
 
@@ -52,8 +52,7 @@ def test_what_a_supplier_writes_after_its_order_was_given_away_is_not_stored(
     short_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     market = Market(short_path, medium="tcp")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    [port] = free_ports()
     market.backend = f"tcp://127.0.0.1:{port}"
     market.broker()
     partition = Partition(port)

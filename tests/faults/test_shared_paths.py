@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import stamp
-from market import Market, eventually
+from market import Market
+from waiting import eventually
 
 import softs_fast
 

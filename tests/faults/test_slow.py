@@ -4,8 +4,8 @@ import time
 
 import pytest
 import stamp
-from market import Market, eventually
-from process import WATCHDOG_S
+from market import Market
+from waiting import WATCHDOG_S, eventually
 
 import softs_fast
 

@@ -7,18 +7,12 @@ import time
 from pathlib import Path
 
 import stamp
-from market import Market, eventually
+from market import Market
+from waiting import eventually, free_ports
 
 import softs_fast
 
 SYN_SENT = "02"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Silence:
@@ -58,7 +52,7 @@ class Silence:
 
 
 def test_samples_go_on_while_the_peers_wait_for_a_broker_that_does_not_answer(market: Market) -> None:
-    ports = [free_port(), free_port()]
+    ports = free_ports(2)
     market.frontend, market.backend = (f"tcp://127.0.0.1:{port}" for port in ports)
     broker = market.broker()
     market.supplier()

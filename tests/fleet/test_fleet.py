@@ -16,6 +16,7 @@ from typing import Any
 
 import factories
 import pytest
+from waiting import eventually
 
 import softs_fast as sf
 from softs_fast import ConfigError, Fleet, FleetError
@@ -41,7 +42,7 @@ def threads_of(fleet: Fleet) -> list[str]:
 
 
 def test_it_serves_shows_what_workers_print_and_leaves_nothing(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., None]
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # More processes than cores: a thread each, without a choice.
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -62,9 +63,7 @@ def test_it_serves_shows_what_workers_print_and_leaves_nothing(
         assert line in printed
 
 
-def test_students_and_workers_find_each_other_and_a_leader_ends_the_workers(
-    eventually: Callable[..., None],
-) -> None:
+def test_students_and_workers_find_each_other_and_a_leader_ends_the_workers() -> None:
     with Fleet(factories.make_worker) as fleet, fleet.student(4, factories.CONFIG) as student:
         student.hello()
         student.set_model("m")
@@ -94,7 +93,7 @@ def test_the_number_of_workers_changes() -> None:
             fleet.scale(0)
 
 
-def test_a_worker_that_is_killed_is_replaced(eventually: Callable[..., None]) -> None:
+def test_a_worker_that_is_killed_is_replaced() -> None:
     with Fleet(factories.make_supplier) as fleet:
         loader = loader_of(fleet)
         (first,) = pids_of(loader)
@@ -136,9 +135,7 @@ def test_a_start_that_takes_too_long_ends() -> None:
         Fleet(factories.make_slow_starter, count=2, start_timeout_s=0.1).start()
 
 
-def test_workers_that_cannot_be_added_leave_the_others_at_work(
-    tmp_path: Path, eventually: Callable[..., None]
-) -> None:
+def test_workers_that_cannot_be_added_leave_the_others_at_work(tmp_path: Path) -> None:
     with Fleet(functools.partial(factories.make_once, str(tmp_path / "made"))) as fleet:
         with pytest.raises(FleetError, match=r"(?s)worker 1 failed: .*FileExistsError"):
             fleet.scale(2)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from script import started
 from segments import made_by
+from waiting import eventually
 
 SCRIPT = """
 import multiprocessing, os, sys, time
@@ -74,9 +74,7 @@ def written(text: str, folder: Path) -> Path:
         ("waits", [signal.SIGINT, signal.SIGINT]),
     ],
 )
-def test_nothing_is_left(
-    tmp_path: Path, eventually: Callable[..., None], how: str, signals: list[signal.Signals]
-) -> None:
+def test_nothing_is_left(tmp_path: Path, how: str, signals: list[signal.Signals]) -> None:
     script, pids = started(str(written(SCRIPT, tmp_path)), how)
     for number in signals:
         script.send_signal(number)

@@ -17,6 +17,7 @@ from typing import Any
 import factories
 import forked
 import pytest
+from waiting import eventually
 
 import softs_fast as sf
 from softs_fast.fleet import fork_server, forking
@@ -26,7 +27,7 @@ from softs_fast.fleet.fork_server import ForkServer, WorkerProcess, last_server,
 LARGE = bytes(2 << 20)
 
 
-def ready(eventually: Callable[..., None]) -> ForkServer:
+def ready() -> ForkServer:
     """A server; not a fixture, since pytest keeps those until a test has left nothing behind."""
     server = server_for({})
     eventually(server.is_ready, "the server is ready")
@@ -54,9 +55,8 @@ def test_a_process_is_as_one_of_its_own_would_be(
     output: tuple[int, int],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    eventually: Callable[..., None],
 ) -> None:
-    server = ready(eventually)
+    server = ready()
     monkeypatch.setenv("SOFTS_SET_LATER", "\udcff")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["a", "b"])
@@ -90,10 +90,8 @@ def test_a_process_is_as_one_of_its_own_would_be(
     assert len(set(chances)) == 6, "random numbers of one worker are not those of another"
 
 
-def test_a_server_has_one_thread_and_its_processes_end_with_it(
-    output: tuple[int, int], eventually: Callable[..., None]
-) -> None:
-    server = ready(eventually)
+def test_a_server_has_one_thread_and_its_processes_end_with_it(output: tuple[int, int]) -> None:
+    server = ready()
     process = started(server, output[1], forked.sleep)
     assert "Threads:\t1\n" in Path(f"/proc/{server.pid}/status").read_text()
     os.kill(server.pid, signal.SIGKILL)
@@ -105,12 +103,12 @@ def test_a_server_has_one_thread_and_its_processes_end_with_it(
 
 
 def test_a_process_is_reaped_where_the_program_has_blocked_signals(
-    output: tuple[int, int], eventually: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    output: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOFTS_ANOTHER_SERVER", "1")
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
-        server = ready(eventually)
+        server = ready()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     process = started(server, output[1], forked.sleep)
@@ -139,10 +137,10 @@ def test_a_server_that_cannot_fork_says_so_and_goes_on(
 
 
 def test_a_server_that_may_open_no_more_files_says_so_and_goes_on(
-    output: tuple[int, int], eventually: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    output: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOFTS_ANOTHER_SERVER", "2")
-    server = ready(eventually)
+    server = ready()
     first = started(server, output[1], forked.sleep)
     limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     used = {int(one) for one in os.listdir(f"/proc/{server.pid}/fd")}
@@ -160,7 +158,7 @@ def test_a_server_that_may_open_no_more_files_says_so_and_goes_on(
         process.close()
 
 
-def test_a_fleet_goes_on_with_another_server(eventually: Callable[..., None]) -> None:
+def test_a_fleet_goes_on_with_another_server() -> None:
     with sf.Fleet(factories.make_supplier) as fleet:
         former = last_server()
         assert former is not None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import factories
 import pytest
+from waiting import eventually
 
 from softs_fast.fleet import Workers
 from softs_fast.fleet import supervisor as supervisors
@@ -18,7 +19,7 @@ from softs_fast.fleet.supervisor import Supervisor
 from softs_fast.market.fleet_report import WorkerReport
 
 
-def test_a_restart_that_takes_too_long_is_a_failure(tmp_path: Path, eventually: Callable[..., None]) -> None:
+def test_a_restart_that_takes_too_long_is_a_failure(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
 
     def report(workers: Sequence[WorkerReport]) -> None:
@@ -40,7 +41,7 @@ def test_a_restart_that_takes_too_long_is_a_failure(tmp_path: Path, eventually: 
 
 
 def test_after_ctrl_c_a_call_that_goes_on_is_given_one_second(
-    tmp_path: Path, eventually: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = Workers(functools.partial(factories.Busy, str(tmp_path / "told")), {})
     workers.scale(1)

@@ -101,9 +101,8 @@ def outlives(say: Say, rank: int, size: int, folder: str, victim: int, late_defa
 def test_streams_go_on_without_a_killed_rank(
     tmp_path: Path, size: int, victim: int, late_default: bool
 ) -> None:
-    running = ranks.start(outlives, size, str(tmp_path), victim, late_default)
     others = [rank for rank in range(size) if rank != victim]
-    try:
+    with ranks.start(outlives, size, str(tmp_path), victim, late_default) as running:
         pids = running.results()
         os.kill(pids[victim], signal.SIGKILL)
         told = {}
@@ -114,8 +113,6 @@ def test_streams_go_on_without_a_killed_rank(
         for rank in others:
             running.processes[rank].join()
             assert running.processes[rank].exitcode == 0
-    finally:
-        running.stop()
     total = float(sum(range(1, size)))
     for new_rank, rank in enumerate(others):
         assert not isinstance(told[rank], ranks.Raised), told[rank].trace
@@ -155,16 +152,13 @@ def loaded(say: Say, rank: int, size: int, folder: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_under_load_outlive_a_killed_one(tmp_path: Path, size: int) -> None:
-    running = ranks.start(loaded, size, str(tmp_path))
-    try:
+    with ranks.start(loaded, size, str(tmp_path)) as running:
         pids = running.results()
         os.kill(pids[-1], signal.SIGKILL)
         for rank in range(size - 1):
             assert running.receive(rank) == ([], size - 1, float(sum(range(1, size))))
             running.processes[rank].join()
             assert running.processes[rank].exitcode == 0
-    finally:
-        running.stop()
 
 
 def gives_up_a_stopped_one(say: Say, rank: int, size: int, folder: str) -> None:
@@ -207,8 +201,7 @@ def gives_up_a_stopped_one(say: Say, rank: int, size: int, folder: str) -> None:
 
 
 def test_a_stopped_rank_is_given_up_and_goes_on_later(tmp_path: Path) -> None:
-    running = ranks.start(gives_up_a_stopped_one, 3, str(tmp_path))
-    try:
+    with ranks.start(gives_up_a_stopped_one, 3, str(tmp_path)) as running:
         pids = running.results()
         os.kill(pids[1], signal.SIGSTOP)
         for rank in (0, 2):
@@ -225,8 +218,6 @@ def test_a_stopped_rank_is_given_up_and_goes_on_later(tmp_path: Path) -> None:
         for process in running.processes:
             process.join()
             assert process.exitcode == 0
-    finally:
-        running.stop()
 
 
 def is_late_itself(say: Say, rank: int, size: int, folder: str) -> float:
@@ -252,13 +243,10 @@ def is_late_itself(say: Say, rank: int, size: int, folder: str) -> float:
 
 
 def test_a_group_is_rebuilt_when_the_beginning_of_a_failed_call_is_done(tmp_path: Path) -> None:
-    running = ranks.start(is_late_itself, 2, str(tmp_path))
-    try:
+    with ranks.start(is_late_itself, 2, str(tmp_path)) as running:
         pids = running.results()
         os.kill(pids[1], signal.SIGKILL)
         assert running.receive(0) == 1.0
-    finally:
-        running.stop()
 
 
 def dies_before_a_kernel(say: Say, rank: int, size: int, folder: str) -> tuple[str, list[int]]:
@@ -282,16 +270,13 @@ def dies_before_a_kernel(say: Say, rank: int, size: int, folder: str) -> tuple[s
 
 
 def test_a_kernel_that_waits_for_a_killed_rank_ends_at_once(tmp_path: Path) -> None:
-    running = ranks.start(dies_before_a_kernel, 3, str(tmp_path))
-    try:
+    with ranks.start(dies_before_a_kernel, 3, str(tmp_path)) as running:
         pids = running.results()
         os.kill(pids[1], signal.SIGKILL)
         for rank in (0, 2):
             text, lost = running.receive(rank)
             assert f"rank 1 (process {pids[1]}, ended)" in text
             assert lost == [1]
-    finally:
-        running.stop()
 
 
 def ways(say: Say, rank: int, size: int, folder: str) -> tuple[str, float]:

@@ -12,19 +12,19 @@ from unittest import mock
 import pytest
 import ranks
 import torch
+from fork_check import check_fork
+from lost_ranks import NEVER_S, check_killed, check_stopped, reduce_until_lost
 from side_streams import Hold, SideStream
 
 from softs_fast import _kernels
 from softs_fast.collectives import CudaStrategy, Schedule, ShmStrategy
 from softs_fast.collectives.cuda.arena import _checked_card
 from softs_fast.collectives.cuda.signals import Words
-from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.gpu.checks import deaths
 from softs_fast.gpu.checks.on_device import set_standin, to_device
 from softs_fast.tensors import cuda
 
-# Long enough that a rank that ends by it, and not because the kernel reported a death, fails its test by the watchdog.
-NEVER_S = 300.0
 TWO_SHOT = Schedule(0, 1 << 20)
 Say = Callable[[Any], None]
 
@@ -43,65 +43,25 @@ def zeros(strategy: CudaStrategy, n: int = 1000) -> torch.Tensor:
     return to_device(torch.zeros(n), strategy.device)
 
 
-def reduces_until_an_error(
+def reduces_until_lost(
     say: Say, rank: int, size: int, folder: str, timeout_s: float
 ) -> tuple[str, list[int]]:
     strategy = joined(rank, size, folder, timeout_s)
-    tensor = zeros(strategy, 100_000)
-    say(os.getpid())
-    with pytest.raises(PeerLost) as raised:
-        _reduce_for_ever(strategy, tensor)
-    # For good, and at once.
-    with pytest.raises(PeerLost, match=r"is broken"):
-        strategy.all_reduce(tensor)
-    strategy.close()
-    return str(raised.value), strategy.lost
+    return reduce_until_lost(say, strategy, zeros(strategy, 100_000))
 
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_named_at_once(tmp_path: Path, victim: int) -> None:
-    running = ranks.start(reduces_until_an_error, 4, str(tmp_path), NEVER_S)
-    try:
-        pids = running.results()
-        time.sleep(0.05)  # into the middle of some call
-        os.kill(pids[victim], signal.SIGKILL)
-        told = running.results()
-    finally:
-        running.stop()
-    for rank, result in enumerate(told):
-        if rank != victim:
-            assert not isinstance(result, ranks.Raised), result.trace
-            text, lost = result
-            assert f"rank {victim} (process {pids[victim]}" in text
-            assert lost == [victim]
+    check_killed(reduces_until_lost, tmp_path, victim)
 
 
 def test_a_stopped_rank_is_named_when_the_time_is_over(tmp_path: Path) -> None:
-    running = ranks.start(reduces_until_an_error, 3, str(tmp_path), 0.5)
-    try:
-        pids = running.results()
-        os.kill(pids[1], signal.SIGSTOP)
-        told = [running.receive(0), running.receive(2)]
-        os.kill(pids[1], signal.SIGCONT)
-        told.append(running.receive(1))
-    finally:
-        running.stop()
-    for result in told:
-        assert not isinstance(result, ranks.Raised), result.trace
-    for text, lost in told[:2]:
-        assert f"rank 1 (process {pids[1]}, stopped)" in text
-        assert lost == [1]
-    assert "rank" in told[2][0], "a rank that goes on learns that it was given up"
+    check_stopped(reduces_until_lost, tmp_path)
 
 
 def _synchronize_and_reduce(strategy: CudaStrategy, tensor: torch.Tensor) -> None:
     strategy.synchronize()
     strategy.all_reduce(tensor)
-
-
-def _reduce_for_ever(strategy: CudaStrategy, tensor: torch.Tensor) -> None:
-    while True:
-        strategy.all_reduce(tensor)
 
 
 def dies_with_its_work_undone(say: Say, rank: int, size: int, folder: str) -> None:
@@ -130,13 +90,10 @@ def dies_with_its_work_undone(say: Say, rank: int, size: int, folder: str) -> No
 
 
 def test_a_rank_that_dies_with_its_work_undone_is_named_where_streams_wait_for_events(tmp_path: Path) -> None:
-    running = ranks.start(dies_with_its_work_undone, 3, str(tmp_path))
-    try:
+    with ranks.start(dies_with_its_work_undone, 3, str(tmp_path)) as running:
         pids = running.results()
         os.kill(pids[1], signal.SIGKILL)
         told = running.results()
-    finally:
-        running.stop()
     for rank in (0, 2):
         assert not isinstance(told[rank], ranks.Raised), told[rank].trace
         assert f"rank 1 (process {pids[1]}" in told[rank]
@@ -355,17 +312,8 @@ def forks(say: Say, rank: int, size: int, folder: str) -> None:
         tensor = zeros(strategy)
         strategy.all_reduce(tensor)
         strategy.barrier()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                with pytest.raises(ForkedError, match="belongs to the process that made it"):
-                    strategy.all_reduce(tensor)
-                strategy.close()
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitpid(pid, 0)[1] == 0
+        match = "belongs to the process that made it"
+        check_fork(lambda: strategy.all_reduce(tensor), match=match, then=strategy.close)
         strategy.all_reduce(tensor)
 
 

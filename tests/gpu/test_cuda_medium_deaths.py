@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda_market import CudaMarket, serve
+from waiting import eventually
 
 from softs_fast import Client, CudaIpcMedium, PeerLost, SampleTimeout, SoftDataLoader
 from softs_fast.gpu.checks.samples import LARGE, check, sample
@@ -173,9 +174,7 @@ def arenas_of(pid: int) -> int:
 
 
 @pytest.mark.parametrize("zero_copy", [False, True])
-def test_student_killed_and_restarted(
-    cuda_market: CudaMarket, zero_copy: bool, eventually: Callable[..., None]
-) -> None:
+def test_student_killed_and_restarted(cuda_market: CudaMarket, zero_copy: bool) -> None:
     """A teacher that has the old one's arena open writes to the new one's, and closes the old one."""
     teacher = cuda_market.teacher(serve("large", "batch"))
     options = {"config": "large", "batch_size": B, "n_batches": 6, "zero_copy": zero_copy}

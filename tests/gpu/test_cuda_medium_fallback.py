@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda_market import CudaMarket, serve
+from fork_check import check_fork
 from process import Process
+from waiting import eventually
 
 from softs_fast import (
     BatchConfig,
     Client,
     CudaIpcMedium,
-    ForkedError,
     GeneratorFailed,
     SegmentError,
     ShmMedium,
@@ -160,9 +160,7 @@ def test_shared_memory_that_is_full_is_an_error() -> None:
         segment.unlink()
 
 
-def test_a_scribbled_ticket_is_an_error_and_nothing_is_written(
-    cuda_market: CudaMarket, eventually: Callable[..., None]
-) -> None:
+def test_a_scribbled_ticket_is_an_error_and_nothing_is_written(cuda_market: CudaMarket) -> None:
     cuda_market.teacher(serve("every"))
     n_bytes = EVERY.nbytes()
     with Client(cuda_market.endpoints.frontend, CudaIpcMedium, n_bytes, 1) as client:
@@ -280,15 +278,7 @@ def test_a_failed_device_does_not_keep_a_segment_alive(
 
 def test_a_fork_is_told_that_the_medium_is_its_parents() -> None:
     medium = CudaIpcMedium(None, 8, 2, create=True)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            medium.read(0)
-        except ForkedError:
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
+    check_fork(lambda: medium.read(0))
     medium.close()
     medium.unlink()
 

@@ -71,10 +71,7 @@ def goes_on_alone(say: Callable[[Any], None], rank: int, size: int, folder: str)
 
 @pytest.mark.skipif(N_DEVICES < 2, reason="needs two CUDA devices")
 def test_a_fence_ends_a_call_that_waits_for_a_lost_rank(tmp_path: Path) -> None:
-    running = ranks.start(goes_on_alone, 2, str(tmp_path))
-    try:
+    with ranks.start(goes_on_alone, 2, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(2)]
         os.kill(pids[1], signal.SIGKILL)
         assert running.receive(0) is True
-    finally:
-        running.stop()

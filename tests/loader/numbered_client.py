@@ -1,11 +1,11 @@
 """A client that makes its samples itself: each says which number of which product's stream it has."""
 
-import time
 import weakref
 from typing import Any
 
 import numpy as np
 import torch
+from scripted_client import MadeUpClient
 
 import softs_fast
 from softs_fast import NoSupplier, ShmMedium, TensorSpec
@@ -17,26 +17,23 @@ class Block(np.ndarray[Any, Any]):
     """The memory of a lease."""
 
 
-class NumberedClient:
+class NumberedClient(MadeUpClient):
     """Serves streams as the native client does with `ordered=True`; products are named by whole numbers."""
 
     #: At most so many rows come with one call of `gather`.
     at_once = 1000
-    #: As if the broker were that of no fleet.
-    fleet = None
 
     def __init__(
         self, endpoint: str, medium_cls: Any, slot_size: int, num_slots: int, *, block: int, **options: Any
     ) -> None:
         assert slot_size == CONFIG.nbytes()
         assert num_slots % block == 0
+        super().__init__(options)
         self.medium = ShmMedium(None, slot_size, num_slots, create=True)
         self.slot_count = num_slots
         self.n_blocks_held = 0
-        self.options = options
         self.before_each: Any = lambda: None
         self.seeks: list[tuple[Any, ...]] = []
-        self.followed: list[str] = []
         self._block = block
         self._plans: dict[str, tuple[int, int, int]] = {}
         self._positions: dict[str, int] = {}
@@ -77,16 +74,6 @@ class NumberedClient:
         self.seeks.append((product_id, start, run, stride, position))
         self._plans[product_id] = (start, run, stride)
         self._positions[product_id] = position
-
-    def leave_after(self, product_id: str, memory: Any, word: int) -> bool:
-        time.sleep(0.01)
-        return False
-
-    def follow(self, product_id: str, *, ahead: bool) -> None:
-        self.followed.append(product_id)
-
-    def n_failures(self, product_id: str) -> int:
-        return 0
 
     def diagnose(self, product_id: str, waited_s: float) -> NoSupplier:
         return NoSupplier(product_id)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from softs_fast import BatchConfig, FilesystemMedium, ShmMedium, SoftDataLoader, TensorSpec
+from softs_fast import BatchConfig, ShmMedium, SoftDataLoader, TensorSpec
 from softs_fast.tensors import RaggedTensor
 
 CONFIG = BatchConfig(
@@ -55,11 +55,6 @@ def check(batch: dict[str, Any], n_rows: int) -> list[int]:
     for name in ("hidden", "x"):
         assert torch.equal(batch[name], torch.stack([each[name] for each in wanted]))
     return numbers
-
-
-def base_of(medium_cls: Any) -> Any:
-    """The class of a supplier's medium."""
-    return FilesystemMedium if issubclass(medium_cls, FilesystemMedium) else medium_cls
 
 
 def loader_of(endpoint: str, medium_cls: Any = ShmMedium, **options: Any) -> SoftDataLoader:

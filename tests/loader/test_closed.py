@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from served import served
 
 import softs_fast as sf
 from softs_fast.loader import sample_iterator as stream
@@ -20,10 +21,7 @@ def generate(product_id: str) -> bytes:
 
 @pytest.fixture
 def market(frontend: str, backend: str) -> Iterator[str]:
-    with (
-        sf.Broker(sf.EndpointConfig(frontend, backend)),
-        sf.Supplier(generate, ["m"], backend, sf.ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, generate, ["m"], sf.ShmMedium, CONFIG.nbytes()):
         yield frontend
 
 
@@ -99,4 +97,3 @@ def test_iterators_of_a_closed_client(
     with pytest.raises(sf.SegmentError, match=CLOSED):
         next(iterator)
     assert next(iter(data))["y"].unique().tolist() == [1]
-    data.soft_dataset.close()

@@ -254,49 +254,43 @@ def test_loader_passes_the_rest_to_torch(opened: list[ScriptedClient]) -> None:
     assert batch["x"].shape == (3, 2)
     loader.set_model("b")
     assert loader.model_id == loader.soft_dataset.model_id == "b"
-    loader.soft_dataset.close()
+
+
+def switch_with_the_second(loader: SoftDataLoader, client: ScriptedClient) -> None:
+    """Have samples be numbered from 10, and the product change while the second of them is read."""
+    numbers = iter(range(10, 20))
+
+    def read(slot_id: int) -> bytes:
+        number = next(numbers)
+        if number == 11:
+            loader.set_model("b")
+        return CONFIG.encode(x=torch.full((2,), float(number)), y=torch.tensor(number))
+
+    client.medium.read = read
 
 
 def test_a_switch_in_the_middle_of_a_batch(opened: list[ScriptedClient]) -> None:
     loader = SoftDataLoader(*FIRST, batch_size=3)
     batches = iter(loader)
     next(batches)
-    numbers = iter(range(10, 20))
-
-    def read(slot_id: int) -> bytes:
-        number = next(numbers)
-        if number == 11:
-            loader.set_model("b")
-        return CONFIG.encode(x=torch.full((2,), float(number)), y=torch.tensor(number))
-
-    opened[0].medium.read = read
+    switch_with_the_second(loader, opened[0])
     batch = next(batches)
     assert batch["y"].tolist() == [12, 13, 14], "what came before the switch, and with it, is dropped"
     assert batch["x"].tolist() == [[12, 12], [13, 13], [14, 14]]
     assert [product for product, _ in opened[0].requests[-5:]] == ["a", "a", "b", "b", "b"]
     assert opened[0].followed == ["a", "b"]
     assert opened[0].held == []
-    loader.soft_dataset.close()
 
 
 def test_a_switch_with_the_last_row_of_a_batch(opened: list[ScriptedClient]) -> None:
     loader = SoftDataLoader(*FIRST, batch_size=2)
     batches = iter(loader)
     next(batches)
-    numbers = iter(range(10, 20))
-
-    def read(slot_id: int) -> bytes:
-        number = next(numbers)
-        if number == 11:
-            loader.set_model("b")
-        return CONFIG.encode(x=torch.full((2,), float(number)), y=torch.tensor(number))
-
-    opened[0].medium.read = read
+    switch_with_the_second(loader, opened[0])
     assert next(batches)["y"].tolist() == [12, 13]
     loader.set_model("c")
     next(batches)
     assert {product for product, _ in opened[0].requests[-2:]} == {"c"}
-    loader.soft_dataset.close()
 
 
 def test_a_row_that_cannot_be_read_frees_its_slot(opened: list[ScriptedClient]) -> None:
@@ -309,7 +303,6 @@ def test_a_row_that_cannot_be_read_frees_its_slot(opened: list[ScriptedClient]) 
     assert opened[0].held == []
     opened[0].data = SAMPLE
     assert next(iter(loader))["y"].tolist() == kept["y"].tolist() == [1, 1, 1]
-    loader.soft_dataset.close()
 
 
 def test_a_worker_without_a_trainer_ends(
@@ -323,7 +316,6 @@ def test_a_worker_without_a_trainer_ends(
     for _ in range(2):
         with pytest.raises(StopIteration):
             next(batches)
-    loader.soft_dataset.close()
 
 
 def _first_sample_elsewhere(data: SoftIterableDataset, answers: Any) -> None:
@@ -396,7 +388,6 @@ def test_the_iterator_of_a_loader_is_that_of_torch(opened: list[ScriptedClient])
             len(endless)  # type: ignore[arg-type]
     for name, tensor in next(batches).items():
         assert tensor.equal(next(expected)[name])
-    loader.soft_dataset.close()
 
 
 def test_what_is_asked_of_the_client(opened: list[ScriptedClient]) -> None:
@@ -410,4 +401,3 @@ def test_what_is_asked_of_the_client(opened: list[ScriptedClient]) -> None:
         "share": (0, 1),
         "scribble": True,
     }
-    data.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from served import served
 
 import softs_fast
 from softs_fast import Broker, EndpointConfig, ShmMedium, SoftDataLoader, SoftIterableDataset, Supplier
@@ -25,10 +26,7 @@ def generate(product_id: str) -> bytes:
 @pytest.fixture
 def endpoint(frontend: str, backend: str) -> Iterator[str]:
     """A frontend behind which a supplier makes the products 0 to 9."""
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, [r"\d"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, generate, [r"\d"], ShmMedium, CONFIG.nbytes()):
         yield frontend
 
 
@@ -99,7 +97,6 @@ def test_the_stream_is_the_same_for_any_suppliers_and_workers(
             assert batch["y"].tolist() == list(range(first, first + 4))
             assert batch["x"].eq(batch["y"].unsqueeze(1)).all()
         del batch, batches
-        loader.soft_dataset.close()
 
 
 @pytest.mark.parametrize("zero_copy", [False, True])
@@ -110,7 +107,6 @@ def test_no_batch_of_two_models(endpoint: str, zero_copy: bool) -> None:
         assert batch["x"].eq(i % 3 + 1).all()
         loader.set_model(str((i + 1) % 3 + 1))
     del batch
-    loader.soft_dataset.close()
 
 
 def twice(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -156,7 +152,6 @@ def test_no_batch_that_was_fetched_ahead_before_a_switch(
         # asked for.
         time.sleep(0.5)
     del batches
-    loader.soft_dataset.close()
 
 
 def test_single_samples_of_workers_after_a_switch(endpoint: str) -> None:
@@ -189,10 +184,7 @@ def test_each_product_goes_on_where_its_batches_were_left(
         collate_fn=collate_fn,
     )
     first = {"m": 0, "n": 0}
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(numbered, ["m", "n"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, numbered, ["m", "n"], ShmMedium, CONFIG.nbytes()):
         batches = iter(loader)
         for i in range(40):
             for _ in range(i % 4):
@@ -201,4 +193,3 @@ def test_each_product_goes_on_where_its_batches_were_left(
                 first[loader.model_id] += 4
             loader.set_model("mn"[i % 2])
         del batch, batches
-        loader.soft_dataset.close()

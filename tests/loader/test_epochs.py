@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from served import served
 
 import softs_fast as sf
 from softs_fast.loader.stats import LoaderStats, StatsRecorder
@@ -37,10 +38,7 @@ def generate(product_id: str, sequence: int) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def endpoint(frontend: str, backend: str) -> Iterator[str]:
-    with (
-        sf.Broker(sf.EndpointConfig(frontend, backend)),
-        sf.Supplier(generate, ["m", "n"], backend, batch_config=CONFIG),
-    ):
+    with served(frontend, backend, generate, ["m", "n"], batch_config=CONFIG):
         yield frontend
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import multiprocessing
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,6 +10,9 @@ from typing import Any
 import pytest
 import torch
 from native_threads import thread_names
+from served import served
+from side_by_side import in_threads
+from waiting import eventually
 
 import softs_fast
 from softs_fast import (
@@ -99,7 +101,7 @@ def test_the_stream_is_the_same_and_no_process_starts(
 
 @WORKERS
 def test_so_many_threads_gather_until_the_dataset_is_closed(
-    new: Callable[..., SoftDataLoader], num_workers: int, eventually: Callable[..., None]
+    new: Callable[..., SoftDataLoader], num_workers: int
 ) -> None:
     loader = new(num_workers=num_workers)
     batches = iter(loader)
@@ -115,9 +117,7 @@ def test_so_many_threads_gather_until_the_dataset_is_closed(
 
 
 @WORKERS
-def test_batches_are_gathered_ahead(
-    new: Callable[..., SoftDataLoader], num_workers: int, eventually: Callable[..., None]
-) -> None:
+def test_batches_are_gathered_ahead(new: Callable[..., SoftDataLoader], num_workers: int) -> None:
     loader = new(num_workers=num_workers, prefetch_factor=3 if num_workers else None)
     kept = next(iter(loader))
     opened = loader.soft_dataset._open
@@ -197,15 +197,11 @@ def test_threads_share_a_loader(new: Callable[..., SoftDataLoader]) -> None:
     loader = new(num_workers=3)
     seen: list[list[int]] = []
 
-    def take() -> None:
+    def take(_: int) -> None:
         for batch in itertools.islice(loader, 50):
             seen.append(numbers_of(batch))
 
-    threads = [threading.Thread(target=take) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(take, range(3))
     assert sorted(seen) == [rows(first) for first in range(0, 150 * B, B)]
 
 
@@ -250,10 +246,7 @@ def test_a_batch_may_take_longer_than_the_timeout_for_a_sample(
         time.sleep(0.12)
         return generate(product_id, sequence)
 
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(slow, ["m"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, slow, ["m"], ShmMedium, CONFIG.nbytes()):
         loader = SoftDataLoader(
             "m",
             frontend,
@@ -266,7 +259,6 @@ def test_a_batch_may_take_longer_than_the_timeout_for_a_sample(
             num_workers=num_workers,
         )
         assert sorted(numbers_of(next(iter(loader)))) == list(range(12))
-        loader.soft_dataset.close()
 
 
 def test_encoded_samples_are_decoded_by_the_threads(frontend: str, backend: str) -> None:
@@ -277,31 +269,23 @@ def test_encoded_samples_are_decoded_by_the_threads(frontend: str, backend: str)
     def encode(product_id: str, sequence: int) -> bytes:
         return config.encode(y=torch.tensor(sequence), logits=torch.arange(32.0).roll(sequence))
 
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(encode, ["m"], backend, ShmMedium, config.nbytes()),
-    ):
+    with served(frontend, backend, encode, ["m"], ShmMedium, config.nbytes()):
         loader = SoftDataLoader(
             "m", frontend, config, ShmMedium, 12, batch_size=B, ordered=True, num_workers=2
         )
         for first, batch in zip(range(0, 20 * B, B), loader, strict=False):
             assert batch["y"].tolist() == rows(first)
             assert batch["logits"].indices[:, 0].tolist() == [(31 + n) % 32 for n in rows(first)]
-        loader.soft_dataset.close()
 
 
 def test_other_mediums_start_no_process_either(frontend: str, backend: str) -> None:
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, ["m"], backend, TCPMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, generate, ["m"], TCPMedium, CONFIG.nbytes()):
         loader = SoftDataLoader(
             "m", frontend, CONFIG, TCPMedium, 12, batch_size=B, ordered=True, num_workers=2
         )
         for first, batch in zip(range(0, 10 * B, B), loader, strict=False):
             assert numbers_of(batch) == rows(first)
         assert multiprocessing.active_children() == []
-        loader.soft_dataset.close()
 
 
 def test_what_needs_processes_starts_them() -> None:

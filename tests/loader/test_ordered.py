@@ -53,7 +53,6 @@ def test_batches_are_in_order_for_any_number_of_workers(zero_copy: bool, num_wor
     for first in range(0, 80, 4):
         assert numbers_of(next(batches)) == list(range(first, first + 4))
     del batches
-    with_workers.soft_dataset.close()
 
 
 @KINDS
@@ -125,7 +124,6 @@ def test_a_collate_fn_without_a_hash(zero_copy: bool, num_workers: int) -> None:
             first = next(firsts)
             assert next(batches).tolist() == list(range(first, first + 4))
         del batches
-    data.soft_dataset.close()
 
 
 @KINDS
@@ -148,7 +146,6 @@ def test_an_exception_does_not_end_an_iterator(zero_copy: bool, num_workers: int
     # The batch is due again, and another worker may be asked for it; what fails behind it in the meantime is made again.
     assert (1 if num_workers else 3) <= n_errors <= 3 * max(1, num_workers)
     del batches
-    data.soft_dataset.close()
 
 
 class Bites(torch.utils.data.IterableDataset[Any]):
@@ -183,7 +180,6 @@ def test_an_iterator_goes_on_where_the_last_one_stopped(zero_copy: bool) -> None
     samples = iter(data.soft_dataset)
     assert [int(next(samples)["y"]) for _ in range(3)] == [16, 17, 18]
     assert numbers_of(next(iter(data))) == [19, 20, 21, 22], "the rest of a block is not lost"
-    data.soft_dataset.close()
 
 
 @KINDS
@@ -194,7 +190,6 @@ def test_each_product_goes_on_where_it_was_left(zero_copy: bool) -> None:
         data.set_model(product)
         assert numbers_of(next(batches), int(product)) == list(range(first, first + 4))
     assert client_of(data).followed == ["0", "7", "0", "7"]
-    data.soft_dataset.close()
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 1000])
@@ -218,7 +213,6 @@ def test_a_switch_within_a_batch_loses_nothing(
     assert numbers_of(next(batches), 5) == [0, 1, 2, 3]
     data.set_model("0")
     assert numbers_of(next(batches)) == [4, 5, 6, 7], "what was dropped comes again"
-    data.soft_dataset.close()
 
 
 def test_a_block_that_is_dropped_comes_back_before_the_next_is_taken() -> None:
@@ -228,7 +222,6 @@ def test_a_block_that_is_dropped_comes_back_before_the_next_is_taken() -> None:
     client_of(data).before_each = lambda: data.set_model("5")
     assert numbers_of(next(batches), 5) == [0, 1, 2, 3]
     assert numbers_of(kept) == [0, 1, 2, 3]
-    data.soft_dataset.close()
 
 
 @KINDS
@@ -241,7 +234,6 @@ def test_no_sample_of_an_old_model_from_a_block(zero_copy: bool) -> None:
     assert sample["x"].tolist() == [0, 3]
     data.set_model("0")
     assert int(next(samples)["y"]) == 2
-    data.close()
 
 
 def test_a_batch_that_was_given_up_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +253,6 @@ def test_a_batch_that_was_given_up_comes_again(monkeypatch: pytest.MonkeyPatch) 
     assert data.state_dict() == {"positions": {"0": 4}}
     client.gather = gather
     assert numbers_of(next(iter(data))) == [4, 5, 6, 7]
-    data.soft_dataset.close()
 
 
 def test_what_workers_of_another_loader_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +262,6 @@ def test_what_workers_of_another_loader_ask_for(monkeypatch: pytest.MonkeyPatch)
     next(iter(data.soft_dataset))
     assert client_of(data).seeks == [("0", 8, 4, 12, 0)]
     assert client_of(data).options["ordered"] is True
-    data.soft_dataset.close()
 
 
 @pytest.mark.parametrize(("batch_size", "n"), [(4, 4), (None, 1)])
@@ -304,7 +294,6 @@ def test_what_workers_of_a_loader_ask_for(
     assert requested[asked[3]].unpack() is None, "it was asked for before"
     requests.restart()
     assert next(requests)[1:] == (data.soft_dataset.source.version(), 7)
-    data.soft_dataset.close()
 
 
 def test_streams_without_order_are_not_sought() -> None:
@@ -315,7 +304,6 @@ def test_streams_without_order_are_not_sought() -> None:
     next(batches)
     assert client_of(data).seeks == []
     assert data.state_dict() == {"positions": {"0": 4, "1": 4}, "numbered": 4}
-    data.soft_dataset.close()
 
 
 def test_few_positions_are_remembered() -> None:
@@ -325,4 +313,3 @@ def test_few_positions_are_remembered() -> None:
         data.set_model(str(product))
         next(batches)
     assert list(data.state_dict()["positions"]) == [str(product) for product in range(36, 100)]
-    data.soft_dataset.close()

@@ -12,17 +12,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from numbered_client import CONFIG, NumberedClient, numbers_of
+from served import served
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import softs_fast
 from softs_fast import (
-    Broker,
     ConfigError,
-    EndpointConfig,
     ShmMedium,
     SoftDataLoader,
     SoftIterableDataset,
-    Supplier,
 )
 from softs_fast.collectives import ShmStrategy
 from softs_fast.collectives.host.group import joined
@@ -81,10 +79,7 @@ def test_two_ranks_with_two_workers_each_have_every_number_once(
     frontend: str, backend: str, tmp_path: Path
 ) -> None:
     n_bytes = softs_fast.make_xy_config((8,), "float32", (), "int64").nbytes()
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, [".*"], backend, ShmMedium, n_bytes),
-    ):
+    with served(frontend, backend, generate, [".*"], ShmMedium, n_bytes):
         arguments = [sys.executable, "-W", "ignore", "-c", SCRIPT, frontend, str(tmp_path / "store")]
         scripts = [
             subprocess.Popen(
@@ -111,10 +106,7 @@ def test_the_next_workers_of_an_unordered_loader_repeat_nothing(
     frontend: str, backend: str, num_workers: int
 ) -> None:
     config = softs_fast.make_xy_config((8,), "float32", (), "int64")
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, ["m"], backend, ShmMedium, config.nbytes()),
-    ):
+    with served(frontend, backend, generate, ["m"], ShmMedium, config.nbytes()):
         loader = SoftDataLoader(
             "m",
             frontend,
@@ -132,7 +124,6 @@ def test_the_next_workers_of_an_unordered_loader_repeat_nothing(
                 numbers += batch["y"].tolist()
         assert len(set(numbers)) == 3 * 6 * B
         assert {number % 3 for number in numbers} == {1}
-        loader.soft_dataset.close()
 
 
 @pytest.fixture
@@ -156,8 +147,6 @@ def test_a_rank_is_resumed_exactly_with_any_batch_size_and_workers(
     second.load_state_dict(first.state_dict())
     numbers += [number for batch in islice(second, 5) for number in numbers_of(batch)]
     assert numbers == list(range(2, 3 * 50, 3))
-    first.soft_dataset.close()
-    second.soft_dataset.close()
 
 
 def test_a_state_of_other_ranks_is_refused() -> None:
@@ -288,7 +277,6 @@ def test_a_process_with_a_strategy_alone_has_to_say_which_samples_it_takes(
         given = SoftDataLoader(*FIRST, batch_size=2, rank=1, world_size=2)
         assert numbers_of(next(iter(given))) == [1, 3]
     assert alone not in joined
-    given.soft_dataset.close()
 
 
 def test_a_process_that_is_no_worker_asks_its_own_torch(
@@ -300,7 +288,6 @@ def test_a_process_that_is_no_worker_asks_its_own_torch(
     monkeypatch.setattr(endless, "ranks_of_process", lambda: ranks.Ranks(1, 2))
     data.__setstate__(state)
     assert [int(sample["y"]) for sample in islice(data, 3)] == [1, 3, 5]
-    data.close()
 
 
 def test_each_iterator_of_persistent_workers_of_torch_begins_at_the_first_number_of_its_rank(

@@ -50,8 +50,6 @@ def test_a_loader_goes_on_exactly(zero_copy: bool, n_before: int, context: str |
     assert second.state_dict() == state
     for batch, expected in islice(zip(second, batches, strict=True), 10):
         assert numbers_of(batch) == numbers_of(expected)
-    first.soft_dataset.close()
-    second.soft_dataset.close()
 
 
 def test_a_state_is_a_copy_and_the_iterator_that_lives_is_left_alone() -> None:
@@ -65,18 +63,15 @@ def test_a_state_is_a_copy_and_the_iterator_that_lives_is_left_alone() -> None:
     assert numbers_of(next(batches)) == [8, 9, 10, 11]
     assert numbers_of(next(iter(data))) == [4, 5, 6, 7]
     assert state == {"positions": {"0": 4}}
-    data.soft_dataset.close()
 
 
 def test_products_are_resumed_each_at_its_place() -> None:
-    data, later = new(), new()
+    later = new()
     later.load_state_dict({"positions": {"0": 8, "1": 20}})
     batches = iter(later)
     assert numbers_of(next(batches))[0] == 8
     later.set_model("1")
     assert numbers_of(next(batches), 1)[0] == 20
-    data.soft_dataset.close()
-    later.soft_dataset.close()
 
 
 @pytest.mark.parametrize("zero_copy", [False, True])
@@ -148,8 +143,6 @@ def test_without_order_a_stream_goes_on_with_new_samples(workers: int) -> None:
     later = {number for batch in islice(second, 5) for number in numbers_of(batch)}
     assert min(later) > max(seen)
     assert second.state_dict()["numbered"] >= len(seen | later) == 40
-    first.soft_dataset.close()
-    second.soft_dataset.close()
 
 
 def test_a_state_in_the_midst_of_an_epoch_completes_it() -> None:
@@ -164,8 +157,6 @@ def test_a_state_in_the_midst_of_an_epoch_completes_it() -> None:
     numbers += [[numbers_of(batch)[0] for batch in second] for _ in range(2)]
     assert numbers == [0, 4, [8], [12, 16, 20]]
     assert second.state_dict() == {"positions": {"0": 24}}
-    first.soft_dataset.close()
-    second.soft_dataset.close()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -193,7 +184,6 @@ def test_an_epoch_of_a_run_that_resumes_needs_the_state() -> None:
     data.load_state_dict({"positions": {"0": 12}})
     data.set_epoch(1)
     assert numbers_of(next(iter(data)))[0] == 12
-    data.soft_dataset.close()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -229,4 +219,3 @@ def test_nothing_is_lost_where_the_model_is_the_same_again_at_the_next_check(
     else:
         numbers = [int(sample["y"]) for sample in islice(data, 16)]
     assert numbers == [*range(16)]
-    data.close()

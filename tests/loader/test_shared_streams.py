@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from numbered_client import CONFIG, NumberedClient, numbers_of
+from served import served
+from side_by_side import in_threads
 
 import softs_fast as sf
 from softs_fast.loader import endless as iterable_dataset
@@ -49,7 +51,6 @@ def test_iterators_take_turns(numbered: None, zero_copy: bool, single: bool) -> 
     assert numbers == list(range(len(numbers)))
     assert data.state_dict() == {"positions": {"0": len(numbers)}}
     assert data.soft_dataset._open_client(data._plan).client.seeks == []  # type: ignore[attr-defined]
-    data.soft_dataset.close()
 
 
 @KINDS
@@ -58,7 +59,6 @@ def test_samples_and_batches_in_turns(numbered: None, zero_copy: bool) -> None:
     batches, samples = iter(data), iter(data.soft_dataset)
     numbers = [number for one in (batches, samples, samples, batches) * 4 for number in next_of(one)]
     assert numbers == list(range(len(numbers)))
-    data.soft_dataset.close()
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["batches", "samples"])
@@ -76,7 +76,6 @@ def test_what_was_taken_of_another_model_is_not_handed_out(
     data.set_model("0")
     assert next_of(second) == list(range(2 * n, 3 * n))
     assert next_of(first) == list(range(3 * n, 4 * n))
-    data.soft_dataset.close()
 
 
 @KINDS
@@ -88,7 +87,6 @@ def test_an_iterator_with_a_loaded_state_has_a_count_of_its_own(numbered: None, 
     new = iter(data)
     assert [next_of(one)[0] for one in (new, old, new, new, old)] == [40, 2, 41, 42, 3]
     assert data.state_dict() == {"positions": {"0": 43}}
-    data.close()
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["batches", "samples"])
@@ -117,7 +115,6 @@ def test_an_iterator_begins_while_another_one_takes_samples(
     numbers = sorted(number for numbers in found for number in numbers)
     assert numbers == list(range(len(numbers)))
     assert data.state_dict() == {"positions": {"0": len(numbers)}}
-    data.soft_dataset.close()
 
 
 def test_threads_that_begin_at_once_open_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,14 +131,9 @@ def test_threads_that_begin_at_once_open_one_client(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(iterable_dataset, "Client", Slow)
     data = loader()
-    threads = [threading.Thread(target=lambda: next(iter(data))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda _: next(iter(data)), range(3))
     assert len(opened) == 1
     assert data.state_dict() == {"positions": {"0": 12}}
-    data.soft_dataset.close()
 
 
 def test_a_fork_does_not_wait_for_a_thread_that_it_has_not(numbered: None) -> None:
@@ -149,7 +141,6 @@ def test_a_fork_does_not_wait_for_a_thread_that_it_has_not(numbered: None) -> No
     batches = iter(data)
     next(batches)
     assert exit_status_of_fork(data, lambda: next(iter(data))) == 0
-    data.soft_dataset.close()
 
 
 def exit_status_of_fork(data: sf.SoftDataLoader, act: Callable[[], object]) -> int | None:
@@ -186,10 +177,7 @@ def generate(product_id: str, sequence: int) -> bytes:
 
 @pytest.fixture
 def market(frontend: str, backend: str) -> Iterator[str]:
-    with (
-        sf.Broker(sf.EndpointConfig(frontend, backend)),
-        sf.Supplier(generate, ["m"], backend, sf.ShmMedium, REAL.nbytes()),
-    ):
+    with served(frontend, backend, generate, ["m"], sf.ShmMedium, REAL.nbytes()):
         yield frontend
 
 
@@ -215,7 +203,6 @@ def test_an_inherited_iterator_raises_whichever_held_the_lock(
             next(batches)
 
     assert exit_status_of_fork(data, use) == 0
-    data.soft_dataset.close()
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
@@ -228,7 +215,7 @@ def test_threads_share_a_stream(
     n_batches = 100
     seen: list[list[int]] = []
 
-    def take() -> None:
+    def take(_: int) -> None:
         batches = iter(data)
         for _ in range(n_batches):
             batch = next(batches)
@@ -236,14 +223,9 @@ def test_threads_share_a_stream(
             assert batch["x"][:, 0].tolist() == batch["x"][:, -1].tolist() == numbers
             seen.append(numbers)
 
-    threads = [threading.Thread(target=take) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(take, range(3))
     assert sorted(seen) == [list(range(4 * i, 4 * i + 4)) for i in range(3 * n_batches)]
     assert data.state_dict() == {"positions": {"m": 12 * n_batches}}
-    data.soft_dataset.close()
 
 
 def test_what_one_iterator_has_copied_ahead_goes_to_the_next(
@@ -254,4 +236,3 @@ def test_what_one_iterator_has_copied_ahead_goes_to_the_next(
     first, second = iter(data), iter(data)
     for i, one in enumerate((first, first, second, second, first) * 4):
         assert next(one)["y"].tolist() == list(range(4 * i, 4 * i + 4))
-    data.soft_dataset.close()

@@ -12,18 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from served import served
 
 import softs_fast
 from softs_fast import (
     Broker,
     DistillDataLoader,
     DistillIterableDataset,
-    EndpointConfig,
     ShmMedium,
     SoftDataLoader,
     SoftIterableDataset,
     StudentClient,
-    Supplier,
     Worker,
 )
 from softs_fast.distill.shared_generation import new_generation_value, set_generation
@@ -60,10 +59,7 @@ def test_workers_of_a_loader_follow_the_model(start_method: str, frontend: str, 
     loader = SoftDataLoader(
         "1", frontend, CONFIG, ShmMedium, batch_size=2, num_workers=2, collate_fn=in_worker
     )
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, [r"\d"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, generate, [r"\d"], ShmMedium, CONFIG.nbytes()):
         batches = iter(loader)
         for product in (1, 2, 1, 3):
             loader.set_model(str(product))
@@ -77,10 +73,7 @@ def test_workers_of_a_loader_follow_the_model(start_method: str, frontend: str, 
 def test_workers_of_torchs_own_loader(start_method: str, frontend: str, backend: str) -> None:
     data = SoftIterableDataset("4", frontend, CONFIG, ShmMedium)
     loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, collate_fn=in_worker)
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, [r"\d"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, generate, [r"\d"], ShmMedium, CONFIG.nbytes()):
         batches = iter(loader)
         for _ in range(10):
             check(next(batches), 4)

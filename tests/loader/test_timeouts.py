@@ -4,13 +4,15 @@ import gc
 import logging
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import torch
+from served import served
 from torch.utils.data import DataLoader, default_collate
+from waiting import eventually
 
 import softs_fast
 from softs_fast import (
@@ -82,7 +84,7 @@ def check_stream(items: Iterator[Any], kind: str) -> None:
 
 
 @pytest.fixture
-def _sweeps(eventually: Callable[..., None]) -> Iterator[None]:
+def _sweeps() -> Iterator[None]:
     """torch ends the workers of an iterator that has raised by a signal; the next client removes what they leave."""
     yield
     gc.collect()
@@ -156,10 +158,7 @@ def test_a_school_that_comes_bit_by_bit(frontend: str, backend: str, kind: str) 
 
 
 def test_a_block_that_comes_back_late_is_waited_for(frontend: str, backend: str) -> None:
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, ["m"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, generate, ["m"], ShmMedium, CONFIG.nbytes()):
         loader = SoftDataLoader("m", frontend, CONFIG, ShmMedium, 2 * B, batch_size=B, zero_copy=True)
         batches = iter(loader)
         held = [next(batches), next(batches)]
@@ -167,7 +166,6 @@ def test_a_block_that_comes_back_late_is_waited_for(frontend: str, backend: str)
         timer.start()
         assert next(batches)["y"].shape == (B,)
         timer.join()
-        loader.soft_dataset.close()
 
 
 def test_a_dataset_that_waits_for_ever_says_what_for(
@@ -175,7 +173,6 @@ def test_a_dataset_that_waits_for_ever_says_what_for(
     backend: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    eventually: Callable[..., None],
 ) -> None:
     monkeypatch.setattr(wait_policy, "_REPORT_S", 0.1)
     caplog.set_level(logging.INFO, logger="softs_fast")
@@ -205,4 +202,3 @@ def test_a_dataset_that_waits_for_ever_says_what_for(
         ):
             waiting.join()
         assert taken[0]["y"] == 0
-        data.close()

@@ -1,15 +1,12 @@
 """Slots that are released twice: the second release changes nothing."""
 
-from collections.abc import Callable
-
 import pytest
+from waiting import eventually
 
 from softs_fast import Broker, Client, ConfigError, EndpointConfig, ShmMedium, Supplier
 
 
-def test_a_second_release_overwrites_no_sample(
-    frontend: str, backend: str, eventually: Callable[..., None]
-) -> None:
+def test_a_second_release_overwrites_no_sample(frontend: str, backend: str) -> None:
     with (
         Broker(EndpointConfig(frontend, backend)),
         Supplier(lambda product_id: b"a sample", ["p"], backend, ShmMedium, 8),

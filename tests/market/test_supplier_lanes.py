@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import eventually
 
 from softs_fast import (
     BatchConfig,
@@ -433,7 +434,7 @@ def student_process(frontend: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("has_broker", [True, False])
 def test_the_lanes_of_a_client_that_was_killed_are_released(
-    frontend: str, backend: str, has_broker: bool, eventually: Callable[..., None]
+    frontend: str, backend: str, has_broker: bool
 ) -> None:
     with (
         Broker(EndpointConfig(frontend, backend)) as broker,

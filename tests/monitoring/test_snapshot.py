@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from market import Market
+from waiting import eventually
 
 import softs_fast as sf
 from softs_fast import _core
@@ -40,7 +40,7 @@ def write_counters(
             file.write(struct.pack(f"<{len(counters)}Q", *counters))
 
 
-def test_a_client_at_work_counts(market: Market, eventually: Callable[..., None]) -> None:
+def test_a_client_at_work_counts(market: Market) -> None:
     market.broker()
     market.supplier()
     client = market.client(n_samples=10**9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -103,3 +104,17 @@ def test_basenames_of_tests_and_their_helpers_are_unique() -> None:
     """They are imported by their basenames (`pythonpath` in pyproject.toml), so one would shadow the other."""
     names = Counter(file.name for file in TESTS.rglob("*.py"))
     assert [name for name, n in names.items() if n > 1 and name != "conftest.py"] == []
+
+
+def test_tests_wait_by_one_module_alone() -> None:
+    """Else each room has its own time limit, loop around the clock, and reader of a child's lines."""
+    own = re.compile(
+        r"^ *(_?WATCHDOG_S\b.* = |(async )?def (eventually\w*|wait_until|free_ports?)\(|class Lines\b"
+        r"|(assert|if) time\.monotonic\(\) [<>])",
+        re.MULTILINE,
+    )
+    others = [path for path in TESTS.rglob("*.py") if path != TESTS / "peers" / "waiting.py"]
+    found = [
+        f"{path.relative_to(TESTS)}: {one[0]}" for path in others for one in own.finditer(path.read_text())
+    ]
+    assert found == []

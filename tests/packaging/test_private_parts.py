@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -30,6 +30,7 @@ from torch._utils import ExceptionWrapper
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data._utils.pin_memory import pin_memory
+from waiting import eventually
 
 from softs_fast import ConfigError
 from softs_fast.fleet.fork_server import WorkerProcess, server_for
@@ -211,7 +212,7 @@ def test_a_pickle_for_a_process_that_starts_is_told_from_others(method: str) -> 
     )
 
 
-def test_a_server_of_ours_starts_a_process_of_multiprocessing(eventually: Callable[..., None]) -> None:
+def test_a_server_of_ours_starts_a_process_of_multiprocessing() -> None:
     server = server_for({})
     eventually(server.is_ready, "the server is ready")
     event = multiprocessing.get_context("spawn").Event()

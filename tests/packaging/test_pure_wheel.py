@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import WATCHDOG_S
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 pytest.importorskip("uvicorn", reason="needs the extra server")
@@ -25,7 +26,6 @@ from softs_fast.paramserver.server.server import Server
 from softs_fast.paramserver.wire.messages import RunConfig
 
 REPOSITORY = Path(__file__).parents[2]
-WATCHDOG_S = 45.0
 
 # -S leaves out what installs this repository's package into the environment; -I leaves out PYTHONPATH.
 RUN = [sys.executable, "-I", "-S", "-c"]

@@ -78,121 +78,109 @@ def folder_faults(source: Path) -> list[str]:
 # -- the checker itself, on trees that are made up -----------------------------------------------------------
 
 
-def made(folder: Path, **files: str) -> list[str]:
-    """The circles of a crate of these files; `__` in a name stands for `/`."""
+#: Files of a crate, without their ending, and which of them use each other for what.
+TREES: dict[str, tuple[dict[str, str], list[str]]] = {
+    "two files": (
+        {
+            "lib": "mod a; mod b;",
+            "a": "use crate::b::B; pub struct A(B);",
+            "b": "pub struct B; fn f(_: super::a::A) {}",
+        },
+        ["a.rs -> b.rs: B", "b.rs -> a.rs: A"],
+    ),
+    "three files": (
+        {
+            "lib": "mod a; mod b; mod c;",
+            "a": "use super::b::{self, B}; pub fn g<T>() {}",
+            "b": "use crate::{c::C as Other}; pub struct B;",
+            "c": "fn f() { crate::a::g::<u8>() } pub struct C;",
+        },
+        ["a.rs -> b.rs: B", "b.rs -> c.rs: C", "c.rs -> a.rs: g"],
+    ),
+    "through a re-export": (
+        {
+            "lib": "pub mod room; mod user;",
+            "room/mod": "mod door; mod wall; pub use door::Door; pub(crate) use wall::*;",
+            "room/door": "use super::Wall; pub struct Door(Wall);",
+            "room/wall": "use crate::room::Door; pub struct Wall(Option<Box<Door>>);",
+            "user": "use crate::room::Door;",
+        },
+        ["room/door.rs -> room/wall.rs: Wall", "room/wall.rs -> room/door.rs: Door"],
+    ),
+    "through an imported module": (
+        {
+            "lib": "mod a; mod b;",
+            "a": "use super::b; pub fn f() { b::g() }",
+            "b": "use crate::a as first; pub fn g() { first::f() }",
+        },
+        ["a.rs -> b.rs: g", "b.rs -> a.rs: f"],
+    ),
+    "a folder that uses its children and defines what they use": (
+        {
+            "lib": "mod room;",
+            "room/mod": "mod door; pub struct Wall(door::Door);",
+            "room/door": "use super::Wall; pub struct Door(Box<Wall>);",
+        },
+        ["room/door.rs -> room/mod.rs: Wall", "room/mod.rs -> room/door.rs: Door"],
+    ),
+    "a chain": (
+        {
+            "lib": "mod low; mod middle; mod top; pub use top::Top;",
+            "low": "pub struct Low;",
+            "middle": "use crate::low::Low; pub struct Middle(Low);",
+            "top": "use crate::{low, middle::Middle}; pub struct Top(Middle, low::Low);",
+        },
+        [],
+    ),
+    "siblings that share a folder": (
+        {
+            "lib": "mod room;",
+            "room/mod": "mod door; mod wall; pub use door::Door; pub use wall::Wall;",
+            "room/door": "use super::Wall; pub struct Door(Wall);",
+            "room/wall": "pub struct Wall;",
+        },
+        [],
+    ),
+    "tests, comments and texts do not count": (
+        {
+            "lib": "mod a; mod b;",
+            "a": "use super::b::B; pub struct A(B); impl A { #[cfg(test)] fn f() {} const N: u8 = b'\"'; }",
+            "b": """
+                // use super::a::A;
+                /* use super::a::A; */
+                pub struct B; const TEXT: &str = "crate::a::A"; const RAW: &str = r#"" super::a::A ""#;
+                #[cfg(test)] use super::a::A;
+                impl B { #[cfg(test)] fn f<'a>(_: &'a super::a::A) -> crate::a::A { crate::a::A } }
+                #[cfg(all(test, not(loom)))]
+                #[allow(dead_code)]
+                mod tests { use crate::a::A; }
+            """,
+        },
+        [],
+    ),
+    "code that only tests leave out counts": (
+        {
+            "lib": "mod a; mod b;",
+            "a": "use super::b::B; pub struct A(B);",
+            "b": "pub struct B; #[cfg(not(test))] fn f(_: super::a::A) {}",
+        },
+        ["a.rs -> b.rs: B", "b.rs -> a.rs: A"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "found"), TREES.values(), ids=TREES)
+def test_circles_of_files_that_use_each_other_are_found(
+    tmp_path: Path, files: dict[str, str], found: list[str]
+) -> None:
     for name, text in files.items():
-        path = folder / (name.replace("__", "/") + ".rs")
+        path = tmp_path / f"{name}.rs"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return circles_of(folder / "lib.rs")
-
-
-def test_a_circle_of_two_files_is_found(tmp_path: Path) -> None:
-    found = made(
-        tmp_path,
-        lib="mod a; mod b;",
-        a="use crate::b::B; pub struct A(B);",
-        b="pub struct B; fn f(_: super::a::A) {}",
-    )
-    assert found == ["2 files use each other:\n  a.rs -> b.rs: B\n  b.rs -> a.rs: A"]
-
-
-def test_a_circle_of_three_files_is_found(tmp_path: Path) -> None:
-    (found,) = made(
-        tmp_path,
-        lib="mod a; mod b; mod c;",
-        a="use super::b::{self, B}; pub fn g<T>() {}",
-        b="use crate::{c::C as Other}; pub struct B;",
-        c="fn f() { crate::a::g::<u8>() } pub struct C;",
-    )
-    assert "a.rs -> b.rs: B" in found
-    assert "b.rs -> c.rs: C" in found
-    assert "c.rs -> a.rs: g" in found
-
-
-def test_a_circle_through_a_re_export_is_found(tmp_path: Path) -> None:
-    (found,) = made(
-        tmp_path,
-        lib="pub mod room; mod user;",
-        room__mod="mod door; mod wall; pub use door::Door; pub(crate) use wall::*;",
-        room__door="use super::Wall; pub struct Door(Wall);",
-        room__wall="use crate::room::Door; pub struct Wall(Option<Box<Door>>);",
-        user="use crate::room::Door;",
-    )
-    assert "room/door.rs -> room/wall.rs: Wall" in found
-    assert "room/wall.rs -> room/door.rs: Door" in found
-    assert "user.rs" not in found
-
-
-def test_a_circle_through_an_imported_module_is_found(tmp_path: Path) -> None:
-    (found,) = made(
-        tmp_path,
-        lib="mod a; mod b;",
-        a="use super::b; pub fn f() { b::g() }",
-        b="use crate::a as first; pub fn g() { first::f() }",
-    )
-    assert "a.rs -> b.rs: g" in found
-
-
-def test_a_folder_that_uses_its_children_may_not_define_what_they_use(tmp_path: Path) -> None:
-    (found,) = made(
-        tmp_path,
-        lib="mod room;",
-        room__mod="mod door; pub struct Wall(door::Door);",
-        room__door="use super::Wall; pub struct Door(Box<Wall>);",
-    )
-    assert "room/door.rs -> room/mod.rs: Wall" in found
-
-
-def test_a_chain_is_accepted(tmp_path: Path) -> None:
-    found = made(
-        tmp_path,
-        lib="mod low; mod middle; mod top; pub use top::Top;",
-        low="pub struct Low;",
-        middle="use crate::low::Low; pub struct Middle(Low);",
-        top="use crate::{low, middle::Middle}; pub struct Top(Middle, low::Low);",
-    )
-    assert not found
-
-
-def test_siblings_that_share_a_folder_are_accepted(tmp_path: Path) -> None:
-    found = made(
-        tmp_path,
-        lib="mod room;",
-        room__mod="mod door; mod wall; pub use door::Door; pub use wall::Wall;",
-        room__door="use super::Wall; pub struct Door(Wall);",
-        room__wall="pub struct Wall;",
-    )
-    assert not found
-
-
-def test_tests_comments_and_texts_do_not_count(tmp_path: Path) -> None:
-    found = made(
-        tmp_path,
-        lib="mod a; mod b;",
-        a="use super::b::B; pub struct A(B); impl A { #[cfg(test)] fn f() {} const N: u8 = b'\"'; }",
-        b="""
-            // use super::a::A;
-            /* use super::a::A; */
-            pub struct B; const TEXT: &str = "crate::a::A"; const RAW: &str = r#"" super::a::A ""#;
-            #[cfg(test)] use super::a::A;
-            impl B { #[cfg(test)] fn f<'a>(_: &'a super::a::A) -> crate::a::A { crate::a::A } }
-            #[cfg(all(test, not(loom)))]
-            #[allow(dead_code)]
-            mod tests { use crate::a::A; }
-        """,
-    )
-    assert not found
-
-
-def test_code_that_only_tests_leave_out_counts(tmp_path: Path) -> None:
-    found = made(
-        tmp_path,
-        lib="mod a; mod b;",
-        a="use super::b::B; pub struct A(B);",
-        b="pub struct B; #[cfg(not(test))] fn f(_: super::a::A) {}",
-    )
-    assert len(found) == 1
+    lines = [f"  {line}" for line in found]
+    names = {line.split()[0] for line in found}
+    expected = ["\n".join([f"{len(names)} files use each other:", *lines])] if found else []
+    assert circles_of(tmp_path / "lib.rs") == expected
 
 
 def test_faults_of_folders_are_found(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import torch
+from http_thread import HttpThread
 from torch import nn
+from waiting import WATCHDOG_S
 
 from softs_fast.errors import WireError
 from softs_fast.paramserver.wire import answers, messages, signing
@@ -24,8 +26,6 @@ from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import RunConfig
 from softs_fast.paramserver.wire.records import decode, encode
 from softs_fast.paramserver.wire.tensors import Contents, first_not_finite, of_module
-
-WATCHDOG_S = 30.0
 
 
 @dataclass
@@ -83,63 +83,27 @@ class FakeServer:
         self._listen(0)
 
     def _listen(self, port: int) -> None:
-        server = self
+        self._http = HttpThread(self._answer, port)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = WATCHDOG_S
-            disable_nagle_algorithm = True
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-            def _answer(self) -> None:
-                n = int(self.headers.get("Content-Length", 0))
-                body = self.rfile.read(n)
-                if len(body) < n:
-                    self.close_connection = True
-                    return
-                status, headers, data = server.handle(self.command, self.path, dict(self.headers), body)
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                if status != 204:
-                    self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                if self.command != "HEAD" and status != 204:
-                    self.wfile.write(data)
-
-            do_GET = do_POST = do_PUT = do_HEAD = _answer
-
-            def handle(self) -> None:
-                try:
-                    super().handle()
-                except OSError:
-                    self.close_connection = True
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            allow_reuse_address = True
-
-            def __init__(self, *arguments: Any) -> None:
-                self.connections: set[Any] = set()
-                super().__init__(*arguments)
-
-            def process_request(self, request: Any, client_address: Any) -> None:
-                self.connections.add(request)
-                super().process_request(request, client_address)
-
-            def shutdown_request(self, request: Any) -> None:
-                self.connections.discard(request)
-                super().shutdown_request(request)
-
-        self._server = Server(("127.0.0.1", port), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        n = int(handler.headers.get("Content-Length", 0))
+        body = handler.rfile.read(n)
+        if len(body) < n:
+            handler.close_connection = True
+            return
+        status, headers, data = self.handle(handler.command, handler.path, dict(handler.headers), body)
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        if status != 204:
+            handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        if handler.command != "HEAD" and status != 204:
+            handler.wfile.write(data)
 
     @property
     def port(self) -> int:
-        return int(self._server.server_address[1])
+        return self._http.port
 
     @property
     def invite(self) -> Invite:
@@ -147,11 +111,7 @@ class FakeServer:
 
     def stop(self) -> None:
         """Stop listening, and cut all connections."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-        for connection in list(self._server.connections):
-            connection.close()
+        self._http.stop()
         with self.changed:
             self.is_stopped = True
             self.changed.notify_all()

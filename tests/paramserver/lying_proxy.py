@@ -7,10 +7,11 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 
-WATCHDOG_S = 30.0
+from http_thread import HttpThread
+from waiting import WATCHDOG_S
+
 PAGE = b"<html><body><h1>502 Bad Gateway</h1>tunnel not found</body></html>"
 
 
@@ -54,59 +55,17 @@ class LyingProxy:
         self.n_requests = 0
         self.n_faults = 0
         self._lock = threading.Lock()
-        proxy = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = WATCHDOG_S
-            disable_nagle_algorithm = True
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-            def _forward(self) -> None:
-                proxy.forward(self)
-
-            do_GET = do_POST = do_PUT = do_HEAD = _forward
-
-            def handle(self) -> None:
-                try:
-                    super().handle()
-                except OSError:
-                    self.close_connection = True
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def __init__(self, *arguments: Any) -> None:
-                self.connections: set[Any] = set()
-                super().__init__(*arguments)
-
-            def process_request(self, request: Any, client_address: Any) -> None:
-                self.connections.add(request)
-                super().process_request(request, client_address)
-
-            def shutdown_request(self, request: Any) -> None:
-                self.connections.discard(request)
-                super().shutdown_request(request)
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
+        self._http = HttpThread(self.forward)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://127.0.0.1:{self._http.port}"
 
     def __enter__(self) -> LyingProxy:
         return self
 
     def __exit__(self, *arguments: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-        for connection in list(self._server.connections):
-            connection.close()
+        self._http.stop()
 
     def forward(self, handler: BaseHTTPRequestHandler) -> None:
         """Treat one request."""

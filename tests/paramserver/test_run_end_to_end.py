@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from side_by_side import in_threads
+from waiting import WATCHDOG_S
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 pytest.importorskip("uvicorn", reason="needs the extra server")
@@ -34,7 +36,6 @@ from softs_fast.paramserver.worker.training import train
 
 OPTIONS = Options("test", patience_s=30.0)
 EXACT = RunConfig(target=6, batch_size=8, codec="f32", planes=False, seed=3)
-WATCHDOG_S = 45.0
 
 Start = Callable[..., Server]
 
@@ -67,24 +68,10 @@ class Kept(Progress):
         super().joined(optimizer)
 
 
-def in_threads(n: int, invite: Invite, options: Options = OPTIONS) -> list[RemoteOptimizer]:
+def work_in_threads(n: int, invite: Invite, options: Options = OPTIONS) -> list[RemoteOptimizer]:
     """Have n workers of this process train until the run is over."""
-    failures: list[BaseException] = []
     seen = [Kept(io.StringIO()) for _ in range(n)]
-
-    def work(i: int) -> None:
-        try:
-            train(JOB, invite, options, "cpu", seen[i])
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    in_threads(lambda one: train(JOB, invite, options, "cpu", one), seen)
     return [one.worker for one in seen]
 
 
@@ -109,7 +96,7 @@ def trained(path: Path) -> torch.Tensor:
 def test_workers_train_as_one_process_on_the_same_batches(serve: Start, tmp_path: Path) -> None:
     run = RunOptions(3, 4, quorum=3, scale_by_world=False)
     server = serve(run, EXACT)
-    workers = in_threads(3, server.invite)
+    workers = work_in_threads(3, server.invite)
     assert server.wait(WATCHDOG_S)
     assert torch.allclose(trained(tmp_path / "model.pth"), alone(3, 4, 8, 3, 0.05), atol=1e-6)
     for worker in workers:
@@ -125,7 +112,7 @@ def test_workers_train_as_one_process_on_the_same_batches(serve: Start, tmp_path
 def test_codecs_and_local_steps(serve: Start, tmp_path: Path, codec: str) -> None:
     config = records.replace(EXACT, codec=codec, planes=True, pull="bf16", top_k=0.2, local_steps=2)  # type: ignore[arg-type]
     server = serve(RunOptions(2, 12, quorum=2, scale_by_world=False), config)
-    in_threads(2, server.invite)
+    work_in_threads(2, server.invite)
     assert server.wait(WATCHDOG_S)
     module = model()
     module.load_state_dict(torch.load(tmp_path / "model.pth", weights_only=True))
@@ -142,7 +129,7 @@ def test_a_proxy_that_fails_often_costs_no_push_and_doubles_none(serve: Start, t
     with LyingProxy(
         int(server.invite.url.rpartition(":")[2]), lambda method, path, number: faults[number % len(faults)]
     ) as proxy:
-        in_threads(2, server.invite.moved(proxy.url))
+        work_in_threads(2, server.invite.moved(proxy.url))
         assert proxy.n_faults >= 6
     assert server.wait(WATCHDOG_S)
     # Each push is of 8 samples; one that was counted twice, or not at all, would show here.
@@ -152,7 +139,7 @@ def test_a_proxy_that_fails_often_costs_no_push_and_doubles_none(serve: Start, t
 def test_each_sample_is_counted_once_per_epoch(serve: Start) -> None:
     run = RunOptions(3, 1000, dataset_size=N_SAMPLES, epochs=2, quorum=1, scale_by_world=False)
     server = serve(run, records.replace(EXACT, target=1000))
-    workers = in_threads(3, server.invite)
+    workers = work_in_threads(3, server.invite)
     assert server.wait(WATCHDOG_S)
     assert sum(worker.counts.samples for worker in workers) == 2 * N_SAMPLES
 
@@ -225,7 +212,7 @@ def test_a_certificate_of_its_own_is_pinned_by_the_invite(serve: Start, tmp_path
     assert Invite.parse(line).pin is not None
     with pytest.raises(ConfigError, match="is not the one of the invite"):
         RemoteOptimizer(model(), replace(server.invite, pin=bytes(32)), OPTIONS)
-    in_threads(1, Invite.parse(line))
+    work_in_threads(1, Invite.parse(line))
     assert server.wait(WATCHDOG_S)
 
 

@@ -1,11 +1,9 @@
 """Starts peers in processes of their own, around one pair of endpoints."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from process import HERE, WATCHDOG_S, Process, Zygote
+from process import HERE, Process, Zygote
 from segments import remove
 
 
@@ -77,11 +75,3 @@ class Market:
         for process in sorted(self._processes, key=lambda p: order[p.role]):
             process.end()
         remove(self._segments)
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait until a condition holds."""
-    give_up = time.monotonic() + WATCHDOG_S
-    while not condition():
-        assert time.monotonic() < give_up, f"not within {WATCHDOG_S} s: {what}"
-        time.sleep(0.002)

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+from waiting import WATCHDOG_S, eventually
+
 HERE = Path(__file__).parent
-#: What must happen happens within this, or the test hangs; it is never what a test measures.
-WATCHDOG_S = 45.0
 
 
 def environment(path: str | None) -> dict[str, str]:
@@ -78,11 +78,8 @@ class Process:
     def stop(self) -> None:
         """Have all its threads stand still."""
         os.kill(self.pid, signal.SIGSTOP)
-        give_up = time.monotonic() + WATCHDOG_S
         # The thread that gets the signal tells the others when it runs.
-        while not self._stands_still():
-            assert time.monotonic() < give_up, f"{self} has not stopped within {WATCHDOG_S} s"
-            time.sleep(0.002)
+        eventually(self._stands_still, f"{self} has stopped")
 
     def is_dead(self) -> bool:
         """Whether the process has ended."""

@@ -16,6 +16,7 @@ import factories
 import numpy as np
 import torch
 from fake_server import FakeServer
+from waiting import WATCHDOG_S
 
 import softs_fast as sf
 from softs_fast import dataflow as df
@@ -40,8 +41,6 @@ from softs_fast.snapshots import Members, Publisher, RemoteWindow, SnapshotLayou
 #: Uses by their names; the first one is made again by the process that made the handle.
 Uses = dict[str, Callable[[], object]]
 
-#: A child that has not ended after this hangs.
-WATCHDOG_S = 20.0
 
 CONFIG = sf.BatchConfig([sf.TensorSpec("x", (2,), "float32")])
 

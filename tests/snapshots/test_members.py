@@ -13,10 +13,12 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from fork_check import check_fork
+from waiting import eventually
 
 from softs_fast import _kernels
 from softs_fast.collectives.rendezvous import FolderStore
-from softs_fast.errors import ConfigError, ForkedError
+from softs_fast.errors import ConfigError
 from softs_fast.snapshots import Members, SnapshotLayout, Window
 
 LAYOUT = SnapshotLayout.of({"w": torch.zeros(3)})
@@ -127,8 +129,7 @@ def stays(say: Callable[[Any], None], rank: int, size: int, place: str) -> None:
 
 
 def test_the_dead_are_left_out_and_their_notes_removed(tmp_path: Path) -> None:
-    running = ranks.start(stays, 3, str(tmp_path / "place"))
-    try:
+    with ranks.start(stays, 3, str(tmp_path / "place")) as running:
         pids = running.results()
         with Window(LAYOUT) as window, Members(tmp_path / "place", window, rank=9) as members:
             assert [member.window.header().step for member in members.refresh()] == [0, 1, 2]
@@ -138,8 +139,6 @@ def test_the_dead_are_left_out_and_their_notes_removed(tmp_path: Path) -> None:
             assert len(list((tmp_path / "place").iterdir())) == 3
             os.kill(pids[0], signal.SIGSTOP)
             assert ranks_of(members) == [0, 2], "one that is stopped is a member"
-    finally:
-        running.stop()
     with Window(LAYOUT) as window, Members(tmp_path / "place", window, rank=9) as members:
         assert ranks_of(members) == []
         assert len(list((tmp_path / "place").iterdir())) == 1
@@ -222,7 +221,7 @@ class Stopped(dist.HashStore):
         return count
 
 
-def test_no_call_waits_for_a_store_that_is_asked_beside(eventually: Callable[..., None]) -> None:
+def test_no_call_waits_for_a_store_that_is_asked_beside() -> None:
     """Neither the join nor a look: a call that waited would never end here."""
     store = Stopped()
     with (
@@ -261,14 +260,5 @@ def test_a_fork_cannot_look_for_members(tmp_path: Path) -> None:
         Members(tmp_path, other, rank=1),
     ):
         assert ranks_of(members) == [1]
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                with pytest.raises(ForkedError):
-                    members.refresh()
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
+        check_fork(members.refresh)
         assert ranks_of(members) == [1]

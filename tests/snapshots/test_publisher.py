@@ -3,7 +3,7 @@
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from waiting import eventually
 
 from softs_fast.errors import ConfigError
 from softs_fast.snapshots import Publisher, RemoteWindow, SnapshotLayout, Window, are_finite, average
@@ -154,7 +155,7 @@ def test_the_step_of_the_optimizer_waits_for_the_copy(
 
 
 def test_it_publishes_the_first_version_and_then_every_so_many_steps(
-    window: Window, model: Model, optimizer: torch.optim.Optimizer, eventually: Callable[..., None]
+    window: Window, model: Model, optimizer: torch.optim.Optimizer
 ) -> None:
     with publisher_of(window, model, optimizer, every=5) as publisher:
 
@@ -169,9 +170,7 @@ def test_it_publishes_the_first_version_and_then_every_so_many_steps(
         assert published(window, model)[0] == 10
 
 
-def test_it_publishes_on_demand(
-    window: Window, model: Model, optimizer: torch.optim.Optimizer, eventually: Callable[..., None]
-) -> None:
+def test_it_publishes_on_demand(window: Window, model: Model, optimizer: torch.optim.Optimizer) -> None:
     with (
         Window(window.layout) as reader,
         RemoteWindow.open(reader.address) as of_reader,
@@ -208,7 +207,7 @@ def test_no_copy_begins_while_one_runs(
 
 
 def test_a_version_may_be_begun_without_a_reason(
-    window: Window, model: Model, optimizer: torch.optim.Optimizer, eventually: Callable[..., None]
+    window: Window, model: Model, optimizer: torch.optim.Optimizer
 ) -> None:
     gate = Gate(window)
     with publisher_of(window, model, optimizer) as publisher:
@@ -275,7 +274,7 @@ def test_tensors_of_any_dtype_are_inspected() -> None:
 
 
 def test_tensors_are_looked_up_for_each_version(
-    window: Window, model: Model, optimizer: torch.optim.Optimizer, eventually: Callable[..., None]
+    window: Window, model: Model, optimizer: torch.optim.Optimizer
 ) -> None:
     def buffers() -> dict[str, Tensor]:
         return {"count": model.count, "late": torch.zeros(1)}

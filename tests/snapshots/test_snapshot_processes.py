@@ -116,8 +116,7 @@ def stands_in_the_middle(say: Callable[[Any], None], rank: int, size: int, n_who
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("n_whole", [1, 2, 3])
 def test_the_other_half_of_a_writer_in_mid_copy_is_whole(ending: signal.Signals, n_whole: int) -> None:
-    running = ranks.start(stands_in_the_middle, 1, n_whole)
-    try:
+    with ranks.start(stands_in_the_middle, 1, n_whole) as running:
         [address] = running.results()
         with RemoteWindow.open(address) as remote:
             os.kill(address["pid"], ending)
@@ -130,15 +129,12 @@ def test_the_other_half_of_a_writer_in_mid_copy_is_whole(ending: signal.Signals,
             assert all(tensor.eq(n_whole).all() for tensor in into.values())
             assert remote.is_alive() == (ending == signal.SIGSTOP)
             assert remote.header().version == n_whole
-    finally:
-        running.stop()
     with pytest.raises(SegmentError, match="cannot open shared memory of process"):
         RemoteWindow.open(address)
 
 
 def test_a_writer_that_ends_before_it_has_published() -> None:
-    running = ranks.start(stands_in_the_middle, 1, 0)
-    try:
+    with ranks.start(stands_in_the_middle, 1, 0) as running:
         [address] = running.results()
         with RemoteWindow.open(address) as remote:
             running.processes[0].kill()
@@ -147,8 +143,6 @@ def test_a_writer_that_ends_before_it_has_published() -> None:
             assert average([remote], [1.0], into, SnapshotLayout.of(into)) is None
             assert remote.header().version == 0
             assert not remote.is_alive()
-    finally:
-        running.stop()
 
 
 def reads_and_waits(say: Callable[[Any], None], rank: int, size: int, address: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from waiting import eventually
 
 from softs_fast.averaging import Rules, Schedule, SelectiveAveraging
 from softs_fast.snapshots import Publisher, RemoteWindow, SnapshotLayout, Window, publisher
@@ -133,7 +134,7 @@ def test_a_version_appears_when_the_device_has_copied_it_and_the_step_blocks_onl
 
 
 def test_a_copy_that_fails_is_raised_by_the_next_offer(
-    device: Device, monkeypatch: pytest.MonkeyPatch, eventually: Any
+    device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "by_device", lambda tensors: {DEVICE: dict(tensors)} if tensors else {})
     parameter = torch.nn.Parameter(torch.ones(2))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from fork_check import check_fork
 from torch import Tensor
 
 from softs_fast import _kernels
-from softs_fast.errors import ConfigError, ForkedError, SegmentError
+from softs_fast.errors import ConfigError, SegmentError
 from softs_fast.snapshots import MAX_CONFIG_BYTES, RemoteWindow, SnapshotLayout, Window, average, fetch
 
 DTYPES = [
@@ -291,28 +292,17 @@ def test_a_fork_cannot_use_them_and_does_not_end_them() -> None:
     layout = SnapshotLayout.of(tensors)
     window = Window(layout)
     remote = RemoteWindow.open(window.address)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            uses = (
-                lambda: window.publish(tensors, step=1, metric=None, trained=1),
-                lambda: window.is_asked([]),
-                lambda: window.ask(remote),
-                window.begin,
-                lambda: window.address,
-                remote.header,
-                remote.is_alive,
-                lambda: average([remote], [1.0], tensors, layout),
-            )
-            for use in uses:
-                with pytest.raises(ForkedError, match="in a fork of the process that"):
-                    use()
-            window.close()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+    uses = (
+        lambda: window.publish(tensors, step=1, metric=None, trained=1),
+        lambda: window.is_asked([]),
+        lambda: window.ask(remote),
+        window.begin,
+        lambda: window.address,
+        remote.header,
+        remote.is_alive,
+        lambda: average([remote], [1.0], tensors, layout),
+    )
+    check_fork(*uses, match="in a fork of the process that", then=window.close)
     assert remote.is_alive()
     window.publish(tensors, step=1, metric=None, trained=1)
     assert remote.header().version == 1

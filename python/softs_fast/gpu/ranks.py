@@ -59,6 +59,14 @@ class Ranks:
                 continue
         return said
 
+    def __enter__(self) -> Ranks:
+        """Return it."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End whatever still runs."""
+        self.stop()
+
     def stop(self) -> None:
         """End whatever still runs."""
         for process in self.processes:
@@ -102,9 +110,8 @@ def run(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
     Raises:
         AssertionError: a rank raised, or reports nothing.
     """
-    ranks = start(function, size, *args)
     results: list[Any] = [None] * size
-    try:
+    with start(function, size, *args) as ranks:
         waiting: dict[Any, int] = dict(zip(ranks.pipes, range(size), strict=True))
         while waiting:
             ready = wait(list(waiting), WATCHDOG_S)
@@ -117,8 +124,6 @@ def run(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
                 # The others may wait for it in vain.
                 if isinstance(results[rank], Raised):
                     raise AssertionError(f"rank {rank}: {results[rank].trace}")
-    finally:
-        ranks.stop()
     return results
 
 

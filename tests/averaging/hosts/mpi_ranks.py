@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from mpi4py import MPI
 from torch_ranks import Builder, net, value_of
-from two_hosts import pretend, publish, take, tensors, until
+from two_hosts import pretend, publish, take, tensors
+from waiting import eventually
 
 from softs_fast.averaging import Refused
 from softs_fast.averaging.hosts.group_board import GroupBoard
@@ -115,7 +116,7 @@ def stress(folder: Path, n_reads: int, n: int) -> Any:
     seen: dict[int, int] = {rank: 0 for rank in range(1, SIZE)}
     n_read = n_refused = value = 0
     if RANK == 0:
-        until(lambda: all(one.version for one in board.members()), "all have published")
+        eventually(lambda: all(one.version for one in board.members()), "all have published")
         into = tensors(-1.0, n)
         for number in range(n_reads):
             donor = 1 + number % (SIZE - 1)
@@ -151,13 +152,13 @@ def lost(folder: Path, how: str) -> None:
     pretend(RANK)
     board = opened(1000)
     publish(board, float(RANK))
-    until(lambda: sum(one.version for one in board.members()) == SIZE - 1, "all have published")
+    eventually(lambda: sum(one.version for one in board.members()) == SIZE - 1, "all have published")
     if RANK == 1:
         write(folder, "pid", os.getpid())
-        until((folder / "ready.json").exists, "rank 0 has read")
+        eventually((folder / "ready.json").exists, "rank 0 has read")
         os.kill(os.getpid(), signal.Signals[how])
     if RANK:
-        until((folder / "0.json").exists, "rank 0 has ended")
+        eventually((folder / "0.json").exists, "rank 0 has ended")
         os._exit(0)
 
     def alive() -> set[int]:
@@ -166,7 +167,7 @@ def lost(folder: Path, how: str) -> None:
     first = take(board, [(1, 0.5), (2, 0.5)])
     assert not isinstance(first, Refused), first
     write(folder, "ready", True)
-    until(lambda: 1 not in alive(), "rank 1 is missed")
+    eventually(lambda: 1 not in alive(), "rank 1 is missed")
     refused = take(board, [(1, 1.0)])
     after = take(board, [(2, 1.0)])
     assert not isinstance(after, Refused), after

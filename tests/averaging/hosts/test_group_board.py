@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 from memory_channel import Post, open_boards
-from two_hosts import publish, take, tensors, until
+from two_hosts import publish, take, tensors
+from waiting import eventually
 
 from softs_fast.averaging import Refused
 from softs_fast.averaging.hosts.channel import PIECE_BYTES
@@ -45,7 +46,7 @@ def opened() -> Iterator[Any]:
 
 def see(board: GroupBoard, versions: dict[int, int]) -> None:
     """Wait until a board shows these versions."""
-    until(
+    eventually(
         lambda: {one.rank: one.version for one in board.members() if one.alive} == versions,
         f"rank {board.rank} sees {versions}",
     )
@@ -98,7 +99,7 @@ def test_a_donor_answers_with_its_newest_version_and_asks_reach_it(opened: Any) 
     see(reader, {1: 1})
     assert not donor.is_asked()
     reader.ask([1])
-    until(donor.is_asked, "the donor is asked")
+    eventually(donor.is_asked, "the donor is asked")
     publish(donor, 2.0, config={"lr": 0.5})
     assert not donor.is_asked()
     see(reader, {1: 2})
@@ -117,7 +118,7 @@ def test_reports_reach_ranks_of_this_host_and_of_others(opened: Any) -> None:
     for report in told:
         boards[0].report(report)
     for reader in boards[1:]:
-        until(
+        eventually(
             lambda reader=reader: (
                 [one.reports for one in reader.members() if one.rank == 0] == [tuple(told[-MAX_REPORTS:])]
             ),
@@ -148,9 +149,9 @@ def test_ranks_with_other_tensors_are_described(opened: Any) -> None:
     _, boards = opened([0, 1, 1], [tensors(0.0), tensors(0.0, 5), tensors(0.0)])
     digests = {one.rank: one.digest for one in boards[0].members()}
     assert digests[1] != digests[2]
-    until(lambda: '"weight"' in boards[0].difference(1), "the other tensors are known")
+    eventually(lambda: '"weight"' in boards[0].difference(1), "the other tensors are known")
     assert boards[0].difference(1) == '"weight": float32 [1000] here, float32 [5] on rank 1'
-    until(lambda: '"weight"' in boards[1].difference(0), "the other tensors are known")
+    eventually(lambda: '"weight"' in boards[1].difference(0), "the other tensors are known")
     publish(boards[1], 1.0, 5)
     see(boards[0], {1: 1, 2: 0})
     refused = take(boards[0], [(1, 1.0)])
@@ -254,7 +255,7 @@ def test_a_rank_that_leaves_is_no_member_any_more(opened: Any) -> None:
     publish(other, 1.0)
     see(reader, {1: 1})
     other.close()
-    until(lambda: reader.members() == [], "the rank has left")
+    eventually(lambda: reader.members() == [], "the rank has left")
 
 
 def test_a_group_of_one_host_has_no_messages(opened: Any) -> None:

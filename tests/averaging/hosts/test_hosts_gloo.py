@@ -17,7 +17,8 @@ import ranks
 import torch
 import torch.distributed as dist
 from torch_ranks import Builder, gloo, net, value_of
-from two_hosts import pretend, publish, take, tensors, until
+from two_hosts import pretend, publish, take, tensors
+from waiting import eventually
 
 from softs_fast.averaging import Refused
 from softs_fast.averaging.hosts.group_board import GroupBoard
@@ -31,7 +32,7 @@ def reads(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Any:
         board = meet_in_group(dist.group.WORLD)
         board.open(tensors(0.0))
         publish(board, float(rank), step=10 + rank)
-        until(
+        eventually(
             lambda: (
                 {(one.rank, one.version) for one in board.members()}
                 >= {(other, 1) for other in range(size) if other != rank}
@@ -83,7 +84,7 @@ def gloo_by_tcp(rank: int, size: int, folder: str) -> Iterator[None]:
         draft.write_text(str(store.port))
         draft.rename(file)
     else:
-        until(file.exists, "the store is there")
+        eventually(file.exists, "the store is there")
         store = dist.TCPStore("127.0.0.1", int(file.read_text()))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     try:
@@ -109,7 +110,7 @@ def stress(say: Callable[[Any], None], rank: int, size: int, folder: str, n_read
                 n_published += 1
                 publish(board, float(n_published % 200), n)
         else:
-            until(lambda: all(one.version for one in board.members()), "all have published")
+            eventually(lambda: all(one.version for one in board.members()), "all have published")
             into = tensors(-1.0, n)
             for number in range(n_reads):
                 found = take(board, [(1 + number % (size - 1), 1.0)])
@@ -129,15 +130,12 @@ def stress(say: Callable[[Any], None], rank: int, size: int, folder: str, n_read
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("n_reads", [50, pytest.param(1000, marks=pytest.mark.slow)])
 def test_no_version_that_comes_by_gloo_is_torn(tmp_path: Path, n_reads: int) -> None:
-    running = ranks.start(stress, 3 if n_reads > 50 else 2, str(tmp_path), n_reads)
-    try:
+    with ranks.start(stress, 3 if n_reads > 50 else 2, str(tmp_path), n_reads) as running:
         while not running.pipes[0].poll(1.0):
             assert running.processes[0].is_alive()
         told = running.receive(0)
         assert not isinstance(told, ranks.Raised), told.trace
         others = [running.receive(rank) for rank in range(1, len(running.pipes))]
-    finally:
-        running.stop()
     n_read, _, torn = told
     assert torn == []
     assert n_read >= 0.9 * n_reads
@@ -162,7 +160,7 @@ def sleeps_or_reads(say: Callable[[Any], None], rank: int, size: int, folder: st
         board = board_of(rank, 1.0 + rank)
         if rank:
             threading.Event().wait()
-        until(lambda: any(one.version for one in board.members()), "rank 1 is seen")
+        eventually(lambda: any(one.version for one in board.members()), "rank 1 is seen")
         found = take(board, [(1, 1.0)])
         assert not isinstance(found, Refused), found
         into = tensors(0.0)
@@ -172,11 +170,8 @@ def sleeps_or_reads(say: Callable[[Any], None], rank: int, size: int, folder: st
 
 
 def test_a_donor_answers_while_its_training_thread_sleeps(tmp_path: Path) -> None:
-    running = ranks.start(sleeps_or_reads, 2, str(tmp_path))
-    try:
+    with ranks.start(sleeps_or_reads, 2, str(tmp_path)) as running:
         assert running.receive(0) == {2.0}
-    finally:
-        running.stop()
 
 
 def goes_on(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
@@ -187,26 +182,25 @@ def goes_on(say: Callable[[Any], None], rank: int, size: int, folder: str) -> No
         if rank:
             say(os.getpid())
             threading.Event().wait()
-        until(lambda: sum(one.version for one in board.members()) == size - 1, "all have published")
+        eventually(lambda: sum(one.version for one in board.members()) == size - 1, "all have published")
         say("seen")
-        until(lambda: alive(board) == {1, 4}, "ranks 2 and 3 are missed")
+        eventually(lambda: alive(board) == {1, 4}, "ranks 2 and 3 are missed")
         say([take(board, [(rank, 1.0)]) for rank in (2, 3)])
         found = take(board, [(1, 0.5), (4, 0.5)])
         assert not isinstance(found, Refused), found
         into = tensors(0.0)
         found.apply(into)
         say(values_of(into))
-        until(lambda: alive(board) == {1, 2, 4}, "rank 2 is seen again")
+        eventually(lambda: alive(board) == {1, 2, 4}, "rank 2 is seen again")
         assert not isinstance(take(board, [(2, 1.0)]), Refused)
         say("seen again")
-        until(lambda: alive(board) <= {2}, "the others are missed")
+        eventually(lambda: alive(board) <= {2}, "the others are missed")
         board.close()
         say([thread.name for thread in threading.enumerate() if thread.name.startswith("softs")])
 
 
 def test_ranks_that_are_killed_or_stopped_are_missed_and_the_others_are_read(tmp_path: Path) -> None:
-    running = ranks.start(goes_on, 5, str(tmp_path))
-    try:
+    with ranks.start(goes_on, 5, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(1, 5)]
         assert running.receive(0) == "seen"
         os.kill(pids[1], signal.SIGSTOP)
@@ -224,8 +218,6 @@ def test_ranks_that_are_killed_or_stopped_are_missed_and_the_others_are_read(tmp
             os.kill(pid, signal.SIGKILL)
         # The threads of a rank end though there is no other rank any more.
         assert running.receive(0) == []
-    finally:
-        running.stop()
 
 
 def stops_in_a_transfer(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
@@ -239,7 +231,7 @@ def stops_in_a_transfer(say: Callable[[Any], None], rank: int, size: int, folder
         if rank:
             say(os.getpid())
             threading.Event().wait()
-        until(lambda: sum(one.version for one in board.members()) == size - 1, "all have published")
+        eventually(lambda: sum(one.version for one in board.members()) == size - 1, "all have published")
         moved = threading.Event()
         channel = board._courier._channel
         make = channel.stream
@@ -257,7 +249,7 @@ def stops_in_a_transfer(say: Callable[[Any], None], rank: int, size: int, folder
             if at and not moved.is_set():
                 moved.set()
                 say("moved")
-                until((Path(folder) / "stopped").exists, "the donor is stopped")
+                eventually((Path(folder) / "stopped").exists, "the donor is stopped")
 
         channel.stream = make_watched
         refused = take(board, [(1, 1.0)])
@@ -270,8 +262,7 @@ def stops_in_a_transfer(say: Callable[[Any], None], rank: int, size: int, folder
 
 
 def test_a_donor_that_stops_in_a_transfer_is_given_up_and_another_one_taken(tmp_path: Path) -> None:
-    running = ranks.start(stops_in_a_transfer, 3, str(tmp_path))
-    try:
+    with ranks.start(stops_in_a_transfer, 3, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in (1, 2)]
         assert running.receive(0) == "moved"
         os.kill(pids[0], signal.SIGSTOP)
@@ -280,8 +271,6 @@ def test_a_donor_that_stops_in_a_transfer_is_given_up_and_another_one_taken(tmp_
         assert refused.rank == 1
         assert "gloo" in refused.reason
         assert running.receive(0) > 0
-    finally:
-        running.stop()
 
 
 def trains(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Any:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from process import WATCHDOG_S
+from waiting import eventually
 
 from softs_fast.averaging import Refused, meeting
 from softs_fast.averaging.board import Fetch
@@ -35,19 +33,7 @@ def publish(board: GroupBoard, value: float, n: int = 1000, **said: Any) -> int:
     return board.publish(tensors(value, n), **{**known, **said})
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition, as long as the watchdog."""
-    give_up_s = time.monotonic() + WATCHDOG_S
-    while not condition():
-        if time.monotonic() > give_up_s:
-            raise AssertionError(f"{what} did not become true within {WATCHDOG_S} s")
-        time.sleep(0.002)
-
-
 def take(board: GroupBoard, donors: list[tuple[int, float]]) -> Fetch | Refused:
     """Fetch, and wait for what comes of it."""
     board.fetch(donors)
-    until(lambda: board.fetched() is not None, f"the fetch of {donors}")
-    found = board.fetched()
-    assert found is not None
-    return found
+    return eventually(board.fetched, f"the fetch of {donors}")

@@ -13,8 +13,9 @@ from typing import Any
 
 import grpc
 import pytest
-from coordinator_process import WATCHDOG_S, Cluster
+from coordinator_process import Cluster
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from waiting import WATCHDOG_S
 
 from softs_fast.coordination.health import WorkerHealth
 from softs_fast.coordination.job.events import End, Evict

@@ -38,8 +38,6 @@ _FENCE_S = 0.07
 _JOIN_S = 0.12
 # A step takes so long; seconds.
 _STEP_S = 0.004
-# Trainers write a checkpoint after so many steps.
-_CHECKPOINT_STEPS = 10
 _ENDLESS = 10**9
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from coordinator_process import WATCHDOG_S, Cluster, Coordinator
+from coordinator_process import Cluster, Coordinator
+from side_by_side import in_threads
+from waiting import WATCHDOG_S, eventually
 
 from softs_fast.coordination.job.events import Drain, End
 from softs_fast.coordination.job.status import Status
@@ -36,20 +37,9 @@ def make() -> Iterator[Make]:
         one.close()
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
-    give_up = time.monotonic() + WATCHDOG_S
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
-
-
 def meet(*members: Membership) -> None:
     """Have members begin an epoch: none waits for another one."""
-    threads = [threading.Thread(target=member.next_epoch, args=[WATCHDOG_S]) for member in members]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda member: member.next_epoch(WATCHDOG_S), members)
 
 
 def status_with(coordinator: Coordinator, condition: Callable[[Status], bool]) -> Status:
@@ -92,7 +82,7 @@ def test_a_member_that_begins_anew_says_why_and_in_which_step(cluster: Cluster, 
     members[0].progress(7)
     waits = threading.Thread(target=members[0].next_epoch, args=[WATCHDOG_S, "no more memory"])
     waits.start()
-    wait_until(lambda: members[1].fence)
+    eventually(lambda: members[1].fence)
     assert members[1].fence is not None
     assert members[1].fence.text == 'rank 0, seat 0 ("worker-0") failed in step 7: no more memory'
     members[1].next_epoch(WATCHDOG_S)
@@ -113,7 +103,7 @@ def test_a_checkpoint_is_what_the_next_table_names(cluster: Cluster, make: Make)
         raise ValueError("a full disk")
     waits = threading.Thread(target=members[0].next_epoch, args=[WATCHDOG_S])
     waits.start()
-    wait_until(lambda: members[1].fence)
+    eventually(lambda: members[1].fence)
     epoch = members[1].next_epoch(WATCHDOG_S)
     waits.join()
     assert (epoch.table.checkpoint, epoch.table.resume_step) == ("/a", 10)
@@ -125,23 +115,16 @@ def test_of_the_checkpoints_the_newest_one_that_is_whole_is_used(
 ) -> None:
     coordinator = cluster.coordinator("--size", "2")
     members = [make(coordinator, seat) for seat in range(2)]
-    found: list[tuple[str, int] | str] = []
 
-    def begin_one(member: Membership) -> None:
+    def begin_one(member: Membership) -> tuple[str, int] | str:
         try:
             table = member.next_epoch(WATCHDOG_S).table
-            found.append((Path(table.checkpoint).name, table.resume_step))
         except PeerLost as error:
-            found.append(str(error))
+            return str(error)
+        return Path(table.checkpoint).name, table.resume_step
 
     def begin() -> list[tuple[str, int] | str]:
-        found.clear()
-        threads = [threading.Thread(target=begin_one, args=[member]) for member in members]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return found
+        return in_threads(begin_one, members)
 
     begin()
     for step in (10, 20):
@@ -163,21 +146,17 @@ def test_of_the_checkpoints_the_newest_one_that_is_whole_is_used(
 def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:
     coordinator = cluster.coordinator("--size", "2")
     members = [make(coordinator, seat) for seat in range(2)]
-    epochs: dict[int, Any] = {}
 
-    def run(number: int) -> None:
-        epochs[number] = members[number].next_epoch(WATCHDOG_S)
-        epochs[number].meet(WATCHDOG_S)
+    def run(member: Membership) -> Any:
+        epoch = member.next_epoch(WATCHDOG_S)
+        epoch.meet(WATCHDOG_S)
+        return epoch
 
-    threads = [threading.Thread(target=run, args=[number]) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [(epochs[number].rank, epochs[number].size) for number in range(2)] == [(0, 2), (1, 2)]
+    epochs = in_threads(run, members)
+    assert [(epoch.rank, epoch.size) for epoch in epochs] == [(0, 2), (1, 2)]
     with CoordinatorClient(coordinator.address) as client:
         client.administer(End("enough"))
-    wait_until(lambda: members[0].is_over)
+    eventually(lambda: members[0].is_over)
     with pytest.raises(PeerLost):
         epochs[0].store.get("all are here")
     with pytest.raises(PeerLost, match="enough"):
@@ -190,13 +169,13 @@ def test_a_planned_end_waits_for_the_members(cluster: Cluster, make: Make) -> No
     first = make(coordinator, 0, on_end=ended.append)
     meet(first)
     second = make(coordinator, 1)
-    wait_until(lambda: first.fence)
+    eventually(lambda: first.fence)
     assert first.fence is not None
     assert (first.fence.cause, first.fence.planned) == ("joined", True)
     meet(first, second)
     with CoordinatorClient(coordinator.address) as client:
         client.administer(Drain(0, "maintenance"))
-    wait_until(lambda: first.fence)
+    eventually(lambda: first.fence)
     assert first.fence.cause == "drained"
     with pytest.raises(PeerLost, match="has left the job"):
         first.next_epoch(WATCHDOG_S)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from coordinator_process import Cluster, Coordinator, Lines
+from coordinator_process import Cluster, Coordinator
 from page_worker import new_model, rows
+from waiting import Lines
 
 from softs_fast.coordination.session.calls import CoordinatorClient
 
@@ -21,14 +22,6 @@ def start(cluster: Cluster, coordinator: Coordinator, seat: int, **options: Any)
     """Start a worker."""
     chosen = {"address": coordinator.address, "seat": seat, **options}
     return cluster.add(Lines([SCRIPT, json.dumps(chosen)]))
-
-
-def event(worker: Lines, name: str) -> dict[str, Any]:
-    """Return the next event of a name."""
-    while not (line := worker.line()).startswith("{") or json.loads(line)["event"] != name:
-        pass
-    found: dict[str, Any] = json.loads(line)
-    return found
 
 
 def undisturbed(n_steps: int) -> torch.Tensor:
@@ -55,14 +48,14 @@ def test_a_worker_that_is_killed_in_a_checkpoint(cluster: Cluster, tmp_path: Pat
     folder = str(tmp_path)
     lives = start(cluster, coordinator, 0, n_steps=30, folder=folder)
     victim = start(cluster, coordinator, 1, n_steps=30, folder=folder, dies_at=20)
-    event(lives, "joined")
+    lives.event("joined")
     assert victim.wait() == -signal.SIGKILL
     # All parts are there, but not all members have said so.
     assert (tmp_path / "1-20" / ".metadata").exists()
     assert last_path(coordinator) == "1-10"
     again = start(cluster, coordinator, 1, n_steps=30, folder=folder)
-    assert event(again, "joined")["committed"] == 20, "it has copied the weights of the other one"
-    ends = [event(worker, "end") for worker in (lives, again)]
+    assert again.event("joined")["committed"] == 20, "it has copied the weights of the other one"
+    ends = [worker.event("end") for worker in (lives, again)]
     for end in ends:
         assert end["committed"] == 30
         torch.testing.assert_close(torch.tensor(end["weights"]), undisturbed(30))
@@ -84,6 +77,6 @@ def test_workers_that_are_all_lost_load_the_parts_of_others(cluster: Cluster, tm
         worker.wait()
     step = int(last_path(coordinator).rpartition("-")[2])
     alone = start(cluster, coordinator, 0, n_steps=step + 10, folder="")
-    joined = event(alone, "joined")
+    joined = alone.event("joined")
     assert joined["committed"] == step
     torch.testing.assert_close(torch.tensor(joined["weights"]), undisturbed(step))

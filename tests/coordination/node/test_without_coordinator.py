@@ -8,7 +8,8 @@ import pytest
 import torch
 
 pytest.importorskip("grpc", reason="needs the extra grpc")
-from own_coordinators import WATCHDOG_S, OwnCoordinators
+from own_coordinators import OwnCoordinators
+from waiting import WATCHDOG_S
 
 from softs_fast.coordination.node import Membership, TrainingState, WorkerNode
 from softs_fast.coordination.node.leaving import Patience

@@ -23,6 +23,7 @@ import pytest
 import ranks
 import torch
 from in_step import IN_STEP
+from waiting import WATCHDOG_S
 
 from softs_fast.coordination.credentials import ClientCredentials
 from softs_fast.coordination.node import (
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from network import Host
 
 PR_SET_PDEATHSIG = 1
-
-#: What must happen happens within this, or the test hangs; it is never what a test measures.
-WATCHDOG_S = 40.0
 
 
 class Training:
@@ -276,16 +274,6 @@ class Trainer:
     def next_step(self) -> dict[str, Any]:
         """Return the next step."""
         return self.event("step")
-
-    def stands_still(self, for_s: float) -> bool:
-        """Return whether nothing happens for some seconds; steps are kept."""
-        try:
-            event = self._events.get(timeout=for_s)
-        except queue.Empty:
-            return True
-        assert event["event"] == "step", event
-        self.steps.append(event)
-        return False
 
     def end(self) -> dict[str, Any]:
         """Return how it has ended."""

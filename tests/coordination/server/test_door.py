@@ -12,7 +12,8 @@ pytest.importorskip("grpc", reason="needs the extra grpc")
 pytest.importorskip("cryptography", reason="makes certificates")
 import grpc
 from certificates import Authority
-from own_coordinators import WATCHDOG_S, OwnCoordinators
+from own_coordinators import OwnCoordinators
+from waiting import WATCHDOG_S
 
 from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
 from softs_fast.coordination.pings import Pings

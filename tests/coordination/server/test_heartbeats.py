@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
+from side_by_side import in_threads
 
 pytest.importorskip("grpc", reason="needs the extra grpc")
 from coordinator_process import Cluster, Coordinator
@@ -37,17 +37,8 @@ def clients(coordinator: Coordinator) -> Iterator[list[CoordinatorClient]]:
 
 def register(clients: list[CoordinatorClient]) -> list[r.RegisterWorkerResponse]:
     """Register all at once: each waits for the others."""
-    answers: dict[int, Any] = {}
-
-    def one(i: int) -> None:
-        answers[i] = clients[i].request(r.RegisterWorkerRequest(f"w{i}", f"host{i}:1"))
-
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(clients))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [answers[i] for i in range(len(clients))]
+    wishes = [(client, r.RegisterWorkerRequest(f"w{i}", f"host{i}:1")) for i, client in enumerate(clients)]
+    return in_threads(lambda wish: wish[0].request(wish[1]), wishes)
 
 
 def test_register_gives_ranks_and_the_addresses_of_all(clients: list[CoordinatorClient]) -> None:

@@ -17,7 +17,8 @@ import pytest
 pytest.importorskip("grpc", reason="needs the extra grpc")
 pytest.importorskip("cryptography", reason="makes certificates")
 from certificates import Authority
-from own_coordinators import WATCHDOG_S, OwnCoordinators
+from own_coordinators import OwnCoordinators
+from waiting import WATCHDOG_S
 
 from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
 from softs_fast.coordination.job.messages import Hello

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import random
 import resource
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
+from fork_check import check_fork
 
 # Not loaded here: it must be told first that processes fork.
 if not importlib.util.find_spec("grpc"):
@@ -22,7 +22,7 @@ if not importlib.util.find_spec("grpc"):
 from softs_fast import kernels
 from softs_fast.collectives import Strategy
 from softs_fast.coordination.star import Epoch, GrpcStrategy, StarOptions
-from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.errors import ConfigError, PeerLost
 
 DTYPES = [
     torch.float64,
@@ -181,17 +181,13 @@ def test_calls_are_counted(tmp_path: Path) -> None:
 
 def forks(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     with GrpcStrategy(timeout_s=20).init(rank, size, folder) as strategy:
+
+        def end() -> None:
+            strategy.give_up("a fork")
+            strategy.close()
+
         for _ in range(5):
-            child = os.fork()
-            if child == 0:
-                try:
-                    strategy.barrier()
-                except ForkedError:
-                    strategy.give_up("a fork")
-                    strategy.close()
-                    os._exit(0)
-                os._exit(1)
-            assert os.waitpid(child, 0)[1] == 0
+            check_fork(strategy.barrier, then=end)
             strategy.barrier()
 
 

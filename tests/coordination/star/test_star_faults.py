@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import ranks
 import torch
+from lost_ranks import keep, until_lost
+from waiting import WATCHDOG_S
 
 # Not loaded here: it must be told first that processes fork.
 if not importlib.util.find_spec("grpc"):
@@ -30,33 +32,17 @@ SIZE = 4
 N = 1 << 20
 
 
-def keep(strategy: GrpcStrategy) -> None:
-    """Wait for the end of the test: a process that ends closes its connections, too."""
-    signal.pause()
-    strategy.close()
-
-
 def reduces_until_lost(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, folder)
     say(os.getpid())
-
-    def reduce_on() -> None:
-        while True:
-            strategy.all_reduce(torch.ones(N))
-
-    with pytest.raises(PeerLost) as raised:
-        reduce_on()
-    with pytest.raises(PeerLost):
-        strategy.barrier()
-    say(str(raised.value))
+    say(until_lost(strategy, torch.zeros(N)))
     keep(strategy)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("victim", [0, 2])
 def test_all_are_told_which_rank_is_lost(tmp_path: Path, victim: int, how: signal.Signals) -> None:
-    running = ranks.start(reduces_until_lost, SIZE, str(tmp_path))
-    try:
+    with ranks.start(reduces_until_lost, SIZE, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(SIZE)]
         os.kill(pids[victim], how)
         for rank in set(range(SIZE)) - {victim}:
@@ -65,8 +51,6 @@ def test_all_are_told_which_rank_is_lost(tmp_path: Path, victim: int, how: signa
             assert "is lost" in text
             if how is signal.SIGSTOP:
                 assert "which is stopped" in text
-    finally:
-        running.stop()
 
 
 def waits_for_one_that_is_late(
@@ -94,8 +78,7 @@ def test_all_are_told_which_rank_is_late(tmp_path: Path, late: int) -> None:
     pipes = [tmp_path / f"released{rank}" for rank in range(3)]
     for pipe in pipes:
         os.mkfifo(pipe)
-    running = ranks.start(waits_for_one_that_is_late, 3, str(tmp_path), late)
-    try:
+    with ranks.start(waits_for_one_that_is_late, 3, str(tmp_path), late) as running:
         assert running.receive(late) == "is late"
         texts = [running.receive(rank) for rank in range(3) if rank != late]
         pipes[late].write_text("go on")
@@ -106,8 +89,6 @@ def test_all_are_told_which_rank_is_late(tmp_path: Path, late: int) -> None:
         for rank in set(range(3)) - {late}:
             pipes[rank].write_text("go on")
         assert running.results() == [""] * 3
-    finally:
-        running.stop()
 
 
 def gives_up(say: Callable[[Any], None], rank: int, size: int, folder: str, leaver: int) -> None:
@@ -126,8 +107,7 @@ def gives_up(say: Callable[[Any], None], rank: int, size: int, folder: str, leav
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_a_rank_that_gives_up_ends_the_calls_of_all(tmp_path: Path, leaver: int) -> None:
     os.mkfifo(tmp_path / "released")
-    running = ranks.start(gives_up, 3, str(tmp_path), leaver)
-    try:
+    with ranks.start(gives_up, 3, str(tmp_path), leaver) as running:
         assert running.results() == ["joined"] * 3
         (tmp_path / "released").write_text("go on")
         texts = [running.receive(rank) for rank in range(3)]
@@ -135,8 +115,6 @@ def test_a_rank_that_gives_up_ends_the_calls_of_all(tmp_path: Path, leaver: int)
         for text in texts:
             assert f"rank {leaver} (process" in text
             assert text.endswith("has given up: out of data")
-    finally:
-        running.stop()
 
 
 def closes(say: Callable[[Any], None], rank: int, size: int, folder: str, leaver: int) -> str:
@@ -183,15 +161,12 @@ def is_interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str
 
 def test_an_interrupt_ends_the_calls_of_all(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "released")
-    running = ranks.start(is_interrupted, 3, str(tmp_path))
-    try:
+    with ranks.start(is_interrupted, 3, str(tmp_path)) as running:
         assert running.receive(1) == "KeyboardInterrupt: "
         wanted = "has given up: all_reduce was interrupted by KeyboardInterrupt"
         assert wanted in running.receive(2)
         (tmp_path / "released").write_text("go on")
         assert wanted in running.receive(0)
-    finally:
-        running.stop()
 
 
 def reduces_once(strategy: GrpcStrategy, tensor: torch.Tensor, *, may_complete: bool) -> str:
@@ -241,8 +216,7 @@ def test_a_fence_ends_calls_and_the_next_group_is_not_disturbed(tmp_path: Path, 
     pipes = [tmp_path / f"resumed{rank}" for rank in others]
     for pipe in (*pipes, tmp_path / "released"):
         os.mkfifo(pipe)
-    running = ranks.start(goes_on_without_a_stopped_rank, 3, str(tmp_path), stopped)
-    try:
+    with ranks.start(goes_on_without_a_stopped_rank, 3, str(tmp_path), stopped) as running:
         pids = [running.receive(rank) for rank in range(3)]
         (tmp_path / "released").write_text("go on")
         assert [running.receive(rank) for rank in others] == ["reduced"] * 2
@@ -251,8 +225,6 @@ def test_a_fence_ends_calls_and_the_next_group_is_not_disturbed(tmp_path: Path, 
         for pipe in pipes:
             pipe.write_text("resumed")
         assert [running.receive(rank) for rank in others] == [True] * 2
-    finally:
-        running.stop()
 
 
 def fence(strategy: GrpcStrategy, tensor: torch.Tensor, seen: list[torch.Tensor]) -> None:
@@ -315,13 +287,10 @@ def test_a_process_that_does_not_close_its_group_can_end(tmp_path: Path) -> None
     pipes = [tmp_path / f"released{rank}" for rank in range(2)]
     for pipe in pipes:
         os.mkfifo(pipe)
-    running = ranks.start(exits_without_closing, 2, str(tmp_path))
-    try:
+    with ranks.start(exits_without_closing, 2, str(tmp_path)) as running:
         assert running.results() == ["passed"] * 2
         for rank, process in enumerate(running.processes):
             pipes[rank].write_text("go on")
             assert running.receive(rank) == rank
-            process.join(ranks.WATCHDOG_S)
+            process.join(WATCHDOG_S)
             assert process.exitcode == 0
-    finally:
-        running.stop()

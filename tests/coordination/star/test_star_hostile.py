@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waiting import WATCHDOG_S
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 from softs_fast.coordination.requirements import import_grpc
@@ -38,7 +39,6 @@ pytest.importorskip("grpc", reason="needs the extra grpc")
 SIZE = 3
 EPOCH = Epoch(7, 4)
 PIECE = 4096
-WATCHDOG_S = 30.0
 
 
 class Stream:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
-from coordinator_process import WATCHDOG_S, Lines
+from waiting import Lines
 
 SCRIPT = Path(__file__).with_name("agent_script.py")
 
@@ -34,15 +31,6 @@ class Agent(Lines):
                 str(folder),
             ]
         )
-
-    def event(self, name: str) -> dict[str, Any]:
-        """Wait for the next event of a name."""
-        give_up = time.monotonic() + WATCHDOG_S
-        while True:
-            event: dict[str, Any] = json.loads(self.line())
-            if event["event"] == name:
-                return event
-            assert time.monotonic() < give_up, f"no {name} within {WATCHDOG_S} s"
 
     def lose(self) -> None:
         """Kill the agent and its workers at once, as if the machine were gone."""

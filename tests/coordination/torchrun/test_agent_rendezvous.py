@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from coordinator_process import WATCHDOG_S, Cluster, Coordinator
+from coordinator_process import Cluster, Coordinator
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -17,6 +16,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
     rendezvous_handler_registry,
 )
+from waiting import WATCHDOG_S, eventually
 
 from softs_fast.coordination.job.events import Drain, End
 from softs_fast.coordination.session.calls import CoordinatorClient
@@ -59,14 +59,6 @@ def meet(*handlers: CoordinatorRendezvous) -> list[RendezvousInfo]:
         return [one.result(WATCHDOG_S) for one in met]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does."""
-    give_up = time.monotonic() + WATCHDOG_S
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
-
-
 def test_agents_meet_and_share_stores(cluster: Cluster, make: Make) -> None:
     coordinator = cluster.coordinator("--size", "2")
     handlers = [make(coordinator, seat) for seat in range(2)]
@@ -96,7 +88,7 @@ def test_an_agent_that_fails_begins_a_new_epoch_of_all(cluster: Cluster, make: M
     with ThreadPoolExecutor(1) as pool:
         # As torchrun does when workers of its node have failed.
         again = pool.submit(handlers[0].next_rendezvous)
-        wait_until(lambda: handlers[1].num_nodes_waiting() == 1)
+        eventually(lambda: handlers[1].num_nodes_waiting() == 1)
         other = handlers[1].next_rendezvous()
         assert (again.result(WATCHDOG_S).rank, other.rank) == (0, 1)
     assert [handler.num_nodes_waiting() for handler in handlers] == [0, 0]
@@ -109,7 +101,7 @@ def test_an_agent_that_comes_later_begins_a_new_epoch_of_all(cluster: Cluster, m
     assert (info.rank, info.world_size) == (0, 1)
     with ThreadPoolExecutor(1) as pool:
         came = pool.submit(second.next_rendezvous)
-        wait_until(lambda: first.num_nodes_waiting() == 1)
+        eventually(lambda: first.num_nodes_waiting() == 1)
         assert first.next_rendezvous().world_size == 2
         assert came.result(WATCHDOG_S).rank == 1
 
@@ -124,7 +116,7 @@ def test_an_agent_that_is_done_does_not_disturb_the_others(cluster: Cluster, mak
         assert (
             next(status for status in client.watch() if status.phase == "fenced").fences[-1].cause == "left"
         )
-    wait_until(lambda: handlers[1]._member.fence is not None)
+    eventually(lambda: handlers[1]._member.fence is not None)
     assert handlers[1].num_nodes_waiting() == 0
     # If its workers need the others after all, it meets those that are left.
     assert handlers[1].next_rendezvous().world_size == 1
@@ -138,7 +130,7 @@ def test_an_agent_that_has_failed_for_good_is_waited_for(cluster: Cluster, make:
         raise ValueError("as torchrun when it ends")
     except ValueError:
         handlers[0].shutdown()
-    wait_until(lambda: handlers[1].num_nodes_waiting() == 1)
+    eventually(lambda: handlers[1].num_nodes_waiting() == 1)
     handlers[0] = make(coordinator, 0)
     assert [info.world_size for info in meet(*handlers)] == [2, 2]
 
@@ -149,7 +141,7 @@ def test_the_end_of_the_job_ends_agents(cluster: Cluster, make: Make) -> None:
     meet(handler)
     with CoordinatorClient(coordinator.address) as client:
         client.administer(End("enough"))
-    wait_until(lambda: handler.num_nodes_waiting() == 1)
+    eventually(lambda: handler.num_nodes_waiting() == 1)
     with pytest.raises(RendezvousClosedError, match="the job has ended: enough"):
         handler.next_rendezvous()
     assert handler.is_closed()
@@ -161,7 +153,7 @@ def test_an_agent_that_is_drained_ends(cluster: Cluster, make: Make) -> None:
     meet(*handlers)
     with CoordinatorClient(coordinator.address) as client:
         client.administer(Drain(1, "maintenance"))
-    wait_until(lambda: [handler.num_nodes_waiting() for handler in handlers] == [1, 1])
+    eventually(lambda: [handler.num_nodes_waiting() for handler in handlers] == [1, 1])
     with ThreadPoolExecutor(1) as pool:
         left = pool.submit(handlers[0].next_rendezvous)
         with pytest.raises(RendezvousClosedError, match="has left the job"):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from waiting import eventually
 
 import softs_fast.dataflow as df
 
 GROUP, ROWS, LEAST = 2, 16, 4
-WATCHDOG_S = 45.0
 
 
 class Model(df.Role):
@@ -31,10 +30,7 @@ class Model(df.Role):
         step, place = divmod(max(rows.ids), ROWS)
         if self.parts.name and place >= ROWS // 2:
             # The first part is trained with while the rest is not there.
-            give_up = time.monotonic() + WATCHDOG_S
-            while not self.parts.with_suffix(f".{step}").exists():
-                assert time.monotonic() < give_up, "no part of the step has been trained with"
-                time.sleep(0.002)
+            eventually(self.parts.with_suffix(f".{step}").exists, "a part of the step has been trained with")
         with torch.no_grad():
             return {"y": (rows["x"] * self.net[0]) % 101}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from flow_threads import ThreadWorkers, in_threads
 from restart_flow import ROWS, Model, make_restarting, numbers
+from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.backend import Back, Lost
@@ -20,8 +20,6 @@ from softs_fast.dataflow.declare.hooks import Publish
 from softs_fast.dataflow.order.steps import Kind, Order, Step
 from softs_fast.dataflow.wire.messages import ReadElements, RunHook
 from softs_fast.dataflow.worker.work import HookWork
-
-WATCHDOG_S = 45.0
 
 
 @pytest.fixture
@@ -87,10 +85,7 @@ def test_another_process_of_its_number_gets_nothing_that_was_for_it(opened: Any)
     backend, workers, hook = opened
     workers.left = 1
     backend.end(1, "it is late")
-    give_up = time.monotonic() + WATCHDOG_S
-    while 1 in backend._left:
-        assert time.monotonic() < give_up
-        backend._receive(0.1)
+    eventually(lambda: 1 not in backend._left or backend._receive(0.1), "the worker has gone")
     assert send(backend, hook, 1) == 0
     assert not backend.elements.read(1, 7, 0, [0, 1])
     assert [type(one) for one in backend.wait(0.0)] == [Lost, Back]

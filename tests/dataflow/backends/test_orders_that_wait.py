@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from flow_threads import ThreadWorkers
+from waiting import eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.processes import ProcessBackend
 
 ROWS = 4
-WATCHDOG_S = 45.0
 
 
 class Generator(df.Role):
@@ -77,10 +76,8 @@ def sums(brings: bool, kill_in: int | None) -> tuple[list[tuple[float, float]], 
     def kill() -> None:
         """The order of the second reader waits for what this one gets: the generator dies before that has ended."""
         if next(n_calls) == kill_in:
-            give_up = time.monotonic() + WATCHDOG_S
-            while not flow._backend._sends._orders.get(2):  # type: ignore[attr-defined]
-                assert time.monotonic() < give_up
-                time.sleep(0.001)
+            orders = flow._backend._sends._orders  # type: ignore[attr-defined]
+            eventually(lambda: orders.get(2), "the order of the second reader")
             workers.hub.kill(0)
 
     first = type("First", (Reader,), {"before": staticmethod(kill)})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small_flow
 import torch
 from flow_threads import ThreadWorkers, in_threads
 from small_flow import make_flow, summary
+from waiting import eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.processes import ProcessBackend
@@ -30,7 +30,7 @@ def test_the_same_numbers_and_digests_as_in_one_process(n_workers: int) -> None:
     assert expected[-1][1]["dull"] > 2
 
 
-def test_no_worker_keeps_anything_of_rows_that_have_gone(eventually: Any) -> None:
+def test_no_worker_keeps_anything_of_rows_that_have_gone() -> None:
     flow, workers = in_threads(functools.partial(make_flow, max_age=1, ahead=1))
     with flow:
         steps = list(flow.steps(6))

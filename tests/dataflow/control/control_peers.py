@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from waiting import WATCHDOG_S
+
 from softs_fast.dataflow.control import ControlClient, ControlServer, Ended, Joined, Left, Received
 from softs_fast.errors import SoftsError
-
-WATCHDOG_S = 45.0
 
 
 def work(endpoint: str, worker: int, options: dict[str, Any]) -> None:

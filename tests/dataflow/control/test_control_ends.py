@@ -9,7 +9,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import pytest
-from control_peers import WATCHDOG_S, departure, events, messages, running
+from control_peers import departure, events, messages, running
+from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.control import ControlClient, ControlServer, Ended, Left, Received
 from softs_fast.errors import ForkedError, PeerLost

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from control_peers import WATCHDOG_S, events, refusal
+from control_peers import events, refusal
+from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.control import (
     ControlClient,

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from control_peers import WATCHDOG_S, departure, events, messages, running
+from control_peers import departure, events, messages, running
+from waiting import WATCHDOG_S, eventually
 
 from softs_fast.dataflow.control import (
     ControlClient,
@@ -190,7 +191,7 @@ def test_a_server_without_workers_leaves_nothing(tmp_path: Path) -> None:
     assert not socket.parent.exists()
 
 
-def test_idle_threads_do_not_run(eventually: Callable[..., None]) -> None:
+def test_idle_threads_do_not_run() -> None:
     with ControlServer() as server, ControlClient(server.endpoint, 0) as client:
         events(server)
         server.send(0, b"x")
@@ -214,7 +215,7 @@ def test_idle_threads_do_not_run(eventually: Callable[..., None]) -> None:
         eventually(are_at_rest, "threads that do not run")
 
 
-def test_a_question_to_a_stopped_worker_has_its_deadline(eventually: Callable[..., None]) -> None:
+def test_a_question_to_a_stopped_worker_has_its_deadline() -> None:
     with ControlServer() as server, running(server, 0, 1) as processes:
         pid = processes[0].pid
         assert pid is not None

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import WATCHDOG_S, eventually
 
 from softs_fast.dataflow.control import ControlClient, ControlServer, Joined, Left, Received
-
-WATCHDOG_S = 45.0
 
 
 def to_the_process() -> None:
@@ -82,10 +81,13 @@ def idle_in_a_thread(client: ControlClient) -> None:
 
 def wait_for_sleep(pid: int) -> None:
     """Wait until no thread of a process has run for a while: longer than the first slice of a wait."""
-    give_up, before = time.monotonic() + WATCHDOG_S, {}
-    while before != (before := switches(pid)) or not before:
-        assert time.monotonic() < give_up, before
-        time.sleep(0.25)
+    seen: list[dict[str, int]] = [{}]
+
+    def rests() -> bool:
+        seen.append(switches(pid))
+        return bool(seen[-1]) and seen[-1] == seen[-2]
+
+    eventually(rests, seen, every_s=0.25)
 
 
 def switches(pid: int) -> dict[str, int]:

@@ -8,12 +8,12 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from waiting import WATCHDOG_S, eventually
 
 from softs_fast.dataflow.backends.stacks import stack_of
 from softs_fast.dataflow.control import new_token
@@ -22,8 +22,6 @@ from softs_fast.dataflow.wire.links import Joined, Received
 from softs_fast.dataflow.wire.messages import Ready
 from softs_fast.dataflow.worker.stack import answers_stack
 from softs_fast.errors import ConfigError
-
-WATCHDOG_S = 45.0
 
 
 def hold_the_gil(link: ControlWorker) -> None:
@@ -102,21 +100,16 @@ def worker(function: Callable[[ControlWorker], None], first: str = "") -> Iterat
         master.close()
 
 
-def eventually(found: Callable[[], tuple[str, ...]], right: Callable[[tuple[str, ...]], bool]) -> None:
-    """The function has said that it begins just before it does."""
-    give_up = time.monotonic() + WATCHDOG_S
-    while not right(stack := found()):
-        assert time.monotonic() < give_up, stack
-
-
 @pytest.mark.parametrize("function", [hold_the_gil, match_for_hours])
 def test_a_function_that_holds_the_gil_is_named(function: Callable[[ControlWorker], None]) -> None:
     with worker(function) as (master, _):
+        # The function has said that it begins just before it does.
         eventually(
-            lambda: stack_of(master, 3, WATCHDOG_S),
-            lambda stack: any(
-                "test_control_stacks.py" in one and one.endswith(f" {function.__name__}") for one in stack
+            lambda: any(
+                "test_control_stacks.py" in one and one.endswith(f" {function.__name__}")
+                for one in stack_of(master, 3, WATCHDOG_S)
             ),
+            "the function is named",
         )
 
 

@@ -10,12 +10,12 @@ import shard_flow
 import torch
 from flow_threads import ThreadWorkers, in_threads, when
 from shard_flow import GROUP, make, make_two, summary
+from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.wire.messages import ElementsRead, Message, ReadElements
 from softs_fast.errors import ConfigError, FlowError
 
-WATCHDOG_S = 45.0
 #: Numbers of requests that no master has made.
 STRAY = count(1 << 40)
 
@@ -139,12 +139,12 @@ def test_rows_of_a_group_share_one_value_that_goes_with_the_last_of_them() -> No
         assert flow.clear_data_cache(ids[:1]) == 1
         assert held.columns(ids[0]) == []
         assert flow.values(ids[2:], "answer") == ["text 1", "text 1"]
-        wait_until(workers, 0, lambda one: one.get(places[2:])[0].tolist() == [1.0, 2.0])
+        await_taken(workers, 0, lambda one: one.get(places[2:])[0].tolist() == [1.0, 2.0])
         with pytest.raises(FlowError, match="are gone"):
-            wait_until(workers, 0, lambda one: not one.get(places[:1]))
+            await_taken(workers, 0, lambda one: not one.get(places[:1]))
 
 
-def wait_until(workers: ThreadWorkers, worker: int, test: Any) -> None:
+def await_taken(workers: ThreadWorkers, worker: int, test: Any) -> None:
     """Wait until a worker has taken what it was sent: it answers a request behind it."""
     loop = workers.workers[worker]._loop
     assert loop is not None
@@ -164,8 +164,8 @@ def test_storage_is_flat_over_many_steps() -> None:
             )
             assert flow._backend._store.n_bytes == 0  # type: ignore[attr-defined]
         for worker in (0, 1):
-            # What has a slot or is a step ahead, half of it here, and what the request of `wait_until` has read.
-            wait_until(workers, worker, lambda store: len(store._columns["prompt"]) <= 4 + 1)
+            # What has a slot or is a step ahead, half of it here, and what the request of `await_taken` has read.
+            await_taken(workers, worker, lambda store: len(store._columns["prompt"]) <= 4 + 1)
         assert max(sum(one) for one in sizes[20:]) <= 2 * max(sum(one) for one in sizes[:20])
         held = flow._runner.held
         assert len(held._rows) * GROUP == len(held._elements) == len(flow._runner.master.rows)

@@ -12,13 +12,12 @@ import pytest
 from flow_processes import in_forks
 from flow_threads import in_threads
 from shard_flow import GROUP, make, summary
+from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.datasets import reads
 from softs_fast.dataflow.datasets.reads import DatasetReads
 from softs_fast.dataflow.wire.messages import ElementsRead
 from softs_fast.errors import FlowError
-
-WATCHDOG_S = 45.0
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from flow_threads import in_threads
 from shard_flow import GROUP, Model, make, summary
+from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.datasets.loader import Loader
@@ -21,8 +22,6 @@ from softs_fast.dataflow.ids import element_id
 from softs_fast.dataflow.moves import DataManager
 from softs_fast.dataflow.wire.messages import ElementsRead, ReadElements
 from softs_fast.errors import FlowError, PeerLost, WireError
-
-WATCHDOG_S = 45.0
 
 
 class Head:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from network import Host, move_to
+from waiting import WATCHDOG_S, free_ports
 
 import softs_fast.dataflow as df
 from softs_fast.cli import main
 from softs_fast.dataflow.control import new_token, write_token
 from softs_fast.dataflow.moves import segments
 
-WATCHDOG_S = 45.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -77,7 +77,7 @@ class HostWorkers:
         self.token = folder / "token"
         write_token(self.token, new_token())
         self.function, self.arguments = function, arguments or {}
-        self.endpoint = listen or f"tcp://127.0.0.1:{free_port()}"
+        self.endpoint = listen or f"tcp://127.0.0.1:{free_ports()[0]}"
         #: The last one of each worker.
         self.processes: dict[int, Any] = {}
         self._all: list[Any] = []
@@ -149,10 +149,3 @@ class HostWorkers:
                 process.kill()
                 process.join()
             process.close()
-
-
-def free_port() -> int:
-    """Return a port of loopback at which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -6,12 +6,12 @@ import multiprocessing
 import os
 import select
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from host_workers import WATCHDOG_S, HostWorkers
+from host_workers import HostWorkers
+from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 
@@ -33,10 +33,11 @@ def be_paced_master(
         for step in flow.steps(n_steps):
             file.write(f"{step.number} {step.repeated}\n")
             file.flush()
-            give_up = time.monotonic() + 4 * WATCHDOG_S
-            while int(Path(f"{path}.go").read_text() or 0) <= step.number < n_steps:
-                assert time.monotonic() < give_up
-                time.sleep(0.005)
+            eventually(
+                lambda n=step.number: not int(Path(f"{path}.go").read_text() or 0) <= n < n_steps,  # type: ignore[misc]
+                "the next step may begin",
+                within_s=4 * WATCHDOG_S,
+            )
 
 
 class PacedRun:
@@ -64,11 +65,12 @@ class PacedRun:
         """Wait until a step is complete and the flow stands, and let it go on to another one."""
         self._go(step)
         # Python and torch begin anew: on a loaded machine that takes long.
-        give_up = time.monotonic() + 4 * WATCHDOG_S
-        while max(self.steps(), default=0) < step:
-            assert self._master.is_alive()
-            assert time.monotonic() < give_up
-            time.sleep(0.005)
+        eventually(
+            lambda: max(self.steps(), default=0) >= step,
+            f"step {step}",
+            watched=self._master,
+            within_s=4 * WATCHDOG_S,
+        )
         self._go(then)
 
     def kill_worker(self, worker: int) -> int:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from host_workers import WATCHDOG_S, HostWorkers
+from host_workers import HostWorkers
 from journal_flow import same
 from killed_flow import weights_of
 from paced_masters import PacedRun
+from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.backends.host_meeting import HostMeeting
 

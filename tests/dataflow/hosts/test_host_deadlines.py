@@ -7,8 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from host_workers import WATCHDOG_S, HostWorkers
+from host_workers import HostWorkers
 from late_clock import LateClock
+from waiting import WATCHDOG_S
 
 from softs_fast.errors import FlowError
 

@@ -8,16 +8,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from host_workers import WATCHDOG_S, HostWorkers
+from host_workers import HostWorkers
 from journal_flow import same, weights_of
 from masters import be_master
+from waiting import WATCHDOG_S, eventually
 
 N = 5
 
@@ -76,11 +76,12 @@ def started_master(workers: HostWorkers, path: Path) -> Any:
 
 def await_steps(process: Any, path: Path, n: int) -> None:
     # Python and torch begin anew: on a loaded machine that takes long.
-    give_up = time.monotonic() + 2 * WATCHDOG_S
-    while not path.exists() or len(path.read_text().splitlines()) < n:
-        assert process.is_alive()
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
+    eventually(
+        lambda: path.exists() and len(path.read_text().splitlines()) >= n,
+        f"{n} steps",
+        watched=process,
+        within_s=2 * WATCHDOG_S,
+    )
 
 
 def end(process: Any) -> int:

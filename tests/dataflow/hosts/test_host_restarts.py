@@ -6,14 +6,14 @@ import os
 import re
 import signal
 import threading
-import time
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import pytest
-from host_workers import WATCHDOG_S, HostWorkers
+from host_workers import HostWorkers
 from restart_flow import ROWS, losses, make_restarting, trained
+from waiting import WATCHDOG_S, eventually
 
 from softs_fast.errors import FlowError
 
@@ -143,10 +143,8 @@ def test_in_a_flow_a_second_process_of_a_worker_waits(
             list(flow.steps(1))
             pid = flow.ask("inside")[1]["pid"]
             waiting = workers.start(1, "far")
-            give_up = time.monotonic() + WATCHDOG_S
-            while f"process {waiting.pid} of host far waits" not in caplog.text:
-                assert time.monotonic() < give_up
-                list(flow.steps(1))
+            words = f"process {waiting.pid} of host far waits"
+            eventually(lambda: list(flow.steps(1)) and words in caplog.text, words)
             assert flow.ask("inside")[1]["pid"] == pid
             os.kill(pid, signal.SIGKILL)
             list(flow.steps(3))

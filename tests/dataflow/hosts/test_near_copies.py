@@ -11,7 +11,8 @@ from typing import Any
 import host_flow
 import pytest
 from flow_processes import stop
-from host_workers import WATCHDOG_S, HostWorkers
+from host_workers import HostWorkers
+from waiting import WATCHDOG_S
 
 
 def test_weights_come_from_their_source_when_the_copy_has_gone(

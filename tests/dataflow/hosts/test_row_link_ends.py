@@ -17,13 +17,12 @@ import ranks
 import torch
 from flow_processes import stop
 from two_stores import TOKEN, store_on
+from waiting import WATCHDOG_S
 
 from softs_fast import _core
 from softs_fast.dataflow.control import new_token
 from softs_fast.dataflow.moves import DataManager, HostLinks, Place, segments
 from softs_fast.errors import ConfigError, FlowError, PeerLost
-
-WATCHDOG_S = 45.0
 
 
 def holds_a_large_value(say: Callable[[Any], None], rank: int, size: int, token: str) -> None:
@@ -42,14 +41,11 @@ def holds_the_interpreter(say: Callable[[Any], None], rank: int, size: int, toke
 
 
 def test_a_process_that_holds_the_interpreter_serves_its_rows() -> None:
-    holders = ranks.start(holds_the_interpreter, 1, TOKEN)
-    try:
+    with ranks.start(holds_the_interpreter, 1, TOKEN) as holders:
         [[wire]] = holders.results()
         with store_on("near", 1) as reader:
             [value] = reader.get([Place.from_wire(wire)])
             assert torch.equal(value, torch.arange(1000))  # type: ignore[arg-type]
-    finally:
-        holders.stop()
 
 
 def address(endpoint: str) -> tuple[str, int]:
@@ -57,8 +53,7 @@ def address(endpoint: str) -> tuple[str, int]:
 
 
 def test_a_holder_that_dies_while_it_is_read_is_named() -> None:
-    holders = ranks.start(holds_a_large_value, 1, TOKEN)
-    try:
+    with ranks.start(holds_a_large_value, 1, TOKEN) as holders:
         [wire] = holders.results()
         large, small = [Place.from_wire(one) for one in wire]
         with store_on("near", 1, max_bytes=1 << 27) as reader:
@@ -79,13 +74,10 @@ def test_a_holder_that_dies_while_it_is_read_is_named() -> None:
             assert not thread.is_alive()
             assert f"rows of worker 4 (process {large.segment.pid} at tcp://" in str(failed[0])
             assert reader.n_bytes == 0
-    finally:
-        holders.stop()
 
 
 def test_a_holder_that_stands_still_is_not_waited_for_for_ever() -> None:
-    holders = ranks.start(holds_a_large_value, 1, TOKEN)
-    try:
+    with ranks.start(holds_a_large_value, 1, TOKEN) as holders:
         [wire] = holders.results()
         large = Place.from_wire(wire[0])
         endpoint = large.segment.endpoint.replace("*", "127.0.0.1")
@@ -98,8 +90,6 @@ def test_a_holder_that_stands_still_is_not_waited_for_for_ever() -> None:
             made.read(large.segment.nonce, values, bytearray(large.n_bytes), 0.2)
         with pytest.raises(PeerLost, match=r"no answer within 0\.2 s"):
             _core.RowReader(endpoint, TOKEN, 0.2)
-    finally:
-        holders.stop()
 
 
 def test_a_process_that_took_the_place_of_a_holder_is_no_holder() -> None:
@@ -137,7 +127,7 @@ def test_another_token_is_refused_on_both_sides() -> None:
         pass
 
 
-def test_junk_ends_its_own_connection_alone(eventually: Any) -> None:
+def test_junk_ends_its_own_connection_alone() -> None:
     with store_on("a", 0) as holder, store_on("b", 1) as reader:
         places = holder.put("x", range(3), [b"1", b"2", b"3"])
         here = address(places.segment.endpoint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from waiting import eventually
 
 import softs_fast.dataflow as df
 
-WATCHDOG_S = 45.0
 GROUP, ROWS = 2, 8
 
 
@@ -71,11 +70,12 @@ class Model(df.Role):
             assert rows.values_of("parts")[i][1].tolist() == letters  # type: ignore[index, union-attr]
             assert float(rows["reward"][i]) == len(rows.values_of("seq")[i])  # type: ignore[arg-type]
         self.log.add([f"train {row_id} {word}" for row_id, word in zip(rows.ids, words, strict=True)])
-        give_up = time.monotonic() + WATCHDOG_S
-        # Until all that has a slot is generated: then there is something to keep at the next save.
-        while self.n_ahead and len(self.log.counts("generate")) < (rows.step + 1 + self.n_ahead) * ROWS:
-            assert time.monotonic() < give_up
-            time.sleep(0.002)
+        if self.n_ahead:
+            n_slots = (rows.step + 1 + self.n_ahead) * ROWS
+            # Then there is something to keep at the next save.
+            eventually(
+                lambda: len(self.log.counts("generate")) >= n_slots, "all that has a slot is generated"
+            )
         return {"n": float(rows.n_rows)}
 
 

@@ -18,6 +18,7 @@ import torch
 from flow_processes import in_forks
 from flow_threads import in_threads
 from kept_flow import ROWS, Log, Model, make_flow
+from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.held import HeldRows
@@ -30,7 +31,6 @@ from softs_fast.errors import FlowError
 # Workers are threads here, and what a thread does to filters of warnings another one may undo.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
-WATCHDOG_S = 45.0
 N = 5
 
 

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import torch
 from journal_flow import make_flow, run_master, same, weights_of
+from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.journal.folder import JournalFolder
 from softs_fast.durable import files
 
 N = 6
-WATCHDOG_S = 45.0
 #: Where a master ends itself: before which call, on a path that ends how, and at which of these calls.
 PHASES: dict[str, tuple[Any, str, str, int]] = {
     "before a save": (JournalFolder, "begin", "", 2),
@@ -125,19 +125,24 @@ def test_many_masters_that_are_killed(seed: int, tmp_path: Path, undisturbed: An
 def test_a_master_of_processes_that_is_killed(tmp_path: Path) -> None:
     """Its workers end by themselves; the next master starts others."""
     assert ended(started(be_master_of_processes, str(tmp_path / "undisturbed"))) == 0
+    path = tmp_path / "j.steps"
     for n_lines in (2, 3):
         process = started(be_master_of_processes, str(tmp_path / "j"))
-        path = tmp_path / "j.steps"
-        give_up = time.monotonic() + 4 * WATCHDOG_S
-        while not path.exists() or len(path.read_text().splitlines()) < n_lines:
-            assert time.monotonic() < give_up
-            assert process.is_alive()
-            time.sleep(0.005)
+        eventually(
+            lambda n=n_lines: path.exists() and len(path.read_text().splitlines()) >= n,  # type: ignore[misc]
+            f"{n_lines} steps",
+            watched=process,
+            within_s=4 * WATCHDOG_S,
+        )
         process.kill()
         assert ended(process) == -signal.SIGKILL
     assert ended(started(be_master_of_processes, str(tmp_path / "j"))) == 0
     assert same(weights_of(tmp_path / "j"), weights_of(tmp_path / "undisturbed"))
     check_numbers(tmp_path / "j.steps")
+
+
+def await_growth(process: Any, path: Path, n_bytes: int) -> None:
+    eventually(lambda: not process.is_alive() or path.stat().st_size > n_bytes, "more steps")
 
 
 def check_random_kills(tmp_path: Path, undisturbed: Any, rng: random.Random) -> None:
@@ -150,10 +155,7 @@ def check_random_kills(tmp_path: Path, undisturbed: Any, rng: random.Random) -> 
         assert process.pid is not None
         # Some steps later than it has begun, and somewhere inside of one.
         n_bytes, pause_s = rng.randrange(0, 30), rng.random() * 0.1
-        give_up = time.monotonic() + WATCHDOG_S
-        while process.is_alive() and path.stat().st_size <= before + n_bytes:
-            assert time.monotonic() < give_up
-            time.sleep(0.001)
+        await_growth(process, path, before + n_bytes)
         time.sleep(pause_s)
         process.kill()
         code = ended(process)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.held import HeldRows
 from softs_fast.dataflow.journal.row_writer import RowWriter
@@ -16,7 +17,6 @@ from softs_fast.dataflow.row_files.row_file import RowFile
 from softs_fast.dataflow.rows.made import Bound, MadeGroup
 from softs_fast.errors import PeerLost
 
-WATCHDOG_S = 45.0
 BOUND = Bound(1, 1)
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from flow_threads import in_threads
 from journal_flow import make_flow
+from waiting import eventually
 
 from softs_fast.dataflow.journal.folder import JournalFolder
 from softs_fast.dataflow.wire.messages import RunHook, RunMain, StepEnded
 
 # Workers are threads here, and what a thread does to filters of warnings another one may undo.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
-
-WATCHDOG_S = 45.0
 
 
 @pytest.mark.parametrize("max_age", [0, 1, 2])
@@ -66,12 +65,8 @@ def test_generation_goes_on_while_a_save_is_written(tmp_path: Path) -> None:
             if isinstance(one, RunHook) and one.form is not None and "-step-2-" in one.form.folder
         )
         if message.ticket in saves:
-            give_up = threading.Event()
-            for _ in range(int(WATCHDOG_S / 0.01)):
-                if later(message.ticket):
-                    is_generated.set()
-                    return
-                give_up.wait(0.01)
+            eventually(lambda: later(message.ticket), "a later call")
+            is_generated.set()
 
     workers.hub.on_message = wait_for_it
     with flow:

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.lockstep.threads import LockstepThreads
 from softs_fast.errors import FlowError
-
-WATCHDOG_S = 45.0
 
 Make = Callable[[int], LockstepThreads]
 

@@ -53,17 +53,13 @@ def reads_rows(say: Callable[[Any], None], rank: int, size: int, wire: list[Any]
 
 
 def test_processes_read_the_rows_of_each_other() -> None:
-    holders = ranks.start(holds_rows, 2)
-    try:
+    with ranks.start(holds_rows, 2) as holders:
         wire = [one for places in holders.results() for one in places]
         assert ranks.run(reads_rows, 2, wire) == [[True, True]] * 2
-    finally:
-        holders.stop()
 
 
 def test_a_holder_that_was_killed_is_named_and_leaves_nothing() -> None:
-    holders = ranks.start(holds_rows, 2)
-    try:
+    with ranks.start(holds_rows, 2) as holders:
         first, second = ([Place.from_wire(one) for one in wire] for wire in holders.results())
         with DataManager(5, max_bytes=4096) as reader:
             assert same(reader.get(first), rows_of(0))
@@ -83,8 +79,6 @@ def test_a_holder_that_was_killed_is_named_and_leaves_nothing() -> None:
             assert not mapped(inodes[0])
             with pytest.raises(PeerLost, match="worker 0"):
                 reader.get(first)
-    finally:
-        holders.stop()
 
 
 def mapped(inode: int) -> bool:
@@ -93,15 +87,12 @@ def mapped(inode: int) -> bool:
 
 
 def test_a_holder_that_is_stopped_can_be_read() -> None:
-    holders = ranks.start(holds_rows, 1)
-    try:
+    with ranks.start(holds_rows, 1) as holders:
         [wire] = holders.results()
         places = [Place.from_wire(one) for one in wire]
         os.kill(places[0].segment.pid, signal.SIGSTOP)
         with DataManager(5, max_bytes=4096) as reader:
             assert same(reader.get(places), rows_of(0))
-    finally:
-        holders.stop()
 
 
 def elsewhere(place: Place, **changes: Any) -> Place:

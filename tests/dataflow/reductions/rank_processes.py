@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.lockstep.groups import LockstepRanks, Meetings
 from softs_fast.dataflow.lockstep.threads import LockstepThreads
 from softs_fast.dataflow.reductions.gloo import GlooRanks
 from softs_fast.dataflow.reductions.group import RankGroup
-
-WATCHDOG_S = 45.0
 
 #: Takes the ranks and the own rank.
 RankFunction = Callable[[RankGroup, int], Any]

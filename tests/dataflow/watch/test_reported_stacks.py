@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 from flow_processes import in_forks, stop
+from waiting import WATCHDOG_S
 
 from softs_fast.errors import FlowError
-
-WATCHDOG_S = 45.0
 
 
 class Report(logging.Handler):

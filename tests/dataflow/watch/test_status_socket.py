@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,10 @@ import pytest
 import small_flow
 from flow_processes import in_forks, stop
 from flow_threads import in_threads
+from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 from softs_fast.monitoring.flow_status import FlowView, flow_folder, flows
-
-WATCHDOG_S = 45.0
 
 
 @pytest.fixture(autouse=True)
@@ -169,12 +167,14 @@ def test_a_flow_that_is_idle_wakes_nothing() -> None:
             if (path / "comm").read_text().startswith("softs-flow-watc")
             or path.name == str(_native_id("softs-flow-watch"))
         ]
-        give_up, last = time.monotonic() + 45, [""]
-        # On a machine that is busy it goes to sleep late after its answer. A thread that wakes each second would not.
-        while len(last) < 5 or len(set(last[-5:])) > 1:
-            assert time.monotonic() < give_up, last
-            threading.Event().wait(0.5)
+        last = [""]
+
+        def rests() -> bool:
             last.append(_switches(task))
+            return len(last) > 5 and len(set(last[-5:])) == 1
+
+        # On a machine that is busy it goes to sleep late after its answer. A thread that wakes each second would not.
+        eventually(rests, last, every_s=0.5)
 
 
 def _native_id(name: str) -> int | None:

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from flow_processes import ForkedWorkers, in_forks
+from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.watch.thread import WatchThread
 from softs_fast.monitoring.flow_status import flows
 
 N = 6
-WATCHDOG_S = 45.0
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,11 @@ import small_flow
 import torch
 from flow_processes import in_forks, stop
 from flow_threads import in_threads
+from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.watch.watchdog import Watchdog
 from softs_fast.errors import ConfigError, FlowError
-
-WATCHDOG_S = 45.0
 
 
 def reports(watchdog: Watchdog, since_s: float | None, times: range) -> list[int]:

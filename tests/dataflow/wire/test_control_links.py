@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from waiting import WATCHDOG_S
 from wire_samples import shown
 
 from softs_fast.dataflow.control import ControlClient, ControlLimits, Ended, new_token
@@ -16,8 +17,6 @@ from softs_fast.dataflow.wire.frames import Assembler, cut
 from softs_fast.dataflow.wire.links import Joined, Left, LinkEvent, Received
 from softs_fast.dataflow.wire.messages import AbortStep, End, Free, Refused, State, StepEnded, decode, encode
 from softs_fast.errors import FlowError, PeerBusy, PeerLost, WireError
-
-WATCHDOG_S = 45.0
 
 
 @pytest.fixture

@@ -44,8 +44,5 @@ def agree_late(say: Callable[[Any], None], rank: int, size: int, path: str) -> N
 def test_a_rank_that_is_late_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "meeting"
     path.touch()
-    processes = ranks.start(agree_late, 2, str(path))
-    try:
+    with ranks.start(agree_late, 2, str(path)) as processes:
         assert processes.results() == [True, True]
-    finally:
-        processes.stop()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from waiting import WATCHDOG_S
+
 import softs_fast.dataflow as df
 from softs_fast.dataflow.control import new_token
 from softs_fast.dataflow.declare.declaration import Declaration
@@ -13,8 +15,6 @@ from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
 from softs_fast.dataflow.wire.messages import AbortStep, RunHook
 from softs_fast.dataflow.worker.orders import Messages
 from softs_fast.dataflow.worker.work import HookWork, MainWork
-
-WATCHDOG_S = 45.0
 
 
 class Model(df.Role):

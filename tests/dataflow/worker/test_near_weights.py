@@ -28,11 +28,8 @@ def holds_weights(say: Callable[[Any], None], rank: int, size: int) -> None:
 @pytest.fixture
 def of_the_dead() -> Place:
     """The place of a value of a process that has ended."""
-    holders = ranks.start(holds_weights, 1)
-    try:
+    with ranks.start(holds_weights, 1) as holders:
         [[wire]] = holders.results()
-    finally:
-        holders.stop()
     return Place.from_wire(wire)
 
 

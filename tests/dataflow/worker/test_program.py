@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-WATCHDOG_S = 45.0
+from waiting import WATCHDOG_S
 
 SCRIPT = """
     import json, multiprocessing, os, signal, sys, threading, time

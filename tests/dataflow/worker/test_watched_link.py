@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.control import new_token
 from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
@@ -14,8 +15,6 @@ from softs_fast.dataflow.wire.links import Joined
 from softs_fast.dataflow.wire.messages import End, Free, Refused
 from softs_fast.dataflow.worker.watched_link import WatchedLink
 from softs_fast.errors import HelloError, PeerLost
-
-WATCHDOG_S = 45.0
 
 
 @dataclass

@@ -1,11 +1,12 @@
 """A switch of the model by another thread than the one that iterates: suppliers hear of it with their next order."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from waiting import eventually
 
 import softs_fast
 from softs_fast import (
@@ -89,7 +90,7 @@ def is_all_made(data: SoftIterableDataset, product_id: str) -> bool:
 @pytest.mark.parametrize("kind", ["samples", "batches", "blocks", "ordered"])
 @pytest.mark.parametrize("is_waiting", [False, True])
 def test_no_supplier_begins_two_more_samples_of_the_old_model(
-    teachers: Teachers, frontend: str, kind: str, is_waiting: bool, eventually: Callable[..., None]
+    teachers: Teachers, frontend: str, kind: str, is_waiting: bool
 ) -> None:
     samples, data = samples_of(frontend, kind)
     got: list[list[int]] = []
@@ -135,7 +136,6 @@ def test_no_supplier_begins_two_more_samples_of_the_old_model(
         assert teachers.calls[n_before:].count(str(old)) <= N_SUPPLIERS
         # The iterator may have had one of the old model in its hands.
         assert all(set(numbers) == {new} for numbers in got[is_waiting:])
-    data.close()
 
 
 @pytest.mark.parametrize("how", ["request_sample", "gather", "lease"])

@@ -3,22 +3,21 @@
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 import torch
+from served import served
+from waiting import eventually
 
 import softs_fast
 from softs_fast import (
-    Broker,
     ConfigError,
-    EndpointConfig,
     ShmMedium,
     SoftDataLoader,
     SoftIterableDataset,
-    Supplier,
     _core,
 )
 from softs_fast.loader.product.shared_id import SharedModelId
@@ -39,10 +38,7 @@ def calls(frontend: str, backend: str) -> Iterator[list[str]]:
         called.append(product_id)
         return CONFIG.encode(x=torch.zeros(8), y=torch.tensor(int(product_id)))
 
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, [r"\d"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, generate, [r"\d"], ShmMedium, CONFIG.nbytes()):
         yield called
 
 
@@ -56,9 +52,7 @@ def take_one_and_idle(data: SoftIterableDataset, pipe: Connection) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_process_that_asks_for_nothing_follows(
-    calls: list[str], frontend: str, method: str, eventually: Callable[..., None]
-) -> None:
+def test_a_process_that_asks_for_nothing_follows(calls: list[str], frontend: str, method: str) -> None:
     data = SoftIterableDataset("1", frontend, CONFIG, ShmMedium, num_slots=4)
     context: Any = multiprocessing.get_context(method)
     here, there = context.Pipe()
@@ -76,7 +70,7 @@ def test_a_process_that_asks_for_nothing_follows(
     assert process.exitcode == 0
 
 
-def test_workers_of_a_loader_follow(calls: list[str], frontend: str, eventually: Callable[..., None]) -> None:
+def test_workers_of_a_loader_follow(calls: list[str], frontend: str) -> None:
     loader = SoftDataLoader(
         "1", frontend, CONFIG, ShmMedium, 8, batch_size=2, num_workers=2, multiprocessing_context="fork"
     )
@@ -95,10 +89,9 @@ def test_a_process_that_makes_the_switches_has_no_thread(calls: list[str], front
     data = SoftIterableDataset("1", frontend, CONFIG, ShmMedium)
     next(iter(data))
     assert "softs-watch" not in {thread.name for thread in threading.enumerate()}
-    data.close()
 
 
-def test_a_sleeper_wakes_up_for_another_name(frontend: str, eventually: Callable[..., None]) -> None:
+def test_a_sleeper_wakes_up_for_another_name(frontend: str) -> None:
     model, seen = SharedModelId("a"), []
 
     def watch() -> None:
@@ -198,7 +191,7 @@ def test_a_product_that_is_wanted_again_while_another_is_followed(calls: list[st
 
 @pytest.mark.parametrize("n_flips", [1, 2, 5])
 def test_a_watching_thread_ends_at_the_product_that_is_wanted(
-    calls: list[str], frontend: str, eventually: Callable[..., None], n_flips: int
+    calls: list[str], frontend: str, n_flips: int
 ) -> None:
     model = Flipping()
     with softs_fast.Client(frontend, ShmMedium, CONFIG.nbytes(), 8) as client:

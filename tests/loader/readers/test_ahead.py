@@ -2,12 +2,13 @@
 
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from native_threads import thread_names
+from waiting import eventually
 
 import softs_fast as sf
 from softs_fast.loader import sample_iterator as stream
@@ -15,7 +16,6 @@ from softs_fast.loader.readers import copying as batches
 
 N_ROWS = 4
 CONFIG = sf.BatchConfig([sf.TensorSpec("x", (8192,), "float64"), sf.TensorSpec("y", (2,), "int64")])
-Eventually = Callable[..., None]
 
 
 def generate(product_id: str, sequence: int) -> bytes:
@@ -78,7 +78,6 @@ def test_an_ordered_stream_comes_in_order_and_goes_on_in_the_next_iterator(
             expected += N_ROWS
         del iterator
     assert len(begun) >= 20
-    data.soft_dataset.close()
 
 
 def test_a_switch_drops_what_was_begun(market: str, begun: list[str]) -> None:
@@ -92,7 +91,6 @@ def test_a_switch_drops_what_was_begun(market: str, begun: list[str]) -> None:
                 assert numbers(next(iterator), product) == list(range(first, first + N_ROWS))
     assert {"1", "2"} <= set(begun)
     del iterator
-    data.soft_dataset.close()
 
 
 def test_every_sample_comes_once_while_the_user_works(market: str, begun: list[str]) -> None:
@@ -104,10 +102,9 @@ def test_every_sample_comes_once_while_the_user_works(market: str, begun: list[s
         seen.update(found)
         time.sleep(0.001)
     assert begun
-    data.soft_dataset.close()
 
 
-def test_a_dataset_that_is_closed_leaves_no_thread(market: str, eventually: Eventually) -> None:
+def test_a_dataset_that_is_closed_leaves_no_thread(market: str) -> None:
     data = loader(market)
     iterator = iter(data)
     for _ in range(3):
@@ -139,7 +136,7 @@ def test_small_batches_and_users_in_a_hurry_have_none(
     assert begun == []
 
 
-def test_a_client_refuses_targets_that_do_not_fit(market: str, eventually: Eventually) -> None:
+def test_a_client_refuses_targets_that_do_not_fit(market: str) -> None:
     with sf.Client(market, sf.ShmMedium, CONFIG.nbytes(), 4) as client:
         with pytest.raises(sf.ConfigError, match="9 bytes, which are not 2 rows"):
             client.gather_ahead("1", 2, [(0, bytearray(9))])

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from served import served
 
 import softs_fast
 from softs_fast import (
     BatchConfig,
-    Broker,
     ConfigError,
-    EndpointConfig,
     FilesystemMedium,
     ShmMedium,
     SoftDataLoader,
-    Supplier,
     TensorSpec,
 )
 from softs_fast.loader.readers import batch_memory
@@ -315,7 +313,6 @@ def test_no_iterator_keeps_what_it_handed_out(endpoint: str) -> None:
             known.append(weakref.ref(batch["x"]))
             del batch
             assert known[-1]() is None
-        loader.soft_dataset.close()
 
 
 def test_an_overridden_read_is_used() -> None:
@@ -364,9 +361,8 @@ def numbered(numbers: "itertools.count[int]", product_id: str) -> bytes:
 def endpoint(frontend: str, backend: str) -> Iterator[str]:
     """A frontend behind which a supplier numbers its samples."""
     numbers = itertools.count()
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(lambda product_id: numbered(numbers, product_id), ["m"], backend, ShmMedium, XY.nbytes()),
+    with served(
+        frontend, backend, lambda product_id: numbered(numbers, product_id), ["m"], ShmMedium, XY.nbytes()
     ):
         yield frontend
 
@@ -390,7 +386,6 @@ def test_batches_of_a_loader_that_are_kept(endpoint: str) -> None:
         kept = list(itertools.islice(loader, 30))
         assert {len(batch["y"]) for batch in kept} == {8}
         check_numbers(kept, seen)
-    loader.soft_dataset.close()
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.timeout(180))])
@@ -431,7 +426,6 @@ def test_a_collate_fn_of_the_user_gets_dicts(endpoint: str, num_workers: int) ->
     )
     check_numbers(list(itertools.islice(loader, 5)), set())
     assert loader.collate_fn is collate
-    loader.soft_dataset.close()
 
 
 def test_a_loader_without_batches(endpoint: str) -> None:
@@ -440,7 +434,6 @@ def test_a_loader_without_batches(endpoint: str) -> None:
         assert type(sample) is dict
         assert sample["x"].shape == (1024,)
         assert sample["x"].eq(sample["y"]).all()
-    loader.soft_dataset.close()
 
 
 def test_the_dataset_of_a_loader_yields_dicts(endpoint: str) -> None:
@@ -453,7 +446,6 @@ def test_the_dataset_of_a_loader_yields_dicts(endpoint: str) -> None:
         assert type(sample) is dict
         check_numbers([next(in_batches), {name: value[None] for name, value in sample.items()}], seen)
         check_numbers([next(other)], seen)
-    loader.soft_dataset.close()
 
 
 def test_a_config_that_decodes_otherwise_in_a_loader(endpoint: str) -> None:
@@ -461,4 +453,3 @@ def test_a_config_that_decodes_otherwise_in_a_loader(endpoint: str) -> None:
     batch = next(iter(loader))
     assert (batch["x"] * 2).eq(batch["y"].unsqueeze(1)).all()
     assert batch["extra"].shape == (2, 1)
-    loader.soft_dataset.close()

@@ -46,7 +46,6 @@ def test_batches_are_gathered_into_memory_that_is_pinned(allocated: list[torch.T
     handed_out = [batch[name].untyped_storage().data_ptr() for batch in kept for name in ("y", "x")]
     # Torch knows a copy to a device by the storage that it allocated.
     assert handed_out == [tensor.untyped_storage().data_ptr() for tensor in allocated[: len(handed_out)]]
-    loader.soft_dataset.close()
 
 
 def test_memory_of_torch_is_not_kept_for_later_batches(allocated: list[torch.Tensor]) -> None:
@@ -55,7 +54,6 @@ def test_memory_of_torch_is_not_kept_for_later_batches(allocated: list[torch.Ten
     for _ in range(5):
         next(batches)
     assert len(allocated) >= 10, "a device may still read a batch that is gone"
-    loader.soft_dataset.close()
 
 
 def test_with_zero_copy_the_slots_are_free_once_the_copies_are_made(allocated: list[torch.Tensor]) -> None:
@@ -66,7 +64,6 @@ def test_with_zero_copy_the_slots_are_free_once_the_copies_are_made(allocated: l
     assert len(allocated) == 10
     client: Any = loader.soft_dataset._open.client  # type: ignore[union-attr]
     assert client.n_blocks_held == 0
-    loader.soft_dataset.close()
 
 
 @pytest.mark.parametrize(("arguments", "n_pinned"), [({"pin_memory": False}, 0), ({"batch_size": None}, 2)])
@@ -76,7 +73,6 @@ def test_single_samples_are_pinned_as_torch_does_it(
     loader = new(**arguments)
     next(iter(loader))
     assert len(allocated) == n_pinned
-    loader.soft_dataset.close()
 
 
 def test_without_cuda_it_is_as_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,4 +81,3 @@ def test_without_cuda_it_is_as_with_torch(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.warns(UserWarning, match="no CUDA device"):
         batches = iter(loader)
     assert numbers_of(next(batches)) == [0, 1, 2, 3]
-    loader.soft_dataset.close()

@@ -73,7 +73,6 @@ def test_batches_in_order(endpoint: str, medium_cls: Any, num_workers: int) -> N
     loader = loader_of(endpoint, medium_cls, num_workers=num_workers)
     seen = [number for batch in itertools.islice(loader, 5) for number in check(batch, 4)]
     assert seen == list(range(20))
-    loader.soft_dataset.close()
 
 
 @pytest.mark.parametrize("kind", ["batch_generator_fn"])
@@ -83,7 +82,6 @@ def test_samples(endpoint: str, medium_cls: Any) -> None:
         assert list(one) == CONFIG.tensor_names
         for name, tensor in sample(number).items():
             assert torch.equal(one[name], tensor)
-    data.close()
 
 
 @pytest.mark.parametrize("medium_cls", [ShmMedium])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from ragged_samples import CONFIG, check, loader_of, many, sample
+from served import served
 
 from softs_fast import (
     BatchConfig,
@@ -115,15 +116,11 @@ def test_bytes_sent_through_tcp_are_those_of_the_tokens(
     def generate(product_id: str, sequence: int) -> Any:
         return {"ids": np.ones(LENGTHS[sequence % 16], np.int32), "y": 1}
 
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, ["m"], backend, TCPMedium, batch_config=TEXTS),
-    ):
+    with served(frontend, backend, generate, ["m"], TCPMedium, batch_config=TEXTS):
         loader = SoftDataLoader("m", frontend, TEXTS, TCPMedium, num_slots=16, batch_size=16, ordered=True)
         assert next(iter(loader))["ids"].lengths.tolist() == LENGTHS
         assert 4 * sum(LENGTHS) <= sum(n_sent[:16]) <= 1.05 * 4 * sum(LENGTHS)
         assert 4 * sum(LENGTHS) <= sum(n_read[:32]) <= 1.05 * 4 * sum(LENGTHS)
-        loader.soft_dataset.close()
 
 
 @pytest.mark.parametrize("medium_cls", [ShmMedium, TCPMedium])
@@ -135,10 +132,7 @@ def test_a_length_that_no_sample_has(
     good = CONFIG.encode(**sample(1)).ljust(CONFIG.nbytes(), b"\0")
     bad = struct.pack("=q", length) + good[8:]
     supply = itertools.chain([good, good, bad], itertools.repeat(good))
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(lambda product_id: next(supply), ["m"], backend, medium_cls, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, lambda product_id: next(supply), ["m"], medium_cls, CONFIG.nbytes()):
         loader = SoftDataLoader(
             "m", frontend, CONFIG, medium_cls, num_slots=4, batch_size=batch_size, num_workers=num_workers
         )
@@ -150,7 +144,6 @@ def test_a_length_that_no_sample_has(
         # Its slot has been released, and all others too.
         for batch in itertools.islice(batches, 6):
             assert torch.as_tensor(batch["y"]).flatten().unique().tolist() == [1]
-        loader.soft_dataset.close()
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
@@ -164,10 +157,7 @@ def test_an_ordered_stream_goes_on_behind_a_bad_sample(num_workers: int, fronten
             return struct.pack("=q", -1) + data[8:]
         return data
 
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, ["m"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, generate, ["m"], ShmMedium, CONFIG.nbytes()):
         loader = loader_of(frontend, num_workers=num_workers)
         batches = iter(loader)
         seen: list[int] = []
@@ -179,7 +169,6 @@ def test_an_ordered_stream_goes_on_behind_a_bad_sample(num_workers: int, fronten
                 n_refused += 1
         assert seen == list(range(48))
         assert 1 <= n_refused <= 3
-        loader.soft_dataset.close()
 
 
 def test_slots_of_any_bytes(frontend: str, backend: str) -> None:
@@ -193,10 +182,7 @@ def test_slots_of_any_bytes(frontend: str, backend: str) -> None:
         return struct.pack("=qq", *lengths) + chosen.randbytes(CONFIG.nbytes() - 16)
 
     n_batches, n_refused = 0, 0
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(generate, ["m"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, generate, ["m"], ShmMedium, CONFIG.nbytes()):
         batches = iter(SoftDataLoader("m", frontend, CONFIG, ShmMedium, num_slots=8, batch_size=2))
         while min(n_batches, n_refused) < 20:
             try:
@@ -241,21 +227,16 @@ def test_what_a_function_may_not_return(frontend: str, backend: str) -> None:
             data = SoftIterableDataset("m", frontend, CONFIG, ShmMedium, num_slots=1, request_timeout=0.2)
             with pytest.raises(GeneratorFailed, match=text):
                 next(iter(data))
-            data.close()
 
 
 def test_a_supplier_without_the_config_needs_whole_slots(frontend: str, backend: str) -> None:
     short = CONFIG.encode(**sample(5))
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(lambda product_id: short, ["m"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, lambda product_id: short, ["m"], ShmMedium, CONFIG.nbytes()):
         data = SoftIterableDataset("m", frontend, CONFIG, ShmMedium, num_slots=1, request_timeout=0.2)
         with pytest.raises(
             GeneratorFailed, match=f"returned {len(short)} bytes, need slot_size={CONFIG.nbytes()}"
         ):
             next(iter(data))
-        data.close()
 
 
 def test_memory_for_ragged_tensors_must_fit() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from served import served
 
 from softs_fast import (
     BatchConfig,
@@ -271,10 +272,7 @@ def test_debug_overwrites_what_came_back(frontend: str, backend: str) -> None:
         return CONFIG.encode(**sample(number))
 
     data = SoftDataLoader("m", frontend, CONFIG, ShmMedium, 2 * B, batch_size=B, zero_copy=True, debug=True)
-    with (
-        Broker(EndpointConfig(frontend, backend)),
-        Supplier(two_batches, ["m"], backend, ShmMedium, CONFIG.nbytes()),
-    ):
+    with served(frontend, backend, two_batches, ["m"], ShmMedium, CONFIG.nbytes()):
         batches = iter(data)
         batch, other = next(batches), next(batches)
         assert data.soft_dataset._open is not None
@@ -286,7 +284,6 @@ def test_debug_overwrites_what_came_back(frontend: str, backend: str) -> None:
             assert client.medium.read(slot + i) == b"\xff" * CONFIG.nbytes()
         check(other)
         go_on.set()
-        data.soft_dataset.close()
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.timeout(180))])
@@ -314,7 +311,6 @@ def test_samples_and_batches_of_the_user(new: Callable[..., SoftDataLoader], end
     data = SoftIterableDataset("m", endpoint, CONFIG, ShmMedium, zero_copy=True)
     for batch in itertools.islice(torch.utils.data.DataLoader(data, batch_size=3), 10):
         check(batch)
-    data.close()
 
 
 def arguments_of(config: BatchConfig, medium_cls: Any = ShmMedium) -> tuple[Any, ...]:

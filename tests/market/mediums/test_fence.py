@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fork_check import check_fork
 
-from softs_fast.errors import ForkedError, SegmentError
+from softs_fast.errors import SegmentError
 from softs_fast.market.mediums import TCPMedium
 
 SLOT_BYTES = 16
@@ -130,15 +131,12 @@ def test_which_mediums_can_fence_and_prepare(owner: TCPMedium) -> None:
     writer = TCPMedium.attach(owner.address or "")
     with pytest.raises(SegmentError, match="owner"):
         writer.fence()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            owner.fence()
-        except ForkedError:
-            os._exit(0 if not writer.prepare() and not writer.write_prepared(0, LATE) else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def write() -> None:
+        assert not writer.prepare()
+        assert not writer.write_prepared(0, LATE)
+
+    check_fork(owner.fence, then=write)
     assert writer.prepare()
     assert owner.prepare()
     assert owner.write_prepared(0, GOOD)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import eventually
 
 from softs_fast.market import mediums
 
@@ -58,9 +59,7 @@ def test_softs_writers_are_refused_what_is_no_slot(child: Callable[..., Any]) ->
         assert [ours.read(slot) for slot in range(3)] == [bytes(SLOT_BYTES)] * 3
 
 
-def test_the_name_comes_back_after_a_softs_supplier_removed_it(
-    child: Callable[..., Any], eventually: Callable[..., None]
-) -> None:
+def test_the_name_comes_back_after_a_softs_supplier_removed_it(child: Callable[..., Any]) -> None:
     with mediums.ShmMedium(None, SLOT_BYTES, 3, create=True) as ours:
         path = Path("/dev/shm", ours.address or "")
         writer = child("softs", "ShmMedium", "attach", ours.address)

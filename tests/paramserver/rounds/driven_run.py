@@ -87,3 +87,10 @@ class DrivenRun:
     @property
     def text(self) -> str:
         return self.run.status(self.now_s).text
+
+
+def joined(*workers: str, **options: Any) -> DrivenRun:
+    """Return a run that workers have joined; without another `world`, it is of so many."""
+    run = DrivenRun(**{"world": len(workers), **options})
+    run.join(*workers)
+    return run

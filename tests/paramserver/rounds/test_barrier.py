@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from driven_run import DrivenRun
+from driven_run import joined
 
 from softs_fast.paramserver.rounds import events
 from softs_fast.paramserver.rounds.events import Version
@@ -15,8 +15,7 @@ from softs_fast.paramserver.rounds.pace import paying_s
 
 
 def test_the_first_round_waits_for_the_world() -> None:
-    run = DrivenRun(world=3)
-    run.join("a", "b")
+    run = joined("a", "b", world=3)
     assert run.phase == "waiting"
     assert run.text == "waits for workers: 2 of 3 are here"
     run.push("a")
@@ -30,15 +29,13 @@ def test_the_first_round_waits_for_the_world() -> None:
 
 
 def test_the_owner_may_start_with_fewer() -> None:
-    run = DrivenRun(world=4)
-    run.join("a", "b")
+    run = joined("a", "b", world=4)
     run.tell(events.Start())
     assert run.phase == "open"
 
 
 def test_a_round_closes_with_the_last_active_member() -> None:
-    run = DrivenRun(world=2)
-    run.join("a", "b")
+    run = joined("a", "b")
     assert run.push("a", samples=3) == events.Counted(1, 1)
     assert run.phase == "grace"
     assert run.push("b", samples=1) == events.Counted(2, 1)
@@ -55,8 +52,7 @@ def test_a_round_closes_with_the_last_active_member() -> None:
 
 
 def test_the_rate_is_not_scaled_if_told_so() -> None:
-    run = DrivenRun(world=2, scale_by_world=False)
-    run.join("a", "b")
+    run = joined("a", "b", scale_by_world=False)
     run.push("a")
     run.push("b")
     assert run.one(events.Apply).rate_factor == 1.0
@@ -65,8 +61,7 @@ def test_the_rate_is_not_scaled_if_told_so() -> None:
 def test_any_order_of_arrival_gives_the_same_step() -> None:
     steps = set()
     for order in itertools.permutations("abcd"):
-        run = DrivenRun(world=4, quorum=4)
-        run.join(*"abcd")
+        run = joined(*"abcd", world=4, quorum=4)
         for worker in order:
             run.push(worker, samples=1 + ord(worker) % 3)
         step = run.one(events.Apply)
@@ -75,8 +70,7 @@ def test_any_order_of_arrival_gives_the_same_step() -> None:
 
 
 def test_the_same_push_counts_once() -> None:
-    run = DrivenRun(world=2, quorum=2)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=2)
     run.push("a")
     assert run.push("a") == events.AlreadyCounted()
     assert run.one(events.Drop).content == 2
@@ -88,8 +82,7 @@ def test_the_same_push_counts_once() -> None:
 
 
 def test_a_push_during_the_step_is_stale() -> None:
-    run = DrivenRun(world=3, quorum=1, round_samples=1)
-    run.join("a", "b", "c")
+    run = joined("a", "b", "c", quorum=1, round_samples=1)
     run.push("a")
     assert run.phase == "apply"
     answer = run.push("b")
@@ -103,8 +96,7 @@ def test_a_push_during_the_step_is_stale() -> None:
 
 
 def test_a_push_of_another_timeline_or_of_the_future_is_stale() -> None:
-    run = DrivenRun(world=1)
-    run.join("a")
+    run = joined("a")
     for base, why in ((Version(2, 0), "timeline"), (Version(1, 1), "no version")):
         answer = run.push("a", base)
         assert isinstance(answer, events.Stale)
@@ -113,8 +105,7 @@ def test_a_push_of_another_timeline_or_of_the_future_is_stale() -> None:
 
 
 def test_an_offer_counts_nothing() -> None:
-    run = DrivenRun(world=1)
-    run.join("a")
+    run = joined("a")
     assert run.tell(events.Offer("a", Version(1, 0))) == events.Wanted()
     assert isinstance(run.tell(events.Offer("a", Version(1, 4))), events.Stale)
     run.push("a")
@@ -123,8 +114,7 @@ def test_an_offer_counts_nothing() -> None:
 
 def test_the_first_round_with_a_quorum_closes_without_a_worker_that_hangs() -> None:
     """Its heartbeats renew its lease, and no round before tells how long one takes."""
-    run = DrivenRun(world=2, quorum=1)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=1)
     run.wait(4.0, "a", "b")
     run.push("a")
     assert run.phase == "grace"
@@ -135,8 +125,7 @@ def test_the_first_round_with_a_quorum_closes_without_a_worker_that_hangs() -> N
 
 def seconds_of_rounds(seconds: dict[str, float], n: int, **options: Any) -> list[float]:
     """Return how long each of n rounds was, of workers that push so many seconds after they got weights."""
-    run = DrivenRun(world=len(seconds), **options)
-    run.join(*seconds)
+    run = joined(*seconds, **options)
     version, rounds, began_s = run.run.version, [], 0.0
     for worker in seconds:
         run.tell(events.Pull(worker))
@@ -194,8 +183,7 @@ def test_the_wait_that_pays_has_the_most_pushes_per_second() -> None:
 
 
 def test_the_deadline_of_the_user_bounds_a_round() -> None:
-    run = DrivenRun(world=3, quorum=2, round_deadline_s=10.0)
-    run.join("a", "b", "c")
+    run = joined("a", "b", "c", quorum=2, round_deadline_s=10.0)
     run.push("a")
     run.wait(11.0, "a", "b", "c")
     assert run.phase == "open"
@@ -206,8 +194,7 @@ def test_the_deadline_of_the_user_bounds_a_round() -> None:
 
 
 def test_enough_samples_close_a_round() -> None:
-    run = DrivenRun(world=3, round_samples=10)
-    run.join("a", "b", "c")
+    run = joined("a", "b", "c", round_samples=10)
     run.push("a", samples=9)
     assert not run.all(events.Apply)
     run.push("b", samples=1)
@@ -215,8 +202,7 @@ def test_enough_samples_close_a_round() -> None:
 
 
 def test_a_silent_member_is_removed_once() -> None:
-    run = DrivenRun(world=2, quorum=1, lease_s=20.0)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=1, lease_s=20.0)
     run.wait(16.0, "a")
     run.push("a")
     assert not run.all(events.Apply)
@@ -229,8 +215,7 @@ def test_a_silent_member_is_removed_once() -> None:
 
 
 def test_the_push_of_a_dead_worker_counts() -> None:
-    run = DrivenRun(world=2, quorum=2)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=2)
     run.push("a")
     run.wait(30.0, "b")
     assert run.phase == "open"
@@ -239,8 +224,7 @@ def test_the_push_of_a_dead_worker_counts() -> None:
 
 
 def test_below_the_quorum_a_round_stays_open() -> None:
-    run = DrivenRun(world=2, quorum=2)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=2)
     run.round("a", "b")
     run.tell(events.Leave("b"))
     run.push("a")
@@ -253,8 +237,7 @@ def test_below_the_quorum_a_round_stays_open() -> None:
 
 
 def test_a_joiner_is_waited_for() -> None:
-    run = DrivenRun(world=1)
-    run.join("a")
+    run = joined("a")
     run.join("b")
     run.push("a")
     assert not run.all(events.Apply)
@@ -263,8 +246,7 @@ def test_a_joiner_is_waited_for() -> None:
 
 
 def test_a_step_that_is_not_finite_is_skipped() -> None:
-    run = DrivenRun(world=1)
-    run.join("a")
+    run = joined("a")
     run.push("a")
     run.tell(events.Applied(is_finite=False))
     assert run.run.version == Version(1, 1)
@@ -274,8 +256,7 @@ def test_a_step_that_is_not_finite_is_skipped() -> None:
 
 @pytest.mark.parametrize("save_every", [1, 3])
 def test_files_are_written_each_k_versions(save_every: int) -> None:
-    run = DrivenRun(world=1, save_every=save_every, rounds=10)
-    run.join("a")
+    run = joined("a", save_every=save_every, rounds=10)
     saved = []
     for _ in range(10):
         run.round("a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driven_run import DrivenRun
+from driven_run import DrivenRun, joined
 
 from softs_fast.paramserver.rounds import events
 from softs_fast.paramserver.rounds.pace import hung_after_s
@@ -15,8 +15,7 @@ LEASE_S = 20.0
 
 def run_with_a_hung_worker(**options: Any) -> DrivenRun:
     """Three workers, of which "c" computes for ever after its first pull."""
-    run = DrivenRun(**{"world": 3, "quorum": 3, "lease_s": LEASE_S} | options)
-    run.join("a", "b", "c")
+    run = joined("a", "b", "c", **{"quorum": 3, "lease_s": LEASE_S} | options)
     for worker in "abc":
         run.tell(events.Pull(worker))
         if options.get("dataset_size"):

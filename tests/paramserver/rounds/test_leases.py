@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from driven_run import DrivenRun
+from driven_run import joined
 
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.rounds import events
@@ -144,8 +144,7 @@ def test_each_position_is_done_once(world: int | None) -> None:
 
 
 def test_samples_of_a_dead_worker_are_handed_out_again() -> None:
-    run = DrivenRun(world=2, quorum=1, dataset_size=10)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=1, dataset_size=10)
     assert run.tell(events.Take("b", 4)) == events.Granted((Range(0, 0, 4, 1),))
     run.wait(21.0, "a")
     assert run.tell(events.Take("a", 4)) == events.Granted((Range(0, 0, 4, 1),))
@@ -156,8 +155,7 @@ def test_samples_of_a_dead_worker_are_handed_out_again() -> None:
 
 
 def test_a_stale_push_gives_its_samples_back() -> None:
-    run = DrivenRun(world=2, quorum=1, round_samples=1, dataset_size=10)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=1, round_samples=1, dataset_size=10)
     run.tell(events.Take("a", 4, 1))
     run.tell(events.Take("b", 4, 1))
     run.push("a", data=1)
@@ -170,8 +168,7 @@ def test_a_stale_push_gives_its_samples_back() -> None:
 
 
 def test_without_a_number_a_worker_keeps_its_samples() -> None:
-    run = DrivenRun(world=2, quorum=1, round_samples=1, dataset_size=10)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=1, round_samples=1, dataset_size=10)
     run.tell(events.Take("a", 4))
     run.tell(events.Take("b", 4))
     run.push("a")
@@ -181,8 +178,7 @@ def test_without_a_number_a_worker_keeps_its_samples() -> None:
 
 
 def test_no_samples_are_left() -> None:
-    run = DrivenRun(world=1, dataset_size=4, epochs=1)
-    run.join("a")
+    run = joined("a", dataset_size=4, epochs=1)
     run.tell(events.Take("a", 4))
     run.push("a")
     assert run.tell(events.Take("a", 4)) == events.NoData()
@@ -190,8 +186,7 @@ def test_no_samples_are_left() -> None:
 
 def test_the_last_samples_need_no_quorum() -> None:
     """A worker without samples is not waited for, and the run ends with the last epoch."""
-    run = DrivenRun(world=2, quorum=2, dataset_size=6, epochs=1)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=2, dataset_size=6, epochs=1)
     for worker in "ab":
         assert isinstance(run.tell(events.Take(worker, 2)), events.Granted)
     run.round("a", "b")
@@ -204,8 +199,7 @@ def test_the_last_samples_need_no_quorum() -> None:
 
 
 def test_samples_that_are_given_back_wake_a_resting_worker() -> None:
-    run = DrivenRun(world=2, quorum=1, dataset_size=4, epochs=1)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=1, dataset_size=4, epochs=1)
     run.tell(events.Take("a", 4))
     assert run.tell(events.Take("b", 4)) == events.NoData()
     assert [one.state for one in run.run.status(0.0).workers] == ["active", "resting"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from driven_run import DrivenRun
+from driven_run import DrivenRun, joined
 
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.rounds import events
@@ -12,15 +12,13 @@ from softs_fast.paramserver.rounds.options import RunOptions
 
 
 def test_ranks_are_the_least_free_ones() -> None:
-    run = DrivenRun(world=3)
-    run.join("a", "b", "c")
+    run = joined("a", "b", "c")
     run.tell(events.Leave("b"))
     assert run.tell(events.Join("d", "d")) == events.Welcome(1, Version(1, 0))
 
 
 def test_a_full_run_says_when_to_ask_again() -> None:
-    run = DrivenRun(world=2, is_fixed_world=True, dataset_size=10)
-    run.join("a", "b")
+    run = joined("a", "b", is_fixed_world=True, dataset_size=10)
     assert run.tell(events.Join("c", "c")) == events.Full(20.0, "the run has as many workers as it can have")
     run.tell(events.Leave("a"))
     assert run.tell(events.Join("c", "c")) == events.Welcome(0, Version(1, 0))
@@ -37,8 +35,7 @@ def test_the_lost_answer_of_a_join_holds_up_nothing() -> None:
 
 
 def test_a_silent_worker_is_a_member_again_with_its_next_request() -> None:
-    run = DrivenRun(world=2)
-    run.join("a", "b")
+    run = joined("a", "b")
     run.push("b")
     run.wait(30.0, "a")
     assert [one.id for one in run.run.status(run.now_s).workers] == ["a"]
@@ -47,16 +44,14 @@ def test_a_silent_worker_is_a_member_again_with_its_next_request() -> None:
 
 
 def test_a_worker_that_has_left_must_join_again() -> None:
-    run = DrivenRun(world=2)
-    run.join("a", "b")
+    run = joined("a", "b")
     run.tell(events.Leave("a"))
     assert run.tell(events.Seen("a")) == events.Unknown()
     assert run.tell(events.Join("a2", "a", "a")) == events.Welcome(0, Version(1, 0))
 
 
 def test_a_worker_that_has_failed_is_a_warning() -> None:
-    run = DrivenRun(world=2)
-    run.join("a", "b")
+    run = joined("a", "b")
     run.tell(events.Leave("a", "it has failed: RuntimeError: no memory", True))
     assert run.one(events.Log) == events.Log(
         'worker "a" (rank 0) is gone: it has failed: RuntimeError: no memory', True
@@ -64,8 +59,7 @@ def test_a_worker_that_has_failed_is_a_warning() -> None:
 
 
 def test_a_join_with_the_old_id_has_its_rank_and_its_counted_push() -> None:
-    run = DrivenRun(world=3, quorum=3)
-    run.join("a", "b", "c")
+    run = joined("a", "b", "c", quorum=3)
     run.push("b")
     assert run.tell(events.Join("b2", "b", "b")) == events.Welcome(1, Version(1, 0))
     assert run.push("b2", Version(1, 0)) == events.AlreadyCounted()
@@ -76,8 +70,7 @@ def test_a_join_with_the_old_id_has_its_rank_and_its_counted_push() -> None:
 
 
 def test_a_member_that_has_these_weights_waits_only_if_it_has_pushed() -> None:
-    run = DrivenRun(world=2, quorum=2)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=2)
     now = Version(1, 0)
     assert run.tell(events.Pull("a")) == events.Serve(now)
     assert run.tell(events.Pull("a", now)) == events.Serve(now), "it has lost its gradient"
@@ -91,8 +84,7 @@ def test_a_member_that_has_these_weights_waits_only_if_it_has_pushed() -> None:
 
 
 def test_asking_again_is_no_sign_of_life() -> None:
-    run = DrivenRun(world=1, lease_s=5.0)
-    run.join("a")
+    run = joined("a", lease_s=5.0)
     run.push("a")
     for _ in range(4):
         run.tell(events.Pull("a", Version(1, 0), is_again=True), 1.0)
@@ -101,8 +93,7 @@ def test_asking_again_is_no_sign_of_life() -> None:
 
 
 def test_a_server_that_stood_still_removes_no_member() -> None:
-    run = DrivenRun(world=2, lease_s=20.0)
-    run.join("a", "b")
+    run = joined("a", "b", lease_s=20.0)
     run.tell(events.Tick(), 500.0)
     assert len(run.run.status(run.now_s).workers) == 2
     run.tell(events.Tick(), 19.0)
@@ -111,8 +102,7 @@ def test_a_server_that_stood_still_removes_no_member() -> None:
 
 def test_a_kicked_process_stays_out_whatever_its_name() -> None:
     """Other workers of the same machine, which have the same name, are not kicked."""
-    run = DrivenRun(world=2, dataset_size=8)
-    run.join("a")
+    run = joined("a", world=2, dataset_size=8)
     for worker, process in (("b", "p1"), ("c", "p2")):
         run.tell(events.Join(worker, "host", process=process))
         run.tell(events.Seen(worker))
@@ -128,8 +118,7 @@ def test_a_kicked_process_stays_out_whatever_its_name() -> None:
 
 
 def test_a_pause_counts_pushes_and_closes_nothing() -> None:
-    run = DrivenRun(world=1)
-    run.join("a")
+    run = joined("a")
     run.tell(events.Pause("lunch"))
     assert run.push("a") == events.Counted(1, 1)
     assert run.phase == "paused"
@@ -140,8 +129,7 @@ def test_a_pause_counts_pushes_and_closes_nothing() -> None:
 
 
 def test_a_pause_stops_the_time_of_a_round() -> None:
-    run = DrivenRun(world=2, quorum=1, round_deadline_s=18.75)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=1, round_deadline_s=18.75)
     run.wait(15.0, "a", "b")
     run.push("a")
     run.tell(events.Pause("lunch"))
@@ -152,8 +140,7 @@ def test_a_pause_stops_the_time_of_a_round() -> None:
 
 
 def test_a_step_that_ends_in_a_pause_is_committed() -> None:
-    run = DrivenRun(world=1)
-    run.join("a")
+    run = joined("a")
     run.push("a")
     run.tell(events.Pause("lunch"))
     run.tell(events.Applied())
@@ -162,8 +149,7 @@ def test_a_step_that_ends_in_a_pause_is_committed() -> None:
 
 
 def test_a_resting_worker_holds_up_nothing() -> None:
-    run = DrivenRun(world=2, quorum=1)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=1)
     run.tell(events.Rest("b"))
     run.push("a")
     assert run.all(events.Apply)
@@ -175,8 +161,7 @@ def test_a_resting_worker_holds_up_nothing() -> None:
 
 
 def test_a_stop_commits_the_open_round() -> None:
-    run = DrivenRun(world=2, quorum=1)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=1)
     run.push("a")
     run.tell(events.Stop("enough"))
     assert run.all(events.Apply)
@@ -188,8 +173,7 @@ def test_a_stop_commits_the_open_round() -> None:
 
 
 def test_a_stop_without_a_quorum_ends_at_once() -> None:
-    run = DrivenRun(world=2, quorum=2)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=2)
     run.push("a")
     run.tell(events.Stop("enough"))
     assert run.one(events.Ended) == events.Ended("enough", False)
@@ -198,8 +182,7 @@ def test_a_stop_without_a_quorum_ends_at_once() -> None:
 
 def test_a_stop_at_once_is_after_the_step_that_is_under_way() -> None:
     """Weights and version in the last file belong together."""
-    run = DrivenRun(world=3, mode="ssp", slack=5)
-    run.join("a", "b", "c")
+    run = joined("a", "b", "c", mode="ssp", slack=5)
     run.push("a")
     run.push("b")
     run.tell(events.Stop("now", at_once=True))
@@ -211,8 +194,7 @@ def test_a_stop_at_once_is_after_the_step_that_is_under_way() -> None:
 
 
 def test_a_stop_at_once_does_not_close_the_round() -> None:
-    run = DrivenRun(world=2, quorum=1)
-    run.join("a", "b")
+    run = joined("a", "b", quorum=1)
     run.push("a")
     run.tell(events.Stop("now", at_once=True))
     assert run.one(events.Ended) == events.Ended("now", False)
@@ -220,8 +202,7 @@ def test_a_stop_at_once_does_not_close_the_round() -> None:
 
 
 def test_a_failure_leaves_the_last_file() -> None:
-    run = DrivenRun(world=1)
-    run.join("a")
+    run = joined("a")
     run.push("a")
     run.tell(events.Stop("the step failed", is_failure=True))
     assert run.one(events.Ended) == events.Ended("the step failed", True)
@@ -231,8 +212,7 @@ def test_a_failure_leaves_the_last_file() -> None:
 
 
 def test_all_members_learn_the_end() -> None:
-    run = DrivenRun(world=2, rounds=1)
-    run.join("a", "b")
+    run = joined("a", "b", rounds=1)
     run.round("a", "b")
     assert run.run.is_over
     assert not run.run.is_known_by_all
@@ -250,8 +230,7 @@ def test_all_members_learn_the_end() -> None:
 
 
 def test_a_restart_begins_a_timeline() -> None:
-    run = DrivenRun(world=2)
-    run.join("a", "b")
+    run = joined("a", "b")
     run.round("a", "b")
     again = DrivenRun(run.run.snapshot(), world=2)
     assert again.run.version == Version(2, 1)
@@ -267,8 +246,7 @@ def test_a_restart_begins_a_timeline() -> None:
 
 
 def test_a_push_that_no_step_has_used_is_not_in_the_file() -> None:
-    run = DrivenRun(world=2, mode="async", buffer=2, rounds=9)
-    run.join("a", "b", "c")
+    run = joined("a", "b", "c", world=2, mode="async", buffer=2, rounds=9)
     run.push("a")
     run.push("b")
     run.push("c")
@@ -287,8 +265,7 @@ def test_a_push_that_no_step_has_used_is_not_in_the_file() -> None:
 
 def test_a_worker_that_is_started_again_gets_its_own_rank() -> None:
     """Its samples go by its rank: with another one they are trained on twice, and its own never."""
-    run = DrivenRun(world=2, lease_s=9.0)
-    run.join("a", "b")
+    run = joined("a", "b", lease_s=9.0)
     assert run.tell(events.Leave("a"))
     run.wait(10.0)
     assert run.tell(events.Join("b2", "b", process="p")) == events.Welcome(1, Version(1, 0)), "both are gone"
@@ -308,8 +285,7 @@ def test_a_worker_that_is_started_again_gets_its_own_rank() -> None:
 
 
 def test_a_worker_beyond_the_world_is_one_once_the_world_lives() -> None:
-    run = DrivenRun(world=2, lease_s=9.0)
-    run.join("a", "b")
+    run = joined("a", "b", lease_s=9.0)
     assert isinstance(run.tell(events.Join("c", "a", process="p"), 1.0), events.Full)
     run.wait(2.0, "a", "b")
     assert run.tell(events.Join("c2", "a", process="p")) == events.Welcome(2, Version(1, 0))
@@ -320,8 +296,7 @@ def test_a_worker_beyond_the_world_is_one_once_the_world_lives() -> None:
 
 
 def test_an_attempt_to_join_proves_nothing_once_its_process_has_joined() -> None:
-    run = DrivenRun(world=1, lease_s=9.0)
-    run.join("a")
+    run = joined("a", lease_s=9.0)
     assert isinstance(run.tell(events.Join("b", "b", process="p")), events.Full)
     run.tell(events.Leave("a"))
     assert run.tell(events.Join("b2", "b", process="p")) == events.Welcome(0, Version(1, 0))
@@ -331,16 +306,14 @@ def test_an_attempt_to_join_proves_nothing_once_its_process_has_joined() -> None
 
 
 def test_attempts_to_join_are_bounded() -> None:
-    run = DrivenRun(world=1)
-    run.join("a")
+    run = joined("a")
     for number in range(1100):
         assert isinstance(run.tell(events.Join(f"w{number}", "w", process=f"p{number}")), events.Full)
     assert len(run.run._state.members._attempts) == 1024
 
 
 def test_a_member_of_a_run_that_is_over_joins_for_the_last_weights() -> None:
-    run = DrivenRun(world=1, rounds=1)
-    run.join("a")
+    run = joined("a", rounds=1)
     run.round("a")
     again = DrivenRun(run.run.snapshot(), world=1, rounds=1)
     assert again.run.is_over

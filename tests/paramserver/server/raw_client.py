@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import torch
 from torch import nn
+from waiting import WATCHDOG_S
 
 from softs_fast.paramserver.job import Job
 from softs_fast.paramserver.wire import answers, signing
@@ -22,7 +23,6 @@ from softs_fast.paramserver.wire.records import decode, encode
 from softs_fast.paramserver.wire.tensors import Contents
 
 _Record = TypeVar("_Record")
-WATCHDOG_S = 45.0
 
 
 def small_model() -> nn.Module:

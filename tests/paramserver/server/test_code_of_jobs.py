@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from raw_client import WATCHDOG_S, job_of
+from raw_client import job_of
+from waiting import WATCHDOG_S
 
 from softs_fast.paramserver.wire.messages import Summary
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 from itertools import pairwise
@@ -14,6 +13,7 @@ import pytest
 import torch
 from raw_client import RawClient, job_of, large_model
 from torch import nn
+from waiting import eventually, eventually_async
 
 from softs_fast.paramserver.server.exchange import Disconnected
 from softs_fast.paramserver.server.options import TlsFiles
@@ -79,18 +79,29 @@ def question(client: RawClient) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-@pytest.mark.parametrize("cut", [0, 1, 5000])
-def test_a_request_right_behind_a_body_is_the_next_one(serve, enter, cut: int) -> None:
-    """The body ends in the middle of what arrives at once, whatever came with the head."""
+@pytest.fixture
+def announced(serve, enter) -> tuple[Server, RawClient, Frame]:
+    """A server, a worker of it, and a frame that the worker has announced."""
     server = serve(JOB)
     client = enter(server, JOB)
     frame = client.frame()
     client.push(frame, whole=False)
+    return server, client, frame
+
+
+def await_offset(client: RawClient, offset: int) -> None:
+    """Wait until the server has so many bytes of the upload."""
+    eventually(lambda: client.ask("HEAD", f"{answers.PUSH}/1.0").headers["upload-offset"] == str(offset))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5000])
+def test_a_request_right_behind_a_body_is_the_next_one(announced, cut: int) -> None:
+    """The body ends in the middle of what arrives at once, whatever came with the head."""
+    server, client, frame = announced
     head, body = part(client, frame, 0, 70_000)
     with Peer(server) as peer:
         peer.socket.sendall(head + body[:cut])
-        while client.ask("HEAD", f"{answers.PUSH}/1.0").headers["upload-offset"] != str(cut):
-            pass
+        await_offset(client, cut)
         peer.socket.sendall(body[cut:] + question(client))
         status, _, data = peer.answer("PUT")
         assert (status, decode(UploadState, data).next_offset) == (202, 70_000)
@@ -101,12 +112,9 @@ def test_a_request_right_behind_a_body_is_the_next_one(serve, enter, cut: int) -
         assert (status, decode(Counted, data)) == (200, Counted(1, 1))
 
 
-def test_a_part_that_is_refused_leaves_the_connection_as_it_was(serve, enter) -> None:
+def test_a_part_that_is_refused_leaves_the_connection_as_it_was(announced) -> None:
     """It begins elsewhere than where the last one ended: the answer comes first, and its bytes are dropped."""
-    server = serve(JOB)
-    client = enter(server, JOB)
-    frame = client.frame()
-    client.push(frame, whole=False)
+    server, client, frame = announced
     head, body = part(client, frame, 1000, 200_000)
     with Peer(server) as peer:
         peer.socket.sendall(head + body[:100])
@@ -116,16 +124,12 @@ def test_a_part_that_is_refused_leaves_the_connection_as_it_was(serve, enter) ->
         assert (status, headers["upload-offset"]) == (200, "0")
 
 
-def test_a_part_that_was_overtaken_is_dropped_and_its_connection_goes_on(serve, enter) -> None:
-    server = serve(JOB)
-    client = enter(server, JOB)
-    frame = client.frame()
-    client.push(frame, whole=False)
+def test_a_part_that_was_overtaken_is_dropped_and_its_connection_goes_on(announced) -> None:
+    server, client, frame = announced
     head, _ = part(client, frame, 0, 300_000)
     with Peer(server) as peer:
         peer.socket.sendall(head + bytes(1000))
-        while client.ask("HEAD", f"{answers.PUSH}/1.0").headers["upload-offset"] != "1000":
-            pass
+        await_offset(client, 1000)
         later = client.part(frame, 1000, 2000)
         assert later.record(UploadState).next_offset == 3000
         # What the first one still sends would be written over what the second one has.
@@ -135,11 +139,8 @@ def test_a_part_that_was_overtaken_is_dropped_and_its_connection_goes_on(serve, 
         assert peer.answer("HEAD")[1]["upload-offset"] == "3000"
 
 
-def test_a_peer_that_waits_for_a_word_gets_it(serve, enter) -> None:
-    server = serve(JOB)
-    client = enter(server, JOB)
-    frame = client.frame()
-    client.push(frame, whole=False)
+def test_a_peer_that_waits_for_a_word_gets_it(announced) -> None:
+    server, client, frame = announced
     head, body = part(client, frame, 0, 5000, Expect="100-continue")
     with Peer(server) as peer:
         peer.socket.sendall(head)
@@ -149,11 +150,9 @@ def test_a_peer_that_waits_for_a_word_gets_it(serve, enter) -> None:
         assert (status, decode(UploadState, data).next_offset) == (202, 5000)
 
 
-def test_a_body_in_chunks_counts(serve, enter) -> None:
+def test_a_body_in_chunks_counts(announced) -> None:
     """A proxy may cut a body into chunks of its own, and take its length away."""
-    client = enter(serve(JOB), JOB)
-    frame = client.frame()
-    client.push(frame, whole=False)
+    _, client, frame = announced
     target, n = f"{answers.PUSH}/1.0", len(frame.payload)
     for first, last, status in ((0, 100_000, 202), (100_000, n, 200)):
         headers, _ = client.signed("PUT", target, frame.header.encode(), first)
@@ -166,10 +165,8 @@ def test_a_body_in_chunks_counts(serve, enter) -> None:
     assert client.pull("1.0", 20.0).status == 200
 
 
-def test_more_chunks_than_announced_are_refused(serve, enter) -> None:
-    client = enter(serve(JOB), JOB)
-    frame = client.frame()
-    client.push(frame, whole=False)
+def test_more_chunks_than_announced_are_refused(announced) -> None:
+    _, client, frame = announced
     target, n = f"{answers.PUSH}/1.0", len(frame.payload) + 1
     headers, _ = client.signed("PUT", target, frame.header.encode(), 0)
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (n, bytes(n))
@@ -178,7 +175,7 @@ def test_more_chunks_than_announced_are_refused(serve, enter) -> None:
 
 
 def test_a_request_that_arrives_while_a_push_is_looked_at_waits_for_its_answer(
-    serve, enter, monkeypatch: pytest.MonkeyPatch
+    announced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
     real = Pushes._decode
@@ -188,18 +185,13 @@ def test_a_request_that_arrives_while_a_push_is_looked_at_waits_for_its_answer(
         return real(self, upload)
 
     monkeypatch.setattr(Pushes, "_decode", slow)
-    server = serve(JOB)
-    client = enter(server, JOB)
-    frame = client.frame()
-    client.push(frame, whole=False)
+    server, client, frame = announced
     head, body = part(client, frame, 0, len(frame.payload))
     with Peer(server) as peer:
         peer.socket.sendall(head + body[:1000])
-        while client.ask("HEAD", f"{answers.PUSH}/1.0").headers["upload-offset"] != "1000":
-            pass
+        await_offset(client, 1000)
         peer.socket.sendall(body[1000:] + question(client))
-        while client.ask("HEAD", f"{answers.PUSH}/1.0").headers["upload-offset"] != str(len(body)):
-            pass
+        await_offset(client, len(body))
         # Twice, so that the server has looked at all its sockets since then.
         client.ask("HEAD", f"{answers.PUSH}/1.0")
         release.set()
@@ -208,24 +200,20 @@ def test_a_request_that_arrives_while_a_push_is_looked_at_waits_for_its_answer(
 
 
 def test_a_peer_that_is_gone_before_its_body_is_read_is_not_waited_for(
-    serve, enter, monkeypatch: pytest.MonkeyPatch
+    announced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
     real = Pushes.part
 
     async def late(self: Pushes, upload: Any, request: Any, offset: int) -> Any:
-        while not request.connection.cycle.disconnected:
-            await asyncio.sleep(0.001)
+        await eventually_async(lambda: request.connection.cycle.disconnected, "the peer is gone")
         try:
             return await real(self, upload, request, offset)
         except Disconnected:
             ended.set()
             raise
 
-    server = serve(JOB)
-    client = enter(server, JOB)
-    frame = client.frame()
-    client.push(frame, whole=False)
+    server, client, frame = announced
     with monkeypatch.context() as patch:
         patch.setattr(Pushes, "part", late)
         head, body = part(client, frame, 0, 5000)

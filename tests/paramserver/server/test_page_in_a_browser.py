@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import WATCHDOG_S
 
 from softs_fast.paramserver.server.sessions import owner_key
 from softs_fast.paramserver.server.state_file import load_state
@@ -18,7 +19,6 @@ from softs_fast.paramserver.server.state_file import load_state
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("PyQt6") is None, reason="needs the extra browser: PyQt6-WebEngine"
 )
-WATCHDOG_S = 45.0
 
 
 def test_the_page_shows_the_run_and_pauses_it(serve, enter, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 from raw_client import job_of, small_model
 from torch import nn, optim
+from waiting import eventually
 
 from softs_fast.durable import write_file, write_sealed
 from softs_fast.errors import ConfigError, DamagedError, EndpointInUse
@@ -314,11 +314,12 @@ def test_a_state_knows_the_result_of_its_version(serve, enter, tmp_path: Path) -
     client = enter(server)
     client.push(client.frame())
     assert client.pull("1.0", 20.0).status == 200
-    give_up = time.monotonic() + 45.0
-    while (found := load_state(tmp_path / "s.state")).snapshot.version < 1:  # type: ignore[union-attr]
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-    assert found.best == (0.5, 0)  # type: ignore[union-attr]
+
+    def best() -> object:
+        found = load_state(tmp_path / "s.state")
+        return found is not None and found.snapshot.version == 1 and (found.best,)
+
+    assert eventually(best, "the state of version 1") == ((0.5, 0),)
 
 
 def test_a_run_that_got_no_better_is_over_for_later_servers(serve, enter, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import resource
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import torch
 import zygote
 from process import Process, Zygote
 from raw_client import Answer, RawClient, large_model
+from waiting import eventually
 
 from softs_fast.paramserver.wire import answers
 from softs_fast.paramserver.wire.invite import Invite
@@ -50,7 +51,7 @@ class ServerProcess:
         self.running.kill()
         (self.folder / "reached").unlink(missing_ok=True)
 
-    def wait_for_point(self, eventually: Callable[..., None]) -> None:
+    def wait_for_point(self) -> None:
         eventually((self.folder / "reached").exists, "the point at which the server is killed")
 
 
@@ -110,15 +111,13 @@ def expected(number: int) -> torch.Tensor:
         ("fsync:15", 3),
     ],
 )
-def test_a_killed_server_goes_on_where_its_file_is(
-    process: ServerProcess, eventually: Callable[..., None], point: str, number: int
-) -> None:
+def test_a_killed_server_goes_on_where_its_file_is(process: ServerProcess, point: str, number: int) -> None:
     client = process.start(point)
     client.join()
     for version in range(3):
         assert client.pull(f"1.{version - 1}" if version else None, 30.0).status == 200
         assert push(client, (1, version)).status == 200
-    process.wait_for_point(eventually)
+    process.wait_for_point()
     process.kill()
 
     again = process.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import secrets
 import threading
 import time
@@ -9,11 +10,13 @@ import time
 import pytest
 import torch
 from raw_client import RawClient, job_of, large_model
+from waiting import eventually
 
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.server import application
 from softs_fast.paramserver.server.budget import Budget
 from softs_fast.paramserver.wire import answers
+from softs_fast.paramserver.wire.frame import Frame
 from softs_fast.paramserver.wire.header import Kind
 from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import (
@@ -146,22 +149,28 @@ def test_parts_resume_where_they_ended(serve, enter) -> None:
     assert (last.status, last.record(Counted).have) == (200, 1)
 
 
-def test_a_part_that_is_cut_keeps_what_has_arrived(serve, enter) -> None:
-    job = job_of(large_model)
-    client = enter(serve(job), job)
-    frame = client.frame()
+def begun(client: RawClient, frame: Frame, n_said: int, n_sent: int) -> http.client.HTTPConnection:
+    """Announce a push, and send the beginning of its first part; return once that has arrived."""
     client.push(frame, whole=False)
     target = f"{answers.PUSH}/1.0"
     headers, _ = client.signed("PUT", target, frame.header.encode(), 0)
     connection = client.connect()
     connection.putrequest("PUT", target)
-    for name, value in (headers | {"Content-Length": "200000"}).items():
+    for name, value in (headers | {"Content-Length": str(n_said)}).items():
         connection.putheader(name, value)
     connection.endheaders()
-    connection.send(bytes(frame.payload[:70_000]))
-    while client.ask("HEAD", target).headers["upload-offset"] != "70000":
-        pass
-    connection.close()
+    connection.send(bytes(frame.payload[:n_sent]))
+    eventually(
+        lambda: client.ask("HEAD", target).headers["upload-offset"] == str(n_sent), "the bytes arrived"
+    )
+    return connection
+
+
+def test_a_part_that_is_cut_keeps_what_has_arrived(serve, enter) -> None:
+    job = job_of(large_model)
+    client = enter(serve(job), job)
+    frame = client.frame()
+    begun(client, frame, 200_000, 70_000).close()
     assert client.part(frame, 70_000, 1 << 20).status == 200
 
 
@@ -169,17 +178,7 @@ def test_a_later_part_takes_over_from_one_that_hangs(serve, enter) -> None:
     job = job_of(large_model)
     client = enter(serve(job), job)
     frame = client.frame()
-    client.push(frame, whole=False)
-    target = f"{answers.PUSH}/1.0"
-    headers, _ = client.signed("PUT", target, frame.header.encode(), 0)
-    connection = client.connect()
-    connection.putrequest("PUT", target)
-    for name, value in (headers | {"Content-Length": "300000"}).items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    connection.send(bytes(frame.payload[:1000]))
-    while client.ask("HEAD", target).headers["upload-offset"] != "1000":
-        pass
+    connection = begun(client, frame, 300_000, 1000)
     assert client.part(frame, 1000, 100_000).record(UploadState).next_offset == 101_000
     connection.send(b"\xff" * 299_000)
     assert connection.getresponse().status == 416

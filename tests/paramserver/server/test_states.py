@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from raw_client import WATCHDOG_S, job_of
+from raw_client import job_of
 from torch import Tensor, nn, optim
 from torch.optim import lr_scheduler
+from waiting import WATCHDOG_S
 
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.rounds.events import Share, Version

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from side_by_side import in_threads
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
@@ -270,11 +270,7 @@ def test_a_worker_has_a_codec_and_parts_of_its_own() -> None:
                 while not optimizer.is_over:
                     optimizer.step(closure_of(module, optimizer))
 
-        threads = [threading.Thread(target=work, args=(options,)) for options in (OPTIONS, own)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work, (OPTIONS, own))
         assert server.version == 4
         assert {header.codec for header in server.frames} == {Codec.BF16, Codec.TOP_K}
         # One of four elements: an index and a value.

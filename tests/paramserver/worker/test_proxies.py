@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from side_by_side import in_threads
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
@@ -196,14 +196,6 @@ def test_a_long_wait_for_weights_is_held_and_cut() -> None:
         assert all("wait=0.05" in path for path in waits)
 
 
-def pool(n: int, target: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=target, args=(i,)) for i in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_three_workers_through_one_bad_proxy_are_counted_once_each() -> None:
     def fault(method: str, path: str, number: int) -> Fault | None:
         bad = {2: "drop_answer", 5: "page", 8: "cut_request", 10: "replay"}
@@ -215,7 +207,7 @@ def test_three_workers_through_one_bad_proxy_are_counted_once_each() -> None:
             with RemoteOptimizer(model(), server.invite.moved(proxy.url), OPTIONS) as optimizer:
                 run(optimizer)
 
-        pool(3, work)
+        in_threads(work, range(3))
         assert server.version == STEPS
         assert len(server.counted) == 3 * STEPS
         assert set(server.counted.values()) == {1}

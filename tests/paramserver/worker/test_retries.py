@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import random
-from pathlib import Path
 
 import pytest
 
-import softs_fast.paramserver.worker
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.worker.retries import AskUrl, GiveUp, Retries, Trouble, Wait
 from softs_fast.paramserver.worker.sizes import PartSizes, PollWait
-
-PURE = {"__future__", "collections.abc", "dataclasses", "enum", "hashlib", "http", "typing"}
-OWN = {"exchanges", "retries", "sizes"}
-
-
-@pytest.mark.parametrize("name", sorted(OWN))
-def test_decisions_have_no_clock_and_no_socket(name: str) -> None:
-    file = Path(softs_fast.paramserver.worker.__file__).parent / f"{name}.py"
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            assert {alias.name for alias in node.names} <= PURE
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            assert node.module in PURE
-        elif isinstance(node, ast.ImportFrom) and node.level == 1:
-            assert node.module in OWN
-        elif isinstance(node, ast.ImportFrom):
-            assert (node.module or "").partition(".")[0] in ("errors", "wire")
 
 
 def test_pauses_grow_with_full_jitter_up_to_twenty_seconds() -> None:

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from side_by_side import in_threads
+from waiting import WATCHDOG_S
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
@@ -30,7 +32,6 @@ from softs_fast.paramserver.worker.session import Options, Session
 from softs_fast.reach import outage
 
 CONFIG = RunConfig(target=3, batch_size=2, codec="f32", planes=False)
-WATCHDOG_S = 30.0
 
 
 def model() -> nn.Module:
@@ -128,13 +129,7 @@ def test_threads_that_lose_their_session_at_once_join_once() -> None:
     with FakeServer(model(), CONFIG) as server, session(server.invite) as one:
         one.join()
         server.restart()
-        threads = [
-            threading.Thread(target=one.run, args=(Call("POST", "/v1/heartbeat", b"{}"),)) for _ in range(6)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(one.run, [Call("POST", "/v1/heartbeat", b"{}")] * 6)
         assert one.traffic.joins == 2
 
 

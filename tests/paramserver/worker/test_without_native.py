@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import WATCHDOG_S
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
@@ -16,8 +17,6 @@ from fake_server import FakeServer
 from torch import nn
 
 from softs_fast.paramserver.wire.messages import RunConfig
-
-WATCHDOG_S = 45.0
 
 BLOCKED = """
 import sys

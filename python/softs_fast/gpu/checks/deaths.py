@@ -39,29 +39,28 @@ def check_rebuild() -> None:
     Raises:
         AssertionError: a rank that is left fails, hangs, or reduces to another result.
     """
-    with tempfile.TemporaryDirectory(prefix="sf") as folder:
-        running = ranks.start(_goes_on_without, _SIZE, folder)
-        try:
-            pids = _checked(running.results())
-            for victim in _VICTIMS:
-                os.kill(pids[victim], signal.SIGKILL)
-                said = _checked(running.results())
-                for rank, text in enumerate(said):
-                    expect(
-                        text is None or f"(process {pids[victim]}" in text,
-                        f"rank {rank} did not name process {pids[victim]}: {text}",
-                    )
-            left = [rank for rank in range(_SIZE) if rank not in _VICTIMS]
-            told = _checked(running.results())
-            for new, rank in enumerate(left):
-                need = (new, len(left), float(sum(left)))
-                expect(told[rank] == need, f"rank {rank}, size and sum are {told[rank]}; need {need}")
-            for rank in left:
-                running.processes[rank].join(ranks.WATCHDOG_S)
-                status = running.processes[rank].exitcode
-                expect(status == 0, f"rank {rank} ended with {status} after its work; need 0")
-        finally:
-            running.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="sf") as folder,
+        ranks.start(_goes_on_without, _SIZE, folder) as running,
+    ):
+        pids = _checked(running.results())
+        for victim in _VICTIMS:
+            os.kill(pids[victim], signal.SIGKILL)
+            said = _checked(running.results())
+            for rank, text in enumerate(said):
+                expect(
+                    text is None or f"(process {pids[victim]}" in text,
+                    f"rank {rank} did not name process {pids[victim]}: {text}",
+                )
+        left = [rank for rank in range(_SIZE) if rank not in _VICTIMS]
+        told = _checked(running.results())
+        for new, rank in enumerate(left):
+            need = (new, len(left), float(sum(left)))
+            expect(told[rank] == need, f"rank {rank}, size and sum are {told[rank]}; need {need}")
+        for rank in left:
+            running.processes[rank].join(ranks.WATCHDOG_S)
+            status = running.processes[rank].exitcode
+            expect(status == 0, f"rank {rank} ended with {status} after its work; need 0")
 
 
 def _goes_on_without(say: Callable[[Any], None], rank: int, size: int, folder: str) -> tuple[int, int, float]:

@@ -86,16 +86,11 @@ def probe(quick: bool) -> dict[str, Any]:
 def _ask(roles: Sequence[_Role]) -> dict[str, Any]:
     """Run the roles of a question in processes; return what they said, and which did not end by themselves."""
     pipes = Pipe()
-    running = ranks.start(_play, len(roles), roles, pipes)
     answer: dict[str, Any] = {}
-    try:
+    with pipes[0], pipes[1], ranks.start(_play, len(roles), roles, pipes) as running:
         for rank in range(len(roles)):
             # The other one first: it is told when rank 0 is to be killed.
             _listen(running, len(roles) - 1 - rank, answer)
-    finally:
-        running.stop()
-        for pipe in pipes:
-            pipe.close()
     return answer
 
 

@@ -88,13 +88,10 @@ def market(*teachers: Sequence[Product], medium: type[Medium] = CudaIpcMedium) -
     """
     with tempfile.TemporaryDirectory(prefix="sf") as folder:
         endpoints = EndpointConfig(f"ipc://{folder}/f", f"ipc://{folder}/b")
-        running = ranks.start(_take_part, 1 + len(teachers), endpoints, medium, teachers)
-        try:
+        with ranks.start(_take_part, 1 + len(teachers), endpoints, medium, teachers) as running:
             for said in running.results():
                 expect(said == "ready", f"a process of the market failed: {said}{getattr(said, 'trace', '')}")
             yield Market(endpoints, medium, running)
-        finally:
-            running.stop()
 
 
 def _take_part(

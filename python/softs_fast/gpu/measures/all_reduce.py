@@ -65,21 +65,20 @@ def _best(rows: Sequence[dict[str, Any]], n_bytes: int) -> str:
 
 def _among(size: int, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Measure among `size` processes."""
-    with tempfile.TemporaryDirectory(prefix="sf") as folder:
-        running = ranks.start(_rank, size, folder, sizes)
-        try:
-            rows: list[dict[str, Any]] = []
-            for _ in sizes:
-                said = running.receive(0)
-                if isinstance(said, ranks.Raised):
-                    raise AssertionError(f"rank 0: {said.trace}")
-                rows += said
-            for rank, ended in enumerate(running.results()):
-                if isinstance(ended, ranks.Raised):
-                    raise AssertionError(f"rank {rank}: {ended.trace}")
-            return rows
-        finally:
-            running.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="sf") as folder,
+        ranks.start(_rank, size, folder, sizes) as running,
+    ):
+        rows: list[dict[str, Any]] = []
+        for _ in sizes:
+            said = running.receive(0)
+            if isinstance(said, ranks.Raised):
+                raise AssertionError(f"rank 0: {said.trace}")
+            rows += said
+        for rank, ended in enumerate(running.results()):
+            if isinstance(ended, ranks.Raised):
+                raise AssertionError(f"rank {rank}: {ended.trace}")
+        return rows
 
 
 def _rank(say: Callable[[Any], None], rank: int, size: int, folder: str, sizes: Sequence[int]) -> None:

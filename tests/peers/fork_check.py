@@ -1,0 +1,38 @@
+"""What a fork of a process must not do with what the process has made."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from softs_fast.errors import ForkedError
+
+
+def check_fork(
+    *refused: Callable[[], object], match: str | None = None, then: Callable[[], object] = lambda: None
+) -> None:
+    """Check uses in a fork of this process.
+
+    Args:
+        refused: each raises ForkedError there.
+        match: for what it says.
+        then: what is done there at last, without an error.
+    """
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for use in refused:
+                with pytest.raises(ForkedError, match=match):
+                    use()
+            then()
+            status = 0
+        except BaseException:
+            # Not back into what its parent is doing.
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0

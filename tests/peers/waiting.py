@@ -1,0 +1,175 @@
+"""How tests wait: one time limit, one loop, free ports, and one reader of a child's lines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+#: What must happen happens within this, or the test hangs; it is never what a test measures. A machine that is slow or
+#: loaded may set more.
+WATCHDOG_S = float(os.environ.get("SOFTS_TEST_WATCHDOG_S", "45"))
+
+
+class Watched(Protocol):
+    """A process that must not end while a test waits for what it does, as `Lines`, or one of multiprocessing."""
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+
+
+def eventually(
+    condition: Callable[[], T | None],
+    what: object = "condition",
+    *,
+    watched: Watched | None = None,
+    within_s: float = WATCHDOG_S,
+    every_s: float = 0.002,
+) -> T:
+    """Wait until a condition holds, and return what it returned.
+
+    Args:
+        condition: asked again and again, until what it returns is true.
+        what: is awaited, for the text of the failure; a function is called for it then.
+        watched: a process; once it has ended, waiting is over.
+        within_s: how long to wait.
+        every_s: pause between two looks.
+
+    Raises:
+        AssertionError: the time is over, or the process has ended.
+    """
+    give_up = time.monotonic() + within_s
+    while True:
+        # Looked at first: what it did before its end counts.
+        is_alive = watched is None or watched.is_alive()
+        if found := condition():
+            return found
+        assert is_alive, f"{watched} ended before: {_text(what)}"
+        assert time.monotonic() < give_up, f"not within {within_s} s: {_text(what)}"
+        time.sleep(every_s)
+
+
+async def eventually_async(condition: Callable[[], T | None], what: object = "condition") -> T:
+    """Wait as `eventually` does, while the event loop runs on."""
+    give_up = time.monotonic() + WATCHDOG_S
+    while not (found := condition()):
+        assert time.monotonic() < give_up, f"not within {WATCHDOG_S} s: {_text(what)}"
+        await asyncio.sleep(0.002)
+    return found
+
+
+def _text(what: object) -> object:
+    return what() if callable(what) else what
+
+
+def free_ports(n: int = 1) -> list[int]:
+    """Return ports of loopback at which nothing listens; all are held until the last one is chosen."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+class Lines:
+    """A Python process whose lines are read by a thread.
+
+    Args:
+        arguments: of the interpreter.
+        prefix: a command that runs it elsewhere.
+    """
+
+    def __init__(self, arguments: Sequence[str], prefix: Sequence[str] = ()) -> None:
+        self.errors: list[str] = []
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._threads = [threading.Thread(target=read) for read in (self._read, self._read_errors)]
+        for thread in self._threads:
+            thread.start()
+
+    def line(self) -> str:
+        """The next line."""
+        try:
+            line = self._lines.get(timeout=WATCHDOG_S)
+        except queue.Empty:
+            raise AssertionError(f"no line within {WATCHDOG_S} s; errors: {self.errors}") from None
+        assert line is not None, f"ended with {self.process.wait()}: {self.errors}"
+        return line
+
+    def match(self, pattern: str) -> str:
+        """Drop lines up to the next one that is as a pattern says; that one."""
+        while not re.fullmatch(pattern, line := self.line()):
+            pass
+        return line
+
+    def event(self, name: str) -> dict[str, Any]:
+        """Drop lines up to the next event of a name, as JSON; that one."""
+        while True:
+            event: dict[str, Any] = json.loads(self.match(r"\{.*"))
+            if event["event"] == name:
+                return event
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        os.kill(self.process.pid, number)
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def wait(self) -> int:
+        """Wait for its end; its exit status."""
+        return self.process.wait(WATCHDOG_S)
+
+    def kill(self) -> None:
+        """End it at once, if it has not ended."""
+        self.process.kill()
+        self.process.wait()
+        for thread in self._threads:
+            thread.join()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+    def logged(self, text: str) -> str:
+        """Wait for a line with a text on its standard error; the line."""
+        return eventually(
+            lambda: next((line for line in list(self.errors) if text in line), ""),
+            lambda: f"{text!r} among the errors: {self.errors}",
+        )
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.errors.append(line)
