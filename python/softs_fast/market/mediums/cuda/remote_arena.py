@@ -236,7 +236,7 @@ class DeviceSlot:
                 if last is not None and not await_event(self.filled, last, what, _TIMEOUT_S):
                     raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {last.pid} lives")
             except PeerLost:
-                if is_alive(last):
+                if last is None or is_alive(last):
                     raise
                 # The work of a process ends with it.
                 self.lost = last
