@@ -28,8 +28,7 @@ class Mesh:
         sizes: how many objects there are along each dimension of the layout: all 1 in a flow in one process, where
             each role is one object.
         ranks: where this object is along each dimension.
-        device_mesh: a `torch.distributed.device_mesh.DeviceMesh` of the role's workers; None if there is one object, or if
-            all workers are in one process.
+        device_mesh: a `torch.distributed.device_mesh.DeviceMesh` of the role's workers; None if there is one object.
         groups: by which sums over ranks are made, for each dimension of several ranks.
     """
 
