@@ -13,12 +13,11 @@ import torch
 import torch.distributed as dist
 
 from softs_fast.dataflow.reductions.gloo import GlooRanks
-from softs_fast.dataflow.reductions.group import RankGroup
 
 WATCHDOG_S = 45.0
 
 #: Takes the ranks and the own rank.
-RankFunction = Callable[[RankGroup, int], Any]
+RankFunction = Callable[[GlooRanks, int], Any]
 
 
 def of_processes(function: RankFunction, order: list[int]) -> list[Any]:

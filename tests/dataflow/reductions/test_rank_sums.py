@@ -10,7 +10,7 @@ from rank_processes import of_processes
 from torch import Tensor, nn
 
 from softs_fast.dataflow.reductions.buckets import Buckets
-from softs_fast.dataflow.reductions.group import RankGroup
+from softs_fast.dataflow.reductions.gloo import GlooRanks
 from softs_fast.dataflow.reductions.reduce import all_reduce, average_gradients, broadcast
 from softs_fast.dataflow.reductions.sums import sum_in_order
 from softs_fast.errors import FlowError
@@ -54,7 +54,7 @@ def weight_of(rank: int) -> float:
     return (1.25, 0.75, 0.0, 2.0)[rank]
 
 
-def compute(group: RankGroup, rank: int) -> dict[str, list[Any]]:
+def compute(group: GlooRanks, rank: int) -> dict[str, list[Any]]:
     """Do all that a mesh offers."""
     own = tensors_of(rank)
     before = [one.clone() for one in own]

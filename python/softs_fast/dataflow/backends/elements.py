@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import msgpack
 
 from ..datasets.reading import ShardReader
-from ..declare.datasets import Dataset
 from ..declare.declaration import Declaration
 from ..ids import element_id
 from ..objects import Objects
@@ -114,11 +113,17 @@ class RemoteElements:
         mine = self._open.get(worker, {})
         if message.request not in mine:
             return []
-        numbers = mine.pop(message.request)
+        source, numbers = mine.pop(message.request)
         if not mine:
             del self._open[worker]
-        _note(notes, worker, self._datasets, message, *numbers)
-        return [_loaded(message)]
+        for column, places in zip(self._datasets[source].columns, message.columns, strict=False):
+            notes.put(
+                worker, column, [element_id(source, number) for number in numbers[: len(places)]], places
+            )
+        failure = Failure(*message.failure) if message.failure is not None else None
+        return [
+            Loaded(message.request, message.columns, message.sizes, message.tags, message.length, failure)
+        ]
 
     def lose(self, worker: int) -> None:
         """A worker has left: it answers nothing more."""
@@ -127,24 +132,6 @@ class RemoteElements:
     def close(self) -> None:
         """All workers have left."""
         self._open.clear()
-
-
-def _loaded(message: ElementsRead) -> Loaded:
-    failure = Failure(*message.failure) if message.failure is not None else None
-    return Loaded(message.request, message.columns, message.sizes, message.tags, message.length, failure)
-
-
-def _note(
-    notes: StoreNotes,
-    worker: int,
-    datasets: Sequence[Dataset],
-    message: ElementsRead,
-    source: int,
-    numbers: Sequence[int],
-) -> None:
-    """Note what the store of a head has of elements that it was asked for."""
-    for column, places in zip(datasets[source].columns, message.columns, strict=False):
-        notes.put(worker, column, [element_id(source, number) for number in numbers[: len(places)]], places)
 
 
 def _sum(lengths: Sequence[int | None]) -> int | None:

@@ -16,6 +16,7 @@ from ..declare.roles import Placement
 from ..devices import device_work
 from ..master import DRIVER
 from ..objects import Objects
+from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
 from ..watch.doing import Doing
@@ -25,12 +26,12 @@ from ..worker.work import HookWork, MainWork, Work
 from .backend import Done, Event
 from .elements import LocalElements
 from .notes import StoreNotes
-from .one_process import OneProcess
+from .sightings import Sight
 
 __all__ = ["LocalBackend"]
 
 
-class LocalBackend(OneProcess):
+class LocalBackend:
     """One object for each role, all here; the place of a value is the value itself.
 
     Args:
@@ -114,6 +115,25 @@ class LocalBackend(OneProcess):
                 for worker in workers[1:]
             ),
         ]
+
+    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
+        """There are no processes, and nothing here can end a function."""
+        return {}
+
+    def held_back(self) -> frozenset[int]:
+        """All orders are there at once."""
+        return frozenset()
+
+    def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
+        """There are no worker processes."""
+        return {}
+
+    def inside(self) -> dict[int, dict[str, Any]]:
+        """There are no worker processes."""
+        return {}
+
+    def end(self, worker: int, reason: str) -> None:
+        """There are no processes."""
 
     def beside(self) -> frozenset[int]:
         """All workers are here."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 from ...errors import ConfigError
-from ..reductions.group import RankGroup
+from ..reductions.gloo import GlooRanks
 from ..reductions.reduce import OPS, all_reduce, average_gradients, broadcast, scale_gradients
 from .attributes import attributes_of
 from .layout import DIMS, Layout
@@ -37,7 +37,7 @@ class Mesh:
     sizes: Mapping[str, int]
     ranks: Mapping[str, int] = field(default_factory=dict)
     device_mesh: Any = None
-    groups: Mapping[str, RankGroup] = field(default_factory=dict, repr=False, compare=False)
+    groups: Mapping[str, GlooRanks] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class Mesh:
         if group is not None:
             broadcast(group, owner)
 
-    def _group(self, dim: str) -> RankGroup | None:
+    def _group(self, dim: str) -> GlooRanks | None:
         if dim not in DIMS:
             raise ConfigError(f"mesh of role {self.name!r}: dim is {dim!r}; need one of {', '.join(DIMS)}")
         if self.size(dim) == 1:
