@@ -3,14 +3,12 @@
     python examples/ppo_tiny.py
     python examples/ppo_tiny.py --workers 2
     python examples/ppo_tiny.py --workers 4
-    python examples/ppo_tiny.py --workers 4 --in-one
 
 A prompt is a number; the actor writes six numbers, and is rewarded for each that is the one before it plus one. The
 columns of the functions decide what runs when. In one process, rows that are a step old cost nothing and save nothing:
 the picture shows that both learn. With --workers, each worker is a process, and generation goes on beside training; with
 up to three the synchronous run has the same bits as in one process. With four, actor and generator are on two workers
-each: rows are cut between them, and the ranks average their gradients. `--in-one` runs all workers in one process: with
-four, too, the synchronous run has the bits of the processes.
+each: rows are cut between them, and the ranks average their gradients.
 """
 
 import argparse
@@ -175,12 +173,12 @@ def make_flow(seed: int, max_age: int, n_workers: int = 2) -> df.Flow:
     return df.Flow(calls, source=prompts(seed), group=GROUP, max_age=max_age, digests=True)
 
 
-def run(seed: int, max_age: int, n_steps: int, n_workers: int, in_one: bool) -> list[float]:
+def run(seed: int, max_age: int, n_steps: int, n_workers: int) -> list[float]:
     """Train, and return the mean reward of each step; `n_workers` is 0 for one object of each role in one process."""
     arguments = {"seed": seed, "max_age": max_age, "n_workers": n_workers or 2}
     flow = make_flow(**arguments)
     if n_workers:
-        flow = df.Flow.in_processes("ppo_tiny:make_flow", arguments, workers=1 if in_one else None)
+        flow = df.Flow.in_processes("ppo_tiny:make_flow", arguments)
     rewards = []
     with flow:
         for step in flow.steps(n_steps):
@@ -226,9 +224,6 @@ def main() -> int:
     parser.add_argument(
         "--workers", type=int, default=0, help="processes, 1 to 4; 0: all in this one (%(default)s)"
     )
-    parser.add_argument(
-        "--in-one", action="store_true", help="run all workers in this process, with the same bits"
-    )
     parser.add_argument("--output", type=Path, default=PICTURE, help="the picture (%(default)s)")
     options = parser.parse_args()
     if options.steps < 1:
@@ -237,9 +232,7 @@ def main() -> int:
         parser.error(f"--workers is {options.workers}; need 0 to 4")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        curves = {
-            age: run(options.seed, age, options.steps, options.workers, options.in_one) for age in (0, 1)
-        }
+        curves = {age: run(options.seed, age, options.steps, options.workers) for age in (0, 1)}
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130

@@ -67,10 +67,6 @@ def make_gate(gate: type[Gate], n: int = 6, n_functions: int = 1) -> df.Flow:
     return df.Flow(calls, source=numbers())
 
 
-def in_ranks() -> df.Flow:
-    return df.Flow.in_processes("small_flow:make_flow", workers=1)
-
-
 async def wait_for(event: threading.Event) -> None:
     """Wait for an event while the event loop goes on."""
     assert await asyncio.to_thread(event.wait, WATCHDOG_S)
@@ -83,8 +79,8 @@ def numbers_of(step: df.FlowStep | None) -> list[Any]:
 
 @pytest.mark.parametrize(
     "make",
-    [make_flow, lambda: in_threads(make_flow)[0], in_ranks],
-    ids=["one process", "several", "ranks in one process"],
+    [make_flow, lambda: in_threads(make_flow)[0]],
+    ids=["one process", "several"],
 )
 def test_the_bits_are_those_of_steps(make: Callable[[], df.Flow]) -> None:
     torch.manual_seed(5)

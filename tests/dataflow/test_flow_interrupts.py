@@ -61,10 +61,6 @@ def make_flow(**arguments: Any) -> df.Flow:
     return df.Flow(calls, source=numbers(), **arguments)
 
 
-def in_ranks() -> df.Flow:
-    return df.Flow.in_processes("test_flow_interrupts:make_flow", workers=1)
-
-
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """What a test did not raise is not raised by the next one."""
@@ -79,16 +75,13 @@ def nothing_left() -> Iterator[None]:
         (make_flow, "role"),
         (make_flow, "no role"),
         (make_flow, "source"),
-        (in_ranks, "role"),
-        (in_ranks, "no role"),
         (lambda: in_threads(make_flow)[0], "no role"),
     ],
 )
 def test_a_function_that_was_interrupted_is_not_awaited(
     make: Callable[[], df.Flow], place: str, error: type[BaseException]
 ) -> None:
-    # Ctrl-C comes in the main thread alone, and a role of `in_ranks` is in another one: there a function has raised it.
-    is_of_function = place != "source" and (error is SystemExit or (make is in_ranks and place == "role"))
+    is_of_function = place != "source" and error is SystemExit
     said = (
         f"failed on 2 rows .*: {error.__name__}"
         if is_of_function

@@ -43,13 +43,10 @@ def test_ppo_learns_synchronously_and_with_rows_that_are_a_step_old(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", [("0",), ("4", "--in-one")], ids=["one object", "ranks in one process"])
-def test_ppo_in_processes_has_the_bits_of_one_process(
-    launch: Callable[..., Demo], tmp_path: Path, other: tuple[str, ...]
-) -> None:
+def test_ppo_in_processes_has_the_bits_of_one_process(launch: Callable[..., Demo], tmp_path: Path) -> None:
     lines = []
-    for workers in (other, ("2",) if other == ("0",) else ("4",)):
-        options = ["--steps", "3", "--output", tmp_path / "picture.png", "--workers", *workers]
+    for workers in ("0", "2"):
+        options = ["--steps", "3", "--output", tmp_path / "picture.png", "--workers", workers]
         code, text = launch(sys.executable, EXAMPLES / "ppo_tiny.py", *options).finish()
         assert code == 0, text
         lines.append(re.findall(r"^max_age=0 step.*$", text, re.MULTILINE))

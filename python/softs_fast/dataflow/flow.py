@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,11 +16,10 @@ from ..fleet.factory import NamedFactory
 from ..user_code import text_of_error
 from .admission import Admission, Source, Sources
 from .backends.backend import Backend, WaitInterrupted
-from .backends.fleet_processes import FleetProcesses, declaration_of
+from .backends.fleet_processes import FleetProcesses
 from .backends.host_processes import HostOptions, HostProcesses
 from .backends.local import LocalBackend
 from .backends.processes import ProcessBackend
-from .backends.ranks import RankBackend
 from .declare.calls import TRAIN, MFCDef
 from .declare.capacity import plan_of
 from .declare.datasets import check_read
@@ -136,7 +134,6 @@ class Flow(StartedFlow):
         function: str,
         arguments: Mapping[str, Argument] | None = None,
         *,
-        workers: int | None = None,
         start_timeout_s: float = 120.0,
         max_restarts: int = 5,
     ) -> Flow:
@@ -148,31 +145,22 @@ class Flow(StartedFlow):
         Args:
             function: "package.module:function", importable in all processes.
             arguments: what it is given in each.
-            workers: None; or 1: all workers are threads of this process, of which one runs at a time, and the bits are
-                those of processes. See docs/dataflow_workers.md, "Ranks in one process".
             start_timeout_s: how long the workers may take until their roles are made.
             max_restarts: failures in a row after which a worker is not started again, if nothing of its roles is lost
                 with its process; the pauses between double from 0.5 s on. See docs/dataflow_failures.md, "Recovery".
 
         Raises:
             ConfigError: `max_restarts` is below 0, there is no such function, it returns no flow, or a hook needs objects
-                of different workers; or, with `workers=1`, a role has a layout of other dimensions than dp.
+                of different workers.
         """
         if max_restarts < 0:
             raise ConfigError(f"max_restarts is {max_restarts}; it counts failures in a row, from 0")
-        if workers not in (None, 1):
-            raise ConfigError(
-                f"workers is {workers}; need 1, for all in this process, or None, for a process for each number in an `on`"
-            )
         given = arguments_of(arguments or {})
         flow = NamedFactory(function).load()(**given)
         if not isinstance(flow, cls):
             raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
-        if workers == 1:
-            flow._use(RankBackend(flow.declaration, partial(declaration_of, function, given)))
-        else:
-            processes = FleetProcesses(function, given, flow.declaration, start_timeout_s, max_restarts)
-            flow._use(ProcessBackend(flow.declaration, processes))
+        processes = FleetProcesses(function, given, flow.declaration, start_timeout_s, max_restarts)
+        flow._use(ProcessBackend(flow.declaration, processes))
         flow._name = function
         return flow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,32 +29,16 @@ from .declare.roles import Mesh, Placement, Role
 from .devices import wait_for_devices
 from .hidden_weights import check_weights
 from .journal.role_state import load_state, save_state
-from .reductions.group import RankGroup
 from .rows.tags import checked_name
 from .values import plain_number
 from .weights.forms import Held, HeldForms, twins_of
 from .weights.held import check_tensors, held_tensors, reshard, warn_of_rest
+from .worker.groups import Groups
 
-__all__ = ["Objects", "RoleGroups", "numbers_of", "tensors_of"]
+__all__ = ["Objects", "numbers_of", "tensors_of"]
 
 #: Numbers that a function may return; messages have no more.
 _MOST_NUMBERS = 1 << 12
-
-
-class RoleGroups(Protocol):
-    """Process groups of roles on several workers."""
-
-    def mesh(self, role: Placement) -> Any:
-        """Return the `DeviceMesh` of a role; None if it has one worker."""
-
-    def group(self, role: Placement) -> Any:
-        """Return the process group of all workers of a role; None if it has one worker."""
-
-    def ranks(self, role: Placement) -> Mapping[str, RankGroup]:
-        """Return the ranks along each dimension of a role in which there are several."""
-
-    def agree(self, role: Placement, is_well: bool) -> bool:
-        """Return whether all workers of a role say that it is well; each of them calls this."""
 
 
 class Objects:
@@ -67,7 +51,7 @@ class Objects:
     """
 
     def __init__(
-        self, roles: Sequence[Placement], worker: int | None = None, groups: RoleGroups | None = None
+        self, roles: Sequence[Placement], worker: int | None = None, groups: Groups | None = None
     ) -> None:
         self._worker = worker
         self._groups = groups
@@ -173,7 +157,8 @@ class Objects:
             case Evaluate():
                 return numbers_of(f"{roles[0].name}.evaluate", self[roles[0]].evaluate())
             case Save():
-                self._save(roles[0], hook.folder, step)
+                role = roles[0]
+                checkpoints.save(role.name, self[role], hook.folder, step, self._group(role))
             case Load():
                 return {"step": float(self.load(roles[0], hook.folder))}
             case SaveState():
@@ -243,9 +228,6 @@ class Objects:
     def _are_whole(self, role: Placement, other: Placement) -> bool:
         """Whether all of two roles is here; else a hook brings the first weights of one to the other."""
         return self._worker is None or role.on == other.on == (self._worker,)
-
-    def _save(self, role: Placement, folder: Path, step: int) -> None:
-        checkpoints.save(role.name, self[role], folder, step, self._group(role))
 
     def _group(self, role: Placement) -> Any:
         group = self._groups.group(role) if self._groups is not None else None

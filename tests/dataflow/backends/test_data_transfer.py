@@ -54,27 +54,6 @@ def test_the_bits_are_those_without_transfers(layout: str) -> None:
     assert list(inside[-1]) == ["data_transfer", "note", "main"]
 
 
-def test_ranks_in_one_process_have_transfers_too() -> None:
-    without, _ = in_threads(lambda: make_transfers(layout="dp2", moves=False))
-    expected = summary(without, 2)
-    flow = df.Flow.in_processes("transfer_flow:make_transfers", {"layout": "dp2"}, workers=1)
-    assert summary(flow, 2) == expected
-    with flow:
-        (critic,) = [role for role in flow.declaration.roles if role.name == "critic"]
-        ids = flow.fetch(4)
-        made = flow.post("maker.make", ids)
-        flow.flush(made)
-        made.result()
-        move = flow.move(ids, "seq", to=critic)
-        assert (move.plan.n_bytes, len(move.plan.slices)) == (0, 2)
-        flow.flush(move)
-        move.result()
-        read = flow.post("critic.value", ids)
-        flow.flush(read)
-        assert read.result().seconds["data_transfer"] > 0
-        assert all(len(one.part.kept) == 0 for one in flow._backend._workers.values())  # type: ignore[attr-defined]
-
-
 def test_a_main_part_finds_what_was_brought() -> None:
     reads: list[int] = []
     flow, workers = in_threads(make_transfers)

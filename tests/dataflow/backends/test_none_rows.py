@@ -14,23 +14,18 @@ from small_flow import summary
 import softs_fast.dataflow as df
 
 
-def in_one(**arguments: str) -> df.Flow:
-    return df.Flow.in_processes("none_flow:make_flow", arguments, workers=1)
-
-
 def test_roles_of_one_worker_have_the_bits_of_one_process() -> None:
     expected = summary(none_flow.make_flow(), 3)
     flow, _ = in_threads(none_flow.make_flow)
-    assert summary(flow, 3) == summary(in_one(), 3) == expected
+    assert summary(flow, 3) == expected
     numbers = [one for *_, one in expected[0][2] if one]
     assert [one["longest points"] for one in numbers] == [0]
 
 
 @pytest.mark.parametrize("layout", ["dp2", "dp3"])
 def test_ranks_pad_to_one_length_that_is_the_one_of_one_process(layout: str) -> None:
-    steps = summary(in_one(layout=layout), 3)
     flow, workers = in_meeting("none_flow", "make_flow", layout=layout)
-    assert summary(flow, 3) == steps
+    steps = summary(flow, 3)
     assert not workers.killed
     alone = summary(none_flow.make_flow(), 3)
     for (_, _, calls), (_, _, others) in zip(steps, alone, strict=True):

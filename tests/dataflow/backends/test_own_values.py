@@ -56,12 +56,8 @@ def make_flow(journal: str = "", group: int = 2) -> df.Flow:
 
 @pytest.mark.parametrize(
     "make",
-    [
-        make_flow,
-        lambda: in_threads(make_flow)[0],
-        lambda: df.Flow.in_processes("test_own_values:make_flow", workers=1),
-    ],
-    ids=["one process", "several", "ranks in one process"],
+    [make_flow, lambda: in_threads(make_flow)[0]],
+    ids=["one process", "several"],
 )
 def test_changes_are_not_seen_by_other_functions_and_rows(make: Callable[[], df.Flow]) -> None:
     with make() as flow:

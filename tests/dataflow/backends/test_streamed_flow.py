@@ -1,4 +1,4 @@
-"""`at_least` and `reuse` in worker processes, and in ranks of one process: all rows, in whole passes, with the same bits."""
+"""`at_least` and `reuse` in worker processes: all rows, in whole passes, with the same bits."""
 
 from __future__ import annotations
 
@@ -51,16 +51,6 @@ def test_parts_of_a_step_in_processes_have_the_bits_of_one_process(layout: str, 
     assert exact(found) == exact(expected)
 
 
-@pytest.mark.parametrize("layout", ["dp1", "dp2"])
-def test_parts_of_a_step_in_ranks_of_one_process(layout: str) -> None:
-    expected = steps_of(make_flow("streamed"))
-    arguments = {"kind": "streamed", "layout": layout}
-    found = steps_of(df.Flow.in_processes("streamed_flow:make_flow", arguments, workers=1))
-    assert exact(found) == exact(expected)
-    # One thread runs at a time, but calls are made as rows come.
-    assert any(len(sizes) > 1 and min(sizes[:-1]) >= LEAST for sizes, _, _ in found)
-
-
 def calls_of(flow: df.Flow) -> list[Any]:
     """Run; return all calls, those of one row in the order of its uses."""
     with flow:
@@ -89,17 +79,12 @@ def test_rows_that_are_used_again_have_the_bits_of_one_process() -> None:
     flow, workers = in_meeting("streamed_flow", "make_flow", kind="reused")
     assert calls_of(flow) == expected
     assert not workers.killed
-    assert (
-        calls_of(df.Flow.in_processes("streamed_flow:make_flow", {"kind": "reused"}, workers=1)) == expected
-    )
 
 
-def test_rows_that_ranks_use_again_have_the_bits_of_processes_and_the_weights_of_one_object() -> None:
-    arguments = {"kind": "reused", "layout": "dp2"}
-    found = calls_of(df.Flow.in_processes("streamed_flow:make_flow", arguments, workers=1))
+def test_rows_that_ranks_use_again_have_the_weights_of_one_object() -> None:
+    flow, workers = in_meeting("streamed_flow", "make_flow", kind="reused", layout="dp2")
+    found = calls_of(flow)
     check_uses(found)
-    flow, workers = in_meeting("streamed_flow", "make_flow", **arguments)
-    assert calls_of(flow) == found
     assert not workers.killed
 
     def weights(steps: list[Any]) -> list[Any]:

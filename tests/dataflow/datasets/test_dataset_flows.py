@@ -61,26 +61,15 @@ def test_the_same_as_in_one_process_and_as_a_source_of_the_master(
         assert summary(flow) == expected
     flow, workers = in_threads(lambda: make(**arguments))
     with flow:
+        n_elements = flow.ask("spec")["train"]["elements"]
         found = summary(flow)
         assert flow._backend._store.n_bytes == 0  # type: ignore[attr-defined]
+    assert n_elements == (24 if kind == "sequence" else None)
     if n_shards > 1:  # the digest of a call on several workers is one of theirs
         found, expected = [without_digests(one) for one in (found, expected)]
     assert found == expected
     heads = {worker for worker, _ in requests(workers)}
     assert len(heads) == n_shards
-
-
-@pytest.mark.parametrize("kind", ["sequence", "iterable"])
-def test_ranks_in_one_process_read_shards_of_their_own(kind: str) -> None:
-    arguments: dict[str, Any] = {"layout": "dp3", "n_workers": 3, "kind": kind}
-    flow, _ = in_threads(lambda: make(**arguments))
-    with flow:
-        expected = summary(flow)
-    with df.Flow.in_processes("shard_flow:make", arguments, workers=1) as flow:
-        assert flow.ask("spec")["train"]["elements"] == (24 if kind == "sequence" else None)
-        found = summary(flow)
-        assert flow._backend._store.n_bytes == 0  # type: ignore[attr-defined]
-    assert found == expected
 
 
 def without_digests(steps: list[Any]) -> list[Any]:

@@ -126,7 +126,7 @@ def test_a_program_that_is_started_again_goes_on_with_what_is_there(tmp_path: Pa
     assert set(Log(f"{folder}.log").counts("generate").values()) == {1}
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes", "ranks"])
+@pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_workers_of_this_host_read_what_is_kept_and_the_master_only_without_any(
     kind: str, tmp_path: Path
 ) -> None:
@@ -136,10 +136,8 @@ def test_workers_of_this_host_read_what_is_kept_and_the_master_only_without_any(
     arguments = {"folder": str(folder), "max_age": 2, "waits": False}
     if kind == "threads":
         flow, _ = in_threads(functools.partial(make_flow, **arguments))  # type: ignore[arg-type]
-    elif kind == "processes":
-        flow, _ = in_forks("kept_flow", "make_flow", **arguments)
     else:
-        flow = df.Flow.in_processes("kept_flow:make_flow", arguments, workers=1)
+        flow, _ = in_forks("kept_flow", "make_flow", **arguments)
     with flow:
         held = flow._runner.held
         where = {

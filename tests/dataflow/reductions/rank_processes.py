@@ -1,8 +1,7 @@
-"""Ranks as processes with a group of gloo, and as threads: the same function is called in each."""
+"""Ranks as processes with a group of gloo: the same function is called in each."""
 
 from __future__ import annotations
 
-import functools
 import io
 import multiprocessing
 import os
@@ -14,13 +13,10 @@ import torch
 import torch.distributed as dist
 from waiting import WATCHDOG_S
 
-from softs_fast.dataflow.lockstep.groups import LockstepRanks, Meetings
-from softs_fast.dataflow.lockstep.threads import LockstepThreads
 from softs_fast.dataflow.reductions.gloo import GlooRanks
-from softs_fast.dataflow.reductions.group import RankGroup
 
 #: Takes the ranks and the own rank.
-RankFunction = Callable[[RankGroup, int], Any]
+RankFunction = Callable[[GlooRanks, int], Any]
 
 
 def of_processes(function: RankFunction, order: list[int]) -> list[Any]:
@@ -63,21 +59,3 @@ def _serve(function: RankFunction, path: str, rank: int, order: list[int], pipe:
     pipe.send_bytes(found.getvalue())
     dist.barrier()
     dist.destroy_process_group()
-
-
-def of_threads(function: RankFunction, n_ranks: int) -> list[Any]:
-    """Return what a function returns in each of several ranks of this process."""
-    threads = LockstepThreads(range(n_ranks))
-    try:
-        meetings, members = Meetings(threads), tuple(range(n_ranks))
-        parts = {
-            rank: functools.partial(function, LockstepRanks(meetings, rank, members, "over dp"), rank)
-            for rank in members
-        }
-        ended = threads.run(parts)
-    finally:
-        threads.close()
-    for one in ended.values():
-        if one.error is not None:
-            raise one.error
-    return [ended[rank].value for rank in members]

@@ -1,4 +1,4 @@
-"""Sums over ranks: those of processes and of threads are the sums in the order of ranks, to the bit."""
+"""Sums over ranks are the sums in the order of ranks, to the bit."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from rank_processes import of_processes, of_threads
+from rank_processes import of_processes
 from torch import Tensor, nn
 
 from softs_fast.dataflow.reductions.buckets import Buckets
-from softs_fast.dataflow.reductions.group import RankGroup
+from softs_fast.dataflow.reductions.gloo import GlooRanks
 from softs_fast.dataflow.reductions.reduce import all_reduce, average_gradients, broadcast
 from softs_fast.dataflow.reductions.sums import sum_in_order
 from softs_fast.errors import FlowError
@@ -54,7 +54,7 @@ def weight_of(rank: int) -> float:
     return (1.25, 0.75, 0.0, 2.0)[rank]
 
 
-def compute(group: RankGroup, rank: int) -> dict[str, list[Any]]:
+def compute(group: GlooRanks, rank: int) -> dict[str, list[Any]]:
     """Do all that a mesh offers."""
     own = tensors_of(rank)
     before = [one.clone() for one in own]
@@ -135,21 +135,6 @@ def test_the_order_counts_in_these_numbers() -> None:
     assert len(Buckets(tensors_of(0), 2).numbers) > len(DTYPES)
 
 
-@pytest.mark.parametrize("n_ranks", [2, 3, 4])
-def test_threads_have_the_sums_in_the_order_of_ranks(n_ranks: int) -> None:
-    check(of_threads(compute, n_ranks))
-
-
 @pytest.mark.parametrize("order", [[1, 0], [2, 0, 1], [0, 3, 1, 2]])
 def test_processes_have_the_sums_in_the_order_of_ranks(order: list[int]) -> None:
     check(of_processes(compute, order))
-
-
-def test_what_threads_get_is_their_own() -> None:
-    def change(group: RankGroup, rank: int) -> list[float]:
-        (total,) = all_reduce(group, [torch.ones(2)], "sum")
-        total += rank
-        all_reduce(group, [torch.ones(2)], "sum")
-        return total.tolist()
-
-    assert of_threads(change, 2) == [[2, 2], [3, 3]]

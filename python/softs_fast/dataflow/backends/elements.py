@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgpack
 
-from ..datasets.loader import Loader
 from ..datasets.reading import ShardReader
 from ..declare.declaration import Declaration
-from ..moves import DataManager
 from ..objects import Objects
 from ..values import cut, n_bytes_of
 from ..wire.messages import ElementsRead, ReadElements
 from ..worker.functions import Failure
 from .backend import Loaded
 
-__all__ = ["LocalElements", "LockstepElements", "RemoteElements"]
+__all__ = ["LocalElements", "RemoteElements"]
 
 
 class LocalElements:
@@ -60,57 +57,6 @@ class LocalElements:
     def n_elements(self, source: int) -> int | None:
         """Return how many elements all shards of a dataset have; None if one of them is no sequence."""
         return _sum([one.n_elements for (number, _), one in self._readers.items() if number == source])
-
-
-class LockstepElements:
-    """Has each worker of this process read the shards of which it is the head, into its store; see `ElementReads`.
-
-    Args:
-        declaration: of the flow.
-        in_thread: runs something in the thread of a worker, and returns what that returns.
-    """
-
-    reads_ahead = False
-
-    def __init__(
-        self,
-        declaration: Declaration,
-        in_thread: Callable[[int, Callable[[], Any]], Any],
-    ) -> None:
-        self._datasets = tuple(declaration.datasets.values())
-        self._in_thread = in_thread
-        self._loaders: dict[int, Loader] = {}
-        self._lengths: dict[int, dict[int, int | None]] = {}
-
-    def setup(self, worker: int, declaration: Declaration, store: DataManager, objects: Objects) -> None:
-        """Have the roles of a worker give their shards, in the thread of this worker.
-
-        Args:
-            worker: its number.
-            declaration: of the flow that it has built.
-            store: of its rows.
-            objects: of its roles.
-
-        Raises:
-            Exception: what a method of a role raised.
-        """
-        self._loaders[worker] = Loader(declaration, worker, store, lambda message: None)
-        self._lengths[worker] = self._loaders[worker].setup(objects)
-
-    def close(self) -> None:
-        """Drop the shards."""
-        self._loaders.clear()
-        self._lengths.clear()
-
-    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
-        """Read elements at once, up to the end of the shard or an error."""
-        wanted = ReadElements(request, source, tuple(numbers))
-        answer: ElementsRead = self._in_thread(worker, lambda: self._loaders[worker].answer(wanted))
-        return [_loaded(answer)]
-
-    def n_elements(self, source: int) -> int | None:
-        """Return how many elements all shards of a dataset have; None if one of them is no sequence."""
-        return _sum([self._lengths[worker][source] for worker in self._datasets[source].heads])
 
 
 class RemoteElements:
@@ -163,7 +109,12 @@ class RemoteElements:
         mine.discard(message.request)
         if not mine:
             del self._open[worker]
-        return [_loaded(message)]
+        failure = Failure(*message.failure) if message.failure is not None else None
+        return [
+            Loaded(
+                message.request, message.columns.places, message.sizes, message.tags, message.length, failure
+            )
+        ]
 
     def lose(self, worker: int) -> None:
         """A worker has left: it answers nothing more."""
@@ -172,13 +123,6 @@ class RemoteElements:
     def close(self) -> None:
         """All workers have left."""
         self._open.clear()
-
-
-def _loaded(message: ElementsRead) -> Loaded:
-    failure = Failure(*message.failure) if message.failure is not None else None
-    return Loaded(
-        message.request, message.columns.places, message.sizes, message.tags, message.length, failure
-    )
 
 
 def _sum(lengths: Sequence[int | None]) -> int | None:

@@ -15,6 +15,7 @@ from ..declare.hooks import Hook, LoadRows
 from ..declare.roles import Placement
 from ..devices import device_work
 from ..objects import Objects
+from ..order.deadlines import Seen
 from ..order.steps import Abort, Order
 from ..values import Value, n_bytes_of
 from ..watch.doing import Doing
@@ -23,12 +24,12 @@ from ..worker.saved_rows import load_rows
 from ..worker.work import HookWork, MainWork, Work
 from .backend import Done, Event
 from .elements import LocalElements
-from .one_process import OneProcess
+from .sightings import Sight
 
 __all__ = ["LocalBackend"]
 
 
-class LocalBackend(OneProcess):
+class LocalBackend:
     """One object for each role, all here; the place of a value is the value itself.
 
     Args:
@@ -69,6 +70,9 @@ class LocalBackend(OneProcess):
         """Copy values: what is changed in a copy is not seen by others, as with workers in other processes."""
         return [_copy(value) for value in places]
 
+    def free_bytes(self) -> None:
+        """Values are in this process."""
+
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Values go with their last place."""
 
@@ -108,6 +112,25 @@ class LocalBackend(OneProcess):
                 for worker in workers[1:]
             ),
         ]
+
+    def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
+        """There are no processes, and nothing here can end a function."""
+        return {}
+
+    def held_back(self) -> frozenset[int]:
+        """All orders are there at once."""
+        return frozenset()
+
+    def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
+        """There are no worker processes."""
+        return {}
+
+    def inside(self) -> dict[int, dict[str, Any]]:
+        """There are no worker processes."""
+        return {}
+
+    def end(self, worker: int, reason: str) -> None:
+        """There are no processes."""
 
     def beside(self) -> frozenset[int]:
         """All workers are here."""

@@ -90,7 +90,18 @@ class Loader:
         if self._thread is not None:
             self._thread.join(_END_S)
 
-    def answer(self, request: ReadElements) -> ElementsRead:
+    def _run(self) -> None:
+        with suppress(PeerLost):
+            while (request := self._requests.get()) is not None and not self._is_closed:
+                message = self._answer(request)
+                if self._is_closed:
+                    return
+                try:
+                    self._send(message)
+                except WireError as error:
+                    self._send(self._failed(request, error))
+
+    def _answer(self, request: ReadElements) -> ElementsRead:
         """Read elements, and keep them; returns what is said of them, also if they cannot be read or kept."""
         dataset = list(self._declaration.datasets.values())[request.source]
         found = self._readers[request.source].read(request.numbers, lambda: self._is_closed)
@@ -112,17 +123,6 @@ class Loader:
             found.length,
             failure,
         )
-
-    def _run(self) -> None:
-        with suppress(PeerLost):
-            while (request := self._requests.get()) is not None and not self._is_closed:
-                message = self.answer(request)
-                if self._is_closed:
-                    return
-                try:
-                    self._send(message)
-                except WireError as error:
-                    self._send(self._failed(request, error))
 
     def _failed(self, request: ReadElements, error: Exception) -> ElementsRead:
         """Keep nothing of a request, and return why."""

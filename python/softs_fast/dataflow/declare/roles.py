@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 from ...errors import ConfigError
-from ..reductions.group import RankGroup
+from ..reductions.gloo import GlooRanks
 from ..reductions.reduce import OPS, all_reduce, average_gradients, broadcast, scale_gradients
 from .attributes import attributes_of
 from .layout import DIMS, Layout
@@ -28,8 +28,7 @@ class Mesh:
         sizes: how many objects there are along each dimension of the layout: all 1 in a flow in one process, where
             each role is one object.
         ranks: where this object is along each dimension.
-        device_mesh: a `torch.distributed.device_mesh.DeviceMesh` of the role's workers; None if there is one object, or if
-            all workers are in one process.
+        device_mesh: a `torch.distributed.device_mesh.DeviceMesh` of the role's workers; None if there is one object.
         groups: by which sums over ranks are made, for each dimension of several ranks.
     """
 
@@ -38,7 +37,7 @@ class Mesh:
     sizes: Mapping[str, int]
     ranks: Mapping[str, int] = field(default_factory=dict)
     device_mesh: Any = None
-    groups: Mapping[str, RankGroup] = field(default_factory=dict, repr=False, compare=False)
+    groups: Mapping[str, GlooRanks] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...]:
@@ -131,7 +130,7 @@ class Mesh:
         if group is not None:
             broadcast(group, owner)
 
-    def _group(self, dim: str) -> RankGroup | None:
+    def _group(self, dim: str) -> GlooRanks | None:
         if dim not in DIMS:
             raise ConfigError(f"mesh of role {self.name!r}: dim is {dim!r}; need one of {', '.join(DIMS)}")
         if self.size(dim) == 1:

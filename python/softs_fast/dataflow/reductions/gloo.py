@@ -20,8 +20,9 @@ _SMALL_BYTES = 8192
 
 
 class GlooRanks:
-    """The ranks along one dimension of a mesh.
+    """The ranks of a role along one dimension of its mesh; each calls the same methods in the same order.
 
+    What a call is about, in words, has to be the same on all ranks, and is checked before anything else is sent.
     gloo sums in an order that depends on the number of ranks and of elements. So slices are exchanged, each rank sums
     one, in the order of the ranks, and the sums are gathered.
 
@@ -41,7 +42,11 @@ class GlooRanks:
         self._order = tuple(order)
 
     def any(self, what: str, flags: Sequence[bool] = ()) -> list[bool]:
-        """Return for each flag whether it is set on any rank; see `RankGroup`.
+        """Return for each flag whether it is set on any rank.
+
+        Args:
+            what: in words.
+            flags: as many on each rank, if `what` is the same.
 
         Raises:
             FlowError: another rank does something else.
@@ -56,7 +61,13 @@ class GlooRanks:
         return is_set
 
     def sum(self, parts: Sequence[Tensor], divisor: int, what: str | None = None) -> list[Tensor]:
-        """Return the sums over all ranks in their order, divided by a number; see `RankGroup`.
+        """Return the sums over all ranks in their order, divided by a number.
+
+        Args:
+            parts: one dimension each, of a number of elements that the number of ranks divides, contiguous; they may be
+                overwritten. Shapes and dtypes are the same on all ranks.
+            divisor: see `sum_in_order`.
+            what: in words; None: a call just before was about the same.
 
         Raises:
             FlowError: another rank does something else.
@@ -69,7 +80,7 @@ class GlooRanks:
         return self._sum_pairs(parts, divisor) if self._are_pairs(parts) else self._sum_large(parts, divisor)
 
     def from_first(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Return the tensors of rank 0; see `RankGroup`.
+        """Return the tensors of rank 0; `parts` as in `sum`, and a call just before was about the same.
 
         Raises:
             RuntimeError: another rank has ended.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError
 from .buckets import Buckets
-from .group import RankGroup
+from .gloo import GlooRanks
 from .sums import check_summable
 
 __all__ = ["OPS", "all_reduce", "average_gradients", "broadcast", "scale_gradients"]
@@ -18,7 +18,7 @@ __all__ = ["OPS", "all_reduce", "average_gradients", "broadcast", "scale_gradien
 OPS = ("sum", "mean")
 
 
-def all_reduce(group: RankGroup, tensors: Sequence[Tensor], op: str) -> list[Tensor]:
+def all_reduce(group: GlooRanks, tensors: Sequence[Tensor], op: str) -> list[Tensor]:
     """Return the sum or mean of each tensor over all ranks, in their order; new tensors.
 
     Args:
@@ -40,7 +40,7 @@ def all_reduce(group: RankGroup, tensors: Sequence[Tensor], op: str) -> list[Ten
         return buckets.part(sums, tensors)
 
 
-def average_gradients(group: RankGroup, owner: nn.Module | Iterable[Tensor], weight: float) -> None:
+def average_gradients(group: GlooRanks, owner: nn.Module | Iterable[Tensor], weight: float) -> None:
     """Replace gradients by the sums over ranks of weight * gradient, in the order of ranks, divided by their number.
 
     Args:
@@ -83,7 +83,7 @@ def scale_gradients(owner: nn.Module | Iterable[Tensor], weight: float) -> None:
                 one.grad = one.grad * weight if weight else torch.zeros_like(one.grad)
 
 
-def broadcast(group: RankGroup, owner: nn.Module | Iterable[Tensor]) -> None:
+def broadcast(group: GlooRanks, owner: nn.Module | Iterable[Tensor]) -> None:
     """Set tensors to those of rank 0: parameters and buffers of a module, or tensors.
 
     Args:

@@ -13,7 +13,7 @@ from ...user_code import is_ctrl_c, text_of_error
 from ..datasets.loader import Loader
 from ..declare.declaration import Declaration
 from ..moves import DataManager, Place
-from ..objects import Objects, RoleGroups
+from ..objects import Objects
 from ..order.executor import Executor
 from ..order.steps import Abort, Kind, Order, Step
 from ..weights.shown import Shown
@@ -37,6 +37,7 @@ from ..wire.messages import (
     StepEnded,
 )
 from .functions import Failure, Outcome
+from .groups import Groups
 from .orders import work_of
 from .part import Part
 from .work import Work, name_of
@@ -64,7 +65,7 @@ class WorkerLoop:
     declaration: Declaration
     link: WorkerLink
     store: DataManager
-    groups: RoleGroups | None = None
+    groups: Groups | None = None
     _executor: Executor = field(default_factory=Executor, init=False)
     _states: dict[int, list[Shown]] = field(default_factory=dict, init=False)
     _aborted: str | None = field(default=None, init=False)
