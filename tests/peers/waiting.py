@@ -84,7 +84,7 @@ def free_ports(n: int = 1) -> list[int]:
 
 
 class Lines:
-    """A Python process whose lines are read by a thread.
+    """A Python process that prints lines, which a thread reads.
 
     Args:
         arguments: of the interpreter.
