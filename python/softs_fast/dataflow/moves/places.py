@@ -44,8 +44,8 @@ _FIXED_BYTES = {"bool": 1, "float": 8, "none": 0}
 Rank = Annotated[int, span(0, (1 << 31) - 1)]
 #: Bytes, or where they begin.
 Size = Annotated[int, span(0, MAX_BYTES - 1)]
-Kind = Annotated[str, most(8), shaped("|".join(KINDS))]
-Dtype = Annotated[str, most(10), shaped("|".join(ITEM_BYTES))]
+Kind = Annotated[str, most(max(map(len, KINDS))), shaped("|".join(KINDS))]
+Dtype = Annotated[str, most(max(map(len, ITEM_BYTES))), shaped("|".join(ITEM_BYTES))]
 _Text = Annotated[str, most(300), shaped("[ -~]*")]
 
 #: Dtype and shape of a tensor.
