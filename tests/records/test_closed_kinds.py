@@ -22,7 +22,7 @@ PACKAGE = Path(softs_fast.__file__).parent
 def kinds() -> list[type]:
     """The values of all modules that make some."""
     for file in sorted(PACKAGE.rglob("*.py")):
-        if re.search(r"^class \w+\((Message|Record)\b", file.read_text(), re.M):
+        if re.search(r"^class \w+\((records\.)?(Message|Record)\b", file.read_text(), re.M):
             importlib.import_module(
                 ".".join(("softs_fast", *file.relative_to(PACKAGE).with_suffix("").parts))
             )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-__all__ = ["NO_NUL", "Amount", "Count", "Finite", "clip", "most", "shaped", "span"]
+__all__ = ["NO_NUL", "Amount", "Count", "Finite", "Tag64", "clip", "most", "shaped", "span"]
 
 
 def most(n: int, *, least: int = 0) -> Meta:
@@ -27,6 +27,8 @@ def shaped(pattern: str) -> Meta:
 
 #: Ids, steps, bytes.
 Count = Annotated[int, span(0, (1 << 63) - 1)]
+#: A random number or a set of bits, of 64 bits; the wire bounds it.
+Tag64 = Annotated[int, Meta(ge=0)]
 #: Neither infinite nor NaN, of which no comparison is true.
 Finite = Annotated[float, span(-sys.float_info.max, sys.float_info.max)]
 #: A time that has passed, a norm: finite, at least 0.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ..errors import WireError
 from .paths import named
 
-__all__ = ["Message", "Record", "checked", "field", "replace"]
+__all__ = ["Message", "Record", "checked", "field", "from_plain", "plain", "replace"]
 
 _Value = TypeVar("_Value")
 
@@ -35,6 +35,23 @@ class Message(msgspec.Struct, metaclass=_Frozen, array_like=True, forbid_unknown
     """
 
 
+def plain(value: object) -> Any:
+    """Return a value as lists, tuples, dicts, numbers, texts and bytes."""
+    return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)
+
+
+def from_plain(kind: Any, found: object) -> Any:
+    """Return the value that `plain` took apart, or anything else did.
+
+    Raises:
+        WireError: it is none of this kind; the text names the field.
+    """
+    try:
+        return msgspec.convert(found, kind, builtin_types=(bytes,))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise WireError(named(kind, str(error))) from None
+
+
 def checked(value: _Value) -> _Value:
     """Return a value that was made here, not read.
 
@@ -42,8 +59,7 @@ def checked(value: _Value) -> _Value:
         WireError: a field breaks its bounds.
     """
     try:
-        plain = msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)
-        msgspec.convert(plain, type(value), builtin_types=(bytes,))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise WireError(named(type(value), str(error))) from None
+        from_plain(type(value), plain(value))
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise WireError(f"{type(value).__name__}: {error}") from None
     return value

@@ -14,7 +14,7 @@ _PATH = re.compile(r"(.*) - at `(?:key` in `)?\$(.*)`", re.S)
 _STEPS = re.compile(r"\[[^\]]*\]|\.[^.\[]+")
 
 
-def named(kind: type, text: str) -> str:
+def named(kind: Any, text: str) -> str:
     """Return the text of an error with the path of its field in front, such as `Free.ids[1]: Expected int >= 0`.
 
     Args:
@@ -22,7 +22,7 @@ def named(kind: type, text: str) -> str:
         text: as msgspec says it.
     """
     found = _PATH.fullmatch(text)
-    where, said = kind.__name__, text
+    where, said = getattr(kind, "__name__", "value"), text
     if found is not None:
         said, hint = found[1], kind
         for step in _STEPS.findall(found[2]):

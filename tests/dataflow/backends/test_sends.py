@@ -17,7 +17,7 @@ DRIVER = 9
 
 
 def place(worker: int, serial: int, n_bytes: int) -> Place:
-    segment = SegmentAddress(worker + 1, 1, 1, 3, worker.to_bytes(16, "little"), 1 << 20)
+    segment = SegmentAddress(worker + 1, 1, 1, 3, worker.to_bytes(16, "little"), 1 << 20, "", "")
     return Place(worker, segment, 64 * serial, n_bytes, serial, "bytes", ())
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from softs_fast.dataflow.moves import Copies, Place, SegmentAddress
+from softs_fast.records import replace
 
 
 def place(worker: int, serial: int, n_bytes: int = 8) -> Place:
-    segment = SegmentAddress(worker + 1, 1, 1, 3, worker.to_bytes(16, "little"), 1 << 20)
+    segment = SegmentAddress(worker + 1, 1, 1, 3, worker.to_bytes(16, "little"), 1 << 20, "", "")
     return Place(worker, segment, 64 * serial, n_bytes, serial, "bytes", ())
 
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from softs_fast.dataflow.moves import DataManager, Place
 from softs_fast.errors import FlowError, PeerLost, SoftsError
+from softs_fast.records import replace
 
 IDS = range(40)
 

@@ -11,7 +11,7 @@ from softs_fast.dataflow.moves import Place, SegmentAddress
 from softs_fast.dataflow.rows.records import Tag
 from softs_fast.dataflow.worker.work import MainWork
 
-SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(16), 1 << 40)
+SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(16), 1 << 40, "", "")
 
 
 class Model(df.Role):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from parts import Model, place, random_work, work_of
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.ranks import heads_of, ranks_of
 from softs_fast.dataflow.parallel.cutting import lengths_of, parts_of
+from softs_fast.records import replace
 
 LAYOUTS = {"dp2": 2, "dp3 tp2": 6, "pp2 dp2 cp2": 8, "tp2": 2, "dp5": 5}
 

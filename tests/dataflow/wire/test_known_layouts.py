@@ -8,6 +8,7 @@ import pytest
 from test_control_links import take
 from wire_samples import shown
 
+from softs_fast import records
 from softs_fast.dataflow.control import new_token
 from softs_fast.dataflow.weights.boxes import Box
 from softs_fast.dataflow.weights.shown import Shown, ShownLayout, ShownRegion
@@ -22,12 +23,12 @@ def large(number: int, n: int = 500) -> Shown:
     """A layout of many regions; numbers make them differ."""
     regions = [ShownRegion(f"{number}.layer.{i}.bias", (8,), Box((0,), (8,)), "int64") for i in range(n)]
     one = shown(0)
-    return Shown(0, ShownLayout(tuple(regions)), replace(one.place, n_bytes=64 * n))
+    return Shown(0, ShownLayout(tuple(regions)), records.replace(one.place, n_bytes=64 * n))
 
 
 def state(ticket: int, number: int = 0) -> State:
     made = large(number)
-    place = replace(made.place, segment=replace(made.place.segment, n_bytes=1 << 24))
+    place = records.replace(made.place, segment=records.replace(made.place.segment, n_bytes=1 << 24))
     return State(1, ticket, replace(made, place=place))
 
 
@@ -62,8 +63,8 @@ def test_what_was_not_sent_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None
     from softs_fast.dataflow.wire import messages
 
     sent = KnownLayouts()
-    monkeypatch.setattr(messages, "MAX_BYTES", 1000)
-    with pytest.raises(WireError, match="at most 1000"):
+    monkeypatch.setattr(messages._PACKED, "most_bytes", 1000)
+    with pytest.raises(WireError, match="at most 1,000"):
         encode(state(1), sent)
     monkeypatch.undo()
     assert decode(encode(state(1), sent), KnownLayouts()) == state(1)

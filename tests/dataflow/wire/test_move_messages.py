@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +10,11 @@ from wire_samples import SAMPLES, place
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.order.steps import Kind, Order, Step
-from softs_fast.dataflow.wire.messages import RunMove, decode, encode
+from softs_fast.dataflow.wire.messages import Columns, RunMove, decode, encode
 from softs_fast.dataflow.worker.orders import message_of, work_of
 from softs_fast.dataflow.worker.work import MoveWork, name_of
 from softs_fast.errors import WireError
+from softs_fast.records import replace
 
 
 class Model(df.Role):
@@ -41,9 +41,9 @@ def test_a_move_is_the_same_at_the_worker(keep_for: int, is_needed: bool) -> Non
     ("changes", "complaint"),
     [
         ({"names": ("x", "y")}, "a RunMove has 2 names and 1 columns"),
-        ({"columns": ((place(1),),)}, "a RunMove has 2 ids and a column of 1 values"),
-        ({"keeps": 1}, "RunMove: keeps is 1; need True or False"),
-        ({"ids": (-1, 5)}, "need an integer from 0"),
+        ({"columns": Columns.of([[place(1)]])}, "a RunMove has 2 ids and a column of 1 values"),
+        ({"keeps": 1}, "RunMove.keeps: Expected bool, got int"),
+        ({"ids": (-1, 5)}, "RunMove.ids.0.: Expected int >= 0"),
     ],
 )
 def test_what_is_no_message_is_refused(changes: dict[str, Any], complaint: str) -> None:
@@ -59,6 +59,6 @@ def test_what_is_no_message_is_refused(changes: dict[str, Any], complaint: str) 
     ],
 )
 def test_columns_that_the_flow_does_not_have_are_refused(names: tuple[str, ...], complaint: str) -> None:
-    columns = (SAMPLE.columns[0],) * len(names)
+    columns = Columns.of([*SAMPLE.columns] * len(names))
     with pytest.raises(WireError, match=complaint):
         work_of(declaration, replace(SAMPLE, names=names, columns=columns))

@@ -6,8 +6,9 @@ from softs_fast.dataflow.moves import Place, SegmentAddress
 from softs_fast.dataflow.weights.boxes import Box
 from softs_fast.dataflow.weights.shown import Shown, ShownLayout, ShownRegion
 from softs_fast.dataflow.wire import messages
+from softs_fast.dataflow.wire.messages import Columns
 
-SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(range(16)), 1 << 20)
+SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(range(16)), 1 << 20, "", "")
 OTHER = SegmentAddress(18, 12346, 4026531836, 5, bytes(16), 1 << 20, "boot", "tcp://*:4711")
 
 
@@ -35,7 +36,7 @@ SAMPLES: list[messages.Message] = [
         3,
         2,
         (4, 5),
-        ((place(0), place(1)), (place(2), place(3, OTHER))),
+        Columns.of(((place(0), place(1)), (place(2), place(3, OTHER)))),
         ({"a": 1, "b": "text", "c": 0.5, "d": True}, {}),
         3,
         0,
@@ -43,11 +44,11 @@ SAMPLES: list[messages.Message] = [
         1,
     ),
     messages.RunMain(
-        *(1, 7, 3, 2, (4,), ((place(0),),), ({},), 3, 0, True, 1),
-        messages.SliceForm(0, 2, 6, 4, True, (700,)),
+        *(1, 7, 3, 2, (4,), Columns.of(((place(0),),)), ({},), 3, 0, True, 1),
+        messages.Slice(0, 2, 6, 4, True, (700,)),
     ),
     messages.RunHook(1, 8, 3, 4, None, 0, 2),
-    messages.RunHook(1, 9, 4, -1, messages.HookForm("Save", (1,), 1.0, "/some/folder"), -1, 0),
+    messages.RunHook(1, 9, 4, -1, messages.HookForm("Save", (1,), 1.0, "/some/folder", "", (), ()), -1, 0),
     messages.AbortStep(2, 8, "worker 1 is lost"),
     messages.State(2, 9, shown(3)),
     messages.State(2, 9, shown(3), place(5, OTHER)),
@@ -58,11 +59,11 @@ SAMPLES: list[messages.Message] = [
         7,
         0.25,
         (4, 5),
-        ((place(0), place(1)),),
+        Columns.of(((place(0), place(1)),)),
         24,
         {"loss": float("inf"), "n": 3.0},
         {4: "filtered"},
-        {5: "no answer \udcff"},
+        {5: "no answer …"},
         {4: {"tries": 2}},
         "00ff00ff00ff00ff",
         ("it failed", "ValueError: it failed\nTraceback"),
@@ -71,14 +72,18 @@ SAMPLES: list[messages.Message] = [
         0.125,
         {"reward": 3},
     ),
-    messages.RunMove(1, 6, 3, (4, 5), ("x",), ((place(0), NONE),), True, False),
+    messages.RunMove(1, 6, 3, (4, 5), ("x",), Columns.of(((place(0), NONE),)), True, False),
     messages.Ready("boot.4026531836"),
     messages.Declared(("role actor", "function train"), 4711, "[::]"),
     messages.Refused("ConfigError: another flow"),
     messages.ReadElements(3, 1, (4, 5, 1 << 40)),
     messages.ElementsRead(
-        3, ((place(0), place(1)), (place(2), place(3, OTHER))), (24, 1 << 40), ({"length": 3}, {}), 1 << 41
+        3,
+        Columns.of(((place(0), place(1)), (place(2), place(3, OTHER)))),
+        (24, 1 << 40),
+        ({"length": 3}, {}),
+        1 << 41,
     ),
-    messages.ElementsRead(4, ((),), failure=("no such file", "OSError: no such file\nTraceback")),
-    messages.Fetched(1, 7, (4, 5), ("x",), ((place(0), place(1)),)),
+    messages.ElementsRead(4, Columns.of(((),)), failure=("no such file", "OSError: no such file\nTraceback")),
+    messages.Fetched(1, 7, (4, 5), ("x",), Columns.of(((place(0), place(1)),))),
 ]

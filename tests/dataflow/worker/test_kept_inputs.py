@@ -8,7 +8,7 @@ from softs_fast.dataflow.ids import kept_id, state_id
 from softs_fast.dataflow.moves import Place, SegmentAddress
 from softs_fast.dataflow.worker.kept import KeptInputs
 
-SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(16), 1 << 20)
+SEGMENT = SegmentAddress(17, 12345, 4026531836, 5, bytes(16), 1 << 20, "", "")
 
 
 def place(serial: int) -> Place:

@@ -13,7 +13,7 @@ import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.moves import DataManager
 from softs_fast.dataflow.objects import Objects
-from softs_fast.dataflow.wire.messages import Message, RunMain, StepEnded
+from softs_fast.dataflow.wire.messages import Columns, Message, RunMain, StepEnded
 from softs_fast.dataflow.worker.loop import WorkerLoop
 from softs_fast.dataflow.worker.part import Part
 from softs_fast.dataflow.worker.work import MainWork
@@ -53,7 +53,10 @@ def store() -> Iterator[DataManager]:
 def test_an_end_that_cannot_be_told_leaves_other_columns_of_its_rows(store: DataManager) -> None:
     places = tuple(store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)]))
     link = Narrow(
-        *(RunMain(1, n + 1, n + 1, n, (7, 8), (places,), ({}, {}), 0, 0, True, 0) for n in range(2))
+        *(
+            RunMain(1, n + 1, n + 1, n, (7, 8), Columns.of((places,)), ({}, {}), 0, 0, True, 0)
+            for n in range(2)
+        )
     )
     loop = WorkerLoop(0, declaration, link, store)
     loop.setup()
@@ -61,7 +64,7 @@ def test_an_end_that_cannot_be_told_leaves_other_columns_of_its_rows(store: Data
     made, failed = link.sent
     assert failed.failure is not None
     assert failed.failure[0] == "a StepEnded has 99999999 bytes; at most 67108864"
-    assert store.get(made.columns[0]) == [2.0, 3.0]
+    assert store.get(made.columns.places[0]) == [2.0, 3.0]
     assert sorted(store._columns) == ["x", "y"]
 
 

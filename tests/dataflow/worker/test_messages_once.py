@@ -46,7 +46,7 @@ def test_workers_of_a_hook_get_one_message_and_each_order_has_its_own() -> None:
         made = messages.of(order, work)
         assert made == RunHook(1, 6, 3, declaration.hooks.index(work.hook), None, 0, work.step)
     for ids in ((1, 2), (3, 4)):
-        main = messages.of(ORDER, MainWork("actor.train", ids, {"x": []}, [{}, {}], 0, 0, True, 0))
+        main = messages.of(ORDER, MainWork("actor.train", ids, {}, [{}, {}], 0, 0, True, 0))
         assert main.ids == ids  # type: ignore[union-attr]
 
 

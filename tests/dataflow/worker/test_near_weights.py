@@ -13,6 +13,7 @@ import torch
 from test_shown_weights import declare, hook, run, state
 from two_stores import store_on
 
+from softs_fast import records
 from softs_fast.dataflow.moves import Place
 from softs_fast.dataflow.wire.messages import AbortStep, Fetched, StepEnded
 from softs_fast.dataflow.worker.part import state_id, weights_column
@@ -57,7 +58,7 @@ def test_without_a_copy_the_end_of_the_source_is_an_error(of_the_dead: Place) ->
     declared = declare([1], [0], "dp1")
     with store_on("near", 0) as mine, store_on("near", 1) as other:
         shown = state(declared, other, 1, 5.0)
-        place = replace(shown.shown.place, segment=of_the_dead.segment)
+        place = records.replace(shown.shown.place, segment=of_the_dead.segment)
         dead = replace(shown, shown=replace(shown.shown, place=place))
         (ended,), net, _ = run([mine], declared, hook(declared, 1), dead)
         assert ended.failure is not None

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import softs_fast.dataflow as df
+from softs_fast import records
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.moves import DataManager, Place
 from softs_fast.dataflow.weights.exchange import show
@@ -19,6 +20,7 @@ from softs_fast.dataflow.weights.held import held_tensors
 from softs_fast.dataflow.weights.shown import Shown
 from softs_fast.dataflow.wire.messages import (
     AbortStep,
+    Columns,
     End,
     Free,
     Message,
@@ -97,7 +99,7 @@ def run(store: DataManager, *messages: Message) -> tuple[list[StepEnded], Worker
 
 
 def main(ticket: int, places: tuple[Place, ...]) -> RunMain:
-    return RunMain(1, ticket, ticket, 0, (7, 8), (places,), ({}, {"a": 1}), 0, 0, True, 0)
+    return RunMain(1, ticket, ticket, 0, (7, 8), Columns.of((places,)), ({}, {"a": 1}), 0, 0, True, 0)
 
 
 def hook(ticket: int) -> RunHook:
@@ -113,7 +115,7 @@ def test_a_function_runs_on_rows_of_shared_memory(store: DataManager) -> None:
         {7: "first"},
         {8: {"a": 1}},
     )
-    assert store.get(ended.columns[0]) == [2.0, 3.0]
+    assert store.get(ended.columns.places[0]) == [2.0, 3.0]
     assert ended.n_bytes == 8
     assert ended.failure is None
 
@@ -179,7 +181,7 @@ def test_orders_and_aborts_that_arrive_twice_count_once(store: DataManager) -> N
 def test_steps_of_a_call_that_has_failed_do_not_run_though_the_abort_is_late(store: DataManager) -> None:
     places = store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)])
     store.free([7, 8])
-    link = Script(main(1, places), replace(hook(2), call=1), hook(3), AbortStep(1, 3, "it may wait"))
+    link = Script(main(1, places), records.replace(hook(2), call=1), hook(3), AbortStep(1, 3, "it may wait"))
     loop = WorkerLoop(0, declaration, link, store)
     loop.setup()
     loop.run()
@@ -194,7 +196,7 @@ def test_steps_of_a_call_that_has_failed_do_not_run_though_the_abort_is_late(sto
 def shown(store: DataManager, tensors: dict[str, torch.Tensor]) -> Shown:
     """What the actor shows, as if another worker held it."""
     made = show(store, 99, number, held_tensors(actor, 1, tensors))
-    return replace(made, place=replace(made.place, worker=1))
+    return replace(made, place=records.replace(made.place, worker=1))
 
 
 @pytest.mark.parametrize("is_early", [True, False])

@@ -189,7 +189,9 @@ class RemoteElements:
 
 def _loaded(message: ElementsRead) -> Loaded:
     failure = Failure(*message.failure) if message.failure is not None else None
-    return Loaded(message.request, message.columns, message.sizes, message.tags, message.length, failure)
+    return Loaded(
+        message.request, message.columns.places, message.sizes, message.tags, message.length, failure
+    )
 
 
 def _note(

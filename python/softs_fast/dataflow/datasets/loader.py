@@ -14,6 +14,7 @@ from ..ids import element_id
 from ..moves import DataManager
 from ..objects import Objects
 from ..values import n_bytes_of
+from ..wire.columns import Columns
 from ..wire.elements import ElementsRead, ReadElements
 from ..worker.functions import Failure
 from .reading import ShardReader
@@ -95,17 +96,17 @@ class Loader:
         found = self._readers[request.source].read(request.numbers, lambda: self._is_closed)
         ids = [element_id(request.source, number) for number in request.numbers[: len(found.tags)]]
         try:
-            columns = tuple(
-                tuple(self._store.put(name, ids, values))
+            columns = [
+                self._store.put(name, ids, values)
                 for name, values in zip(dataset.columns, found.columns, strict=True)
-            )
+            ]
         except Exception as error:
             return self._failed(request, error)  # the store is full or closed
         sizes = [[n_bytes_of(value) for value in values] for values in found.columns]
         failure = (found.failure.reason, found.failure.text) if found.failure is not None else None
         return ElementsRead(
             request.request,
-            columns,
+            Columns.of(columns),
             tuple(map(sum, zip(*sizes, strict=True))),
             tuple(found.tags),
             found.length,
@@ -129,4 +130,6 @@ class Loader:
             self._store.free([element_id(request.source, number) for number in request.numbers])
         dataset, found = list(self._declaration.datasets.values())[request.source], Failure.of(error)
         text = f"{dataset.name} on worker {self._worker}, elements {list(request.numbers[:8])}: {found.text}"
-        return ElementsRead(request.request, ((),) * len(dataset.columns), failure=(found.reason, text))
+        return ElementsRead(
+            request.request, Columns.of([()] * len(dataset.columns)), failure=(found.reason, text)
+        )

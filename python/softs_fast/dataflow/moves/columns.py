@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from ...errors import WireError
+from ...records import from_plain, plain
 from .places import (
     ALIGNMENT,
     SEAL_BYTES,
@@ -124,7 +125,7 @@ class Places(Sequence[Place]):
         """Return them as plain types: 28 bytes for each row, and the different forms."""
         return [
             self.worker,
-            self.segment.as_wire(),
+            plain(self.segment),
             self.offsets.astype("<i8").tobytes(),
             self.n_bytes.astype("<i8").tobytes(),
             self.serials.astype("<u8").tobytes(),
@@ -144,7 +145,7 @@ class Places(Sequence[Place]):
         worker, segment, offsets, n_bytes, serials, forms, form_of = wire
         if type(worker) is not int or not 0 <= worker < 1 << 31:
             raise WireError(f"places: worker is {repr(worker)[:60]}; need an integer from 0 to 2^31 - 1")
-        address = SegmentAddress.from_wire(segment)
+        address = from_plain(SegmentAddress, segment)
         if type(form_of) is not bytes or len(form_of) % 4 or len(form_of) > 4 * _MOST_ROWS:
             raise WireError("places: forms of rows are no bytes of at most 2^24 rows")
         n = len(form_of) // 4

@@ -22,7 +22,7 @@ _Integers = np.ndarray[Any, np.dtype[np.int64]]
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 #: Packed values are in no segment.
-_NOWHERE = SegmentAddress(0, 0, 0, 0, bytes(16), 0)
+_NOWHERE = SegmentAddress(0, 0, 0, 0, bytes(16), 0, "", "")
 
 
 @dataclass(frozen=True)

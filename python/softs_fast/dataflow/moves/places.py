@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from ...errors import WireError
+from ...records import Count, Message, Tag64, from_plain, most, plain, shaped, span
 
 __all__ = [
     "ALIGNMENT",
@@ -41,19 +41,24 @@ ITEM_BYTES = {
 #: What a value is; "tensors" is a list of them, "none" is None and has no bytes.
 KINDS = ("tensor", "tensors", "bytes", "str", "bool", "int", "float", "none")
 
-_MOST_DIMS = 64
-_MOST_TENSORS = 1 << 16
-_MOST_TEXT = 300
 _FIXED_BYTES = {"bool": 1, "float": 8, "none": 0}
 
+#: Number of a worker, a process or a descriptor.
+Rank = Annotated[int, span(0, (1 << 31) - 1)]
+#: Bytes, or where they begin.
+Size = Annotated[int, span(0, MAX_BYTES - 1)]
+Kind = Annotated[str, most(max(map(len, KINDS))), shaped("|".join(KINDS))]
+Dtype = Annotated[str, most(max(map(len, ITEM_BYTES))), shaped("|".join(ITEM_BYTES))]
+_Text = Annotated[str, most(300), shaped("[ -~]*")]
+
 #: Dtype and shape of a tensor.
-Part = tuple[str, tuple[int, ...]]
+Part = tuple[Dtype, Annotated[tuple[Size, ...], most(64)]]
+Parts = Annotated[tuple[Part, ...], most(1 << 16)]
 #: Kind and parts of a value.
-Form = tuple[str, tuple[Part, ...]]
+Form = tuple[Kind, Parts]
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentAddress:
+class SegmentAddress(Message):
     """By which other processes open the segment of a store.
 
     Attributes:
@@ -67,56 +72,22 @@ class SegmentAddress:
         endpoint: where other hosts read its values; empty if they cannot.
     """
 
-    pid: int
-    started: int
-    pid_namespace: int
-    fd: int
-    nonce: bytes
-    n_bytes: int
-    host: str = ""
-    endpoint: str = ""
+    pid: Rank
+    started: Count
+    pid_namespace: Count
+    fd: Rank
+    nonce: Annotated[bytes, most(16, least=16)]
+    n_bytes: Annotated[int, span(0, MAX_BYTES)]
+    host: _Text
+    endpoint: _Text
 
     @property
     def node(self) -> str:
         """What processes have in common that can open each other's segments."""
         return f"{self.host}.{self.pid_namespace}"
 
-    def as_wire(self) -> list[int | bytes | str]:
-        """Return it as plain types."""
-        return [
-            *(self.pid, self.started, self.pid_namespace, self.fd),
-            *(self.nonce, self.n_bytes, self.host, self.endpoint),
-        ]
 
-    @classmethod
-    def from_wire(cls, wire: object) -> SegmentAddress:
-        """Return it of what `as_wire` made.
-
-        Raises:
-            WireError: a field is missing, or is none that a segment can have.
-        """
-        fields = _fields(wire, "address of a segment", 8)
-        pid, started, namespace, fd, nonce, n_bytes, host, endpoint = fields
-        for name, number, limit in (
-            ("pid", pid, 1 << 31),
-            ("started", started, 1 << 63),
-            ("pid_namespace", namespace, 1 << 63),
-            ("fd", fd, 1 << 31),
-            ("n_bytes", n_bytes, MAX_BYTES + 1),
-        ):
-            _number(f"address of a segment: {name}", number, limit)
-        if type(nonce) is not bytes or len(nonce) != 16:
-            raise WireError(f"address of a segment: nonce is {_shown(nonce)}; need 16 bytes")
-        for name, text in (("host", host), ("endpoint", endpoint)):
-            if type(text) is not str or len(text) > _MOST_TEXT or not (text.isprintable() and text.isascii()):
-                raise WireError(
-                    f"address of a segment: {name} is {_shown(text)}; need at most {_MOST_TEXT} ASCII characters"
-                )
-        return cls(*fields)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Message):
     """Where the value of a row in a column is.
 
     Attributes:
@@ -129,50 +100,61 @@ class Place:
         parts: dtype and shape of each tensor of it; none for other values.
     """
 
-    worker: int
+    worker: Rank
     segment: SegmentAddress
-    offset: int
-    n_bytes: int
-    serial: int
-    kind: str
-    parts: tuple[Part, ...]
+    offset: Size
+    n_bytes: Size
+    serial: Tag64
+    kind: Kind
+    parts: Parts
 
     def as_wire(self) -> list[Any]:
-        """Return it as lists, integers, bytes and strings, as msgpack has them."""
-        return [
-            self.worker,
-            self.segment.as_wire(),
-            self.offset,
-            self.n_bytes,
-            self.serial,
-            self.kind,
-            [[dtype, list(shape)] for dtype, shape in self.parts],
-        ]
+        """Return it as lists, tuples, integers, bytes and strings."""
+        made: list[Any] = plain(self)
+        return made
 
     @classmethod
     def from_wire(cls, wire: object) -> Place:
         """Return the place of what `as_wire` made; each field is checked.
 
         Raises:
-            WireError: a field is missing or impossible, the value is not inside of the segment, or dtypes and shapes
-                are not of that many bytes.
+            WireError: a field is missing or impossible; see `check`.
         """
-        worker, segment, offset, n_bytes, serial, kind, parts = _fields(wire, "place", 7)
-        _number("place: worker", worker, 1 << 31)
-        address = SegmentAddress.from_wire(segment)
-        _number("place: offset", offset, MAX_BYTES)
-        _number("place: n_bytes", n_bytes, MAX_BYTES)
-        _number("place: serial", serial, 1 << 64)
-        form = form_of_wire([kind, parts])
-        if offset % ALIGNMENT or seal_offset(offset, n_bytes) + SEAL_BYTES > address.n_bytes:
+        place: Place = from_plain(cls, wire)
+        place.check()
+        return place
+
+    def check(self) -> None:
+        """Check what no field says alone.
+
+        Raises:
+            WireError: the value is not inside of the segment, or dtypes and shapes are not of that many bytes.
+        """
+        if (
+            self.offset % ALIGNMENT
+            or seal_offset(self.offset, self.n_bytes) + SEAL_BYTES > self.segment.n_bytes
+        ):
             raise WireError(
-                f"place: {n_bytes} bytes at {offset} are not in a segment of {address.n_bytes} bytes, at a multiple of "
-                f"{ALIGNMENT}"
+                f"place: {self.n_bytes} bytes at {self.offset} are not in a segment of {self.segment.n_bytes} bytes, at "
+                f"a multiple of {ALIGNMENT}"
             )
-        needed = form_bytes(form)
-        if needed not in (None, n_bytes):
-            raise WireError(f"place: a {kind} has {n_bytes} bytes; need {needed} for {_shown(parts)}")
-        return cls(worker, address, offset, n_bytes, serial, *form)
+        needed = form_bytes(checked_form((self.kind, self.parts)))
+        if needed not in (None, self.n_bytes):
+            raise WireError(
+                f"place: a {self.kind} has {self.n_bytes} bytes; need {needed} for {repr(self.parts)[:60]}"
+            )
+
+
+def checked_form(form: Form) -> Form:
+    """Return kind and parts of a value.
+
+    Raises:
+        WireError: values of this kind have other parts.
+    """
+    kind, parts = form
+    if (kind == "tensor" and len(parts) != 1) or (kind not in ("tensor", "tensors") and parts):
+        raise WireError(f"place: a {kind} has {len(parts)} dtypes and shapes")
+    return form
 
 
 def form_of_wire(wire: object) -> Form:
@@ -181,13 +163,7 @@ def form_of_wire(wire: object) -> Form:
     Raises:
         WireError: they are no value that rows can have.
     """
-    kind, parts = _fields(wire, "place: form", 2)
-    if type(kind) is not str or kind not in KINDS:
-        raise WireError(f"place: kind is {_shown(kind)}; need one of {', '.join(KINDS)}")
-    checked = tuple(_part(one) for one in _list(parts, "place: parts", _MOST_TENSORS))
-    if (kind == "tensor" and len(checked) != 1) or (kind not in ("tensor", "tensors") and checked):
-        raise WireError(f"place: a {kind} has {len(checked)} dtypes and shapes")
-    return kind, checked
+    return checked_form(from_plain(Form, wire))
 
 
 def form_bytes(form: Form) -> int | None:
@@ -214,34 +190,3 @@ def spread(parts: Sequence[Part]) -> tuple[list[int], int]:
 def seal_offset(offset: Any, n_bytes: Any) -> Any:
     """Return where the serial number of a value is; of integers, or arrays of them."""
     return offset + -(-n_bytes // SEAL_BYTES) * SEAL_BYTES
-
-
-def _part(wire: object) -> Part:
-    dtype, shape = _fields(wire, "place: tensor", 2)
-    if type(dtype) is not str or dtype not in ITEM_BYTES:
-        raise WireError(f"place: dtype is {_shown(dtype)}; need one of {', '.join(ITEM_BYTES)}")
-    for size in _list(shape, "place: shape", _MOST_DIMS):
-        _number("place: size of a dimension", size, MAX_BYTES)
-    return dtype, tuple(shape)
-
-
-def _fields(wire: object, what: str, n: int) -> list[Any]:
-    found = _list(wire, what, n)
-    if len(found) != n:
-        raise WireError(f"{what} has {len(found)} fields; need {n}")
-    return found
-
-
-def _list(wire: object, what: str, most: int) -> list[Any]:
-    if not isinstance(wire, (list, tuple)) or len(wire) > most:
-        raise WireError(f"{what} is {_shown(wire)}; need a list of at most {most}")
-    return list(wire)
-
-
-def _number(what: str, value: object, limit: int) -> None:
-    if type(value) is not int or not 0 <= value < limit:
-        raise WireError(f"{what} is {_shown(value)}; need an integer from 0 to {limit - 1}")
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:60]

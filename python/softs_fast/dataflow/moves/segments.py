@@ -66,7 +66,7 @@ class OwnSegment:
         nonce = secrets.token_bytes(16)
         memory[:24] = _MAGIC + nonce
         pid, started, namespace = _kernels.this_process()
-        self.address = SegmentAddress(pid, started, namespace, fd, nonce, n_bytes, boot_id())
+        self.address = SegmentAddress(pid, started, namespace, fd, nonce, n_bytes, boot_id(), "")
         self.data: _Bytes = np.frombuffer(memory, np.uint8)[HEADER_BYTES:]
         self.words: _Words = self.data.view(np.uint64)
         #: Of the first byte of the data.

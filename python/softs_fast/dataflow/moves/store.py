@@ -7,7 +7,6 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 from types import TracebackType
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError, FlowError, ForkedError, SegmentError
+from ...records import replace
 from ..values import Value
 from .columns import Places
 from .encoding import empty_values, encode

@@ -9,7 +9,8 @@ from ..declare.calls import Interface, MFCDef
 from ..declare.ranks import heads_of, ranks_of
 from ..moves.places import Place
 from ..moves.redistribution import Redistributor, RowsToMove
-from ..worker.work import MainWork, Slice
+from ..wire.forms import Slice
+from ..worker.work import MainWork
 
 __all__ = ["lengths_of", "parts_of", "slices_of"]
 

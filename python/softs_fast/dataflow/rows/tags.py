@@ -33,12 +33,7 @@ def checked_tag(what: str, value: Any) -> Tag:
         raise FlowError(f"{what} is an integer that is too large; need one from -2^63 to 2^64 - 1")
     if isinstance(value, bool | int | float):
         return value if isinstance(value, bool) else int(value) if isinstance(value, int) else float(value)
-    if isinstance(value, str) and len(value) <= _MOST_TEXT:
-        return str.__str__(value)
-    have = f"text of {len(value)} characters" if isinstance(value, str) else f"a {type(value).__name__}"
-    raise FlowError(
-        f"{what} is {have}; need a number, True, False, or text of at most {_MOST_TEXT} characters"
-    )
+    return _text(what, value, _MOST_TEXT, "a number, True, False, or text")
 
 
 def checked_tags(row_id: int, tags: Mapping[str, object]) -> dict[str, Tag]:
@@ -75,8 +70,12 @@ def checked_reason(reason: object) -> str:
     return _text("reason of rows that are dropped or have failed", reason, _MOST_REASON)
 
 
-def _text(what: str, text: object, most: int) -> str:
-    if isinstance(text, str) and len(text) <= most:
-        return str.__str__(text)
-    have = f"text of {len(text)} characters" if isinstance(text, str) else f"a {type(text).__name__}"
-    raise FlowError(f"{what} is {have}; need text of at most {most} characters")
+def _text(what: str, text: object, most: int, need: str = "text") -> str:
+    if not isinstance(text, str) or len(text) > most:
+        have = f"text of {len(text)} characters" if isinstance(text, str) else f"a {type(text).__name__}"
+        raise FlowError(f"{what} is {have}; need {need} of at most {most} characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise FlowError(f"{what} is no Unicode text, and cannot be sent: {error}") from None
+    return str.__str__(text)

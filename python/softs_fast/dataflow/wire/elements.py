@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 from ...errors import WireError
-from ..moves.places import Place
-from ..rows.records import Tag
-from .checks import Check, integer, listing, optional, pair, places, table, tag, text
+from ...records import Count, Message, most, span
+from .columns import Columns
+from .forms import Tags, Text
 
-__all__ = ["LAYOUTS", "MOST_ELEMENTS", "ElementsRead", "ReadElements", "check_elements"]
+__all__ = ["MOST_ELEMENTS", "ElementsRead", "ReadElements"]
 
 #: Elements of one request.
 MOST_ELEMENTS = 1 << 10
 
+_Number = Annotated[int, span(0, (1 << 48) - 1)]
 
-@dataclass(frozen=True)
-class ReadElements:
+
+class ReadElements(Message, tag=30):
     """To the head of a dp rank: read elements of its shard, and keep them.
 
     Attributes:
         request: its number; the answer has it.
         source: number of the dataset in the declaration.
         numbers: of the elements in the shard; they grow.
+
+    Raises:
+        WireError: the numbers do not grow.
     """
 
-    request: int
-    source: int
-    numbers: tuple[int, ...]
+    request: Count
+    source: Annotated[int, span(0, (1 << 12) - 1)]
+    numbers: Annotated[tuple[_Number, ...], most(MOST_ELEMENTS, least=1)]
+
+    def __post_init__(self) -> None:
+        if any(one >= after for one, after in zip(self.numbers, self.numbers[1:], strict=False)):
+            raise WireError(f"a ReadElements has numbers {self.numbers[:8]}; need numbers that grow")
 
 
-@dataclass(frozen=True)
-class ElementsRead:
+class ElementsRead(Message, tag=31):
     """To the master: the first elements of a request were read, all of them if neither the end nor an error was met.
 
     Attributes:
@@ -41,50 +48,21 @@ class ElementsRead:
         tags: of each element.
         length: elements of the shard, if its end was met.
         failure: reason and text, if the next element cannot be read.
-    """
-
-    request: int
-    columns: tuple[tuple[Place, ...], ...]
-    sizes: tuple[int, ...] = ()
-    tags: tuple[dict[str, Tag], ...] = ()
-    length: int | None = None
-    failure: tuple[str, str] | None = None
-
-
-_BIG = (1 << 63) - 1
-_ID = integer(0, _BIG)
-_NUMBER = integer(0, (1 << 48) - 1)
-_TEXT = text(1 << 17)
-_TAGS = table(text(1 << 10), tag, 1 << 10)
-
-#: As in `messages`.
-LAYOUTS: dict[type, tuple[int, tuple[Check, ...]]] = {
-    ReadElements: (30, (_ID, integer(0, (1 << 12) - 1), listing(_NUMBER, MOST_ELEMENTS))),
-    ElementsRead: (
-        31,
-        (
-            *(_ID, places, listing(_ID, MOST_ELEMENTS), listing(_TAGS, MOST_ELEMENTS)),
-            optional(_NUMBER),
-            optional(pair(_TEXT, _TEXT)),
-        ),
-    ),
-}
-
-
-def check_elements(made: ReadElements | ElementsRead) -> None:
-    """Check what no field says alone.
 
     Raises:
-        WireError: numbers do not grow, or columns, sizes and tags are of different numbers of elements.
+        WireError: columns, sizes and tags are of different numbers of elements.
     """
-    if isinstance(made, ReadElements):
-        if not made.numbers or any(
-            one >= after for one, after in zip(made.numbers, made.numbers[1:], strict=False)
-        ):
-            raise WireError(f"a ReadElements has numbers {made.numbers[:8]}; need numbers that grow")
-        return
-    wrong = [len(column) for column in (*made.columns, made.tags) if len(column) != len(made.sizes)]
-    if wrong:
-        raise WireError(
-            f"an ElementsRead has sizes of {len(made.sizes)} elements, and a column or tags of {wrong[0]}"
-        )
+
+    request: Count
+    columns: Columns
+    sizes: Annotated[tuple[Count, ...], most(MOST_ELEMENTS)] = ()
+    tags: Annotated[tuple[Tags, ...], most(MOST_ELEMENTS)] = ()
+    length: _Number | None = None
+    failure: tuple[Text, Text] | None = None
+
+    def __post_init__(self) -> None:
+        wrong = [len(one) for one in (*self.columns.rows, self.tags) if len(one) != len(self.sizes)]
+        if wrong:
+            raise WireError(
+                f"an ElementsRead has sizes of {len(self.sizes)} elements, and a column or tags of {wrong[0]}"
+            )

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 from ...errors import WireError
-from .checks import boolean, integer, listing, number, text
+from ...records import Count, Message, most, span
+from .columns import MOST_COLUMNS, MOST_ROWS
 
-__all__ = ["HookForm", "SliceForm", "checked_form", "checked_slice"]
+__all__ = ["HookForm", "Name", "Slice", "Tags", "Text"]
 
-_MOST_ROWS = 1 << 20
-_NUMBERS = listing(integer(0, (1 << 63) - 1), _MOST_ROWS)
+#: Of a column, a number or a tag.
+Name = Annotated[str, most(1 << 10)]
+#: A reason, or what went wrong.
+Text = Annotated[str, most(1 << 17)]
+#: Of a row.
+Tags = Annotated[dict[Name, int | float | bool | Annotated[str, most(1 << 16)]], most(1 << 10)]
+
+_Rows = Annotated[int, span(1, MOST_ROWS)]
+_Numbers = Annotated[tuple[Count, ...], most(MOST_ROWS)]
 
 
-@dataclass(frozen=True)
-class HookForm:
+class HookForm(Message):
     """A hook that the flow has not declared, because a caller has posted it; never a function of the user's.
 
     Attributes:
@@ -26,55 +32,35 @@ class HookForm:
         column: see `LoadRows`, like the next two.
     """
 
-    kind: str
-    roles: tuple[int, ...]
-    eta: float = 1.0
-    folder: str = ""
-    column: str = ""
-    pieces: tuple[int, ...] = ()
-    groups: tuple[int, ...] = ()
+    kind: Annotated[str, most(32)]
+    roles: Annotated[tuple[Annotated[int, span(0, MOST_ROWS)], ...], most(64)]
+    eta: float
+    folder: Annotated[str, most(1 << 12)]
+    column: Name
+    pieces: _Numbers
+    groups: _Numbers
 
 
-@dataclass(frozen=True)
-class SliceForm:
-    """What one worker of several has of the rows of a call; see `Slice`."""
+class Slice(Message):
+    """What one worker of several has of the rows of a call.
 
-    n_real: int
-    n_rows: int
-    n_all: int
-    n_ranks: int
+    Attributes:
+        n_real: so many rows, the first of the order, are data here; the rest belongs to another rank, and is there
+            because each rank enters the function, also without data.
+        n_rows: rows that the function gets; those behind the rows of the order repeat them.
+        n_all: rows of the call that are data, on all ranks together.
+        n_ranks: data-parallel ranks.
+        is_head: whether this worker reports what the function returns.
+        longest: for each input the largest length of a value in the whole call, on all ranks.
+    """
+
+    n_real: Annotated[int, span(0, MOST_ROWS)]
+    n_rows: _Rows
+    n_all: _Rows
+    n_ranks: _Rows
     is_head: bool
-    longest: tuple[int, ...]
+    longest: Annotated[tuple[Count, ...], most(MOST_COLUMNS)]
 
-
-def checked_form(name: str, value: Any) -> HookForm:
-    """Return the form of a hook, of a list of its fields."""
-    if type(value) is not list or len(value) != 7:
-        raise WireError(f"{name} is {repr(value)[:60]}; need the form of a hook")
-    kind, roles, eta, folder, column, pieces, groups = value
-    return HookForm(
-        text(32)(name, kind),
-        listing(integer(0, _MOST_ROWS), 64)(name, roles),
-        number(name, eta),
-        text(1 << 12)(name, folder),
-        text(1 << 10)(name, column),
-        _NUMBERS(name, pieces),
-        _NUMBERS(name, groups),
-    )
-
-
-def checked_slice(name: str, value: Any) -> SliceForm:
-    """Return the slice of a call, of a list of its fields."""
-    if type(value) is not list or len(value) != 6:
-        raise WireError(f"{name} is {repr(value)[:60]}; need the slice of a call")
-    n_real, n_rows, n_all, n_ranks, is_head, longest = value
-    for one in (n_rows, n_all, n_ranks):
-        integer(1, _MOST_ROWS)(name, one)
-    return SliceForm(
-        integer(0, n_all)(name, n_real),
-        n_rows,
-        n_all,
-        n_ranks,
-        boolean(name, is_head),
-        listing(integer(0, (1 << 63) - 1), 1 << 12)(name, longest),
-    )
+    def __post_init__(self) -> None:
+        if self.n_real > self.n_all:
+            raise WireError(f"{self.n_real} rows of a call are data here, {self.n_all} in all of it")

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
 from ...errors import WireError
-from ..moves.places import ITEM_BYTES, MAX_BYTES
+from ...records import Count, Message, most, span
+from ..moves.places import Dtype, Place, Size
 from ..weights.boxes import Box
 from ..weights.shown import Shown, ShownLayout, ShownRegion
-from .checks import integer, listing, places, text, with_segments
+from .columns import Columns
+from .forms import Name
 
-__all__ = ["KnownLayouts", "checked_shown", "shown_as_wire", "with_layout"]
+__all__ = ["KnownLayouts", "State", "StateForm"]
 
 #: Of one connection, one way.
 _MOST_LAYOUTS = 16
 
-_NAME = text(1 << 10)
-_SIZES = listing(integer(0, MAX_BYTES - 1), 64)
+_Sizes = Annotated[tuple[Size, ...], most(64)]
 
 
 class KnownLayouts:
@@ -45,50 +47,80 @@ class KnownLayouts:
         self._layouts[layout.digest] = layout
 
 
-def shown_as_wire(shown: Shown, known: KnownLayouts | None) -> list[object]:
-    """Return plain types; of a layout that is known to the other end, its digest."""
-    layout = shown.layout
-    is_known = known is not None and layout in known
-    return [shown.role, layout.digest if is_known else layout.as_wire(), with_segments(((shown.place,),))]
+@dataclass(frozen=True)
+class State:
+    """To the master, from inside of a hook: what a worker shows of the weights of a source. It passes that on to the
+    workers that are inside of the hook, or get there.
 
-
-def with_layout(value: Any, known: KnownLayouts | None) -> Any:
-    """Return what `shown_as_wire` made with its layout, if there is the digest of one.
-
-    Raises:
-        WireError: it was not sent.
+    Attributes:
+        incarnation: of the master.
+        ticket: of the hook.
+        shown: regions of tensors, and where they are.
+        near: where they are that is nearer to the worker that gets this; None: nowhere.
     """
-    if type(value) is not list or len(value) != 3 or type(value[1]) is not bytes:
-        return value
-    role, digest, place = value
-    layout = known.get(digest) if known is not None else None
-    if layout is None:
-        raise WireError(f"State: shown has layout {digest.hex()[:64]}, which was not sent on this connection")
-    return [role, layout, place]
+
+    incarnation: int
+    ticket: int
+    shown: Shown
+    near: Place | None = None
 
 
-def checked_shown(name: str, value: Any) -> Shown:
-    """Return what a worker shows, of what `with_layout` returned.
-
-    Raises:
-        WireError: a field is missing or impossible.
-    """
-    if type(value) is not list or len(value) != 3:
-        raise WireError(f"{name} is {repr(value)[:60]}; need role, regions and their place")
-    role, layout, place = value
-    found = places(name, place)
-    if [len(column) for column in found] != [1]:
-        raise WireError(f"{name} has places of {len(found)} values; need one")
-    if not isinstance(layout, ShownLayout):
-        layout = ShownLayout(listing(_region, 1 << 16)(name, layout))
-    return Shown(integer(0, 1 << 16)(name, role), layout, found[0][0])
+class _Region(Message):
+    name: Name
+    shape: _Sizes
+    start: _Sizes
+    size: _Sizes
+    dtype: Dtype
 
 
-def _region(name: str, value: Any) -> ShownRegion:
-    if type(value) is not list or len(value) != 5:
-        raise WireError(f"{name} has {repr(value)[:60]}; need name, shape, start, size and dtype of a region")
-    tensor, shape, start, size, dtype = value
-    if type(dtype) is not str or dtype not in ITEM_BYTES:
-        raise WireError(f"{name} has dtype {repr(dtype)[:60]}; need one of {', '.join(ITEM_BYTES)}")
-    box = Box(_SIZES(name, start), _SIZES(name, size))
-    return ShownRegion(_NAME(name, tensor), _SIZES(name, shape), box, dtype)
+class _ShownForm(Message):
+    role: Annotated[int, span(0, 1 << 16)]
+    layout: Annotated[bytes, most(16, least=16)] | Annotated[tuple[_Region, ...], most(1 << 16)]
+    place: Columns
+
+
+class StateForm(Message, tag=4):
+    """A `State` on its way: of a layout that is known to the other end, it has the digest."""
+
+    incarnation: Count
+    ticket: Count
+    shown: _ShownForm
+    near: Columns | None
+
+    @classmethod
+    def of(cls, state: State, known: KnownLayouts | None) -> StateForm:
+        """Return what is sent on a connection."""
+        layout, shown, near = state.shown.layout, state.shown, state.near
+        regions = tuple(
+            _Region(one.name, one.shape, one.box.start, one.box.size, one.dtype) for one in layout.regions
+        )
+        return cls(
+            state.incarnation,
+            state.ticket,
+            _ShownForm(
+                shown.role,
+                layout.digest if known is not None and layout in known else regions,
+                Columns.of([[shown.place]]),
+            ),
+            Columns.of([[near]]) if near is not None else None,
+        )
+
+    def state(self, known: KnownLayouts | None) -> State:
+        """Return what has arrived on a connection.
+
+        Raises:
+            WireError: its layout was not sent, or its regions and places do not fit together.
+        """
+        said = self.shown.layout
+        if isinstance(said, bytes):
+            layout = known.get(said) if known is not None else None
+            if layout is None:
+                raise WireError(
+                    f"State: shown has layout {said.hex()}, which was not sent on this connection"
+                )
+        else:
+            layout = ShownLayout(
+                tuple(ShownRegion(one.name, one.shape, Box(one.start, one.size), one.dtype) for one in said)
+            )
+        shown = Shown(self.shown.role, layout, self.shown.place.one())
+        return State(self.incarnation, self.ticket, shown, self.near.one() if self.near is not None else None)

@@ -16,7 +16,7 @@ from ..objects import Objects, numbers_of
 from ..rows.records import Tag
 from ..rows.tags import checked_tags
 from ..values import Value, cut, digest_of, n_not_finite
-from .work import Slice
+from ..wire.forms import Slice
 
 __all__ = ["Batch", "Failure", "Outcome", "call_function"]
 

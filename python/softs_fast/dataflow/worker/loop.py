@@ -20,6 +20,7 @@ from ..weights.shown import Shown
 from ..wire.links import WorkerLink
 from ..wire.messages import (
     AbortStep,
+    Columns,
     Declared,
     ElementsRead,
     End,
@@ -156,7 +157,7 @@ class WorkerLoop:
             order.ticket,
             outcome.seconds,
             outcome.ids,
-            tuple(tuple(places) for places in outcome.columns.values()),
+            Columns.of(outcome.columns.values()),
             n_bytes,
             outcome.numbers,
             outcome.dropped,
@@ -196,7 +197,7 @@ class WorkerLoop:
 
     def _arrived(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> None:
         incarnation = self._incarnation
-        self.link.send(Fetched(incarnation, ticket, tuple(ids), (column,), (tuple(places),)))
+        self.link.send(Fetched(incarnation, ticket, tuple(ids), (column,), Columns.of((places,))))
 
     def _await_state(self, ticket: int, role: int, known: int) -> list[Shown]:
         self._publish_inside(self._executor.inside, waits="the weights of another worker")

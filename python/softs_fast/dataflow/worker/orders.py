@@ -19,8 +19,8 @@ from ..declare.hooks import (
     SaveState,
 )
 from ..order.steps import Order
-from ..wire.messages import HookForm, RunHook, RunMain, RunMove, SliceForm
-from .work import HookWork, MainWork, MoveWork, Slice, Work
+from ..wire.messages import Columns, HookForm, RunHook, RunMain, RunMove
+from .work import HookWork, MainWork, MoveWork, Work
 
 __all__ = ["Messages", "form_of", "message_of", "work_of"]
 
@@ -66,16 +66,16 @@ def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | 
             *head,
             names.index(work.function),
             work.ids,
-            tuple(tuple(places) for places in work.columns.values()),
+            Columns.of(work.columns.values()),
             tuple(work.tags),
             work.step,
             work.use,
             work.ends_step,
             work.age,
-            SliceForm(**vars(work.part)) if work.part is not None else None,
+            work.part,
         )
     if isinstance(work, MoveWork):
-        columns = tuple(tuple(places) for places in work.columns.values())
+        columns = Columns.of(work.columns.values())
         return RunMove(*head, work.ids, tuple(work.columns), columns, bool(work.keep_for), work.is_needed)
     number = declaration.hooks.index(work.hook) if work.hook in declaration.hooks else -1
     owner = declaration.roles.index(work.owner) if work.owner is not None else -1
@@ -106,7 +106,7 @@ def work_of(declaration: Declaration, message: RunMain | RunHook | RunMove) -> W
             message.use,
             message.ends_step,
             message.age,
-            Slice(**vars(message.part)) if message.part is not None else None,
+            message.part,
             message.call,
         )
     if isinstance(message, RunMove):
@@ -126,18 +126,11 @@ def form_of(declaration: Declaration, hook: Hook) -> HookForm | None:
     if type(hook).__name__ not in _KINDS:
         return None
     if isinstance(hook, LoadRows):
-        return HookForm(
-            LoadRows.__name__,
-            (),
-            folder=str(hook.path),
-            column=hook.column,
-            pieces=hook.pieces,
-            groups=hook.groups,
-        )
+        return HookForm(LoadRows.__name__, (), 1.0, str(hook.path), hook.column, hook.pieces, hook.groups)
     roles = tuple(declaration.roles.index(role) for role in hook.roles)
     eta = hook.eta if isinstance(hook, ParamRealloc) else 1.0
     folder = str(hook.folder) if isinstance(hook, Save | Load | SaveState | LoadState) else ""
-    return HookForm(type(hook).__name__, roles, eta, folder)
+    return HookForm(type(hook).__name__, roles, eta, folder, "", (), ())
 
 
 def _move_of(declaration: Declaration, message: RunMove) -> MoveWork:

@@ -8,30 +8,9 @@ from typing import Any
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..rows.records import Tag
+from ..wire.forms import Slice
 
-__all__ = ["HookWork", "MainWork", "MoveWork", "Slice", "Work", "name_of"]
-
-
-@dataclass(frozen=True)
-class Slice:
-    """What one worker of several has of the rows of a call.
-
-    Attributes:
-        n_real: so many rows, the first of the order, are data here; the rest belongs to another rank, and is there
-            because each rank enters the function, also without data.
-        n_rows: rows that the function gets; those behind the rows of the order repeat them.
-        n_all: rows of the call that are data, on all ranks together.
-        n_ranks: data-parallel ranks.
-        is_head: whether this worker reports what the function returns.
-        longest: for each input the largest length of a value in the whole call, on all ranks.
-    """
-
-    n_real: int
-    n_rows: int
-    n_all: int
-    n_ranks: int
-    is_head: bool
-    longest: tuple[int, ...]
+__all__ = ["HookWork", "MainWork", "MoveWork", "Work", "name_of"]
 
 
 @dataclass(frozen=True)
