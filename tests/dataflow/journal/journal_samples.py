@@ -7,7 +7,7 @@ import random
 from softs_fast.dataflow.journal.records import CommonSave
 from softs_fast.dataflow.rows.saved import NEW, SavedGroup, SavedPartition, SavedRows
 
-LINES = ("rows stay together in groups of 2; digests: False", "role a: \udcff on [0]")
+LINES = ("rows stay together in groups of 2; digests: False", "role a: é on [0]")
 
 
 def some_save(rng: random.Random, name: str = "save-1") -> CommonSave:
@@ -16,7 +16,7 @@ def some_save(rng: random.Random, name: str = "save-1") -> CommonSave:
     def number() -> int:
         return rng.choice([0, 1, 127, 1 << 20, (1 << 63) - 1])
 
-    names = ["train", "val", "a.train", "\udcff"]
+    names = ["train", "val", "a.train", "é"]
     counts = [{one: number() for one in rng.sample(names, rng.randrange(4))} for _ in range(5)]
     partitions = {
         one: SavedPartition(number(), {reason: number() for reason in rng.sample(names, 2)}, number())

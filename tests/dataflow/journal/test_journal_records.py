@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import msgpack
 import pytest
@@ -18,6 +19,13 @@ def test_records_are_read_as_they_were_written() -> None:
     for seed in range(50):
         record = Record(LINES, some_save(random.Random(seed)))
         assert decode(encode(record)) == record
+
+
+def test_the_bytes_are_those_of_the_first_writer() -> None:
+    written = (Path(__file__).parent / "saves.hex").read_text().splitlines()
+    records = [Record(LINES, some_save(random.Random(seed))) for seed in range(len(written))]
+    assert [encode(one).hex() for one in records] == written
+    assert [decode(bytes.fromhex(one)) for one in written] == records
 
 
 def test_what_is_no_record_of_this_version_is_refused() -> None:
@@ -53,5 +61,5 @@ def test_a_record_with_a_wrong_field_is_refused() -> None:
 
 
 def test_a_record_that_is_too_long_is_not_written() -> None:
-    with pytest.raises(WireError, match=r"the record of a save has \d+ bytes; at most 67108864"):
+    with pytest.raises(WireError, match=r"record of a save: a _Saved has [\d,]+ bytes; at most 67,108,864"):
         encode(Record(("x" * (1 << 26),), some_save(random.Random(1))))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import ConfigError
+from ...records import clip
 from .calls import MFCDef
 from .datasets import Dataset
 from .hooks import Evaluate, Hook, Load, Offload, ParamRealloc, Publish, Save, UserHook
@@ -96,7 +97,7 @@ class Declaration:
             )
         said += [f"source of {name}: {one.line()}" for name, one in self.datasets.items()]
         said += [f"hook {number}: {_hook(hook)}" for number, hook in enumerate(self.hooks)]
-        return said
+        return [clip(one, 1 << 14) for one in said]
 
     def first_publishing(self) -> list[Publish]:
         """Return the hooks by which roles begin with the weights of roles that are on other workers, or on several."""

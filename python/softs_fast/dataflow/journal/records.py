@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import msgpack
+from typing import Annotated
 
 from ...errors import WireError
+from ...records import Count, Message, Packed, most, span
+from ..rows.records import Name
 from ..rows.saved import NEW, SavedGroup, SavedPartition, SavedRows
-from ..wire.checks import Check, integer, listing, pair, table, text
 
 __all__ = ["CommonSave", "Record", "decode", "encode"]
 
 _VERSION = "softs-fast dataflow save 2"
-#: Bytes of a record.
-_MOST_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -56,41 +53,29 @@ class Record:
     save: CommonSave
 
 
-_COUNT = integer(0, (1 << 63) - 1)
-_NAME = text(1 << 10)
-_COUNTS = table(_NAME, _COUNT, 1 << 16)
+_Counts = Annotated[dict[Name, Count], most(1 << 16)]
+_Names = Annotated[tuple[Name, ...], most(1 << 16)]
+_Dropped = Annotated[dict[Annotated[str, most(1 << 16)], Count], most(1 << 16)]
+_Partitions = Annotated[dict[Name, tuple[Count, tuple[_Dropped, Count]]], most(1 << 10)]
+_Group = tuple[Name, tuple[Annotated[int, span(NEW, (1 << 63) - 1)], _Names]]
 
 
-def _partition(name: str, value: Any) -> SavedPartition:
-    used, (dropped, complete) = pair(_COUNT, pair(table(text(1 << 16), _COUNT, 1 << 16), _COUNT))(name, value)
-    return SavedPartition(used, dropped, complete)
+class _Saved(Message):
+    """A record as it is written."""
+
+    version: Annotated[str, most(64)]
+    lines: Annotated[tuple[Annotated[str, most(1 << 20)], ...], most(1 << 20)]
+    step: Count
+    name: Annotated[str, most(255)]
+    rows: tuple[Count, tuple[_Partitions, tuple[_Counts, _Counts]]]
+    groups: Annotated[tuple[_Group, ...], most(1 << 22)]
+    n_read: _Counts
+    versions: _Counts
+    through: _Counts
+    n_failed: Count
 
 
-def _rows(name: str, value: Any) -> SavedRows:
-    counts = pair(_COUNTS, _COUNTS)
-    next_id, (partitions, (n_taken, n_calls)) = pair(_COUNT, pair(table(_NAME, _partition, 1 << 10), counts))(
-        name, value
-    )
-    return SavedRows(next_id, partitions, n_taken, n_calls)
-
-
-def _group(name: str, value: Any) -> SavedGroup:
-    partition, (first_id, used_by) = pair(_NAME, pair(integer(NEW, (1 << 63) - 1), listing(_NAME, 1 << 16)))(
-        name, value
-    )
-    return SavedGroup(partition, first_id, used_by)
-
-
-_SAVE: dict[str, Check] = {
-    "step": _COUNT,
-    "name": text(255),
-    "rows": _rows,
-    "groups": listing(_group, 1 << 22),
-    "n_read": _COUNTS,
-    "versions": _COUNTS,
-    "through": _COUNTS,
-    "n_failed": _COUNT,
-}
+_SAVED: Packed[_Saved] = Packed(_Saved, most_bytes=1 << 26, what="record of a save")
 
 
 def encode(record: Record) -> bytes:
@@ -99,19 +84,15 @@ def encode(record: Record) -> bytes:
     Raises:
         WireError: it is too long.
     """
-    save = record.save
-    rows = save.rows
-    partitions = {name: [one.used, [one.dropped, one.complete]] for name, one in rows.partitions.items()}
-    values = [
-        *(_VERSION, record.lines),
-        *(save.step, save.name, [rows.next_id, [partitions, [rows.n_taken, rows.n_calls]]]),
-        [[one.partition, [one.first_id, one.used_by]] for one in save.groups],
+    save, rows = record.save, record.save.rows
+    partitions = {name: (one.used, (one.dropped, one.complete)) for name, one in rows.partitions.items()}
+    saved = _Saved(
+        *(_VERSION, record.lines, save.step, save.name),
+        (rows.next_id, (partitions, (rows.n_taken, rows.n_calls))),
+        tuple((one.partition, (one.first_id, one.used_by)) for one in save.groups),
         *(save.n_read, save.versions, save.through, save.n_failed),
-    ]
-    body: bytes = msgpack.packb(values, unicode_errors="surrogatepass")
-    if len(body) > _MOST_BYTES:
-        raise WireError(f"the record of a save has {len(body)} bytes; at most {_MOST_BYTES}")
-    return body
+    )
+    return _SAVED.encode(saved)
 
 
 def decode(body: bytes) -> Record:
@@ -120,13 +101,16 @@ def decode(body: bytes) -> Record:
     Raises:
         WireError: it is of another version.
     """
-    try:
-        values = msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogatepass")
-    except (TypeError, ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise WireError(f"it is no record of a save: {error}") from None
-    match values:
-        case [version, lines, *fields] if version == _VERSION and len(fields) == len(_SAVE):
-            checked = zip(_SAVE.items(), fields, strict=True)
-            save = CommonSave(**{name: check(name, value) for (name, check), value in checked})
-            return Record(listing(text(1 << 20), 1 << 20)("lines", lines), save)
-    raise WireError("the record of this save is of another version")
+    if _VERSION.encode() not in body[:64]:
+        raise WireError("the record of this save is of another version, or none")
+    saved = _SAVED.decode(body)
+    next_id, (partitions, (n_taken, n_calls)) = saved.rows
+    rows = SavedRows(
+        next_id,
+        {name: SavedPartition(used, *counts) for name, (used, counts) in partitions.items()},
+        n_taken,
+        n_calls,
+    )
+    groups = tuple(SavedGroup(partition, *rest) for partition, rest in saved.groups)
+    counts = (saved.n_read, saved.versions, saved.through, saved.n_failed)
+    return Record(saved.lines, CommonSave(saved.step, saved.name, rows, groups, *counts))

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-__all__ = ["Counts", "Group", "Row", "Tag", "Taken"]
+from ...records import most
+
+__all__ = ["Counts", "Group", "Name", "Row", "Tag", "Tags", "Taken"]
 
 #: A small value that filters and samplers use without a tensor.
 Tag = int | float | str | bool
+#: Of a column, a function or a tag.
+Name = Annotated[str, most(1 << 10)]
+#: Those of a row, as they are sent and kept.
+Tags = Annotated[dict[Name, int | float | bool | Annotated[str, most(1 << 16)]], most(1 << 10)]
 
 
 class Row:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from ...errors import WireError
 from ...records import Count, Message, most, span
+from ..rows.records import Tags
 from .columns import Columns
-from .forms import Tags, Text
+from .forms import Text
 
 __all__ = ["MOST_ELEMENTS", "ElementsRead", "ReadElements"]
 

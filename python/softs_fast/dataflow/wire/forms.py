@@ -6,16 +6,13 @@ from typing import Annotated
 
 from ...errors import WireError
 from ...records import Count, Message, most, span
+from ..rows.records import Name
 from .columns import MOST_COLUMNS, MOST_ROWS
 
-__all__ = ["HookForm", "Name", "Slice", "Tags", "Text"]
+__all__ = ["HookForm", "Slice", "Text"]
 
-#: Of a column, a number or a tag.
-Name = Annotated[str, most(1 << 10)]
 #: A reason, or what went wrong.
 Text = Annotated[str, most(1 << 17)]
-#: Of a row.
-Tags = Annotated[dict[Name, int | float | bool | Annotated[str, most(1 << 16)]], most(1 << 10)]
 
 _Rows = Annotated[int, span(1, MOST_ROWS)]
 _Numbers = Annotated[tuple[Count, ...], most(MOST_ROWS)]

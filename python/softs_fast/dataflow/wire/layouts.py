@@ -8,10 +8,10 @@ from typing import Annotated
 from ...errors import WireError
 from ...records import Count, Message, most, span
 from ..moves.places import Dtype, Place, Size
+from ..rows.records import Name
 from ..weights.boxes import Box
 from ..weights.shown import Shown, ShownLayout, ShownRegion
 from .columns import Columns
-from .forms import Name
 
 __all__ = ["KnownLayouts", "State", "StateForm"]
 

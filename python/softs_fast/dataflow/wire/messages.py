@@ -7,9 +7,10 @@ from typing import Annotated
 from ... import records
 from ...errors import WireError
 from ...records import Amount, Count, Packed, field, most, span
+from ..rows.records import Name, Tags
 from .columns import MOST_COLUMNS, MOST_ROWS, Columns
 from .elements import ElementsRead, ReadElements
-from .forms import HookForm, Name, Slice, Tags, Text
+from .forms import HookForm, Slice, Text
 from .layouts import KnownLayouts, State, StateForm
 
 __all__ = [
