@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import FlowError, PeerLost, SegmentError, WireError
+from ...records import from_plain
 from ..backends.backend import Backend
 from ..held import HeldRows
-from ..row_files.row_file import TAGS
 from ..row_files.writer import RowFileWriter
 from ..rows.made import Bound, MadeGroup
-from ..rows.records import Tag
+from ..rows.records import Tag, Tags
 
 __all__ = ["RowWriter"]
 
@@ -131,7 +131,7 @@ class RowWriter:
 def _are_plain(tags: dict[str, Tag]) -> bool:
     """Return whether the tags of a row can be in a file."""
     try:
-        TAGS("tags", tags)
+        from_plain(Tags, tags)
     except WireError:
         return False
     return all(type(one) is not int or -(1 << 63) <= one < 1 << 63 for one in tags.values())

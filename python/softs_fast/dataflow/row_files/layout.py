@@ -1,15 +1,32 @@
-"""The bytes of a file of rows that are neither values nor index."""
+"""The bytes of a file of rows that are no values: its index, and what is around them."""
 
 from __future__ import annotations
 
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-__all__ = ["END", "MAGIC", "MOST_INDEX", "TAIL", "Integers", "ends_of", "tail_checksum"]
+from ...errors import WireError
+from ...records import Count, Message, Packed, most, span
+from ..moves.places import Form, checked_form
+from ..rows.made import MadeGroup
+from ..rows.records import Name
+
+__all__ = [
+    "END",
+    "INDEX",
+    "MAGIC",
+    "MOST_INDEX",
+    "TAIL",
+    "Index",
+    "Integers",
+    "Piece",
+    "ends_of",
+    "tail_checksum",
+]
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -19,6 +36,50 @@ END = b"rows end"
 TAIL = struct.Struct("<QQII8s")
 #: Bytes of the index.
 MOST_INDEX = 1 << 28
+
+_MOST_GROUPS = 1 << 22
+_Words = Annotated[bytes, most(MOST_INDEX)]
+
+
+class Piece(Message):
+    """Where some values of a column are.
+
+    Attributes:
+        column: its name.
+        start: of the first byte in the file.
+        groups: first ids of their groups.
+        forms: see `moves.packed.Packed`, like the next two.
+        form_of: integers of 8 bytes, like the next.
+        checksums: of the bytes of each group.
+    """
+
+    column: Name
+    start: Count
+    groups: Annotated[tuple[Count, ...], most(_MOST_GROUPS)]
+    forms: Annotated[tuple[Form, ...], most(1 << 24)]
+    form_of: _Words
+    n_bytes: _Words
+    checksums: Annotated[tuple[Annotated[int, span(0, (1 << 32) - 1)], ...], most(_MOST_GROUPS)]
+
+    def __post_init__(self) -> None:
+        for form in self.forms:
+            checked_form(form)
+        if len(self.form_of) % 8 or len(self.n_bytes) % 8:
+            raise WireError(
+                f"a piece of {self.column} has {len(self.n_bytes)} bytes; need integers of 8 bytes"
+            )
+
+
+class Index(Message):
+    """What the file has: a bound of the age of its groups, the groups, and pieces of their columns."""
+
+    age: Count
+    window: Count
+    groups: Annotated[tuple[MadeGroup, ...], most(_MOST_GROUPS)]
+    pieces: Annotated[tuple[Piece, ...], most(_MOST_GROUPS)]
+
+
+INDEX: Packed[Index] = Packed(Index, most_bytes=MOST_INDEX, what="index of saved rows")
 
 
 def ends_of(n_bytes: Integers, n_rows: Sequence[int]) -> list[int]:

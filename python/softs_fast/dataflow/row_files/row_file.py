@@ -11,22 +11,17 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import msgpack
 import numpy as np
 
 from ...errors import FlowError, WireError
 from ..moves.packed import Packed, unpack
-from ..moves.places import Form, form_of_wire
+from ..moves.places import Form
 from ..rows.made import Bound, MadeGroup
 from ..values import Value
-from ..wire.checks import Check, integer, listing, table, tag, text
-from .layout import END, MAGIC, MOST_INDEX, TAIL, Integers, ends_of, tail_checksum
+from .layout import END, INDEX, MAGIC, MOST_INDEX, TAIL, Integers, ends_of, tail_checksum
 
-__all__ = ["TAGS", "Column", "RowFile"]
-
-_MOST_GROUPS = 1 << 22
+__all__ = ["Column", "RowFile"]
 
 
 @dataclass(frozen=True)
@@ -46,15 +41,7 @@ class Column:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Where some values of a column are.
-
-    Attributes:
-        column: its name.
-        start: of the first byte in the file.
-        groups: first ids of their groups.
-        forms: see `Packed`, like the next two.
-        checksums: of the bytes of each group.
-    """
+    """A `Piece` with its integers."""
 
     column: str
     start: int
@@ -162,62 +149,21 @@ def _read_index(descriptor: int, size: int) -> bytes:
     return bytes(index)
 
 
-_COUNT = integer(0, (1 << 63) - 1)
-_NAME = text(1 << 10)
-_NAMES = listing(_NAME, 1 << 16)
-#: Tags of a row.
-TAGS = table(_NAME, tag, 1 << 10)
-_GROUP: tuple[Check, ...] = (
-    *(_COUNT, integer(1, 1 << 20), _COUNT, _COUNT, _NAMES, _NAMES),
-    *(listing(TAGS, 1 << 20), table(_NAME, _COUNT, 1 << 16)),
-)
-
-
-def _group(name: str, value: Any) -> MadeGroup:
-    if type(value) is not list or len(value) != len(_GROUP):
-        raise WireError(f"{name} is {repr(value)[:60]}; need what was made of a group")
-    made = MadeGroup(*(check(name, one) for check, one in zip(_GROUP, value, strict=True)))
-    if len(made.tags) != made.n_rows:
-        raise WireError(f"{name} has {made.n_rows} rows and tags of {len(made.tags)}")
-    return made
-
-
-def _piece(name: str, value: Any) -> _Piece:
-    if type(value) is not list or len(value) != 7:
-        raise WireError(f"{name} is {repr(value)[:60]}; need a piece of a column")
-    column, start, groups, forms, form_of, n_bytes, checksums = value
-    for one in (form_of, n_bytes):
-        if type(one) is not bytes or len(one) % 8:
-            raise WireError(f"{name} has {repr(one)[:60]}; need integers of 8 bytes")
-    return _Piece(
-        _NAME(name, column),
-        _COUNT(name, start),
-        listing(_COUNT, _MOST_GROUPS)(name, groups),
-        listing(lambda _, form: form_of_wire(form), 1 << 24)(name, forms),
-        np.frombuffer(form_of, "<i8").astype(np.int64),
-        np.frombuffer(n_bytes, "<i8").astype(np.int64),
-        listing(integer(0, (1 << 32) - 1), _MOST_GROUPS)(name, checksums),
-    )
-
-
 def _index(data: bytes, size: int) -> tuple[Bound, tuple[MadeGroup, ...], tuple[_Piece, ...]]:
     """Return what an index says; each field is checked, so that nothing larger than the file is allocated."""
-    try:
-        found = msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogatepass")
-    except (TypeError, ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise WireError(f"its index is none: {error}") from None
-    if type(found) is not list or len(found) != 4:
-        raise WireError("its index is none of this version")
-    bound = Bound(_COUNT("age", found[0]), _COUNT("window", found[1]))
-    groups = listing(_group, _MOST_GROUPS)("groups", found[2])
-    pieces = listing(_piece, _MOST_GROUPS)("pieces", found[3])
-    n_rows = {one.first_id: one.n_rows for one in groups}
-    for piece in pieces:
-        n = sum(n_rows.get(one, -1) for one in piece.groups)
-        is_sound = n == len(piece.n_bytes) == len(piece.form_of) and len(piece.checksums) == len(piece.groups)
-        if not (is_sound and all(one in n_rows for one in piece.groups)):
-            raise WireError(f"its index has a piece of {piece.column} with other rows than its groups")
-        sizes = [int(one) for one in piece.n_bytes]
-        if min(sizes, default=0) < 0 or piece.start + sum(sizes) > size:
-            raise WireError(f"its index has a piece of {piece.column} that is not in its {size} bytes")
-    return bound, groups, pieces
+    index = INDEX.decode(data)
+    n_rows = {one.first_id: one.n_rows for one in index.groups}
+    pieces = []
+    for one in index.pieces:
+        form_of, n_bytes = (
+            np.frombuffer(words, "<i8").astype(np.int64) for words in (one.form_of, one.n_bytes)
+        )
+        n = sum(n_rows.get(group, -1) for group in one.groups)
+        is_sound = n == len(n_bytes) == len(form_of) and len(one.checksums) == len(one.groups)
+        if not (is_sound and all(group in n_rows for group in one.groups)):
+            raise WireError(f"its index has a piece of {one.column} with other rows than its groups")
+        sizes = [int(size) for size in n_bytes]
+        if min(sizes, default=0) < 0 or one.start + sum(sizes) > size:
+            raise WireError(f"its index has a piece of {one.column} that is not in its {size} bytes")
+        pieces.append(_Piece(one.column, one.start, one.groups, one.forms, form_of, n_bytes, one.checksums))
+    return Bound(index.age, index.window), index.groups, tuple(pieces)

@@ -6,15 +6,12 @@ import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import msgpack
-
-from ...errors import FlowError
+from ...errors import FlowError, WireError
 from ..moves.packed import pack
 from ..rows.made import Bound, MadeGroup
 from ..values import Value
-from .layout import END, MAGIC, MOST_INDEX, TAIL, ends_of, tail_checksum
+from .layout import END, INDEX, MAGIC, TAIL, Index, Piece, ends_of, tail_checksum
 
 __all__ = ["RowFileWriter"]
 
@@ -32,7 +29,7 @@ class RowFileWriter:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._is_open = True
-        self._pieces: list[list[Any]] = []
+        self._pieces: list[Piece] = []
         self._end = 0
         self._write(MAGIC)
 
@@ -51,15 +48,15 @@ class RowFileWriter:
         packed = pack(column, values)
         ends = ends_of(packed.n_bytes, [one.n_rows for one in groups])
         data = packed.data.data
-        piece = [
+        piece = Piece(
             column,
             self._end,
-            [one.first_id for one in groups],
-            [[kind, [[dtype, list(shape)] for dtype, shape in parts]] for kind, parts in packed.forms],
+            tuple(one.first_id for one in groups),
+            packed.forms,
             packed.form_of.astype("<i8").tobytes(),
             packed.n_bytes.astype("<i8").tobytes(),
-            [zlib.crc32(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)],
-        ]
+            tuple(zlib.crc32(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)),
+        )
         self._write(data)
         self._pieces.append(piece)
 
@@ -74,15 +71,10 @@ class RowFileWriter:
             OSError: it cannot be written.
             FlowError: there are too many rows.
         """
-        known = [
-            [one.first_id, one.n_rows, one.n_bytes, one.version, one.done, one.columns, one.tags, one.uses]
-            for one in groups
-        ]
-        index: bytes = msgpack.packb(
-            [bound.age, bound.window, known, self._pieces], unicode_errors="surrogatepass"
-        )
-        if len(index) > MOST_INDEX:
-            raise FlowError(f"the index of saved rows has {len(index)} bytes; at most {MOST_INDEX}")
+        try:
+            index = INDEX.encode(Index(bound.age, bound.window, tuple(groups), tuple(self._pieces)))
+        except WireError as error:
+            raise FlowError(str(error)) from None
         start = self._end
         self._write(index)
         checksum = zlib.crc32(index)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+from ...errors import WireError
+from ...records import Count, Message, most, span
 from ..declare.calls import TRAIN
 from ..declare.plan import FlowPlan
 from .losses import regain
 from .queue import ReadyQueue
-from .records import Group, Tag
+from .records import Group, Name, Tags
 from .table import RowTable
 
 __all__ = ["Bound", "MadeGroup", "bound_of", "is_recent", "made_groups", "restore_made"]
+
+_Names = Annotated[tuple[Name, ...], most(1 << 16)]
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,7 @@ class Bound:
     window: int
 
 
-@dataclass(frozen=True)
-class MadeGroup:
+class MadeGroup(Message):
     """What is kept of one group of the training partition.
 
     Attributes:
@@ -43,14 +47,18 @@ class MadeGroup:
         uses: how often functions with reuse have used it.
     """
 
-    first_id: int
-    n_rows: int
-    n_bytes: int
-    version: int
-    done: tuple[str, ...]
-    columns: tuple[str, ...]
-    tags: tuple[dict[str, Tag], ...]
-    uses: dict[str, int]
+    first_id: Count
+    n_rows: Annotated[int, span(1, 1 << 20)]
+    n_bytes: Count
+    version: Count
+    done: _Names
+    columns: _Names
+    tags: Annotated[tuple[Tags, ...], most(1 << 20)]
+    uses: Annotated[dict[Name, Count], most(1 << 16)]
+
+    def __post_init__(self) -> None:
+        if len(self.tags) != self.n_rows:
+            raise WireError(f"a group has {self.n_rows} rows and tags of {len(self.tags)}")
 
     @property
     def ids(self) -> range:
