@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from softs_fast.records import Count, Message
 
 #: Reports of a rank that others can still read: more than `MAX_BEHIND`, so that a slower rank finds those it needs.
 MAX_REPORTS = 16
@@ -11,8 +12,7 @@ MAX_REPORTS = 16
 MAX_BEHIND = 4
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Message):
     """The state of a rank at one of its checks.
 
     Attributes:
@@ -21,9 +21,9 @@ class Report:
         trained: Steps since the rank's start or last replacement.
     """
 
-    check: int
+    check: Count
     metric: float | None
-    trained: int
+    trained: Count
 
 
 def next_check(last: int, others: Iterable[Sequence[Report]]) -> int:
