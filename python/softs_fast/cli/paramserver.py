@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import json
 import signal
 import socket
@@ -279,8 +278,10 @@ def _client(arguments: argparse.Namespace) -> OwnerClient:
 
 
 def _print(status: Status | None, as_json: bool) -> None:
+    from ..paramserver.wire.records import encode
+
     if status is not None:
-        say(json.dumps(dataclasses.asdict(status)) if as_json else render(status))
+        say(json.dumps(json.loads(encode(status))) if as_json else render(status))
 
 
 async def _serve(
