@@ -12,7 +12,7 @@ from types import FrameType
 from .. import NATIVE_ERROR, __version__
 from ..errors import SoftsError
 from . import bench, coordinator, flow, gpu, market, paramserver, status
-from .output import say
+from .table import say
 
 __all__ = ["main", "parser"]
 

@@ -20,8 +20,7 @@ from typing import Any
 
 from ..errors import PeerLost, SampleTimeout
 from .options import AddParser, between, command, option, seconds
-from .output import say
-from .table import rows_of, si
+from .table import rows_of, say, si
 
 __all__ = ["LOADER_BATCH", "add_command", "percentiles", "render"]
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from .options import AddParser, Run, command, group, member, natural, option, seconds
-from .output import say
-from .table import count, plain, rows_of
+from .table import count, plain, rows_of, say
 
 if TYPE_CHECKING:
     from ..coordination.job.options import JobOptions

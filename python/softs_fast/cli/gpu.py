@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .options import AddParser, command, option
-from .output import say
-from .table import cut, plain, rows_of
+from .table import cut, plain, rows_of, say
 
 if TYPE_CHECKING:
     from ..gpu.report import Report

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, FleetError, PeerLost
 from .options import AddParser, between, command, option
-from .output import say
+from .table import say
 
 if TYPE_CHECKING:
     from ..fleet.factory import NamedFactory

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import ConfigError, SoftsError
 from . import paramserver_worker
 from .options import AddParser, between, command, group, natural, option, positive, seconds
-from .output import say
-from .table import count, plain, rows_of
+from .table import count, plain, rows_of, say
 
 if TYPE_CHECKING:
     from ..paramserver.job import Job

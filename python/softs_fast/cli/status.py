@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BrokerTimeout, ConfigError
 from . import coordinator, paramserver
 from .options import AddParser, command, option
-from .output import say
-from .table import stack
+from .table import say, stack
 
 if TYPE_CHECKING:
     from ..fleet.status import FleetView

@@ -12,10 +12,9 @@ from ..errors import BrokerTimeout
 from ..fleet.status import FleetView, fleets
 from ..monitoring.flow_status import FlowView, flows
 from ..monitoring.snapshot import Observer, Snapshot
-from .output import say
 from .rates import rates_between
 from .screen import flow_screen, outage, screen
-from .table import Table, count
+from .table import Table, count, say
 from .terminal import Terminal
 from .views import fleet_table, flow_tables, flows_line
 
