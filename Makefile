@@ -118,7 +118,7 @@ define CHOOSE_PYTHON
 endef
 
 gpu: ## check and measure the GPU of this machine (softs-fast gpu); results go to benches/results/gpu-*.json
-	@$(CHOOSE_PYTHON); $$python -m softs_fast gpu --json benches/results $(ARGS)
+	@$(CHOOSE_PYTHON); $$python -m softs_fast gpu --output benches/results $(ARGS)
 
 gputests: ## all tests of the CUDA side, on a machine with a GPU and pytest; those of kernels under compute-sanitizer too
 	@$(CHOOSE_PYTHON); \

@@ -1,6 +1,6 @@
 """A coordinator with many workers: its CPU time while nothing happens, and how long a fence and a table take to all.
 
-``python -m benches.coordinator --workers 1000 --ping 2``. The workers are streams of one process, with pings of their
+``python -m benches.coordinator --workers 1000 --lost-after 4``. The workers are streams of one process, with pings of their
 own; CPU time is that of the coordinator's process.
 """
 
@@ -107,18 +107,25 @@ def main() -> None:
     """Start a coordinator, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=1000)
-    parser.add_argument("--ping", type=float, default=2.0, help="seconds")
+    parser.add_argument("--lost-after", type=float, default=4.0, help="seconds without an answer to a ping")
     parser.add_argument("--seconds", type=float, default=20.0, help="of the idle measurement")
     parser.add_argument("--rounds", type=int, default=5, help="fences and tables")
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    words = ["--size", str(options.workers), "--listen", "127.0.0.1:0", "--ping", str(options.ping)]
-    command = [sys.executable, "-m", "softs_fast", "coordinator", *words, "--log-level", "error"]
+    words = [
+        "--world-size",
+        str(options.workers),
+        "--listen",
+        "127.0.0.1:0",
+        "--lost-after",
+        str(options.lost_after),
+    ]
+    command = [sys.executable, "-m", "softs_fast", "coordinator", "run", *words, "--log-level", "error"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as coordinator:
         assert coordinator.stdout is not None
         address = coordinator.stdout.readline().split()[1]
-        pings = Pings(options.ping, options.ping)
+        pings = Pings(options.lost_after / 2, options.lost_after / 2)
         try:
             result = asyncio.run(
                 measure(address, coordinator.pid, options.workers, pings, options.seconds, options.rounds)

@@ -134,8 +134,8 @@ def restart() -> dict[str, Any]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [
-        *(sys.executable, "-m", "softs_fast", "paramserver", "bench_job:job"),
-        *("--world", "1", "--rounds", "1000000", "--batch", "32", "--listen", f"127.0.0.1:{port}"),
+        *(sys.executable, "-m", "softs_fast", "paramserver", "run", "bench_job:job"),
+        *("--world-size", "1", "--rounds", "1000000", "--batch-size", "32", "--listen", f"127.0.0.1:{port}"),
     ]
     first = started(command, folder)
     invite = first.invite

@@ -78,7 +78,16 @@ class Coordinator:
     """A coordinator that ends with the block."""
 
     def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "softs_fast", "coordinator", "--listen", "127.0.0.1:0", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "softs_fast",
+            "coordinator",
+            "run",
+            "--listen",
+            "127.0.0.1:0",
+            *options,
+        ]
         self._process = subprocess.Popen(
             [*command, "--log-level", "error"], stdout=subprocess.PIPE, text=True
         )
@@ -111,7 +120,7 @@ def start(
 
 def costs(engine: str, n_workers: int, n_weights: int, n_steps: int) -> list[list[float]]:
     """Return for each step the times of the slowest worker: the all-reduce, the barrier, the end of the step; seconds."""
-    with Coordinator("--size", str(n_workers)) as address:
+    with Coordinator("--world-size", str(n_workers)) as address:
         workers = [
             start(address, number, engine, n_weights, n_steps + WARM_UP, True) for number in range(n_workers)
         ]
@@ -138,7 +147,7 @@ def said_by(worker: ranks.Ranks) -> list[float]:
 
 def joining(engine: str) -> float:
     """Let workers join at once; return the seconds from the begin of the last one to the first step of the slowest one."""
-    with Coordinator("--size", str(N_JOINS)) as address:
+    with Coordinator("--world-size", str(N_JOINS)) as address:
         workers = [start(address, number, engine, 8, 1, False) for number in range(N_JOINS)]
         try:
             readers = [_Reader(worker.pipes[0]) for worker in workers]
@@ -161,7 +170,7 @@ def recoveries(
         The seconds until the step of all others has ended, and until one is committed among them.
     """
     lost, found = [], []
-    with Coordinator("--min", "1", "--max", str(n_workers), "--window", "1") as address:
+    with Coordinator("--min-workers", "1", "--max-workers", str(n_workers), "--form-timeout", "1") as address:
         begin = functools.partial(start, address, engine=engine, n_weights=8, n_steps=10**9, measures=False)
         workers = [begin(number) for number in range(n_workers)]
         try:

@@ -8,8 +8,8 @@ are there, and makes the steps. The same number of steps in one process, with as
 
 On machines of the internet each side is one command, and this file is the job of both:
 
-    softs-fast paramserver paramserver_digits:job --world 3 --rounds 120 --samples 1197
-    softs-fast paramworker INVITE --job paramserver_digits:job
+    softs-fast paramserver run paramserver_digits:job --world-size 3 --rounds 120 --dataset-size 1197
+    softs-fast paramserver worker INVITE paramserver_digits:job
 """
 
 import argparse
@@ -214,7 +214,7 @@ class Joined(Progress):
 
 
 def work(invite: str, rank: int, ready: Any, late: Any, late_joined: Any) -> None:
-    """Be a worker: what `softs-fast paramworker` does. The last one begins when `late` is set."""
+    """Be a worker: what `softs-fast paramserver worker` does. The last one begins when `late` is set."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_urllib3()

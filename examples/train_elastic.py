@@ -171,13 +171,14 @@ def coordinator() -> Iterator[str]:
         "-m",
         "softs_fast",
         "coordinator",
+        "run",
         "--listen",
         "127.0.0.1:0",
         "--log-level",
         "error",
     ]
     process = subprocess.Popen(
-        [*command, "--size", str(len(HOSTS))], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--world-size", str(len(HOSTS))], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None
     try:

@@ -4,7 +4,7 @@ No worker has all of the model, so a lost one takes a part of it along: all begi
 members had written (torch.distributed.checkpoint), which may be of another number of workers. When a worker comes or is
 drained, nothing has failed, and the members write a checkpoint before the next epoch.
 
-    softs-fast coordinator --min 1 --max 4 --window 5
+    softs-fast coordinator run --min-workers 1 --max-workers 4 --form-timeout 5
     python examples/train_sharded.py --folder /tmp/checkpoints        # up to four times, each in a shell of its own
 """
 

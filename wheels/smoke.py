@@ -43,7 +43,7 @@ def check_pure(python: Path, wheel: Path, version: str, folder: Path) -> None:
     said = run(programs / "python", "-I", "-W", "error", "-c", program)
     if said.split() != [version, "True"]:
         raise SystemExit(f"{wheel.name} says {said.strip()}; need {version} True: no native modules")
-    run(programs / "softs-fast", "paramworker", "--help")
+    run(programs / "softs-fast", "paramserver", "worker", "--help")
 
 
 def check_loader(folder: Path, packages: Path) -> None:

@@ -40,7 +40,7 @@ except ImportError as _error:
     NATIVE_ERROR: ImportError | None = ImportError(
         f"those of softs-fast are not here ({_error}); wheels have them for Linux on x86-64 (glibc 2.28, CPython 3.11 "
         "to 3.14), and other Linux machines build them with Rust and C++ by pip install --no-binary softs-fast "
-        "softs-fast; softs-fast paramworker and softs_fast.paramserver.RemoteOptimizer work without them"
+        "softs-fast; softs-fast paramserver worker and softs_fast.paramserver.RemoteOptimizer work without them"
     )
     __version__ = _version("softs-fast")
 else:
@@ -146,7 +146,8 @@ def __getattr__(name: str) -> Any:
 
         return Fleet
     if NATIVE_ERROR is not None and (name in __all__ or name in ("_core", "_kernels")):
-        raise ImportError(f"softs_fast.{name} needs native modules: {NATIVE_ERROR}") from NATIVE_ERROR
+        text = f"softs_fast.{name} needs native modules: {NATIVE_ERROR}"
+        raise ImportError(text, name=f"{__name__}.{name}") from NATIVE_ERROR
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

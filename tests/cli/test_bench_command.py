@@ -18,7 +18,7 @@ from softs_fast.cli.bench import render
 
 
 def test_it_measures(command: Command, tmp_path: Path, short_path: Path) -> None:
-    arguments = ["bench", "--seconds", "1.5", "--size", "64", "100000", "64", "--json"]
+    arguments = ["bench", "--duration", "1.5", "--sample-bytes", "64", "100000", "64", "--json"]
     status, out, errors = command.run(*arguments, TMPDIR=str(short_path))
     assert (status, errors) == (0, "")
     result = json.loads(out)
@@ -81,7 +81,7 @@ def test_a_terminal_of_any_width() -> None:
 
 
 def test_it_asks_the_terminal_for_its_width(command: Command, short_path: Path) -> None:
-    arguments = ["bench", "--seconds", "1", "--size", "64"]
+    arguments = ["bench", "--duration", "1", "--sample-bytes", "64"]
     status, out, errors = command.run(*arguments, TMPDIR=str(short_path), COLUMNS="30")
     assert (status, errors) == (0, "")
     assert max(map(len, out.splitlines())) <= 30
@@ -90,7 +90,7 @@ def test_it_asks_the_terminal_for_its_width(command: Command, short_path: Path) 
 def test_a_process_that_fails_says_why(command: Command, short_path: Path) -> None:
     folder = short_path / ("x" * 100)  # too long for a socket
     folder.mkdir()
-    status, out, errors = command.run("bench", "--seconds", "1", "--size", "64", TMPDIR=str(folder))
+    status, out, errors = command.run("bench", "--duration", "1", "--sample-bytes", "64", TMPDIR=str(folder))
     assert (status, out) == (1, "")
     first, second = errors.splitlines()
     assert first.startswith("softs-fast: broker of the bench: ")
@@ -110,7 +110,7 @@ def test_a_signal_ends_all_of_it(
     status: int,
     after: str,
 ) -> None:
-    process = command.start("bench", "--seconds", "60", "--size", "64", TMPDIR=str(short_path))
+    process = command.start("bench", "--duration", "60", "--sample-bytes", "64", TMPDIR=str(short_path))
     eventually(lambda: after in roles(process.pid), f"a {after}")
     started = set(roles(process.pid).values())
     assert command.end(process, number) == (status, "", "")
@@ -121,7 +121,7 @@ def test_a_signal_ends_all_of_it(
 def test_a_bench_that_is_killed_leaves_no_process(
     command: Command, short_path: Path, eventually: Callable[..., None]
 ) -> None:
-    process = command.start("bench", "--seconds", "60", "--size", "64", TMPDIR=str(short_path))
+    process = command.start("bench", "--duration", "60", "--sample-bytes", "64", TMPDIR=str(short_path))
     eventually(lambda: "client" in roles(process.pid), "a client")
     started = set(roles(process.pid).values())
     process.kill()

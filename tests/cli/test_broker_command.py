@@ -21,7 +21,7 @@ def started(command: Command, *arguments: str) -> tuple[subprocess.Popen[str], d
     process = command.start("broker", *arguments)
     assert process.stdout is not None
     said = {}
-    for _ in range(2 + ("--prometheus" in arguments) + 2 * ("--control" in arguments)):
+    for _ in range(2 + ("--metrics" in arguments) + 2 * ("--control" in arguments)):
         line = process.stdout.readline()
         if not line:
             pytest.fail(process.communicate()[1])
@@ -78,7 +78,7 @@ def test_it_serves_the_control_channel_too(command: Command, frontend: str, back
 def test_wildcards_are_resolved(command: Command) -> None:
     process, said = started(command, "--frontend", "tcp://127.0.0.1:*", "--backend", "tcp://127.0.0.1:*")
     assert re.fullmatch(r"tcp://127\.0\.0\.1:\d+", said["frontend"])
-    status, out, _ = command.run("stats", said["frontend"])
+    status, out, _ = command.run("status", said["frontend"])
     assert status == 0
     assert f"broker     {said['frontend']}" in out
     assert command.end(process)[0] == 0
@@ -98,14 +98,14 @@ def test_nothing_is_reachable_from_other_machines_unless_asked_for(command: Comm
     status, _, errors = command.run("broker", *everywhere)
     assert status == 1
     assert "allow_remote" in errors
-    process, said = started(command, *everywhere, "--allow-remote")
+    process, said = started(command, *everywhere, "--allow-insecure")
     assert said["frontend"].startswith("tcp://0.0.0.0:")
     assert command.end(process)[0] == 0
 
 
 def test_metrics(command: Command, frontend: str, backend: str) -> None:
     ends = ["--frontend", frontend, "--backend", backend]
-    process, said = started(command, *ends, "--prometheus", "127.0.0.1:0")
+    process, said = started(command, *ends, "--metrics", "127.0.0.1:0")
     with urllib.request.urlopen(said["metrics"], timeout=20) as answer:
         assert "\nsofts_fast_clients 0\n" in answer.read().decode()
     assert command.end(process, signal.SIGTERM)[0] == 0
@@ -123,7 +123,7 @@ def test_an_address_that_metrics_cannot_have(
     command: Command, frontend: str, backend: str, short_path: Path, address: str, text: str
 ) -> None:
     ends = ["--frontend", frontend, "--backend", backend]
-    status, out, errors = command.run("broker", *ends, "--prometheus", address)
+    status, out, errors = command.run("broker", *ends, "--metrics", address)
     assert (status, out) == (1, "")
     assert text in errors
     assert errors.count("\n") == 1, "there was no broker, which would have logged"
@@ -136,7 +136,7 @@ def test_a_port_for_metrics_that_is_in_use(
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         ends = ["--frontend", frontend, "--backend", backend]
-        status, out, errors = command.run("broker", *ends, "--prometheus", f"127.0.0.1:{port}")
+        status, out, errors = command.run("broker", *ends, "--metrics", f"127.0.0.1:{port}")
     assert (status, out) == (1, ""), "it prints where it is once all of it is there"
     assert f"softs-fast: cannot serve metrics at 127.0.0.1:{port}" in errors
     assert not list(short_path.iterdir()), "the broker is gone, too"

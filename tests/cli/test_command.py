@@ -13,7 +13,7 @@ from shell import WATCHDOG_S, Command
 import softs_fast
 from softs_fast.cli import main
 
-COMMANDS = ["broker", "worker", "run", "stats", "top", "bench", "gpu"]
+COMMANDS = ["broker", "worker", "run", "status", "top", "bench", "gpu"]
 
 
 def test_version_and_help(command: Command) -> None:
@@ -36,18 +36,18 @@ def test_each_command_explains_itself_by_examples(command: Command, name: str) -
     [
         ([], "required: COMMAND"),
         (["dance"], "invalid choice"),
-        (["stats", "ipc://x", "--watch", "soon"], "invalid number of seconds"),
-        (["stats", "ipc://x", "--watch", "nan"], "nan is not between"),
+        (["status", "ipc://x", "--interval", "soon"], "'soon' is not a number"),
+        (["status", "ipc://x", "--interval", "nan"], "nan is not between"),
         (["top", "ipc://x", "--interval", "0"], "0 is not between"),
-        (["bench", "--size", "0"], "0 is not between 1 and"),
-        (["bench", "--size", "64k"], "invalid whole number value: '64k'"),
+        (["bench", "--sample-bytes", "0"], "0 is not between 1 and"),
+        (["bench", "--sample-bytes", "64k"], "'64k' is not a whole number"),
         (["broker", "--max-queue-per-product", "-1"], "-1 is not between"),
         (["broker", "--log-level", "loud"], "invalid choice: 'loud'"),
         (["worker"], "required: MODULE:FUNCTION"),
-        (["worker", "a:b", "--count", "0"], "0 is not between 1 and 1024"),
-        (["worker", "a:b", "--gpus", "0,x"], "invalid list of devices value: '0,x'"),
+        (["worker", "a:b", "--workers", "0"], "0 is not between 1 and 1024"),
+        (["worker", "a:b", "--gpus", "0,x"], "'0,x' is not a list of devices"),
         (["worker", "a:b", "--gpus", "0,-1"], "0,-1 has a number below 0"),
-        (["run", "--", "true"], "required: --worker"),
+        (["run", "--", "true"], "required: --factory"),
     ],
 )
 def test_wrong_arguments(command: Command, arguments: list[str], text: str) -> None:
@@ -57,7 +57,7 @@ def test_wrong_arguments(command: Command, arguments: list[str], text: str) -> N
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("arguments", [["stats"], ["stats", "--json"], ["top", "--once"]])
+@pytest.mark.parametrize("arguments", [["status"], ["status", "--json"], ["top", "--once"]])
 def test_a_dead_endpoint_is_an_error(command: Command, frontend: str, arguments: list[str]) -> None:
     status, out, errors = command.run(*arguments, frontend)
     assert (status, out) == (1, "")
@@ -65,16 +65,29 @@ def test_a_dead_endpoint_is_an_error(command: Command, frontend: str, arguments:
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["stats", "top"])
+def test_a_target_of_no_service_is_an_error(command: Command) -> None:
+    for target, text in (
+        ("localhost", "unknown target 'localhost': expected ipc://PATH"),
+        ("https://host:8000/", "the page https://host:8000/ comes without its key"),
+    ):
+        status, out, errors = command.run("status", target)
+        assert (status, out) == (1, "")
+        assert text in errors
+    status, _, errors = command.run("status", "--tls-ca", "ca.pem", "ipc://x")
+    assert status == 1
+    assert "are for a coordinator" in errors
+
+
+@pytest.mark.parametrize("name", ["status", "top"])
 def test_a_malformed_endpoint_is_an_error(command: Command, name: str) -> None:
-    status, out, errors = command.run(name, "http://example")
+    status, out, errors = command.run(name, "tcp:example")
     assert (status, out) == (1, "")
-    assert errors == 'softs-fast: bad endpoint "http://example": must start with ipc:// or tcp://\n'
+    assert errors == 'softs-fast: bad endpoint "tcp:example": must start with ipc:// or tcp://\n'
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly(command: Command, busy_market: Market) -> None:
     for arguments in (
-        ["stats", busy_market.frontend, "--watch", "0.01"],
+        ["status", busy_market.frontend, "--watch", "--interval", "0.01"],
         ["top", busy_market.frontend, "--interval", "0.01"],
     ):
         process = command.start(*arguments)
@@ -87,7 +100,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly(command: Command, busy_ma
         assert process.stderr.read() == ""
 
 
-@pytest.mark.parametrize("arguments", ["--help", "stats --help"])
+@pytest.mark.parametrize("arguments", ["--help", "status --help"])
 def test_help_into_a_closed_pipe(arguments: str) -> None:
     script = f"{sys.executable} -m softs_fast {arguments} | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
@@ -100,11 +113,11 @@ def test_output_that_cannot_be_written(market: Market) -> None:
     market.broker()
     for arguments in (
         "--help",
-        f"stats {market.frontend}",
-        f"stats {market.frontend} --json --watch",
+        f"status {market.frontend}",
+        f"status {market.frontend} --json --watch",
         f"top {market.frontend} --once --interval 0.05",
         f"top {market.frontend} --interval 0.05",
-        "bench --seconds 1 --size 64",
+        "bench --duration 1 --sample-bytes 64",
         f"broker --frontend {market.frontend}2 --backend {market.backend}2 --log-level error",
     ):
         text = "softs-fast: cannot write standard output: No space left on device\n"
@@ -115,7 +128,7 @@ def test_output_that_is_closed(frontend: str, backend: str) -> None:
     text = "softs-fast: standard output is closed; if it is not needed, redirect it to /dev/null\n"
     for arguments in (
         "--version",
-        f"stats {frontend}",
+        f"status {frontend}",
         f"top {frontend}",
         "bench",
         f"broker --frontend {frontend} --backend {backend}",
@@ -135,13 +148,13 @@ def redirected(arguments: str, redirection: str) -> tuple[int, str]:
 def test_an_ascii_terminal_gets_escapes_instead_of_an_error(command: Command, market: Market) -> None:
     market.broker()
     market.supplier(patterns=["schön.*"])
-    status, out, errors = command.run("stats", market.frontend, PYTHONIOENCODING="ascii")
+    status, out, errors = command.run("status", market.frontend, PYTHONIOENCODING="ascii")
     assert (status, errors) == (0, "")
     assert "sch\\xf6n.*" in out
 
 
 def test_main_is_a_function(capsys: pytest.CaptureFixture[str], short_path: Path) -> None:
-    assert main(["stats", f"ipc://{short_path}/f"]) == 1
+    assert main(["status", f"ipc://{short_path}/f"]) == 1
     out, errors = capsys.readouterr()
     assert out == ""
     assert "no broker" in errors

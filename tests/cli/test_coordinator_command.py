@@ -21,10 +21,10 @@ from softs_fast.coordination.job.status import SeatStatus, Status
 
 def started(command: Command, *options: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
     """A coordinator that has said where it is."""
-    process = command.start("coordinator", "--listen", "127.0.0.1:0", "--log-level", "error", *options)
+    process = command.start("coordinator", "run", "--listen", "127.0.0.1:0", "--log-level", "error", *options)
     assert process.stdout is not None
     said = {}
-    for _ in range(1 + ("--prometheus" in options)):
+    for _ in range(1 + ("--metrics" in options)):
         line = process.stdout.readline()
         if not line:
             pytest.fail(process.communicate()[1])
@@ -35,7 +35,7 @@ def started(command: Command, *options: str) -> tuple[subprocess.Popen[str], dic
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_serves_until_a_signal_comes(command: Command, number: int) -> None:
-    process, said = started(command, "--size", "2")
+    process, said = started(command, "--world-size", "2")
     status, out, errors = command.run("coordinator", "status", said["coordinator"])
     assert (status, errors) == (0, "")
     assert out.startswith('job "job" is forming for ')
@@ -48,21 +48,24 @@ def test_it_serves_until_a_signal_comes(command: Command, number: int) -> None:
 
 
 def test_status_as_json_and_watch(command: Command) -> None:
-    process, said = started(command, "--min", "2", "--max", "4", "--unit", "2", "--name", "mine")
+    process, said = started(
+        command, "--min-workers", "2", "--max-workers", "4", "--multiple-of", "2", "--job", "mine"
+    )
     status, out, _ = command.run("coordinator", "status", said["coordinator"], "--json")
     assert status == 0
     assert json.loads(out)["name"] == "mine"
-    watch = command.start("coordinator", "watch", said["coordinator"], "--json")
+    assert json.loads(command.run("status", said["coordinator"], "--json")[1])["name"] == "mine"
+    watch = command.start("status", said["coordinator"], "--json", "--watch")
     assert watch.stdout is not None
     assert json.loads(watch.stdout.readline())["phase"] == "forming"
-    assert command.run("coordinator", "end", said["coordinator"], "--why", "enough")[0] == 0
+    assert command.run("coordinator", "end", said["coordinator"], "--reason", "enough")[0] == 0
     assert json.loads(watch.stdout.readline())["phase"] == "ended"
     assert command.end(watch)[0] == 0
     assert command.end(process)[0] == 0
 
 
 def test_what_administrators_do(command: Command) -> None:
-    process, said = started(command, "--size", "2")
+    process, said = started(command, "--world-size", "2")
     for words in (["evict", "1"], ["drain", "0"]):
         status, out, errors = command.run("coordinator", words[0], said["coordinator"], words[1])
         assert (status, out) == (1, "")
@@ -76,7 +79,7 @@ def test_what_administrators_do(command: Command) -> None:
 
 
 def test_metrics(command: Command) -> None:
-    process, said = started(command, "--size", "2", "--prometheus", "127.0.0.1:0")
+    process, said = started(command, "--world-size", "2", "--metrics", "127.0.0.1:0")
     with urllib.request.urlopen(said["metrics"], timeout=20) as answer:
         text = answer.read().decode()
     assert "softs_fast_up 1\n" in text
@@ -87,30 +90,35 @@ def test_metrics(command: Command) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ([], "give --size N, or --min N and --max N"),
-        (["--size", "2", "--min", "2"], "give --size N, or --min N and --max N"),
-        (["--min", "2"], "belong together"),
-        (["--min", "4", "--max", "2"], "max_size"),
-        (["--size", "3", "--unit", "2"], "no job has 3 to 3 members in multiples of 2"),
-        (["--size", "2", "--listen", "nowhere"], "need host:port"),
-        (["--size", "2", "--listen", "0.0.0.0:0"], "without encryption"),
-        (["--size", "2", "--cert", "c.pem"], "needs a certificate and its key"),
-        (["--size", "2", "--state", "/nowhere/at/all"], "No such file"),
-        (["--size", "2", "--tokens", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
-        (["--size", "2", "--prometheus", "0.0.0.0:0"], "without authentication"),
+        ([], "give --world-size N, or --min-workers N and --max-workers N"),
+        (
+            ["--world-size", "2", "--min-workers", "2"],
+            "give --world-size N, or --min-workers N and --max-workers N",
+        ),
+        (["--min-workers", "2"], "belong together"),
+        (["--min-workers", "4", "--max-workers", "2"], "max_size"),
+        (["--world-size", "3", "--multiple-of", "2"], "no job has 3 to 3 members in multiples of 2"),
+        (["--world-size", "2", "--listen", "nowhere"], "need host:port"),
+        (["--world-size", "2", "--listen", "0.0.0.0:0"], "without encryption"),
+        (["--world-size", "2", "--tls-cert", "c.pem"], "needs a certificate and its key"),
+        (["--world-size", "2", "--state", "/nowhere/at/all"], "No such file"),
+        (["--world-size", "2", "--token-file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
+        (["--world-size", "2", "--metrics", "0.0.0.0:0"], "without authentication"),
     ],
 )
 def test_options_that_cannot_be(command: Command, options: list[str], text: str) -> None:
     listen = [] if "--listen" in options else ["--listen", "127.0.0.1:0"]
-    status, out, errors = command.run("coordinator", "--log-level", "error", *listen, *options)
+    status, out, errors = command.run("coordinator", "run", "--log-level", "error", *listen, *options)
     assert (status, out) == (1, "")
     assert text in errors
     assert errors.count("\n") == 1
 
 
 def test_a_second_coordinator_at_the_address(command: Command) -> None:
-    process, said = started(command, "--size", "2")
-    status, _, errors = command.run("coordinator", "--size", "2", "--listen", said["coordinator"])
+    process, said = started(command, "--world-size", "2")
+    status, _, errors = command.run(
+        "coordinator", "run", "--world-size", "2", "--listen", said["coordinator"]
+    )
     assert status == 1
     assert f"cannot listen at {said['coordinator']}: another process does" in errors
     assert command.end(process)[0] == 0
@@ -118,22 +126,22 @@ def test_a_second_coordinator_at_the_address(command: Command) -> None:
 
 def test_a_second_coordinator_with_the_state_file(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "state"
-    process, _ = started(command, "--size", "2", "--state", str(file))
+    process, _ = started(command, "--world-size", "2", "--state", str(file))
     status, _, errors = command.run(
-        "coordinator", "--size", "2", "--listen", "127.0.0.1:0", "--state", str(file)
+        "coordinator", "run", "--world-size", "2", "--listen", "127.0.0.1:0", "--state", str(file)
     )
     assert status == 1
     assert f"is in use by process {process.pid};" in errors
     assert command.end(process)[0] == 0
     file.write_bytes(file.read_bytes()[:-1])
-    process, _ = started(command, "--size", "2", "--state", str(file), "--name", "job")
+    process, _ = started(command, "--world-size", "2", "--state", str(file), "--job", "job")
     assert command.end(process)[0] == 0
 
 
 def test_without_grpc_the_extra_is_named(command: Command, tmp_path: Path) -> None:
     (tmp_path / "grpc.py").write_text("raise ImportError('No module named grpc')\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    for words in (["--size", "2"], ["status", "127.0.0.1:1"]):
+    for words in (["run", "--world-size", "2"], ["status", "127.0.0.1:1"]):
         status, out, errors = command.run("coordinator", *words, PYTHONPATH=path)
         assert (status, out) == (1, "")
         assert "pip install 'softs-fast[grpc]'" in errors

@@ -1,4 +1,4 @@
-"""``softs-fast top`` and ``stats`` for flows."""
+"""``softs-fast top`` and ``status`` for flows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from market import Market
 from shell import Command
 
 from softs_fast import _core
-from softs_fast.cli.flow_tables import flow_tables
 from softs_fast.cli.screen import flow_screen, outage
+from softs_fast.cli.views import flow_tables
 from softs_fast.market.fleet_report import WorkerReport, write_report
 from softs_fast.monitoring.flow_status import FlowFunction, FlowView, FlowWorkerView
 
@@ -102,10 +102,10 @@ def test_top_of_a_market_shows_flows_below(
 
 
 def test_stats_has_them_as_text_and_as_json(command: Command, flow: dict[str, str]) -> None:
-    status, out, _ = command.run("stats", **flow)
+    status, out, _ = command.run("status", **flow)
     assert status == 0
     assert out.startswith("fleets     1\nflows      1\n")
-    status, out, _ = command.run("stats", "--json", **flow)
+    status, out, _ = command.run("status", "--json", **flow)
     content = json.loads(out)
     (fleet,) = content["fleets"]
     assert (fleet["pid"], fleet["workers"][0]["threads"]) == (os.getpid(), "2")

@@ -1,4 +1,4 @@
-"""`softs-fast flow-worker`: its arguments, and the errors before it has joined. tests/dataflow/hosts runs it."""
+"""`softs-fast flow worker`: its arguments, and the errors before it has joined. tests/dataflow/hosts runs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from softs_fast.cli import main
-from softs_fast.cli.flow_worker import argument
+from softs_fast.cli.flow import argument
 from softs_fast.dataflow.control import new_token, write_token
 
 
@@ -39,18 +39,20 @@ def test_errors_before_it_has_joined(
         monkeypatch.delenv(name, raising=False)
     token = tmp_path / "token"
     write_token(token, new_token())
-    rest = ["--token-file", str(token), "--timeout", "0", "host_flow:make_flow"]
+    rest = ["--token-file", str(token), "--connect-timeout", "0.01", "host_flow:make_flow"]
     nowhere = "tcp://127.0.0.1:9"
-    assert main(["flow-worker", nowhere, *rest]) == 1
-    assert "this worker has no number; give --worker N" in capsys.readouterr().err
-    assert main(["flow-worker", "ipc://*", *rest, "--worker", "0"]) == 1
+    assert main(["flow", "worker", nowhere, *rest]) == 1
+    assert "this worker has no number; give --rank N" in capsys.readouterr().err
+    assert main(["flow", "worker", "ipc://*", *rest, "--rank", "0"]) == 1
     assert "need tcp://HOST:PORT" in capsys.readouterr().err
     monkeypatch.setenv("SLURM_PROCID", "2")
-    assert main(["flow-worker", nowhere, *rest]) == 1
-    assert "worker 2 has waited 0 s for the master: no master at tcp://127.0.0.1:9" in capsys.readouterr().err
+    assert main(["flow", "worker", nowhere, *rest]) == 1
+    assert (
+        "worker 2 has waited 0.01 s for the master: no master at tcp://127.0.0.1:9" in capsys.readouterr().err
+    )
     token.chmod(0o640)
-    assert main(["flow-worker", nowhere, *rest]) == 1
+    assert main(["flow", "worker", nowhere, *rest]) == 1
     assert "has mode 0640, so other users may read it" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["flow-worker", nowhere])
+        main(["flow", "worker", nowhere])
     assert "--token-file" in capsys.readouterr().err

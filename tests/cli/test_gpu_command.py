@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(has_driver(), reason="this machine has NVIDIA's 
 
 def test_without_a_driver_it_says_so(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    status, out, errors = command.run("gpu", "--quick", "--json", str(path))
+    status, out, errors = command.run("gpu", "--quick", "--output", str(path))
     assert (status, out) == (2, f"wrote {path}\n")
     assert errors.startswith("softs-fast: no driver: libcuda.so.1 cannot be loaded (")
     assert "start the container with its devices" in errors.splitlines()[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import urllib.request
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from shell import Command
+
+from softs_fast.cli import main
 
 JOB = """
 import torch
@@ -43,13 +46,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    return {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def started(command: Command, folder: Path, *more: str) -> tuple[subprocess.Popen[str], str, str]:
     """A server, its invite and its page."""
     files = ["--state", str(folder / "s.state"), "--output", str(folder / "model.pth")]
-    server = command.start("paramserver", "page_job:job", *files, *more, **environment(folder))
+    server = command.start("paramserver", "run", "page_job:job", *files, *more, **environment(folder))
     assert server.stdout is not None
     lines = dict(server.stdout.readline().strip().split(" ", 1) for _ in range(3))
     assert set(lines) == {"run", "invite", "page"}
@@ -58,22 +62,24 @@ def started(command: Command, folder: Path, *more: str) -> tuple[subprocess.Pope
 
 def worker(command: Command, folder: Path, invite: str) -> subprocess.Popen[str]:
     return command.start(
-        "paramworker", invite, "--job", "page_job:job", "--device", "cpu", **environment(folder)
+        "paramserver", "worker", invite, "page_job:job", "--device", "cpu", **environment(folder)
     )
 
 
-def test_a_run_of_the_page(command: Command, folder: Path) -> None:
+def test_a_run_of_the_page(command: Command, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """PIN WORLD_SIZE TOTAL_GLOBAL_BATCHES, then an evaluation."""
     server, invite, page = started(
-        command, folder, "--world", "1", "--rounds", "20", "--quorum", "world", "--listen", "127.0.0.1:0"
+        command, folder, "--world-size", "1", "--rounds", "20", "--quorum", "world", "--listen", "127.0.0.1:0"
     )
     state = ["--state", str(folder / "s.state")]
-    assert command.run("paramcontrol", "pause", *state)[:2] == (0, "done\n")
-    status, out, _ = command.run("paramcontrol", "status", *state)
-    assert (status, out.splitlines()[0]) == (0, "version 1.0 of 20, paused")
+    assert main(["paramserver", "pause", *state]) == 0
+    assert capsys.readouterr().out == "done\n"
+    for target in (state[1], page):
+        assert main(["status", target]) == 0
+        assert capsys.readouterr().out.splitlines()[0] == "version 1.0 of 20, paused"
     with urllib.request.urlopen(page.partition("#")[0], timeout=45) as answer:
         assert b"Parameter server" in answer.read()
-    assert command.run("paramcontrol", "resume", *state)[0] == 0
+    assert main(["paramserver", "resume", *state]) == 0
     one = worker(command, folder, invite)
     out, errors = server.communicate(timeout=45)
     assert server.returncode == 0, errors
@@ -81,14 +87,14 @@ def test_a_run_of_the_page(command: Command, folder: Path) -> None:
     one.communicate(timeout=45)
     assert one.returncode == 0
     status, out, errors = command.run(
-        "evaluate", "page_job:job", str(folder / "model.pth"), **environment(folder)
+        "paramserver", "evaluate", "page_job:job", str(folder / "model.pth"), **environment(folder)
     )
     assert status == 0, errors
     assert float(out) > 0.9
 
 
 def test_sigterm_ends_the_process_and_not_the_run(command: Command, folder: Path) -> None:
-    given = ["--world", "1", "--rounds", "5"]
+    given = ["--world-size", "1", "--rounds", "5"]
     server, invite, _ = started(command, folder, *given, "--listen", "127.0.0.1:0")
     assert command.end(server, signal.SIGTERM)[0] == 0
     again, same, _ = started(command, folder, *given, "--listen", invite.rpartition("//")[2])
@@ -101,16 +107,15 @@ def test_sigterm_ends_the_process_and_not_the_run(command: Command, folder: Path
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--world", "2", "--rounds", "5", "--listen", "x"], "need HOST:PORT"),
-        (["--world", "2", "--rounds", "5", "--listen", "0.0.0.0:0"], "without encryption"),
-        (["--world", "0", "--rounds", "5"], "world of the run is 0"),
-        (["--world", "2", "--rounds", "5", "--quorum", "most"], "the word world"),
-        (["--world", "2", "--rounds", "5", "--tls-key", "k"], "give both"),
-        (["--world", "2", "--rounds", "5", "--top-k", "2"], "--top-k"),
+        (["--world-size", "2", "--rounds", "5", "--listen", "x"], "need HOST:PORT"),
+        (["--world-size", "2", "--rounds", "5", "--listen", "0.0.0.0:0"], "without encryption"),
+        (["--world-size", "2", "--rounds", "5", "--quorum", "3"], "quorum of the run is 3"),
+        (["--world-size", "2", "--rounds", "5", "--quorum", "most"], "the word world"),
+        (["--world-size", "2", "--rounds", "5", "--tls-key", "k"], "give both"),
     ],
 )
 def test_wrong_options(command: Command, folder: Path, arguments: list[str], text: str) -> None:
-    status, out, errors = command.run("paramserver", "page_job:job", *arguments, **environment(folder))
+    status, out, errors = command.run("paramserver", "run", "page_job:job", *arguments, **environment(folder))
     assert (status, out) == (1, "")
     assert text in errors
     assert errors.startswith("softs-fast: ")
@@ -119,14 +124,25 @@ def test_wrong_options(command: Command, folder: Path, arguments: list[str], tex
 @pytest.mark.slow
 def test_kills_on_both_sides(command: Command, folder: Path) -> None:
     """A server and a worker are killed in the middle; another worker takes its place, and the run ends as told."""
-    given = ["--world", "2", "--rounds", "300", "--samples", "96", "--lease", "3", "--log-level", "debug"]
+    given = [
+        "--world-size",
+        "2",
+        "--rounds",
+        "300",
+        "--dataset-size",
+        "96",
+        "--lost-after",
+        "3",
+        "--log-level",
+        "debug",
+    ]
     server, invite, _ = started(command, folder, *given, "--listen", "127.0.0.1:0")
     first, second = worker(command, folder, invite), worker(command, folder, invite)
     state = ["--state", str(folder / "s.state")]
 
     def wait_for(version: int) -> None:
         while True:
-            status, out, _ = command.run("paramcontrol", "status", *state)
+            status, out, _ = command.run("paramserver", "status", *state)
             if status == 0 and int(out.split()[1].partition(".")[2]) >= version:
                 return
 

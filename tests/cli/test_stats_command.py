@@ -1,4 +1,4 @@
-"""``softs-fast stats``."""
+"""``softs-fast status`` of a broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from market import Market
 from shell import Command
 
 import softs_fast as sf
-from softs_fast.cli.stats import render
+from softs_fast.cli.views import render
 from softs_fast.market.protocol import BrokerStats
 from softs_fast.monitoring.snapshot import (
     ClientView,
@@ -21,7 +21,7 @@ from softs_fast.monitoring.snapshot import (
 
 
 def test_the_peers_that_are_connected(command: Command, busy_market: Market) -> None:
-    status, out, errors = command.run("stats", busy_market.frontend)
+    status, out, errors = command.run("status", busy_market.frontend)
     assert (status, errors) == (0, "")
     lines = out.splitlines()
     assert lines[0] == f"broker     {busy_market.frontend}"
@@ -33,7 +33,7 @@ def test_the_peers_that_are_connected(command: Command, busy_market: Market) -> 
 
 
 def test_json(command: Command, busy_market: Market) -> None:
-    status, out, _ = command.run("stats", busy_market.frontend, "--json")
+    status, out, _ = command.run("status", busy_market.frontend, "--json")
     assert status == 0
     answer = json.loads(out)
     assert answer["endpoint"] == busy_market.frontend
@@ -50,19 +50,19 @@ def test_json(command: Command, busy_market: Market) -> None:
 def test_a_softs_broker_tells_less(command: Command, market: Market) -> None:
     market.broker("softs")
     market.supplier()
-    status, out, errors = command.run("stats", market.frontend)
+    status, out, errors = command.run("status", market.frontend)
     assert (status, errors) == (0, "")
     assert "suppliers  1" in out
     assert "clients    0" in out
     assert "This broker does not list its peers." in out
-    status, out, _ = command.run("stats", market.frontend, "--json")
+    status, out, _ = command.run("status", market.frontend, "--json")
     answer = json.loads(out)
     assert (answer["clients"], answer["suppliers"]) == (None, None)
     assert answer["stats"]["product_ids"] == ["p.*"]
 
 
 @pytest.mark.parametrize("package", ["softs", "softs_fast"])
-@pytest.mark.parametrize("arguments", [["stats"], ["top", "--once"]])
+@pytest.mark.parametrize("arguments", [["status"], ["top", "--once"]])
 def test_the_endpoint_for_suppliers(
     command: Command, market: Market, package: str, arguments: list[str]
 ) -> None:
@@ -79,7 +79,7 @@ def test_the_endpoint_for_suppliers(
 def test_the_endpoint_for_students(command: Command, frontend: str, backend: str) -> None:
     control = f"{frontend}_control"
     with sf.Broker(frontend, backend, control, f"{control}_pub"):
-        status, out, errors = command.run("stats", control)
+        status, out, errors = command.run("status", control)
     assert (status, out) == (1, "")
     assert errors.startswith(
         f"softs-fast: {control} is no broker's frontend; use the frontend, for clients ("
@@ -89,7 +89,7 @@ def test_the_endpoint_for_students(command: Command, frontend: str, backend: str
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_watch_goes_on_until_a_signal_comes(command: Command, market: Market, number: int) -> None:
     broker = market.broker()
-    process = command.start("stats", market.frontend, "--json", "--watch", "0.01")
+    process = command.start("status", market.frontend, "--json", "--watch", "--interval", "0.01")
     assert process.stdout is not None
     assert process.stderr is not None
     for _ in range(3):

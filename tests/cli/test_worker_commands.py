@@ -60,7 +60,7 @@ def test_workers_serve_a_broker_until_the_leader_stops_them(
         sf.Broker(ends, control_endpoint=control, control_pub_endpoint=control_pub),
         sf.StudentClient(0, 2, factories.CONFIG, frontend, control, control_pub) as student,
     ):
-        named = ["--backend", backend, "--control-pub", control_pub, "--count", "2"]
+        named = ["--backend", backend, "--control-pub", control_pub, "--workers", "2"]
         workers = command.start("worker", "factories:make_worker", *named, **PATH)
         assert workers.stdout is not None
         assert workers.stdout.readline() == "2 workers serve\n"
@@ -87,14 +87,14 @@ def test_workers_end_with_a_signal(command: Command, frontend: str, backend: str
 
 
 def test_a_command_runs_beside_a_fleet_and_gives_its_status(command: Command, tmp_path: Path) -> None:
-    arguments = ["run", "--worker", "factories:make_worker", "--count", "2"]
+    arguments = ["run", "--factory", "factories:make_worker", "--workers", "2"]
     ended = command.run(*arguments, "--", sys.executable, script(tmp_path), "7", **PATH)
     assert ended[0] == 7, ended
     assert re.fullmatch(r"sample of \d+\n", ended[1])
 
 
 def test_a_command_may_save_its_work_at_ctrl_c(command: Command, tmp_path: Path) -> None:
-    run = ["run", "--worker", "factories:make_worker", "--", sys.executable, script(tmp_path), "waits"]
+    run = ["run", "--factory", "factories:make_worker", "--", sys.executable, script(tmp_path), "waits"]
     process = command.start(*run, **PATH)
     assert process.stdout is not None
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_a_command_may_save_its_work_at_ctrl_c(command: Command, tmp_path: Path)
 def test_nothing_is_left_of_a_run(
     command: Command, tmp_path: Path, eventually: Callable[..., None], number: int
 ) -> None:
-    run = ["run", "--worker", "factories:make_worker", "--", sys.executable, script(tmp_path), "waits"]
+    run = ["run", "--factory", "factories:make_worker", "--", sys.executable, script(tmp_path), "waits"]
     process = command.start(*run, **PATH)
     assert process.stdout is not None
     pids = {int(process.stdout.readline().split()[-1]) for _ in range(2)}
@@ -130,11 +130,14 @@ def test_nothing_is_left_of_a_run(
         (["worker", "no_such_module:f"], "cannot import 'no_such_module': No module named 'no_such_module'"),
         (["worker", "factories:f"], "'factories' has no 'f'"),
         (["worker", "factories:CONFIG"], "'factories:CONFIG' is a BatchConfig; it must be a function"),
-        (["run", "--worker", "factories:make_worker"], "there is no command to run"),
-        (["run", "--worker", "factories:make_worker", "--", "/no/such"], "cannot run '/no/such'"),
-        (["run", "--worker", "factories:make_a_list", "--", "true"], "factories:make_a_list() returned list"),
+        (["run", "--factory", "factories:make_worker"], "there is no command to run"),
+        (["run", "--factory", "factories:make_worker", "--", "/no/such"], "cannot run '/no/such'"),
         (
-            ["run", "--worker", "factories:raise_an_error", "--", "true"],
+            ["run", "--factory", "factories:make_a_list", "--", "true"],
+            "factories:make_a_list() returned list",
+        ),
+        (
+            ["run", "--factory", "factories:raise_an_error", "--", "true"],
             "RuntimeError: no weights in /models",
         ),
     ],

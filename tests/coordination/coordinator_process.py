@@ -95,7 +95,7 @@ class Coordinator(Lines):
     """A coordinator; `address` is where it listens."""
 
     def __init__(self, *options: str, prefix: Sequence[str] = ()) -> None:
-        super().__init__(["-W", "error", "-m", "softs_fast", "coordinator", *options], prefix)
+        super().__init__(["-W", "error", "-m", "softs_fast", "coordinator", "run", *options], prefix)
         self.address = ""
 
     def started(self) -> Coordinator:

@@ -56,7 +56,7 @@ def test_ranks(tmp_path: Path, environment: dict[str, str]) -> None:
     program, printed = section("DistributedDataParallel and FSDP2")
     script = tmp_path / "train.py"
     script.write_text(program)
-    run = ["softs_fast", "run", "--worker", "teacher:make_supplier", "--count", "2", "--"]
+    run = ["softs_fast", "run", "--factory", "teacher:make_supplier", "--workers", "2", "--"]
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(
         [sys.executable, "-m", *run, sys.executable, "-m", *torchrun],

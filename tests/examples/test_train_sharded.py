@@ -80,7 +80,7 @@ def until(worker: Lines, pattern: str) -> str:
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 @pytest.mark.timeout(120)
 def test_a_checkpoint_counts_when_all_have_ended_it(cluster: Cluster, tmp_path: Path) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "20")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "20")
     options = [
         f"--coordinator={coordinator.address}",
         f"--folder={tmp_path}",

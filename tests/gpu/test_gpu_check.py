@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-m", "softs_fast", "gpu", "--quick"]
 @pytest.mark.timeout(300)
 def test_all_steps_pass(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    done = subprocess.run([*COMMAND, "--json", path], capture_output=True, text=True, check=False)
+    done = subprocess.run([*COMMAND, "--output", path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     result = json.loads(path.read_text())
     states = {step["name"]: step["state"] for step in result["steps"]}
@@ -40,7 +40,7 @@ def test_a_run_that_is_cut_off_keeps_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     environment = os.environ | {"COLUMNS": "80"}
     with subprocess.Popen(
-        [*COMMAND, "--json", path, "--only", "reduce,all-reduce-4"],
+        [*COMMAND, "--output", path, "--only", "reduce,all-reduce-4"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -66,7 +66,7 @@ def test_a_device_that_fails_is_told(tmp_path: Path) -> None:
         pytest.skip("sets what the stand-in can do")
     environment = os.environ | {"SOFTS_STANDIN_NO_IPC": "1", "COLUMNS": "200"}
     done = subprocess.run(
-        [*COMMAND, "--json", tmp_path, "--only", "memory,reduce"],
+        [*COMMAND, "--output", tmp_path, "--only", "memory,reduce"],
         capture_output=True,
         text=True,
         check=False,
@@ -100,7 +100,7 @@ def test_make_gpu_builds_nothing_where_there_is_a_build(tmp_path: Path) -> None:
     paths = [str(REPOSITORY / "python"), environment.get("PYTHONPATH", "")]
     environment |= {"PATH": str(tools), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run(
-        [make, "gpu", f"PYTHON={sys.executable}", f"ARGS=--quick --only reduce --json {tmp_path}/a.json"],
+        [make, "gpu", f"PYTHON={sys.executable}", f"ARGS=--quick --only reduce --output {tmp_path}/a.json"],
         capture_output=True,
         text=True,
         check=False,

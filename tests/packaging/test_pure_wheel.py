@@ -137,7 +137,7 @@ for name in softs_fast.__all__:
         works.append(name)
     except ImportError as error:
         text = str(error)
-        assert "Linux on x86-64" in text and "softs-fast paramworker" in text, text
+        assert "Linux on x86-64" in text and "softs-fast paramserver worker" in text, text
 print(*works)
 for path in sorted(pathlib.Path(softs_fast.__file__).parent.rglob("*.py")):
     parts = path.relative_to(sys.path[0]).with_suffix("").parts
@@ -175,7 +175,7 @@ def test_a_worker_of_it_trains_with_a_server(installed: Path, tmp_path: Path) ->
     config = RunConfig(target=3, batch_size=4, codec="top_k", top_k=0.5)
     program = "from softs_fast.cli import main\nsys.exit(main(sys.argv[1:]))"
     with Server(namespace["JOB"], RunOptions(world=1, rounds=3), config, files) as server:
-        command = ["paramworker", "-", "--job", "tiny:JOB", "--device", "cpu", "--name", "mac"]
+        command = ["paramserver", "worker", "-", "tiny:JOB", "--device", "cpu", "--name", "mac"]
         worker = subprocess.Popen(
             [*RUN, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n" + paths(installed) + program, *command],
             cwd=tmp_path, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -59,7 +59,7 @@ def test_servers_that_verify_clients(tmp_path: Path) -> None:
     bad = dict(zip(("cert", "key"), map(Path, foreign.issue("bad", "w0")), strict=True))
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         for own, text in (
-            ({}, "it asks for a certificate, and this process has none .*; give --cert and --key"),
+            ({}, "it asks for a certificate, and this process has none .*; give --tls-cert and --tls-key"),
             (bad, "it does not accept .*bad.pem .*unknown ca.*; give one that .*"),
             (good, "None"),
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import platform
@@ -17,13 +18,18 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from .. import _core
-from ..errors import PeerLost
-from .bench_peer import LOADER_BATCH, has_torch, percentiles
-from .output import say
-from .table import rows_of, si
+from ..errors import PeerLost, SampleTimeout
+from .options import AddParser, between, command, option, seconds
+from .table import rows_of, say, si
 
-__all__ = ["render", "run"]
+__all__ = ["LOADER_BATCH", "add_command", "percentiles", "render"]
+
+_EPILOG = """\
+examples:
+  softs-fast bench
+  softs-fast bench --duration 30 --sample-bytes 64 4096 4194304 --json"""
+
+LOADER_BATCH = 32
 
 #: Answers each byte on standard input with one on standard output.
 _ECHO = "import os\nwhile os.read(0, 1): os.write(1, b'x')"
@@ -33,15 +39,26 @@ _COPY_BYTES = 64 << 20
 _END_S = 10.0
 
 
-def run(arguments: argparse.Namespace) -> None:
+def add_command(add_parser: AddParser) -> None:
+    """Add the command."""
+    parser = command(add_parser, "bench", "measure this machine with a market of its own", _run, _EPILOG)
+    option(parser, "--duration", "seconds for all measurements together", type=seconds, default=8.0)
+    option(
+        parser, "--sample-bytes", "sizes of one sample", type=between(int, 1, 1 << 30), nargs="+",
+        default=[64, 600_000], metavar="BYTES", shown="64 600000",
+    )  # fmt: skip
+    option(parser, "--json")
+
+
+def _run(arguments: argparse.Namespace) -> None:
     """Measure and print.
 
     Raises:
         PeerLost: a process of the bench has failed; its own error is on standard error.
         SoftsError: the result cannot be written.
     """
-    sizes = list(dict.fromkeys(arguments.size))
-    result = measure(sizes, arguments.seconds)
+    sizes = list(dict.fromkeys(arguments.sample_bytes))
+    result = measure(sizes, arguments.duration)
     say(json.dumps(result) if arguments.json else render(result, shutil.get_terminal_size().columns))
 
 
@@ -51,7 +68,9 @@ def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
     Raises:
         PeerLost: a process of the bench has failed; its own error is on standard error.
     """
-    with_torch = has_torch()
+    from .._core import __version__
+
+    with_torch = importlib.util.find_spec("torch") is not None
     # Per size: one by one, latency, a short copy, and the loader; and the pipe.
     each_s = seconds / (len(sizes) * (2.25 + with_torch) + 0.25)
     rows: dict[int, dict[str, Any]] = {size: {"bytes": size, "loader_samples_s": None} for size in sizes}
@@ -65,7 +84,7 @@ def measure(sizes: list[int], seconds: float) -> dict[str, Any]:
         rows[size] |= {"copies_s": copies_s, "copy_bytes_s": copies_s * size}
     pipe = _pipe_round_trips(each_s / 4)
     return {
-        "version": _core.__version__,
+        "version": __version__,
         "python": platform.python_version(),
         "cores": len(os.sched_getaffinity(0)),
         "pipe_round_trip_p50_s": pipe[0],
@@ -130,6 +149,18 @@ def _note(rows: dict[int, dict[str, Any]], event: dict[str, Any]) -> None:
         row["latency_p50_s"], row["latency_p99_s"] = event["seconds"]
     else:
         row[f"{event['event']}_samples_s"] = event["samples_s"]
+
+
+def percentiles(values: list[float]) -> list[float]:
+    """Return median and 99th percentile.
+
+    Raises:
+        SampleTimeout: there are no values.
+    """
+    if not values:
+        raise SampleTimeout("no sample arrived during the measurement; give it more --duration")
+    values = sorted(values)
+    return [values[len(values) // 2], values[min(len(values) * 99 // 100, len(values) - 1)]]
 
 
 @contextlib.contextmanager

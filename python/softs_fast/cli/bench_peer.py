@@ -6,7 +6,6 @@ Prints one JSON object per line. Ends when its standard input is closed, so the 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import logging
 import os
@@ -19,10 +18,10 @@ from typing import Any
 from ..configs import BatchConfig, TensorSpec
 from ..errors import SampleTimeout, SoftsError
 from ..market import Broker, Client, EndpointConfig, ShmMedium, Supplier
+from .bench import LOADER_BATCH, percentiles
 
 __all__ = ["main"]
 
-LOADER_BATCH = 32
 #: Largest number of slots of the client, and of bytes in them: more would not be faster, and shared memory is scarce.
 _MAX_SLOTS, _MAX_SLOT_BYTES = 64, 256 << 20
 #: Interval at which a wait for a sample checks whether the bench is over, milliseconds.
@@ -185,23 +184,6 @@ class _Meter:
         if self.count == self.count_before:
             raise SampleTimeout("no sample arrived during the measurement; give it more --seconds")
         return (self.count - self.count_before) / (time.perf_counter() - self._started)
-
-
-def percentiles(values: list[float]) -> list[float]:
-    """Return median and 99th percentile.
-
-    Raises:
-        SampleTimeout: there are no values.
-    """
-    if not values:
-        raise SampleTimeout("no sample arrived during the measurement; give it more --seconds")
-    values = sorted(values)
-    return [values[len(values) // 2], values[min(len(values) * 99 // 100, len(values) - 1)]]
-
-
-def has_torch() -> bool:
-    """Return whether the loader can be measured."""
-    return importlib.util.find_spec("torch") is not None
 
 
 def _product(size: int) -> str:

@@ -9,24 +9,26 @@ import dataclasses
 import json
 import signal
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import setup_logging
-from ..coordination.credentials import ClientCredentials, ServerCredentials
-from ..coordination.health.readiness import coordinator_reason, readiness_page
-from ..coordination.job.events import Drain, End, Evict, Resize
-from ..coordination.job.options import JobOptions
-from ..coordination.job.status import Status
-from ..coordination.launcher import launched_job
-from ..coordination.metrics import render_metrics
-from ..coordination.pings import Pings
-from ..coordination.requirements import import_grpc
 from ..errors import ConfigError
-from ..monitoring.text_server import Page, PageServer, TextServer
-from .output import say
-from .table import count, plain, rows_of
+from .options import AddParser, Run, command, group, member, natural, option, seconds
+from .table import count, plain, rows_of, say
 
-__all__ = ["administer", "render", "run", "status", "watch"]
+if TYPE_CHECKING:
+    from ..coordination.job.options import JobOptions
+    from ..coordination.job.status import Status
+    from ..coordination.session.calls import CoordinatorClient
+
+__all__ = ["add_commands", "add_identity", "render", "show", "watch"]
+
+_EPILOG = """\
+examples:
+  softs-fast coordinator run --world-size 4
+  softs-fast coordinator run --min-workers 2 --max-workers 8 --state /shared/job.state --job my-job
+  softs-fast coordinator run --world-size 4 --listen 0.0.0.0:29401 --tls-cert c.pem --tls-key k.pem --tls-ca ca.pem
+
+It tells workers which of them are members, and at once when one is gone. docs/coordination.md tells more."""
 
 #: A status for metrics takes so long at most.
 _METRICS_S = 2.0
@@ -34,31 +36,43 @@ _METRICS_S = 2.0
 _MOST_FENCES = 5
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Run a coordinator until a signal arrives.
+def add_commands(add_parser: AddParser) -> None:
+    """Add the commands of a coordinator."""
+    add = group(add_parser, "coordinator", "run the coordinator of a training, or ask one that runs")
+    _add_run(command(add, "run", "run a coordinator until SIGINT or SIGTERM", _run, _EPILOG, endless=True))
+    for name, summary, run in (
+        ("status", "print what the job does, and what it waits for", show),
+        ("watch", "print the status after each change", watch),
+    ):
+        option(_asking(add, name, summary, run, endless=run is watch), "--json")
+    for name, summary in (
+        ("evict", "take a seat away from its worker, at once"),
+        ("drain", "have the worker of a seat leave at the end of its step"),
+    ):
+        parser = _asking(add, name, summary)
+        parser.add_argument("seat", type=natural, metavar="SEAT", help="number of the seat")
+        _add_reason(parser)
+    parser = _asking(add, "resize", "change how many members there are")
+    parser.add_argument("min", type=member, metavar="MIN", help="smallest number of members")
+    parser.add_argument("max", type=member, metavar="MAX", help="largest number of members")
+    _add_reason(_asking(add, "end", "end the job"))
 
-    Raises:
-        EndpointInUse: another process listens at the address, or at the one for metrics.
-        ConfigError: an option is out of range or contradicts another one; gRPC is not installed; a file of credentials
-            or the state file cannot be used; other machines could reach it without TLS or a proof of identity.
-        SoftsError: the state file cannot be written.
-    """
-    import_grpc()
-    setup_logging(arguments.log_level)
-    asyncio.run(_serve(arguments, _job(arguments)))
+
+def add_identity(parser: Any) -> None:
+    """Add the options with which a caller proves what it is to a parser or a group of options."""
+    for name in ("--tls-ca", "--tls-cert", "--tls-key", "--token-file"):
+        option(parser, name)
 
 
-def status(arguments: argparse.Namespace) -> None:
+def show(arguments: argparse.Namespace) -> None:
     """Print the status of a coordinator.
 
     Raises:
         PeerLost: no coordinator answers.
         ConfigError: the address or a file is malformed, or the caller may not ask.
     """
-    from ..coordination.session.calls import CoordinatorClient
-
-    with CoordinatorClient(arguments.address, _credentials(arguments)) as client:
-        _show(client.status(), arguments.json)
+    with _client(arguments) as client:
+        _print(client.status(), arguments.json)
 
 
 def watch(arguments: argparse.Namespace) -> None:
@@ -68,35 +82,9 @@ def watch(arguments: argparse.Namespace) -> None:
         PeerLost: no coordinator answers, or it has ended.
         ConfigError: the address or a file is malformed, or the caller may not ask.
     """
-    from ..coordination.session.calls import CoordinatorClient
-
-    with CoordinatorClient(arguments.address, _credentials(arguments)) as client:
+    with _client(arguments) as client:
         for seen in client.watch():
-            _show(seen, arguments.json, "" if arguments.json else "\n")
-
-
-def administer(arguments: argparse.Namespace) -> None:
-    """Have a coordinator do something, and print what it did.
-
-    Raises:
-        PeerLost: no coordinator answers.
-        ConfigError: the address or a file is malformed, or the caller is no administrator.
-        WireError: it cannot be done.
-    """
-    from ..coordination.session.calls import CoordinatorClient
-
-    match arguments.action:
-        case "evict":
-            action: Evict | Drain | Resize | End = Evict(arguments.seat, arguments.why)
-        case "drain":
-            action = Drain(arguments.seat, arguments.why)
-        case "resize":
-            action = Resize(arguments.min, arguments.max)
-        case _:
-            action = End(arguments.why)
-    with CoordinatorClient(arguments.address, _credentials(arguments)) as client:
-        done = client.administer(action)
-    say("\n".join(map(plain, done)) or "done")
+            _print(seen, arguments.json, "" if arguments.json else "\n")
 
 
 def render(status: Status) -> str:
@@ -130,46 +118,155 @@ def render(status: Status) -> str:
     return "\n".join(lines)
 
 
-def _job(arguments: argparse.Namespace) -> JobOptions:
-    if (arguments.size is None) == (arguments.min is None and arguments.max is None):
-        raise ConfigError("how many members? give --size N, or --min N and --max N")
-    low, high = (arguments.size or getattr(arguments, name) for name in ("min", "max"))
-    if low is None or high is None:
-        raise ConfigError("--min and --max belong together: give both, or --size N")
-    return JobOptions(
-        arguments.name or launched_job(),
-        low,
-        high,
-        arguments.unit,
-        arguments.block,
-        arguments.spares,
-        window_s=arguments.window,
-        rejoin_s=arguments.rejoin,
-        grace_s=arguments.grace,
-        stall_s=arguments.stall,
-        evict_stalled=arguments.evict_stalled,
-        restarts=arguments.restarts,
-        # Pings fail after two of them.
-        lost_after_s=2 * arguments.ping + 1.0,
-    )
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    size = parser.add_argument_group("size of the job")
+    option(size, "--world-size")
+    option(size, "--min-workers", "smallest number of workers that an epoch trains with", type=member)
+    option(size, "--max-workers")
+    option(size, "--multiple-of", "number of which the members are a multiple", type=member, default=1)
+    option(size, "--block-size", "number of seats that belong together", type=member, default=1)
+    option(size, "--max-spares", "largest number of workers that wait for a seat", type=natural, default=64)
+    job = parser.add_argument_group("job")
+    option(
+        job, "--job", "name of the job; workers of other jobs are refused", metavar="NAME",
+        shown="SLURM's job, or else job",
+    )  # fmt: skip
+    option(job, "--state")
+    text = "seconds that an epoch waits for workers that could be members"
+    option(job, "--form-timeout", text, type=seconds, default=30.0)
+    option(job, "--rejoin-timeout", default=600.0)
+    text = "seconds that members have to connect to a restarted coordinator"
+    option(job, "--reconnect-timeout", text, type=seconds, default=10.0)
+    text = "seconds that a seat may be a step behind before an alarm names it"
+    option(job, "--stalled-after", text, type=seconds, default=300.0)
+    option(job, "--evict-stalled", "evict stalled workers", action="store_true", shown="only warn")
+    text = "largest number of restarts of one seat within an hour, however its process has ended"
+    option(job, "--max-restarts", text, type=natural, shown="no limit")
+    net = parser.add_argument_group("address and identity")
+    option(net, "--listen", default="127.0.0.1:29401")
+    option(net, "--lost-after", default=2.0)
+    add_identity(net)
+    text = "identity that may evict, drain, resize and end; may be given several times"
+    option(net, "--admin", text, action="append", metavar="NAME", shown="admin")
+    pages = parser.add_argument_group("pages")
+    option(pages, "--metrics")
+    option(pages, "--health", "address to serve /healthz and /readyz at, over HTTP", metavar="HOST:PORT")
+    option(pages, "--allow-insecure")
+    option(parser, "--log-level", default="info")
 
 
-def _credentials(arguments: argparse.Namespace) -> ClientCredentials:
-    return ClientCredentials(arguments.ca, arguments.cert, arguments.key, arguments.token)
+def _asking(
+    add: AddParser, name: str, summary: str, run: Run | None = None, *, endless: bool = False
+) -> argparse.ArgumentParser:
+    parser = command(add, name, summary, run or _administer, endless=endless)
+    parser.add_argument("address", metavar="ADDRESS", help="host:port of the coordinator")
+    add_identity(parser)
+    parser.set_defaults(action=name)
+    return parser
 
 
-def _show(status: Status, as_json: bool, more: str = "") -> None:
+def _add_reason(parser: argparse.ArgumentParser) -> None:
+    option(parser, "--reason", default="asked for by an administrator")
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    """Run a coordinator until a signal arrives.
+
+    Raises:
+        EndpointInUse: another process listens at the address, or at the one for metrics.
+        ConfigError: an option is out of range or contradicts another one; gRPC is not installed; a file of credentials
+            or the state file cannot be used; other machines could reach it without TLS or a proof of identity.
+        SoftsError: the state file cannot be written.
+    """
+    from .. import setup_logging
+    from ..coordination.requirements import import_grpc
+
+    import_grpc()
+    setup_logging(arguments.log_level)
+    asyncio.run(_serve(arguments, _job(arguments)))
+
+
+def _administer(arguments: argparse.Namespace) -> None:
+    """Have a coordinator do something, and print what it did.
+
+    Raises:
+        PeerLost: no coordinator answers.
+        ConfigError: the address or a file is malformed, or the caller is no administrator.
+        WireError: it cannot be done.
+    """
+    from ..coordination.job.events import Drain, End, Evict, Resize
+
+    match arguments.action:
+        case "evict":
+            action: Evict | Drain | Resize | End = Evict(arguments.seat, arguments.reason)
+        case "drain":
+            action = Drain(arguments.seat, arguments.reason)
+        case "resize":
+            action = Resize(arguments.min, arguments.max)
+        case _:
+            action = End(arguments.reason)
+    with _client(arguments) as client:
+        done = client.administer(action)
+    say("\n".join(map(plain, done)) or "done")
+
+
+def _client(arguments: argparse.Namespace) -> CoordinatorClient:
+    from ..coordination.credentials import ClientCredentials
+    from ..coordination.session.calls import CoordinatorClient
+
+    given = arguments.tls_ca, arguments.tls_cert, arguments.tls_key, arguments.token_file
+    return CoordinatorClient(arguments.address, ClientCredentials(*given))
+
+
+def _print(status: Status, as_json: bool, more: str = "") -> None:
     say((json.dumps(dataclasses.asdict(status)) if as_json else render(status)) + more)
 
 
+def _job(arguments: argparse.Namespace) -> JobOptions:
+    from ..coordination.job.options import JobOptions
+    from ..coordination.launcher import launched_job
+
+    size, low, high = arguments.world_size, arguments.min_workers, arguments.max_workers
+    if (size is None) == (low is None and high is None):
+        raise ConfigError("how many members? give --world-size N, or --min-workers N and --max-workers N")
+    low, high = size or low, size or high
+    if low is None or high is None:
+        raise ConfigError("--min-workers and --max-workers belong together: give both, or --world-size N")
+    return JobOptions(
+        arguments.job or launched_job(),
+        low,
+        high,
+        arguments.multiple_of,
+        arguments.block_size,
+        arguments.max_spares,
+        window_s=arguments.form_timeout,
+        rejoin_s=arguments.rejoin_timeout,
+        grace_s=arguments.reconnect_timeout,
+        stall_s=arguments.stalled_after,
+        evict_stalled=arguments.evict_stalled,
+        restarts=arguments.max_restarts,
+        # The end of a connection is noticed a little after its last ping.
+        lost_after_s=arguments.lost_after + 1.0,
+    )
+
+
 async def _serve(arguments: argparse.Namespace, job: JobOptions) -> None:
+    from ..coordination.credentials import ServerCredentials
+    from ..coordination.health.readiness import coordinator_reason, readiness_page
+    from ..coordination.metrics import render_metrics
+    from ..coordination.pings import Pings
     from ..coordination.server.serving import Coordinator, CoordinatorOptions
+    from ..monitoring.text_server import Page, PageServer, TextServer
 
     admins = tuple(arguments.admin or ServerCredentials.admins)
-    credentials = ServerCredentials(arguments.cert, arguments.key, arguments.ca, arguments.tokens, admins)
-    pings = Pings(arguments.ping, arguments.ping)
+    credentials = ServerCredentials(
+        arguments.tls_cert, arguments.tls_key, arguments.tls_ca, arguments.token_file, admins
+    )
+    # A stopped peer is noticed after a ping that gets no answer.
+    pings = Pings(arguments.lost_after / 2, arguments.lost_after / 2)
     coordinator = Coordinator(job, CoordinatorOptions(arguments.listen, arguments.state, credentials, pings))
     loop = asyncio.get_running_loop()
+    remote = arguments.allow_insecure
 
     def present() -> Status | None:
         async def read() -> Status:
@@ -187,11 +284,11 @@ async def _serve(arguments: argparse.Namespace, job: JobOptions) -> None:
         return readiness_page(coordinator_reason(present()))
 
     servers: list[tuple[str, PageServer]] = []
-    if arguments.prometheus is not None:
-        servers.append(("metrics", TextServer(lambda: render_metrics(present()), arguments.prometheus)))
+    if arguments.metrics is not None:
+        text = TextServer(lambda: render_metrics(present()), arguments.metrics, allow_remote=remote)
+        servers.append(("metrics", text))
     if arguments.health is not None:
         pages = {"/readyz": ready, "/healthz": alive}
-        remote = arguments.health_remote
         servers.append(("health", PageServer(pages, arguments.health, what="health", allow_remote=remote)))
     with contextlib.ExitStack() as stack:
         await coordinator.start()

@@ -7,23 +7,43 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..gpu.plan import MACHINE, chosen
-from ..gpu.report import Report, device_of
-from ..gpu.run import Outcome
-from ..gpu.run import run as run_step
-from .output import say
-from .table import cut, plain, rows_of
+from .options import AddParser, command, option
+from .table import cut, plain, rows_of, say
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from ..gpu.report import Report
+    from ..gpu.run import Outcome
+
+__all__ = ["add_command"]
+
+_EPILOG = """\
+examples:
+  softs-fast gpu --quick
+  softs-fast gpu --output results/ --only deaths,slot-write
+
+Each step runs in processes of its own, within a limit. The file is written again after each step. Exit status: 0 all
+passed, 1 a step failed, 2 there is no GPU that can be used, and why."""
 
 _FAILED, _NO_DEVICE = 1, 2
 #: Where the result goes if no file is named.
 _FILE = Path("softs-fast-gpu.json")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def add_command(add_parser: AddParser) -> None:
+    """Add the command."""
+    text = "check and measure the CUDA side on this machine's GPU"
+    parser = command(add_parser, "gpu", text, _run, _EPILOG)
+    option(parser, "--quick", "take 5 minutes at most, instead of 18", action="store_true")
+    option(parser, "--output", shown=f"{_FILE}; in a folder, gpu-DEVICE.json")
+    option(
+        parser, "--only", "steps to run, by the names that the table shows", metavar="STEP,STEP",
+        type=lambda text: text.split(","),
+    )  # fmt: skip
+
+
+def _run(arguments: argparse.Namespace) -> None:
     """Look for devices, run the steps, print a table, and keep everything in a file.
 
     Raises:
@@ -31,14 +51,18 @@ def run(arguments: argparse.Namespace) -> None:
         ConfigError: there is no such step.
         SoftsError: the file, or standard output, cannot be written.
     """
+    from ..gpu.plan import MACHINE, chosen
+    from ..gpu.report import Report
+    from ..gpu.run import run as run_step
+
     steps = chosen(arguments.only)
     looked = run_step(MACHINE, arguments.quick, start_method="spawn")
     machine = looked.result or {}
     problems = machine.get("problems", [f"the driver or torch does not answer: {looked.reason}"])
     report = Report(steps if not problems else [], arguments.quick, machine)
     if problems:
-        _refuse(report, looked, problems, arguments.json)
-    path = report.write(arguments.json or _FILE)
+        _refuse(report, looked, problems, arguments.output)
+    path = report.write(arguments.output or _FILE)
     say(_title(machine))
     for number, step in enumerate(steps, 1):
         say(f"{number:2}/{len(steps)}  {step.name:<17} ", end="")
@@ -64,6 +88,8 @@ def _refuse(report: Report, looked: Outcome, problems: list[str], path: Path | N
 
 
 def _title(machine: dict[str, Any]) -> str:
+    from ..gpu.report import device_of
+
     versions = f"CUDA {_version(machine['runtime'][0])}, driver for {_version(machine['driver'])}"
     count = len(machine["devices"])
     devices = device_of(machine) + (f" and {count - 1} more" if count > 1 else "")

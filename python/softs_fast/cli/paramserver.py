@@ -1,29 +1,207 @@
-"""``softs-fast paramserver``: runs a parameter server."""
+"""``softs-fast paramserver``: runs a parameter server, or shows one that runs and tells it what to do."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
+import json
 import signal
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import setup_logging
 from ..errors import ConfigError, SoftsError
-from .output import say
+from . import paramserver_worker
+from .options import AddParser, between, command, group, natural, option, positive, seconds
+from .table import count, plain, rows_of, say
 
 if TYPE_CHECKING:
     from ..paramserver.job import Job
     from ..paramserver.rounds.options import RunOptions
+    from ..paramserver.server.control import OwnerClient
     from ..paramserver.server.options import ServerOptions
     from ..paramserver.server.service import Service
-    from ..paramserver.wire.messages import RunConfig
+    from ..paramserver.wire.messages import RunConfig, Status
 
-__all__ = ["run"]
+__all__ = ["add_commands", "render", "show", "watch"]
+
+_EPILOG = """\
+examples:
+  softs-fast paramserver run digits:job --world-size 2 --rounds 50 --batch-size 32
+  softs-fast paramserver run digits:job --world-size 4 --rounds 1000 --listen 0.0.0.0:8000 --tls-self-signed
+  softs-fast paramserver run digits:job --world-size 2 --rounds 50 --public-url https://some.tunnel.example
+
+It prints the invite with which workers are started, and the owner's page. Started again with the same --state, it resumes
+from the file. docs/paramserver.md tells more. It needs uvicorn: pip install 'softs-fast[server]'."""
+
+_EVALUATE_EPILOG = """\
+examples:
+  softs-fast paramserver evaluate digits:job
+  softs-fast paramserver evaluate digits:job trained_model.best.pth"""
+
+_KICK_EPILOG = """\
+examples:
+  softs-fast paramserver kick 3f0a... --state /data/run.state
+
+The status shows the ids of the workers."""
+
+_STATE = Path("paramserver.state")
+_MODEL = Path("trained_model.pth")
+#: A request of `watch` is answered after this time at the latest, seconds.
+_WAIT_S = 20.0
 
 
-def run(arguments: argparse.Namespace) -> None:
+def add_commands(add_parser: AddParser) -> None:
+    """Add the commands of a parameter server, its owner and its workers."""
+    add = group(add_parser, "paramserver", "train a model with workers on the internet")
+    _add_run(command(add, "run", "run a parameter server until its training is done", _run, _EPILOG))
+    paramserver_worker.add_command(add)
+    for name, summary, run in (
+        ("status", "print the state of a run and of its workers", show),
+        ("watch", "print the status after each change", watch),
+        ("start", "start a run before all its workers are there", _control),
+        ("pause", "pause a run", _control),
+        ("resume", "resume a run that is paused", _control),
+        ("kick", "remove a worker for good", _control),
+        ("stop", "end a run after its open round", _control),
+    ):
+        epilog = _KICK_EPILOG if name == "kick" else ""
+        parser = command(add, name, summary, run, epilog, endless=run is watch)
+        if name == "kick":
+            parser.add_argument("worker_id", metavar="WORKER_ID", help="id of the worker")
+        option(parser, "--state", default=_STATE)
+        if run is _control:
+            parser.set_defaults(action=name, worker_id="")
+        else:
+            option(parser, "--json")
+    text = "evaluate a model that a parameter server has trained"
+    parser = command(add, "evaluate", text, _evaluate, _EVALUATE_EPILOG)
+    parser.add_argument("job", metavar="MODULE:JOB", help="job with an `evaluate`")
+    parser.add_argument(
+        "file", type=Path, nargs="?", default=_MODEL, metavar="FILE",
+        help="file that the server has written (default: %(default)s)",
+    )  # fmt: skip
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Print the status of a server.
+
+    Raises:
+        ConfigError: the owner's file cannot be used, or the server refuses.
+        PeerLost: no server answers.
+    """
+    with _client(arguments) as client:
+        _print(client.status(), arguments.json)
+
+
+def watch(arguments: argparse.Namespace) -> None:
+    """Print the status of a server after each change, until a signal arrives.
+
+    Raises:
+        ConfigError: the owner's file cannot be used, or the server refuses.
+        PeerLost: no server answers.
+    """
+    with _client(arguments) as client:
+        since = -1
+        while True:
+            status = client.status(since, _WAIT_S)
+            since = since if status is None else status.serial
+            _print(status, arguments.json)
+
+
+def render(status: Status) -> str:
+    """Return a status as text."""
+    loss = "" if status.loss is None else f", loss {status.loss:.4g}"
+    metric = "" if status.metric is None else f", evaluation {status.metric:.4g}"
+    lines = [
+        f"version {status.timeline}.{status.version} of {status.target}, {status.state}{loss}{metric}",
+        plain(status.waiting_for),
+        f"{count(len(status.members), 'worker')} of {status.world}",
+    ]
+    if status.members:
+        rows = [
+            [
+                str(one.rank),
+                plain(one.name),
+                one.worker_id,
+                one.state,
+                str(one.counted),
+                str(one.stale),
+                "-" if one.loss is None else f"{one.loss:.4g}",
+                f"{one.uploaded * 100 // one.upload_bytes} %" if one.upload_bytes else "-",
+            ]
+            for one in status.members
+        ]
+        lines += ["", *rows_of("RANK WORKER ID STATE COUNTED STALE LOSS UPLOAD", rows, n_left=4)]
+    return "\n".join(lines)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="MODULE:JOB", help="job to train; workers load the same file")
+    run = parser.add_argument_group("run")
+    option(run, "--world-size", required=True)
+    option(run, "--rounds", "number of steps of the whole run", type=positive, required=True)
+    option(run, "--batch-size", "samples of a worker's step", type=positive, default=32)
+    text = "all push, then a step; each push is a step, with bounded lead; buffered pushes"
+    option(run, "--mode", text, choices=("bsp", "ssp", "async"), default="bsp")
+    option(run, "--quorum", "pushes that a round needs", metavar="N|world", shown="half of the world")
+    text = "number of samples with which a round closes at once"
+    option(run, "--round-samples", text, type=positive)
+    text = "seconds after which a round with a quorum closes"
+    option(run, "--round-timeout", text, type=seconds, shown="the times of earlier pushes decide")
+    option(run, "--max-lead", "pushes that a worker may lead by in mode ssp", type=natural, default=0)
+    option(run, "--pushes-per-step", "number of pushes of a step in mode async", type=positive, default=1)
+    option(run, "--max-age", "versions that a push may be old in mode async", type=natural, default=16)
+    option(
+        run, "--scale-rate", "multiply the learning rate by the number of workers averaged",
+        choices=("world", "none"), shown="world; none with --local-steps",
+    )  # fmt: skip
+    option(run, "--local-steps", "steps of a worker for one push", type=natural, default=0)
+    norm = between(float, 0, 1 << 30)
+    option(run, "--clip-norm", "greatest norm of a push; 0 for any", type=norm, metavar="NORM", default=0.0)
+    text = "number of median norms of recent pushes to which a push is scaled down; 0 takes any"
+    option(run, "--norm-guard", text, type=norm, metavar="TIMES", default=10.0)
+    option(run, "--lost-after", default=20.0)
+    option(run, "--max-workers", default=256)
+    data = parser.add_argument_group("data")
+    option(
+        data, "--dataset-size", "number of samples, of which the server hands out ranges, each once per epoch",
+        type=positive, shown="each worker takes those of its rank",
+    )  # fmt: skip
+    option(data, "--epochs", "number of passes over the data, with --dataset-size", type=positive)
+    option(data, "--seed", "seed of the order of samples", type=natural, default=0)
+    wire = parser.add_argument_group("wire")
+    option(wire, "--push-codec", default="bf16")
+    option(wire, "--top-k-fraction", default=0.01)
+    option(wire, "--pull-codec", "codec of weights; f32 is exact", choices=("f32", "bf16"), default="f32")
+    option(wire, "--no-compression", "send elements as they are", action="store_true")
+    text = "keep each worker's own buffers, such as BatchNorm's, instead of the average"
+    option(wire, "--no-buffer-sync", text, action="store_true")
+    net = parser.add_argument_group("address")
+    option(net, "--listen", default="127.0.0.1:8000")
+    text = "URL of the tunnel or proxy in front of the server, for the invite"
+    option(net, "--public-url", text, metavar="URL")
+    option(net, "--tls-self-signed", "make a certificate, which the invite pins", action="store_true")
+    for name in ("--tls-cert", "--tls-key", "--allow-insecure"):
+        option(net, name)
+    files = parser.add_argument_group("files")
+    option(files, "--state", default=_STATE)
+    option(files, "--save-every", "steps between two writes of the state", type=positive, default=1)
+    option(files, "--output", default=_MODEL)
+    text = "memory for pushes and uploads"
+    option(files, "--max-upload-bytes", text, type=positive, metavar="BYTES", default=8 << 30)
+    evaluation = parser.add_argument_group("evaluation")
+    text = "steps between two evaluations; 0 for none before the end"
+    option(evaluation, "--evaluate-every", text, type=natural, default=0)
+    text = "number of evaluations without a better result that end the run"
+    option(evaluation, "--stop-after-evaluations", text, type=positive)
+    text = "take the lower one of two results as the better one"
+    option(evaluation, "--lower-is-better", text, action="store_true")
+    option(parser, "--log-level", default="info")
+
+
+def _run(arguments: argparse.Namespace) -> None:
     """Serve until the run is over. The first SIGINT ends it after the open round, the second one at once.
 
     SIGTERM and SIGHUP end the process, and not the run: workers wait for the next server with the same state file.
@@ -33,6 +211,7 @@ def run(arguments: argparse.Namespace) -> None:
         EndpointInUse: another process listens at the address.
         SoftsError: the run has failed.
     """
+    from .. import setup_logging
     from ..paramserver.requirements import import_uvicorn
     from ..paramserver.server.listening import listen
 
@@ -46,6 +225,61 @@ def run(arguments: argparse.Namespace) -> None:
         run_options = _run_options(arguments)
         config = _config(arguments, run_options)
         asyncio.run(_serve(load_job(arguments.job), run_options, config, options, listener))
+
+
+def _control(arguments: argparse.Namespace) -> None:
+    """Have a server do something.
+
+    Raises:
+        ConfigError: the owner's file cannot be used, or the server refuses.
+        PeerLost: no server answers.
+    """
+    from ..paramserver.wire.messages import Control
+
+    with _client(arguments) as client:
+        client.control(Control(arguments.action, arguments.worker_id))
+    say("done")
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    """Print the result of the job's `evaluate`.
+
+    Raises:
+        ConfigError: the job has none, or the file cannot be used.
+    """
+    import torch
+
+    from ..paramserver.job import load_job
+    from ..paramserver.server.model_file import read_model
+
+    job = load_job(arguments.job)
+    if job.evaluate is None:
+        raise ConfigError(f"the job {arguments.job} has no evaluate; give it a function of the module")
+    module = job.model()
+    state = read_model(arguments.file)
+    try:
+        module.load_state_dict(state)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(
+            f"{arguments.file} is not of the model of {arguments.job}: {str(error).splitlines()[0]}"
+        ) from None
+    module.eval()
+    with torch.no_grad():
+        say(f"{float(job.evaluate(module)):.6g}")
+
+
+def _client(arguments: argparse.Namespace) -> OwnerClient:
+    from ..paramserver.server.control import OwnerClient
+    from ..paramserver.server.owner_file import OwnerAccess, read_owner
+
+    # A file, or the URL of the owner's page.
+    state: Path | str = arguments.state
+    return OwnerClient(OwnerAccess.of_page(state) if isinstance(state, str) else read_owner(state))
+
+
+def _print(status: Status | None, as_json: bool) -> None:
+    if status is not None:
+        say(json.dumps(dataclasses.asdict(status)) if as_json else render(status))
 
 
 async def _serve(
@@ -124,27 +358,25 @@ def _server_options(arguments: argparse.Namespace) -> ServerOptions:
     tls = None
     state: Path = arguments.state
     if arguments.tls_cert is not None:
-        if arguments.tls is not None:
-            raise ConfigError("--tls auto makes a certificate; leave it away with --tls-cert")
+        if arguments.tls_self_signed:
+            raise ConfigError("--tls-self-signed makes a certificate; leave it away with --tls-cert")
         tls = TlsFiles(arguments.tls_cert, arguments.tls_key)
-    elif arguments.tls is not None:
+    elif arguments.tls_self_signed:
         tls = TlsFiles(
             state.with_name(f"{state.name}.cert.pem"), state.with_name(f"{state.name}.key.pem"), True
         )
-    output = arguments.output or Path(f"trained_model.{'safetensors' if arguments.safetensors else 'pth'}")
     return ServerOptions(
         host.strip("[]"),
         int(port),
-        arguments.url,
+        arguments.public_url,
         tls,
-        arguments.allow_plain,
+        arguments.allow_insecure,
         state,
-        output,
-        arguments.safetensors,
+        arguments.output,
         arguments.evaluate_every,
-        arguments.stop_after,
+        arguments.stop_after_evaluations,
         arguments.lower_is_better,
-        arguments.upload_memory,
+        arguments.max_upload_bytes,
         arguments.norm_guard,
     )
 
@@ -155,23 +387,23 @@ def _run_options(arguments: argparse.Namespace) -> RunOptions:
     quorum = arguments.quorum
     if quorum is not None and quorum != "world" and not quorum.isdigit():
         raise ConfigError(f"--quorum is {quorum!r}; need a number, or the word world")
-    scale = arguments.scale or ("none" if arguments.local_steps else "world")
+    scale = arguments.scale_rate or ("none" if arguments.local_steps else "world")
     return RunOptions(
-        arguments.world,
+        arguments.world_size,
         arguments.rounds,
         arguments.mode,
-        quorum=None if quorum is None else arguments.world if quorum == "world" else int(quorum),
+        quorum=None if quorum is None else arguments.world_size if quorum == "world" else int(quorum),
         round_samples=arguments.round_samples,
-        round_deadline_s=arguments.round_deadline,
-        slack=arguments.slack,
-        buffer=arguments.buffer,
+        round_deadline_s=arguments.round_timeout,
+        slack=arguments.max_lead,
+        buffer=arguments.pushes_per_step,
         max_age=arguments.max_age,
         scale_by_world=scale == "world",
-        lease_s=arguments.lease,
-        dataset_size=arguments.samples,
+        lease_s=arguments.lost_after,
+        dataset_size=arguments.dataset_size or 0,
         epochs=arguments.epochs,
         save_every=arguments.save_every,
-        max_workers=max(arguments.max_workers, arguments.world),
+        max_workers=max(arguments.max_workers, arguments.world_size),
     )
 
 
@@ -179,20 +411,16 @@ def _config(arguments: argparse.Namespace, run: RunOptions) -> RunConfig:
     from ..paramserver.server.service import fitting
     from ..paramserver.wire.messages import RunConfig
 
-    if arguments.batch < 1 or arguments.local_steps < 0 or not 0 < arguments.top_k <= 1 or arguments.clip < 0:
-        raise ConfigError(
-            "--batch must be 1 or more, --local-steps and --clip 0 or more, --top-k above 0 and at most 1"
-        )
     config = RunConfig(
         target=run.rounds,
-        batch_size=arguments.batch,
+        batch_size=arguments.batch_size,
         local_steps=arguments.local_steps,
-        codec=arguments.codec,
-        top_k=arguments.top_k,
-        planes=not arguments.no_planes,
-        pull=arguments.pull,
+        codec=arguments.push_codec,
+        top_k=arguments.top_k_fraction,
+        planes=not arguments.no_compression,
+        pull=arguments.pull_codec,
         seed=arguments.seed,
-        clip_norm=arguments.clip,
-        sync_buffers=not arguments.no_buffers,
+        clip_norm=arguments.clip_norm,
+        sync_buffers=not arguments.no_buffer_sync,
     )
     return fitting(config, run)

@@ -1,14 +1,35 @@
-"""Text that is safe to print, and tables of such text."""
+"""Text that is safe to print, tables of such text, and standard output."""
 
 from __future__ import annotations
 
+import os
+import sys
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["Table", "count", "cut", "fit", "plain", "rows_of", "share", "si", "stack"]
+from ..errors import SoftsError
+
+__all__ = ["Table", "count", "cut", "fit", "plain", "rows_of", "say", "share", "si", "stack"]
 
 #: Titles, cells of each row, and the number of leading columns that are texts.
 Table = tuple[str, list[list[str]], int]
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Write text to standard output, at once; a failure ends a command with one line instead of a traceback.
+
+    Raises:
+        BrokenPipeError: the reader has closed it.
+        SoftsError: it cannot be written for another reason, such as a full disk.
+    """
+    try:
+        print(text, end=end, flush=True)
+    except OSError as error:
+        # Python flushes standard output once more at its end; that must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise SoftsError(f"cannot write standard output: {error.strerror}") from None
 
 
 def plain(text: str) -> str:

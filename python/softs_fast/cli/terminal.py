@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from ..errors import SoftsError
-from .output import say
+from .table import say
 
 __all__ = ["Terminal"]
 

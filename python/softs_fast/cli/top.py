@@ -12,13 +12,11 @@ from ..errors import BrokerTimeout
 from ..fleet.status import FleetView, fleets
 from ..monitoring.flow_status import FlowView, flows
 from ..monitoring.snapshot import Observer, Snapshot
-from .fleet_tables import fleet_table
-from .flow_tables import flow_tables, flows_line
-from .output import say
 from .rates import rates_between
 from .screen import flow_screen, outage, screen
-from .table import Table, count
+from .table import Table, count, say
 from .terminal import Terminal
+from .views import fleet_table, flow_tables, flows_line
 
 __all__ = ["run"]
 
@@ -47,9 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
     """
     with contextlib.ExitStack() as stack:
         observer = None
-        if arguments.endpoint is not None:
-            observer = stack.enter_context(Observer(arguments.endpoint))
-        if arguments.once:
+        if arguments.target is not None:
+            observer = stack.enter_context(Observer(arguments.target))
+        if not arguments.endless:
             before = _look(observer, is_strict=True)
             time.sleep(arguments.interval)
             _print(before, _look(observer, is_strict=True))

@@ -63,7 +63,7 @@ class ServerCredentials:
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None) or (self.cert is None and self.ca is not None):
             raise ConfigError(
-                "TLS of a coordinator needs a certificate and its key: give both, --cert and --key"
+                "TLS of a coordinator needs a certificate and its key: give both, --tls-cert and --tls-key"
             )
 
     @property
@@ -82,12 +82,12 @@ class ServerCredentials:
         if self.cert is None:
             raise ConfigError(
                 f"{what} at {address.target()} would be reachable from other machines without encryption; give "
-                "--cert and --key, or listen at 127.0.0.1"
+                "--tls-cert and --tls-key, or listen at 127.0.0.1"
             )
         if not self.proves_identity:
             raise ConfigError(
                 f"{what} at {address.target()} would be reachable from other machines, and they would not have to "
-                "prove what they are; give --ca, or --tokens"
+                "prove what they are; give --tls-ca, or --token-file"
             )
 
     def read(self) -> Pem | None:
@@ -128,7 +128,7 @@ class ClientCredentials:
         if (self.cert is None) != (self.key is None):
             raise ConfigError("a certificate needs its key: give both, or none")
         if self.ca is None and self.cert is not None:
-            raise ConfigError("TLS needs the CA of the coordinator: give --ca")
+            raise ConfigError("TLS needs the CA of the coordinator: give --tls-ca")
 
     def check(self, address: Address, what: str = "coordinator") -> None:
         """Raise unless these credentials suffice for an address, at which `what` listens.
@@ -139,7 +139,7 @@ class ClientCredentials:
         if self.ca is None and not address.is_loopback:
             raise ConfigError(
                 f"{what} at {address.target()} is on another machine, and a connection without TLS is not made; "
-                "give --ca"
+                "give --tls-ca"
             )
 
     def read(self) -> Pem | None:

@@ -198,7 +198,7 @@ class Flow(StartedFlow):
         max_restarts: int = 5,
         allow_unauthenticated_groups: bool = False,
     ) -> Flow:
-        """Return a flow of which a launcher starts each worker, as `softs-fast flow-worker`; this one is the master.
+        """Return a flow of which a launcher starts each worker, as `softs-fast flow worker`; this one is the master.
 
         `with` waits for the workers. Inside a host rows and weights stay in shared memory; a host gets each value from
         another one at most once.

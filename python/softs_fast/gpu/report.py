@@ -83,7 +83,9 @@ class Report:
             fresh.write_text(json.dumps(self.as_dict(), indent=1) + "\n")
             os.replace(fresh, path)
         except OSError as error:
-            raise SoftsError(f"cannot write {path}: {error.strerror}; name another file by --json") from error
+            raise SoftsError(
+                f"cannot write {path}: {error.strerror}; name another file by --output"
+            ) from error
         return path
 
 

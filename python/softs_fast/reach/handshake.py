@@ -22,7 +22,7 @@ _REMEDIES = {
     64: "issue it for this address, or connect by its name",
 }
 _OTHER_REMEDY = "give the CA that has signed it"
-_PLAIN = "it speaks TLS, and this process does not; give --ca, or a URL with https://"
+_PLAIN = "it speaks TLS, and this process does not; give --tls-ca, or a URL with https://"
 
 
 def refusal_of(error: BaseException, cert: Path | None = None) -> str | None:
@@ -90,5 +90,7 @@ def _alert(reason: str) -> str:
 
 def _refused(cert: Path | None, detail: str) -> str:
     if cert is None:
-        return f"it asks for a certificate, and this process has none ({detail}); give --cert and --key"
+        return (
+            f"it asks for a certificate, and this process has none ({detail}); give --tls-cert and --tls-key"
+        )
     return f"it does not accept {cert} ({detail}); give one that is valid now and that its CA has signed"

@@ -73,7 +73,7 @@ def asker() -> Iterator[Any]:
 
 
 def test_a_worker_is_ready_while_it_has_a_seat_in_an_open_epoch(cluster: Cluster, asker: Any) -> None:
-    coordinator = cluster.coordinator("--size", "1")
+    coordinator = cluster.coordinator("--world-size", "1")
     member = Membership(coordinator.address, seat=0)
     with WorkerHealth(member, "127.0.0.1:0", grpc="127.0.0.1:0") as health:
         client = asker(f"127.0.0.1:{health.grpc_port}")
@@ -138,7 +138,7 @@ def test_addresses() -> None:
 
 
 def test_a_coordinator_is_ready_until_its_job_is_over(cluster: Cluster, asker: Any) -> None:
-    coordinator = cluster.coordinator("--size", "1", "--health", "127.0.0.1:0")
+    coordinator = cluster.coordinator("--world-size", "1", "--health", "127.0.0.1:0")
     url = coordinator.line().removeprefix("health ")
     client = asker(coordinator.address)
     assert ask(url) == (200, "ready")
@@ -163,7 +163,7 @@ def test_a_coordinator_with_tokens_answers_those_that_have_one(
     file = tmp_path / "tokens"
     file.write_text(f"probe {token}\n")
     file.chmod(0o600)
-    coordinator = cluster.coordinator("--size", "1", "--tokens", str(file))
+    coordinator = cluster.coordinator("--world-size", "1", "--token-file", str(file))
     client = asker(coordinator.address)
     with pytest.raises(grpc.RpcError) as raised:
         client.check()

@@ -63,7 +63,7 @@ class SiteOfHosts:
         """Start a coordinator, again at the same address."""
         return self._cluster.coordinator(
             *options,
-            *("--cert", self._cert, "--key", self._key, "--ca", str(self._authority.file)),
+            *("--tls-cert", self._cert, "--tls-key", self._key, "--tls-ca", str(self._authority.file)),
             listen=f"{self.first.address}:{_PORT}",
             prefix=self.first.prefix(),
         )

@@ -45,7 +45,7 @@ def mend(host: Host, coordinator: Host) -> None:
 def test_a_host_that_cannot_be_reached_is_left_behind_and_joins_again(
     site: SiteOfHosts, cut: Link, record_property: Callable[[str, object], None]
 ) -> None:
-    site.coordinator("--min", "2", "--max", "4", "--window", "0.5")
+    site.coordinator("--min-workers", "2", "--max-workers", "4", "--form-timeout", "0.5")
     hosts = [site.host(), site.host()]
     trainers = [
         site.trainer(hosts[number // 2], number, n_steps=100_000, pause_s=0.01) for number in range(4)
@@ -65,7 +65,7 @@ def test_hosts_that_reach_the_coordinator_but_not_each_other(
     site: SiteOfHosts, record_property: Callable[[str, object], None]
 ) -> None:
     """The kernels find that nothing is acknowledged: the epoch ends, and steps go on when the link is mended."""
-    coordinator = site.coordinator("--size", "2")
+    coordinator = site.coordinator("--world-size", "2")
     hosts = [site.host(), site.host()]
     trainers = [site.trainer(hosts[number], number, n_steps=100_000, pause_s=0.01) for number in range(2)]
     until_size(trainers[0], 2)
@@ -84,7 +84,7 @@ def test_hosts_that_reach_the_coordinator_but_not_each_other(
 
 def test_a_late_member_is_not_taken_for_one_that_cannot_be_reached(site: SiteOfHosts) -> None:
     """Its machine answers, also while others send it more than connections hold."""
-    site.coordinator("--size", "2")
+    site.coordinator("--world-size", "2")
     hosts = [site.host(), site.host()]
     trainers = [
         site.trainer(hosts[number], number, n_steps=3, check="late_for_large_tensors", checks_at=2)

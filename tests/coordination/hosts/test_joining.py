@@ -12,7 +12,7 @@ from trainers import check, check_steps, undisturbed, until_size
 @pytest.mark.parametrize("seed", [0, 1])
 def test_workers_of_hosts_of_different_sizes_join_in_any_order(site: SiteOfHosts, seed: int) -> None:
     """Only the coordinator knows the size. All that collectives must give is checked in a step."""
-    site.coordinator("--size", "4")
+    site.coordinator("--world-size", "4")
     hosts = [site.host(), site.host()]
     # Three workers and one.
     places = [(number, hosts[number == 1]) for number in range(4)]
@@ -29,7 +29,7 @@ def test_workers_of_hosts_of_different_sizes_join_in_any_order(site: SiteOfHosts
 
 
 def test_a_worker_that_comes_late(site: SiteOfHosts) -> None:
-    site.coordinator("--min", "2", "--max", "3", "--window", "0.3")
+    site.coordinator("--min-workers", "2", "--max-workers", "3", "--form-timeout", "0.3")
     hosts = [site.host(), site.host()]
     trainers = [site.trainer(hosts[number], number, n_steps=100_000, pause_s=0.01) for number in range(2)]
     while trainers[0].next_step()["number"] < 10:
@@ -45,7 +45,7 @@ def test_a_worker_that_comes_late(site: SiteOfHosts) -> None:
 
 
 def test_a_second_process_of_a_worker_takes_its_place_once_the_first_is_gone(site: SiteOfHosts) -> None:
-    site.coordinator("--size", "2")
+    site.coordinator("--world-size", "2")
     hosts = [site.host(), site.host()]
     trainers = [site.trainer(hosts[number], number, n_steps=400, pause_s=0.01) for number in range(2)]
     while trainers[0].next_step()["number"] < 10:
@@ -59,7 +59,7 @@ def test_a_second_process_of_a_worker_takes_its_place_once_the_first_is_gone(sit
 
 
 def test_tensors_of_100_mib(site: SiteOfHosts) -> None:
-    site.coordinator("--size", "3")
+    site.coordinator("--world-size", "3")
     hosts = [site.host(), site.host()]
     trainers = [
         site.trainer(hosts[number // 2], number, n_steps=4, check="large_tensors", checks_at=2)
@@ -70,7 +70,7 @@ def test_tensors_of_100_mib(site: SiteOfHosts) -> None:
 
 def slow_rank(site: SiteOfHosts, n_steps: int, rank: int, engine: str) -> None:
     """No worker gets the sum of another step than its own, however late one of them is."""
-    site.coordinator("--size", "3")
+    site.coordinator("--world-size", "3")
     hosts = [site.host(), site.host()]
     trainers = [
         site.trainer(hosts[number // 2], number, n_steps=n_steps, check="slow", slow_rank=rank, engine=engine)

@@ -16,7 +16,7 @@ ENDLESS = {"n_steps": 100_000, "pause_s": 0.005}
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_worker_is_lost_and_joins_again(site: SiteOfHosts, victim: int, number: signal.Signals) -> None:
     """Rank 0, which has another worker beside it, and one that is alone on its host."""
-    site.coordinator("--min", "2", "--max", "3", "--window", "0.5")
+    site.coordinator("--min-workers", "2", "--max-workers", "3", "--form-timeout", "0.5")
     hosts = [site.host(), site.host()]
     trainers = [site.trainer(hosts[one // 2], one, **ENDLESS) for one in range(3)]
     until_size(trainers[0], 3)
@@ -37,13 +37,13 @@ def test_the_coordinator_is_killed_and_so_is_a_worker_before_it_is_there_again(
     site: SiteOfHosts, tmp_path: Path
 ) -> None:
     options = (
-        "--min",
+        "--min-workers",
         "2",
-        "--max",
+        "--max-workers",
         "3",
-        "--window",
+        "--form-timeout",
         "0.5",
-        "--grace",
+        "--reconnect-timeout",
         "2",
         "--state",
         str(tmp_path / "state"),
@@ -61,7 +61,7 @@ def test_the_coordinator_is_killed_and_so_is_a_worker_before_it_is_there_again(
 
 def test_the_coordinator_is_stopped(site: SiteOfHosts) -> None:
     """Steps go on without it, and when it goes on."""
-    coordinator = site.coordinator("--size", "3")
+    coordinator = site.coordinator("--world-size", "3")
     hosts = [site.host(), site.host()]
     trainers = [site.trainer(hosts[one // 2], one, **ENDLESS) for one in range(3)]
     begun = until_size(trainers[0], 3)["number"]
@@ -78,7 +78,7 @@ def test_the_coordinator_is_stopped(site: SiteOfHosts) -> None:
 
 def test_epochs_leave_no_shared_memory(site: SiteOfHosts) -> None:
     """Each fence ends with the memory of one epoch; without workers there is none."""
-    site.coordinator("--min", "2", "--max", "3", "--window", "0.3")
+    site.coordinator("--min-workers", "2", "--max-workers", "3", "--form-timeout", "0.3")
     host = site.host()
     trainers = [site.trainer(host, one, **ENDLESS) for one in range(2)]
     used = []

@@ -130,7 +130,7 @@ class KillRun:
         self._seed = seed
         self._chance = random.Random(seed)
         self._folder = folder
-        self._options = ("--size", str(self.n_workers), "--state", str(folder / "state"))
+        self._options = ("--world-size", str(self.n_workers), "--state", str(folder / "state"))
         self._coordinator: Coordinator = cluster.coordinator(*self._options)
         self._replay = Replay()
         self._story: deque[str] = deque(maxlen=6)

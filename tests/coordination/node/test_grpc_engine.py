@@ -70,7 +70,7 @@ def check(trainers: list[Trainer]) -> None:
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_worker_is_killed_and_started_again(cluster: Cluster, start: Start, victim: int) -> None:
-    coordinator = cluster.coordinator("--size", "3")
+    coordinator = cluster.coordinator("--world-size", "3")
     trainers = [start(coordinator, number) for number in range(3)]
     while trainers[victim].next_step()["number"] < 20:
         pass
@@ -84,7 +84,7 @@ def test_a_worker_is_killed_and_started_again(cluster: Cluster, start: Start, vi
 
 @pytest.mark.parametrize("victim", [0])
 def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start, victim: int) -> None:
-    coordinator = cluster.coordinator("--min", "2", "--max", "3", "--window", "1")
+    coordinator = cluster.coordinator("--min-workers", "2", "--max-workers", "3", "--form-timeout", "1")
     trainers = [start(coordinator, number, n_steps=10_000) for number in range(3)]
     while trainers[victim].next_step()["number"] < 10:
         pass
@@ -102,7 +102,7 @@ def test_a_training_over_tls(cluster: Cluster, start: Start, tmp_path: Path) -> 
     from certificates import Authority
 
     authority = Authority(tmp_path)
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     trainers = []
     for number in range(2):
         cert, key = authority.issue(f"w{number}", f"w{number}")

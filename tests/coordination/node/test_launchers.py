@@ -53,7 +53,7 @@ def check_end(ends: list[dict[str, Any]]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_torchrun_starts_all_workers_of_its_node_again(cluster: Cluster, tmp_path: Path) -> None:
-    coordinator = cluster.coordinator("--size", "2", "--name", "run-7")
+    coordinator = cluster.coordinator("--world-size", "2", "--job", "run-7")
     options = ["--nproc-per-node=2", "--rdzv-id=run-7", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
     launched = torchrun(
         cluster, *options, "--max-restarts=1", SCRIPT, coordinator.address, "1", str(tmp_path)
@@ -70,7 +70,7 @@ def test_torchrun_starts_all_workers_of_its_node_again(cluster: Cluster, tmp_pat
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_torchrun_for_each_worker_starts_it_again(cluster: Cluster, tmp_path: Path, free_port: int) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     launched = [
         torchrun(
             cluster,
@@ -101,7 +101,7 @@ def test_a_torchrun_for_each_worker_starts_it_again(cluster: Cluster, tmp_path: 
 def test_tasks_of_slurm(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """srun is not here: only what it tells its tasks and the coordinator, which is another step of the job."""
     monkeypatch.setenv("SLURM_JOB_ID", "1234")
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     tasks = []
     for number in range(2):
         monkeypatch.setenv("SLURM_PROCID", str(number))

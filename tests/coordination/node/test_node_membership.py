@@ -58,7 +58,7 @@ def status_with(coordinator: Coordinator, condition: Callable[[Status], bool]) -
 
 
 def test_the_end_of_an_epoch_is_told_at_once(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     ended: list[str] = []
     has_ended = threading.Event()
 
@@ -86,7 +86,7 @@ def test_the_end_of_an_epoch_is_told_at_once(cluster: Cluster, make: Make) -> No
 
 
 def test_a_member_that_begins_anew_says_why_and_in_which_step(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     members = [make(coordinator, seat) for seat in range(2)]
     meet(*members)
     members[0].progress(7)
@@ -100,7 +100,7 @@ def test_a_member_that_begins_anew_says_why_and_in_which_step(cluster: Cluster, 
 
 
 def test_a_checkpoint_is_what_the_next_table_names(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     members = [make(coordinator, seat) for seat in range(2)]
     meet(*members)
     for member in members:
@@ -123,7 +123,7 @@ def test_a_checkpoint_is_what_the_next_table_names(cluster: Cluster, make: Make)
 def test_of_the_checkpoints_the_newest_one_that_is_whole_is_used(
     cluster: Cluster, make: Make, tmp_path: Path
 ) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     members = [make(coordinator, seat) for seat in range(2)]
     found: list[tuple[str, int] | str] = []
 
@@ -161,7 +161,7 @@ def test_of_the_checkpoints_the_newest_one_that_is_whole_is_used(
 
 
 def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     members = [make(coordinator, seat) for seat in range(2)]
     epochs: dict[int, Any] = {}
 
@@ -185,7 +185,7 @@ def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:
 
 
 def test_a_planned_end_waits_for_the_members(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.2")
     ended: list[str] = []
     first = make(coordinator, 0, on_end=ended.append)
     meet(first)

@@ -13,7 +13,7 @@ AT = {"check": "lost_in_a_call", "checks_at": 5}
 
 @by_engine("gloo", "nodes")
 def test_a_worker_is_killed_while_others_wait_for_it_in_the_body(cluster: Cluster, start: Start) -> None:
-    coordinator = cluster.coordinator("--size", "3")
+    coordinator = cluster.coordinator("--world-size", "3")
     trainers = [start(coordinator, one, n_steps=20, **AT) for one in range(2)]
     dies = start(coordinator, 2, n_steps=20, signal=int(signal.SIGKILL), **AT)
     while dies.next_step()["number"] < 4:
@@ -27,7 +27,7 @@ def test_a_worker_is_killed_while_others_wait_for_it_in_the_body(cluster: Cluste
 
 @by_engine("gloo", "memory")
 def test_a_worker_is_stopped_while_others_wait_for_it_in_the_body(cluster: Cluster, start: Start) -> None:
-    coordinator = cluster.coordinator("--min", "2", "--max", "3", "--window", "0.5")
+    coordinator = cluster.coordinator("--min-workers", "2", "--max-workers", "3", "--form-timeout", "0.5")
     endless = {"n_steps": 100_000, "pause_s": 0.005, **AT}
     trainers = [start(coordinator, one, **endless) for one in range(2)]
     stops = start(coordinator, 2, signal=int(signal.SIGSTOP), **endless)
@@ -41,7 +41,7 @@ def test_a_worker_is_stopped_while_others_wait_for_it_in_the_body(cluster: Clust
 
 @by_engine("memory")
 def test_ranks_that_make_different_calls_go_on(cluster: Cluster, start: Start) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     trainers = [start(coordinator, one, n_steps=5, check="different_calls") for one in range(2)]
     check(trainers, 5)
     assert all(step["is_committed"] for step in trainers[0].steps)
@@ -49,7 +49,7 @@ def test_ranks_that_make_different_calls_go_on(cluster: Cluster, start: Start) -
 
 @pytest.mark.parametrize("engine", ["memory"], indirect=True)
 def test_a_loss_of_which_the_coordinator_knows_nothing_is_the_users(cluster: Cluster, start: Start) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.2")
     other = start(coordinator, 0, n_steps=100_000, pause_s=0.005)
     fails = start(coordinator, 1, n_steps=100_000, check="fails_for_another_reason")
     assert "a group of the user's own has lost a rank" in fails.event("error")["text"]

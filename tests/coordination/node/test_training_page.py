@@ -51,7 +51,7 @@ def last_path(coordinator: Coordinator) -> str:
 @pytest.mark.full
 @pytest.mark.timeout(120)
 def test_a_worker_that_is_killed_in_a_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
-    coordinator = cluster.coordinator("--size", "2", "--rejoin", "30")
+    coordinator = cluster.coordinator("--world-size", "2", "--rejoin-timeout", "30")
     folder = str(tmp_path)
     lives = start(cluster, coordinator, 0, n_steps=30, folder=folder)
     victim = start(cluster, coordinator, 1, n_steps=30, folder=folder, dies_at=20)
@@ -72,7 +72,7 @@ def test_a_worker_that_is_killed_in_a_checkpoint(cluster: Cluster, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_workers_that_are_all_lost_load_the_parts_of_others(cluster: Cluster, tmp_path: Path) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.5")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.5")
     folder = str(tmp_path)
     workers = [start(cluster, coordinator, seat, n_steps=10**6, folder=folder) for seat in range(2)]
     with CoordinatorClient(coordinator.address) as client:

@@ -14,7 +14,7 @@ from softs_fast.coordination.session.calls import CoordinatorClient
 
 @by_engine("gloo", "memory", "nodes")
 def test_a_training_without_faults(cluster: Cluster, start: Start) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     trainers = [start(coordinator, number, n_steps=20, model_seed=number) for number in (0, 1)]
     joined = [trainer.event("joined") for trainer in trainers]
     assert [(one["rank"], one["size"], one["committed"]) for one in joined] == [(0, 2, 0), (1, 2, 0)]
@@ -25,7 +25,7 @@ def test_a_training_without_faults(cluster: Cluster, start: Start) -> None:
     ("engine", "number"), [("gloo", 0), ("memory", 3), ("nodes", 0)], indirect=["engine"]
 )
 def test_a_worker_that_is_killed_and_started_again(cluster: Cluster, start: Start, number: int) -> None:
-    coordinator = cluster.coordinator("--size", "4")
+    coordinator = cluster.coordinator("--world-size", "4")
     trainers = [start(coordinator, one, n_steps=60, pause_s=0.005) for one in range(4)]
     while trainers[number].next_step()["number"] < 20:
         pass
@@ -39,7 +39,7 @@ def test_a_worker_that_is_killed_and_started_again(cluster: Cluster, start: Star
 
 @by_engine("gloo", "memory", "nodes")
 def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start) -> None:
-    coordinator = cluster.coordinator("--min", "2", "--max", "4", "--window", "1")
+    coordinator = cluster.coordinator("--min-workers", "2", "--max-workers", "4", "--form-timeout", "1")
     trainers = [start(coordinator, one, n_steps=400, pause_s=0.005) for one in range(4)]
     while trainers[3].next_step()["number"] < 10:
         pass
@@ -57,7 +57,7 @@ def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start)
 
 @by_engine("memory")
 def test_a_worker_that_is_terminated_leaves_after_its_step(cluster: Cluster, start: Start) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.2")
     trainers = [start(coordinator, one, n_steps=200, pause_s=0.005) for one in range(2)]
     while trainers[1].next_step()["size"] < 2:
         pass
@@ -71,7 +71,7 @@ def test_a_worker_that_is_terminated_leaves_after_its_step(cluster: Cluster, sta
 
 
 def test_a_worker_that_is_terminated_while_it_waits(cluster: Cluster, start: Start) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     alone = start(coordinator, 0, n_steps=10)
     alone.started()
     alone.signal(signal.SIGTERM)
@@ -79,7 +79,7 @@ def test_a_worker_that_is_terminated_while_it_waits(cluster: Cluster, start: Sta
 
 
 def test_an_error_in_the_body_ends_the_step_of_all(cluster: Cluster, start: Start) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.2")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.2")
     trainers = [
         start(coordinator, 0, n_steps=100, pause_s=0.005),
         start(coordinator, 1, n_steps=100, pause_s=0.005, fails_at=50),
@@ -89,14 +89,14 @@ def test_an_error_in_the_body_ends_the_step_of_all(cluster: Cluster, start: Star
 
 
 def test_a_step_that_one_worker_cannot_apply_is_copied_from_another(cluster: Cluster, start: Start) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     trainers = [start(coordinator, 0, n_steps=10), start(coordinator, 1, n_steps=10, apply_fails_at=5)]
     check(trainers, 10)
     assert max(step["epoch"] for step in trainers[0].steps) == 2, "the other one has learned of it"
 
 
 def test_the_coordinator_is_killed_and_started_again(cluster: Cluster, start: Start, tmp_path: Path) -> None:
-    options = ("--size", "2", "--state", str(tmp_path / "state"))
+    options = ("--world-size", "2", "--state", str(tmp_path / "state"))
     coordinator = cluster.coordinator(*options)
     trainers = [start(coordinator, one, n_steps=300, pause_s=0.005) for one in range(2)]
     while trainers[0].next_step()["number"] < 20:
@@ -122,7 +122,7 @@ def test_workers_that_are_all_lost_go_on_from_the_last_complete_checkpoint(
     cluster: Cluster, start: Start, tmp_path: Path, is_damaged: bool
 ) -> None:
     """Of which all files are whole: one flipped bit, and it is the one before."""
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     options = {"folder": str(tmp_path), "pause_s": 0.005}
     trainers = [start(coordinator, one, n_steps=10_000, **options) for one in range(2)]
     last_checkpoint(coordinator, 20)
@@ -144,7 +144,7 @@ def test_workers_that_are_all_lost_go_on_from_the_last_complete_checkpoint(
 def test_a_checkpoint_that_one_worker_could_not_write_does_not_count(
     cluster: Cluster, start: Start, tmp_path: Path
 ) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "5")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "5")
     trainers = [start(coordinator, one, n_steps=30, pause_s=0.01, folder=str(tmp_path)) for one in range(1)]
     trainers.append(start(coordinator, 1, n_steps=30, folder=str(tmp_path), ends_in_checkpoint=20))
     assert trainers[1].event("error")["text"] == "ValueError: a defect of the storage"

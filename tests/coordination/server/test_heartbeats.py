@@ -24,7 +24,7 @@ from softs_fast.errors import PeerLost
 
 @pytest.fixture
 def coordinator(cluster: Cluster) -> Coordinator:
-    return cluster.coordinator("--size", "2")
+    return cluster.coordinator("--world-size", "2")
 
 
 @pytest.fixture

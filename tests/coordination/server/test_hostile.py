@@ -66,7 +66,7 @@ class Raw:
 @pytest.fixture
 def coordinator(cluster: Cluster) -> Iterator[Coordinator]:
     """A coordinator; at the end it still answers."""
-    coordinator = cluster.coordinator("--size", "1")
+    coordinator = cluster.coordinator("--world-size", "1")
     yield coordinator
     with CoordinatorClient(coordinator.address) as client:
         assert client.status().name == "job"
@@ -147,7 +147,7 @@ def test_another_user_of_this_machine_is_denied(coordinator: Coordinator) -> Non
 
 
 def test_a_worker_that_does_not_read_is_given_up(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     # As little as possible is read ahead.
     raw = Raw(coordinator, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024))
     raw.outbox.put(HELLO)

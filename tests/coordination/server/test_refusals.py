@@ -31,7 +31,7 @@ def test_one_line_for_each_address(caplog: pytest.LogCaptureFixture) -> None:
     """Else a peer that tries again and again fills the log."""
 
     async def denied() -> None:
-        raise Denied("give --token", True)
+        raise Denied("give --token-file", True)
 
     now = [0.0]
     refusals = RepeatedLog(logging.getLogger("softs_fast.coordination"), lambda: now[0])
@@ -45,7 +45,7 @@ def test_one_line_for_each_address(caplog: pytest.LogCaptureFixture) -> None:
 
     asyncio.run(refuse())
     assert caplog.messages == [
-        "refused ipv4:10.0.0.1:0: give --token",
-        "refused ipv4:10.0.0.2:0: give --token",
-        "refused ipv4:10.0.0.1:0: give --token (100 more in the last 10.0 s)",
+        "refused ipv4:10.0.0.1:0: give --token-file",
+        "refused ipv4:10.0.0.2:0: give --token-file",
+        "refused ipv4:10.0.0.1:0: give --token-file (100 more in the last 10.0 s)",
     ]

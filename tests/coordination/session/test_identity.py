@@ -28,14 +28,16 @@ class Tls:
         self.ours = Authority(folder)
         self.foreign = Authority(folder, "foreign")
         cert, key = self.ours.issue("server", "coordinator")
-        self.coordinator = self._start(cluster, "--cert", cert, "--key", key, "--ca", str(self.ours.file))
+        self.coordinator = self._start(
+            cluster, "--tls-cert", cert, "--tls-key", key, "--tls-ca", str(self.ours.file)
+        )
 
     def credentials(self, name: str, authority: Authority | None = None, **options: Any) -> dict[str, str]:
         cert, key = (authority or self.ours).issue(name, name, **options)
         return {"ca": str(self.ours.file), "cert": cert, "key": key}
 
     def _start(self, cluster: Cluster, *options: str) -> Coordinator:
-        return cluster.coordinator("--size", "1", *options)
+        return cluster.coordinator("--world-size", "1", *options)
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_tokens(cluster: Cluster, tmp_path: Path) -> None:
     own.write_text("a" * 32 + "\n")
     tokens.chmod(0o600)
     own.chmod(0o600)
-    coordinator = cluster.coordinator("--size", "1", "--tokens", str(tokens))
+    coordinator = cluster.coordinator("--world-size", "1", "--token-file", str(tokens))
     worker = cluster.worker(coordinator, "w0", credentials={"token": str(own)})
     worker.event("Table")
     assert (
@@ -123,9 +125,9 @@ def test_tokens(cluster: Cluster, tmp_path: Path) -> None:
 def test_no_address_that_others_reach_without_tls(cluster: Cluster) -> None:
     for options, text in [
         ((), "without encryption"),
-        (("--cert", "c", "--key", "k"), "prove what they are"),
+        (("--tls-cert", "c", "--tls-key", "k"), "prove what they are"),
     ]:
         with pytest.raises(AssertionError, match=text):
-            cluster.coordinator("--size", "1", *options, listen="0.0.0.0:0")
+            cluster.coordinator("--world-size", "1", *options, listen="0.0.0.0:0")
     with pytest.raises(ConfigError, match="without TLS is not made"):
         CoordinatorClient("192.0.2.1:1")

@@ -13,7 +13,7 @@ from coordinator_process import Cluster, Coordinator, Worker
 
 def pair(cluster: Cluster, *options: str) -> tuple[Coordinator, list[Worker]]:
     """A job of two with an open epoch."""
-    coordinator = cluster.coordinator("--size", "2", *options)
+    coordinator = cluster.coordinator("--world-size", "2", *options)
     workers = [cluster.worker(coordinator, f"w{i}", seat=i) for i in range(2)]
     for worker in workers:
         table = worker.event("Table")
@@ -44,7 +44,7 @@ def test_a_stopped_worker_is_fenced_by_pings(cluster: Cluster) -> None:
 
 
 def test_a_worker_that_holds_the_gil_stays_a_member(cluster: Cluster) -> None:
-    _, (first, second) = pair(cluster, "--ping", "0.3")
+    _, (first, second) = pair(cluster, "--lost-after", "0.6")
     second.ask("hold the GIL", 3.0)
     # Had it been given up, the fence would be first.
     first.ask("fault", "boom")
@@ -69,7 +69,7 @@ def test_a_coordinator_that_restarts_with_its_state_keeps_the_epoch(cluster: Clu
     coordinator.kill()
     for worker in workers:
         assert worker.event("lost")["text"]
-    cluster.coordinator("--size", "2", *options, listen=coordinator.address)
+    cluster.coordinator("--world-size", "2", *options, listen=coordinator.address)
     for worker in workers:
         assert worker.event("Table")["epoch"] == 1
     workers[0].ask("fault", "now")
@@ -80,19 +80,19 @@ def test_a_coordinator_that_restarts_with_its_state_keeps_the_epoch(cluster: Clu
 def test_a_coordinator_that_restarts_without_state_begins_anew(cluster: Cluster) -> None:
     coordinator, workers = pair(cluster)
     coordinator.kill()
-    cluster.coordinator("--size", "2", listen=coordinator.address)
+    cluster.coordinator("--world-size", "2", listen=coordinator.address)
     for worker in workers:
         assert worker.event("Fence")["cause"] == "coordinator"
         assert worker.event("Table")["epoch"] == 1
 
 
 def test_workers_may_be_first(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator("--size", "1")
+    coordinator = cluster.coordinator("--world-size", "1")
     address = coordinator.address
     coordinator.kill()
     worker = cluster.worker(address, "w0")
     assert "no coordinator answers" in worker.event("lost")["text"]
-    cluster.coordinator("--size", "1", listen=address)
+    cluster.coordinator("--world-size", "1", listen=address)
     assert worker.event("Table")["epoch"] == 1
 
 
@@ -110,7 +110,7 @@ def test_a_worker_that_does_not_fit_is_refused_for_good(
 
 
 def test_a_session_that_is_closed_sends_what_was_said(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.1")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.1")
     first = cluster.worker(coordinator, "w0", seat=0)
     first.event("Table")
     second = cluster.worker(coordinator, "w1", seat=1)
@@ -141,7 +141,7 @@ def test_the_keys_are_those_of_the_epoch(cluster: Cluster) -> None:
 
 
 def test_a_coordinator_that_ends_frees_its_address(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator("--size", "1")
+    coordinator = cluster.coordinator("--world-size", "1")
     coordinator.signal(signal.SIGTERM)
     assert coordinator.wait() == 0
-    cluster.coordinator("--size", "1", listen=coordinator.address)
+    cluster.coordinator("--world-size", "1", listen=coordinator.address)

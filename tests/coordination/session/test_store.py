@@ -16,7 +16,7 @@ RANK = Path(__file__).with_name("gloo_rank.py")
 
 
 def test_gloo_meets_through_the_coordinator(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator("--size", "3")
+    coordinator = cluster.coordinator("--world-size", "3")
     ranks = [
         subprocess.Popen(
             [sys.executable, str(RANK), coordinator.address, str(i)],

@@ -68,7 +68,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_agents_meet_and_share_stores(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     handlers = [make(coordinator, seat) for seat in range(2)]
     infos = meet(*handlers)
     assert [(info.rank, info.world_size) for info in infos] == [(0, 2), (1, 2)]
@@ -90,7 +90,7 @@ def test_agents_meet_and_share_stores(cluster: Cluster, make: Make) -> None:
 
 
 def test_an_agent_that_fails_begins_a_new_epoch_of_all(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     handlers = [make(coordinator, seat) for seat in range(2)]
     meet(*handlers)
     with ThreadPoolExecutor(1) as pool:
@@ -103,7 +103,7 @@ def test_an_agent_that_fails_begins_a_new_epoch_of_all(cluster: Cluster, make: M
 
 
 def test_an_agent_that_comes_later_begins_a_new_epoch_of_all(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "0.1")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.1")
     first, second = make(coordinator, 0), make(coordinator, 1)
     [info] = meet(first)
     assert (info.rank, info.world_size) == (0, 1)
@@ -115,7 +115,7 @@ def test_an_agent_that_comes_later_begins_a_new_epoch_of_all(cluster: Cluster, m
 
 
 def test_an_agent_that_is_done_does_not_disturb_the_others(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "1")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "1")
     handlers = [make(coordinator, seat) for seat in range(2)]
     meet(*handlers)
     handlers[0].shutdown()
@@ -131,7 +131,7 @@ def test_an_agent_that_is_done_does_not_disturb_the_others(cluster: Cluster, mak
 
 
 def test_an_agent_that_has_failed_for_good_is_waited_for(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     handlers = [make(coordinator, seat) for seat in range(2)]
     meet(*handlers)
     try:
@@ -144,7 +144,7 @@ def test_an_agent_that_has_failed_for_good_is_waited_for(cluster: Cluster, make:
 
 
 def test_the_end_of_the_job_ends_agents(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "1")
+    coordinator = cluster.coordinator("--world-size", "1")
     handler = make(coordinator, 0)
     meet(handler)
     with CoordinatorClient(coordinator.address) as client:
@@ -156,7 +156,7 @@ def test_the_end_of_the_job_ends_agents(cluster: Cluster, make: Make) -> None:
 
 
 def test_an_agent_that_is_drained_ends(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--min", "1", "--max", "2", "--window", "1")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "1")
     handlers = [make(coordinator, seat) for seat in range(2)]
     meet(*handlers)
     with CoordinatorClient(coordinator.address) as client:
@@ -170,7 +170,7 @@ def test_an_agent_that_is_drained_ends(cluster: Cluster, make: Make) -> None:
 
 
 def test_a_closed_rendezvous_has_no_epoch(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "1")
+    coordinator = cluster.coordinator("--world-size", "1")
     handler = make(coordinator, 0)
     meet(handler)
     handler.set_closed()
@@ -180,13 +180,13 @@ def test_a_closed_rendezvous_has_no_epoch(cluster: Cluster, make: Make) -> None:
 
 
 def test_no_epoch_in_time(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     with pytest.raises(RendezvousTimeoutError, match=r'"worker-0" is in no epoch in time; .* status says'):
         make(coordinator, 0, timeout="0.2").next_rendezvous()
 
 
 def test_another_number_of_nodes_than_torchrun_was_given(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--size", "1")
+    coordinator = cluster.coordinator("--world-size", "1")
     with pytest.raises(
         RendezvousStateError, match="an epoch of 1 nodes, and torchrun was given --nnodes 2:2"
     ):

@@ -30,7 +30,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_a_node_that_is_lost_restarts_the_others_and_is_replaced(
     cluster: Cluster, start: Start, tmp_path: Path
 ) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     agents = [start(coordinator, seat, "--max-restarts=0") for seat in range(2)]
     first = [agent.event("reduced") for agent in agents]
     assert [(one["rank"], one["size"], one["total"]) for one in first] == [(0, 2, 2), (1, 2, 2)]
@@ -47,7 +47,7 @@ def test_a_node_that_is_lost_restarts_the_others_and_is_replaced(
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_workers_that_fail_restart_those_of_all_nodes(cluster: Cluster, start: Start, tmp_path: Path) -> None:
-    coordinator = cluster.coordinator("--size", "2")
+    coordinator = cluster.coordinator("--world-size", "2")
     agents = [start(coordinator, seat, "--max-restarts=1") for seat in range(2)]
     for agent in agents:
         agent.event("reduced")

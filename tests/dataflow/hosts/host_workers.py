@@ -108,16 +108,17 @@ class HostWorkers:
             other: what its flow has beside the arguments of the master.
         """
         command = [
-            "flow-worker",
+            "flow",
+            "worker",
             self.endpoint,
             self.function,
-            "--worker",
+            "--rank",
             str(worker),
-            "--stall",
+            "--lost-after",
             "10",
-            "--once",
+            "--exit-when-lost",
         ]
-        command += ["--token-file", str(token or self.token), "--timeout", str(WATCHDOG_S)]
+        command += ["--token-file", str(token or self.token), "--connect-timeout", str(WATCHDOG_S)]
         for key, value in {**self.arguments, **other}.items():
             command += ["--argument", f"{key}={json.dumps(value)}"]
         arguments = (name, host.pid if host is not None else None, command, str(self._log(worker)))

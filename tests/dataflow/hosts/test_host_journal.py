@@ -113,12 +113,13 @@ def test_a_program_waits_for_the_next_master_by_itself(tmp_path: Path, undisturb
             sys.executable,
             "-m",
             "softs_fast",
-            "flow-worker",
+            "flow",
+            "worker",
             workers.endpoint,
             "journal_flow:make_flow",
         ]
         command += [
-            "--worker",
+            "--rank",
             "0",
             "--token-file",
             str(workers.token),

@@ -352,7 +352,7 @@ def test_safetensors(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     trainer = Trainer(job_of())
-    options = ServerOptions(output=tmp_path / "o.safetensors", is_safetensors=True)
+    options = ServerOptions(output=tmp_path / "o.safetensors")
     assert "version 1.3" in Evaluation(options).finish(Version(1, 3), trainer)
     loaded = load_file(tmp_path / "o.safetensors")
     small_model().load_state_dict(loaded)
@@ -362,7 +362,7 @@ def test_safetensors(tmp_path: Path) -> None:
 def test_a_flipped_bit_of_the_trained_model_is_refused_by_name(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"o.{suffix}"
     module = nn.Linear(64, 64)
-    write_model(path, module, suffix == "safetensors")
+    write_model(path, module)
     for name, one in read_model(path).items():
         assert torch.equal(one, module.state_dict()[name])
     data = bytearray(path.read_bytes())
@@ -375,7 +375,7 @@ def test_a_flipped_bit_of_the_trained_model_is_refused_by_name(tmp_path: Path, s
 def test_no_altered_byte_of_a_trained_model_gives_other_weights(tmp_path: Path) -> None:
     path = tmp_path / "o.pth"
     module = nn.Linear(2, 1)
-    write_model(path, module, False)
+    write_model(path, module)
     data = path.read_bytes()
     n_read = 0
     for at in (*range(64), *range(len(data) - 256, len(data))):

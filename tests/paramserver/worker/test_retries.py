@@ -72,7 +72,7 @@ def test_patience_counts_from_the_last_answer() -> None:
     given_up = retries.failed(250.0, Trouble.CUT, 0.5, detail="refused")
     assert given_up == GiveUp(
         "no answer of the server for 100 s, 2 attempts; the last: the connection was lost: refused; "
-        "look whether the server runs and the URL is still its own, or give more --patience"
+        "look whether the server runs and the URL is still its own, or give more --rejoin-timeout"
     )
     with pytest.raises(ConfigError, match="patience of a worker is 0"):
         Retries(0.0)

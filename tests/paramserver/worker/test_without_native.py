@@ -79,7 +79,7 @@ def test_a_worker_trains_to_the_end(tmp_path: Path) -> None:
     config = RunConfig(target=4, batch_size=3, codec="int8")
     with FakeServer(nn.Linear(3, 1), config) as server:
         (tmp_path / "invite").write_text(f"{server.invite}\n")
-        arguments = ("paramworker", "@invite", "--job", "tiny:job", "--device", "cpu", "--name", "mac")
+        arguments = ("paramserver", "worker", "@invite", "tiny:job", "--device", "cpu", "--name", "mac")
         process = run(tmp_path, MAIN, *arguments)
         out, errors = process.communicate(timeout=WATCHDOG_S)
         assert process.returncode == 0, errors
@@ -99,7 +99,7 @@ def test_ctrl_c_ends_it_with_a_summary(tmp_path: Path) -> None:
     # The round waits for a second worker, which never comes.
     with FakeServer(nn.Linear(3, 1), config, need=2) as server:
         process = run(
-            tmp_path, MAIN, "paramworker", str(server.invite), "--job", "tiny:job", "--device", "cpu"
+            tmp_path, MAIN, "paramserver", "worker", str(server.invite), "tiny:job", "--device", "cpu"
         )
         server.wait_for(lambda: server.requests["GET /v1/model"] >= 2)
         process.send_signal(signal.SIGINT)

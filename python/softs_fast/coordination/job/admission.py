@@ -162,7 +162,7 @@ def _mismatch(options: JobOptions, hello: Hello, identity: str | None) -> Refuse
         return Refused(
             "job",
             f'worker belongs to job "{hello.job[:200]}"; this is the coordinator of "{options.name[:200]}"; name the job by '
-            "job= (torchrun: --rdzv-id, and --standalone makes a random one), and by --name of the coordinator",
+            "job= (torchrun: --rdzv-id, and --standalone makes a random one), and by --job of the coordinator",
         )
     if not 0 < len(hello.worker_id) <= MAX_TEXT or len(hello.address) > MAX_TEXT:
         return Refused("identity", f"worker id and address have 1 to {MAX_TEXT} characters")

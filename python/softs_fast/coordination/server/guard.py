@@ -62,13 +62,15 @@ class Guard:
         if self._tokens is not None:
             name = self._tokens.name(_bearer(context))
             if name is None:
-                raise Denied(f"{self._what} asks for a token and got none that it knows; give --token", True)
+                raise Denied(
+                    f"{self._what} asks for a token and got none that it knows; give --token-file", True
+                )
             return name
         if self._credentials.ca is not None:
             return _certified(context)
         if not is_ours(context.peer(), self._port):
             raise Denied(
-                f"{self._what} serves processes of its own user; start it with --tokens or --ca for others",
+                f"{self._what} serves processes of its own user; start it with --token-file or --tls-ca for others",
                 True,
             )
         return None

@@ -70,7 +70,7 @@ class HostOptions:
 
 
 class HostProcesses:
-    """The processes of a flow, which `softs-fast flow-worker` or `run_worker` has started, on any host.
+    """The processes of a flow, which `softs-fast flow worker` or `run_worker` has started, on any host.
 
     Args:
         declaration: of the master's flow.
@@ -194,7 +194,7 @@ class HostProcesses:
             )
             if now_s - begun_s > timeout_s:
                 raise FlowError(
-                    f"{text}; start them with softs-fast flow-worker, or raise start_timeout_s or rejoin_s"
+                    f"{text}; start them with softs-fast flow worker, or raise start_timeout_s or rejoin_s"
                 )
             if now_s - said_s > _PROGRESS_S:
                 said_s = now_s

@@ -47,7 +47,7 @@ class Evaluation:
             self.best = (self.best[0], self.best[1] + 1)
             return f"version {version}: {value:.6g}; the best so far is {self.best[0]:.6g}"
         self.best = (value, 0)
-        write_model(self.best_file, trainer.module, self._options.is_safetensors)
+        write_model(self.best_file, trainer.module)
         return f"version {version}: {value:.6g}, the best so far, in {self.best_file}"
 
     def finish(self, version: Version, trainer: Trainer) -> str:
@@ -56,7 +56,7 @@ class Evaluation:
         Raises:
             OSError: it cannot be written.
         """
-        write_model(self._options.output, trainer.module, self._options.is_safetensors)
+        write_model(self._options.output, trainer.module)
         text = f"the weights of version {version} are in {self._options.output}"
         if self.last_version != version:
             value = trainer.evaluate()

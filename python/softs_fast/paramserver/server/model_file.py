@@ -27,15 +27,15 @@ __all__ = ["read_model", "write_model"]
 _DIGEST = "softs_fast_sha256"
 
 
-def write_model(path: Path, module: nn.Module, is_safetensors: bool) -> None:
-    """Write the weights of a module: a state dict by `torch.save`, or safetensors.
+def write_model(path: Path, module: nn.Module) -> None:
+    """Write the weights of a module: a state dict by `torch.save`, or of safetensors if the suffix is .safetensors.
 
     Raises:
         OSError: the file cannot be written.
         ConfigError: the package safetensors is not installed.
     """
     state = {name: one.detach().contiguous() for name, one in module.state_dict().items()}
-    if not is_safetensors:
+    if path.suffix != ".safetensors":
         write_file(path, lambda file: torch.save(state, file))
         return
     # Tensors that share memory are refused.

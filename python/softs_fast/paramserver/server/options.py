@@ -37,8 +37,7 @@ class ServerOptions:
         tls: None for none.
         allow_plain: listen at addresses of other machines without TLS.
         state: the file with everything that a later server needs.
-        output: the file of the trained model.
-        is_safetensors: write the output as safetensors.
+        output: File of the trained model; of safetensors if its suffix is .safetensors.
         evaluate_every: versions between two evaluations; 0 for none before the end.
         stop_after: evaluations without a better result after which the run ends; None for any number.
         is_lower_better: whether a result of an evaluation is better if it is lower.
@@ -57,7 +56,6 @@ class ServerOptions:
     allow_plain: bool = False
     state: Path = field(default_factory=lambda: Path("paramserver.state"))
     output: Path = field(default_factory=lambda: Path("trained_model.pth"))
-    is_safetensors: bool = False
     evaluate_every: int = 0
     stop_after: int | None = None
     is_lower_better: bool = False
@@ -81,8 +79,8 @@ class ServerOptions:
             checked_url(self.url.rstrip("/"))
         if not (self.is_loopback or self.tls is not None or self.allow_plain):
             raise ConfigError(
-                f"the server at {self.host} would be reachable from other machines without encryption; give --tls auto, "
-                "or --tls-cert and --tls-key, or listen at 127.0.0.1 behind a tunnel; --allow-plain if you must"
+                f"the server at {self.host} would be reachable from other machines without encryption; give "
+                "--tls-self-signed, or --tls-cert and --tls-key, or listen at 127.0.0.1 behind a tunnel; --allow-insecure if you must"
             )
 
     @property

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...durable import read_private, write_file
 from ...errors import ConfigError
-from ..wire.invite import Invite
+from ..wire.invite import JOB_BYTES, SECRET_BYTES, Invite
 
 __all__ = ["OwnerAccess", "owner_path", "read_owner", "write_owner"]
 
@@ -26,6 +27,21 @@ class OwnerAccess:
 
     invite: Invite
     key: bytes = field(repr=False)
+
+    @classmethod
+    def of_page(cls, url: str) -> OwnerAccess:
+        """Read the URL of the owner's page, which ends in the key.
+
+        Raises:
+            ConfigError: it is no URL, or has no key.
+        """
+        server, _, key = url.partition("#")
+        if re.fullmatch(r"[0-9a-f]{64}", key) is None:
+            raise ConfigError(
+                f"the page {server} comes without its key; give the whole URL that the server printed"
+            )
+        # An owner's requests need neither the job nor the secret of its workers.
+        return cls(Invite(server.rstrip("/"), bytes(JOB_BYTES), bytes(SECRET_BYTES)), bytes.fromhex(key))
 
 
 def owner_path(state: Path) -> Path:

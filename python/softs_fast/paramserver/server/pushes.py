@@ -81,7 +81,7 @@ class Pushes:
                 HTTPStatus.TOO_MANY_REQUESTS,
                 Code.BUSY,
                 self.uploads.trouble,
-                "the worker waits; the owner raises --upload-memory",
+                "the worker waits; the owner raises --max-upload-bytes",
                 retry_s=_BUSY_S,
             )
         if upload.head != head:

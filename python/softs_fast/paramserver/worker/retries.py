@@ -105,7 +105,7 @@ class Retries:
             return GiveUp(
                 f"no answer of the server for {now - self._since:.0f} s, {self.n_failed + 1} attempts; "
                 f"the last: {trouble.value}{': ' if detail else ''}{detail}; "
-                "look whether the server runs and the URL is still its own, or give more --patience"
+                "look whether the server runs and the URL is still its own, or give more --rejoin-timeout"
             )
         most = min(
             _LONGEST_S,

@@ -1,4 +1,4 @@
-"""The loop of ``softs-fast paramworker``: batches, gradients, pushes, until the run is over."""
+"""The loop of ``softs-fast paramserver worker``: batches, gradients, pushes, until the run is over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``softs-fast paramworker``: takes part in the training of a parameter server."""
+"""``softs-fast paramserver worker``: takes part in the training of a parameter server."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import ConfigError
+from .options import AddParser, command, option, positive
 
-__all__ = ["EPILOG", "add_arguments", "run"]
+__all__ = ["add_command"]
 
-EPILOG = """\
+_EPILOG = """\
 examples:
-  softs-fast paramworker 'softs1.5f...@https://host:8000' --job digits:job
-  softs-fast paramworker - --job digits:job                 asks for the invite, so that no list of processes has it
-  softs-fast paramworker @invite.txt --job digits:job --url-file ~/Shared/url.txt
+  softs-fast paramserver worker 'softs1.5f...@https://host:8000' digits:job
+  softs-fast paramserver worker - digits:job                asks for the invite, so that no list of processes has it
+  softs-fast paramserver worker @invite.txt digits:job --url-file ~/Shared/url.txt
 
 The job is a softs_fast.paramserver.job.Job, or a function that returns one; the server loads the same file. Rank, batch
 size and local steps are the server's, and so are codec and sizes unless they are given. A worker may sleep, lose the
@@ -26,46 +27,33 @@ install 'softs-fast[paramworker]'."""
 _MAX_INVITE = 4096
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
+def add_command(add_parser: AddParser) -> None:
+    """Add the command."""
+    parser = command(add_parser, "worker", "take part in the training of a parameter server", _run, _EPILOG)
     parser.add_argument(
-        "invite", metavar="INVITE", help="the line that the server printed; - asks for it, @FILE reads it"
+        "invite", metavar="INVITE", help="line that the server printed; - asks for it, @FILE reads it"
     )
-    parser.add_argument("--job", required=True, metavar="MODULE:JOB", help="what is trained")
-    parser.add_argument(
-        "--name", default="", help="of this machine, on the server's page (default: its host name)"
-    )
-    parser.add_argument(
-        "--device", default="auto", help="such as cuda, mps, cpu (default: the first of these that there is)"
-    )
-    parser.add_argument(
-        "--patience", type=float, default=3600.0, metavar="SECONDS",
-        help="how long the server may be out of reach (default: %(default)g)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--url-file", type=Path, metavar="FILE",
-        help="read the server's URL from there when it has moved, instead of asking",
-    )  # fmt: skip
-    parser.add_argument(
-        "--codec",
-        choices=("f32", "bf16", "int8", "top_k"),
-        help="of this worker's pushes (default: the server's)",
-    )
-    parser.add_argument(
-        "--top-k", type=float, metavar="FRACTION", help="elements that top_k sends (default: the server's)"
-    )
-    parser.add_argument(
-        "--max-part", type=int, metavar="BYTES", help="of one request of an upload (default: the server's)"
-    )
-    parser.add_argument("--proxy", metavar="URL", help="an HTTP proxy, such as http://proxy:3128")
+    parser.add_argument("job", metavar="MODULE:JOB", help="job to train; the server loads the same file")
+    text = "name of this machine on the server's page"
+    option(parser, "--name", text, metavar="NAME", default="", shown="its host name")
+    text = "device such as cuda, mps or cpu"
+    option(parser, "--device", text, metavar="DEVICE", default="auto", shown="the first of these that works")
+    option(parser, "--rejoin-timeout", default=3600.0)
+    text = "file to read the server's URL from when it has moved, instead of asking"
+    option(parser, "--url-file", text, type=Path)
+    option(parser, "--push-codec", shown="the server's")
+    option(parser, "--top-k-fraction", shown="the server's")
+    text = "largest number of bytes of one request of an upload"
+    option(parser, "--max-part-bytes", text, type=positive, metavar="BYTES", shown="the server's")
+    option(parser, "--proxy", "URL of an HTTP proxy, such as http://proxy:3128", metavar="URL")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> None:
     """Take part until the run is over or a signal arrives; then print what was done.
 
     Raises:
         ConfigError: an option is out of range, the job cannot be loaded, or the server refuses the worker for good.
-        PeerLost: the server is out of reach for longer than the patience.
+        PeerLost: the server is out of reach for longer than --rejoin-timeout.
         WireError: a gradient is not finite.
     """
     from ..paramserver.job import load_job
@@ -78,8 +66,8 @@ def run(arguments: argparse.Namespace) -> None:
     import_urllib3()
     invite = Invite.parse(_invite(arguments.invite))
     options = Options(
-        arguments.name, arguments.patience, arguments.url_file, _ask_url(arguments.url_file), arguments.proxy,
-        arguments.codec, arguments.top_k, arguments.max_part,
+        arguments.name, arguments.rejoin_timeout, arguments.url_file, _ask_url(arguments.url_file), arguments.proxy,
+        arguments.push_codec, arguments.top_k_fraction, arguments.max_part_bytes,
     )  # fmt: skip
     device = chosen_device(arguments.device)
     job = load_job(arguments.job)

@@ -1,4 +1,4 @@
-"""``softs-fast flow-worker``: runs one worker of a flow on several hosts."""
+"""``softs-fast flow worker``: runs one worker of a flow on several hosts."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import json
 import logging
 import os
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 from ..errors import ConfigError
+from .options import AddParser, command, group, natural, option, seconds
 
-__all__ = ["EPILOG", "add_arguments", "argument", "run"]
+__all__ = ["add_commands", "argument"]
 
-EPILOG = """\
+_EPILOG = """\
 examples:
-  softs-fast flow-worker tcp://10.0.0.1:4711 --token-file F --worker 0 ppo:make_flow
-  srun softs-fast flow-worker tcp://10.0.0.1:4711 --token-file F ppo:make_flow --argument seed=1
-  mpirun -n 8 softs-fast flow-worker tcp://10.0.0.1:4711 --token-file F ppo:make_flow
+  softs-fast flow worker tcp://10.0.0.1:4711 --token-file F --rank 0 ppo:make_flow
+  srun softs-fast flow worker tcp://10.0.0.1:4711 --token-file F ppo:make_flow --argument seed=1
+  mpirun -n 8 softs-fast flow worker tcp://10.0.0.1:4711 --token-file F ppo:make_flow
 
 The master is a process with softs_fast.dataflow.Flow.on_hosts. The function and the arguments must be those of the
-master. When the master has gone without a word, or begins anew, so does the worker: the same process, by exec, waits for
-a master again; with --once it ends. The token file has mode 0600; softs_fast.dataflow.control.write_token makes one."""
+master. When the master is lost, or begins anew, so does the worker: the same process, by exec, waits for a master again;
+with --exit-when-lost it ends. The token file has mode 0600; softs_fast.dataflow.control.write_token makes one."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,37 +34,30 @@ _ANEW = "SOFTS_FLOW_ANEW"
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    parser.add_argument("endpoint", metavar="ENDPOINT", help="of the master, such as tcp://10.0.0.1:4711")
-    parser.add_argument("function", metavar="MODULE:FUNCTION", help="makes the flow")
+def add_commands(add_parser: AddParser) -> None:
+    """Add the commands of a flow."""
+    add = group(add_parser, "flow", "run workers of a flow on several hosts")
+    parser = command(add, "worker", "run one worker of a flow on several hosts", _run, _EPILOG)
     parser.add_argument(
-        "--token-file", type=Path, required=True, metavar="FILE", help="with the token of the master"
+        "endpoint", metavar="ENDPOINT", help="endpoint of the master, such as tcp://10.0.0.1:4711"
     )
-    parser.add_argument(
-        "--worker", type=int, metavar="N",
-        help="number of this worker (default: RANK, SLURM_PROCID, or what another launcher has set)",
+    parser.add_argument("function", metavar="MODULE:FUNCTION", help="function that makes the flow")
+    option(parser, "--token-file", required=True)
+    option(
+        parser, "--rank", "number of this worker", type=natural,
+        shown="RANK, SLURM_PROCID, or what another launcher has set",
     )  # fmt: skip
-    parser.add_argument(
-        "--argument", type=argument, action="append", default=[], metavar="NAME=VALUE",
-        help="given to the function; numbers, true, false and null as in JSON, anything else is text",
+    option(
+        parser, "--argument", "argument of the function; numbers, true, false and null as in JSON, else text",
+        type=argument, action="append", default=[], metavar="NAME=VALUE",
     )  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=float, default=300.0, metavar="SECONDS",
-        help="how long the master may take until it listens (default: %(default)g)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--stall", type=float, default=30.0, metavar="SECONDS",
-        help="after which a host that sends nothing counts as lost (default: %(default)g)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--once", action="store_true",
-        help="end with status 1 when the master has gone without a word, instead of waiting for the next one",
-    )  # fmt: skip
-    parser.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info",
-        help="what to log (default: %(default)s)",
-    )  # fmt: skip
+    option(
+        parser, "--connect-timeout", "seconds to wait for the master to listen", type=seconds, default=300.0
+    )
+    option(parser, "--lost-after", default=30.0)
+    text = "end with status 1 when the master is lost, instead of waiting for the next one"
+    option(parser, "--exit-when-lost", text, action="store_true")
+    option(parser, "--log-level", default="info")
 
 
 def argument(text: str) -> tuple[str, str | int | float | bool | None]:
@@ -83,14 +76,14 @@ def argument(text: str) -> tuple[str, str | int | float | bool | None]:
     return name, found if isinstance(found, _PLAIN) else value
 
 
-def run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> None:
     """Be a worker until the flow ends, or a signal arrives. If the master is lost, begin anew, and wait for the next one.
 
     Raises:
         ConfigError: there is no number of this worker, the function makes another flow than that of the master, or the
             endpoint or the token file cannot be used.
         HelloError: the master refused this worker.
-        PeerLost: no master listens there in time; with --once also: it was lost.
+        PeerLost: no master listens there in time; with --exit-when-lost also: it was lost.
         Exception: what the function, or `setup` of a role, raised.
     """
     from .. import setup_logging
@@ -101,16 +94,16 @@ def run(arguments: argparse.Namespace) -> None:
 
     program = Program(is_anew=_ANEW in os.environ)
     setup_logging(arguments.log_level)
-    worker = arguments.worker if arguments.worker is not None else launched_seat()
+    worker = arguments.rank if arguments.rank is not None else launched_seat()
     if worker is None:
         raise ConfigError(
-            "this worker has no number; give --worker N, or have a launcher set RANK or SLURM_PROCID"
+            "this worker has no number; give --rank N, or have a launcher set RANK or SLURM_PROCID"
         )
     sys.path.insert(0, os.getcwd())
     build = functools.partial(declaration_of, arguments.function, dict(arguments.argument))
 
     def go_on(lost: MasterLost | None) -> NoReturn:
-        if arguments.once or lost is None:
+        if arguments.exit_when_lost or lost is None:
             text = lost or f"worker {worker}: the flow has ended, and its step has not"
             say(lambda: print(f"softs-fast: {text}", file=sys.stderr, flush=True))
             os._exit(1)
@@ -123,11 +116,11 @@ def run(arguments: argparse.Namespace) -> None:
             worker,
             build,
             arguments.token_file,
-            wait_s=arguments.timeout,
-            stall_s=arguments.stall,
+            wait_s=arguments.connect_timeout,
+            stall_s=arguments.lost_after,
             stuck=go_on,
         )
     except MasterLost as lost:
-        if arguments.once:
+        if arguments.exit_when_lost:
             raise
         go_on(lost)

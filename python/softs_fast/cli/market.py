@@ -1,0 +1,225 @@
+"""``softs-fast broker``, ``worker`` and ``run``: a market in the foreground, or beside another command."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError, FleetError, PeerLost
+from .options import AddParser, between, command, option
+from .table import say
+
+if TYPE_CHECKING:
+    from ..fleet.factory import NamedFactory
+
+__all__ = ["add_commands"]
+
+_BROKER_EPILOG = """\
+examples:
+  softs-fast broker
+  softs-fast broker --frontend ipc:///run/me/f --backend ipc:///run/me/b
+  softs-fast broker --frontend tcp://127.0.0.1:5555 --backend tcp://127.0.0.1:5556 --metrics 127.0.0.1:9464"""
+
+_WORKER_EPILOG = """\
+examples:
+  softs-fast worker teachers:make_worker
+  softs-fast worker my.package.teachers:make_worker --workers 4 --gpus 0,1
+
+The function is called in each process and returns a Worker or a Supplier. Without endpoints of its own, and without
+options, it connects to the broker that SOFTS_FAST_BACKEND and SOFTS_FAST_CONTROL_PUB name."""
+
+_RUN_EPILOG = """\
+examples:
+  softs-fast run --factory teachers:make_worker --workers 4 -- python train.py
+  softs-fast run --factory teachers:make_worker --gpus 0,1 -- torchrun --nproc-per-node 2 train.py
+
+The command starts when all workers serve, and finds the broker by SOFTS_FAST_FRONTEND, SOFTS_FAST_CONTROL and
+SOFTS_FAST_CONTROL_PUB: the defaults of StudentClient and DistillIterableDataset. Its exit status is that of this one."""
+
+#: As in `softs_fast.market`, which is loaded when it is needed.
+_FRONTEND, _BACKEND = "ipc:///tmp/softs_frontend.sock", "ipc:///tmp/softs_backend.sock"
+_FACTORY = "function that returns a worker that is not started"
+#: A command that was told to end is killed after this time, seconds.
+_END_S = 10.0
+
+
+def add_commands(add_parser: AddParser) -> None:
+    """Add the commands of a market."""
+    text = "run a broker until SIGINT or SIGTERM"
+    parser = command(add_parser, "broker", text, _run_broker, _BROKER_EPILOG, endless=True)
+    option(parser, "--frontend", "endpoint for clients", metavar="ENDPOINT", default=_FRONTEND)
+    option(parser, "--backend", default=_BACKEND)
+    option(
+        parser, "--control", "endpoint at which students set the model", metavar="ENDPOINT",
+        shown="served if it or --control-pub is given, or no endpoint is",
+    )  # fmt: skip
+    option(parser, "--control-pub")
+    count = between(int, 1, 0xFFFF_FFFF)
+    text = "orders of one product that wait here; more wait at their clients"
+    option(parser, "--max-queue-per-product", text, type=count, default=16)
+    text = "number of failures after which an order is given up"
+    option(parser, "--max-order-attempts", text, type=count, default=5)
+    option(parser, "--metrics")
+    option(parser, "--allow-insecure")
+    option(parser, "--log-level", default="info")
+    text = "run workers of a broker until SIGINT or SIGTERM, or until the leader stops them"
+    parser = command(add_parser, "worker", text, _run_workers, _WORKER_EPILOG, endless=True)
+    parser.add_argument("factory", metavar="MODULE:FUNCTION", help=_FACTORY)
+    _add_workers(parser)
+    option(parser, "--backend")
+    option(parser, "--control-pub")
+    text = "run a command beside a broker and workers of its own"
+    parser = command(add_parser, "run", text, _run_beside, _RUN_EPILOG)
+    option(parser, "--factory", _FACTORY, required=True, metavar="MODULE:FUNCTION")
+    _add_workers(parser)
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="command to run")
+
+
+def _add_workers(parser: argparse.ArgumentParser) -> None:
+    option(parser, "--workers", default=1)
+    option(parser, "--gpus")
+    option(parser, "--log-level", default="warning")
+
+
+def _factory(name: str) -> NamedFactory:
+    from ..fleet.factory import NamedFactory
+
+    sys.path.insert(0, os.getcwd())
+    factory = NamedFactory(name)
+    factory.load()
+    return factory
+
+
+def _run_broker(arguments: argparse.Namespace) -> None:
+    """Run a broker until a signal arrives.
+
+    Raises:
+        EndpointInUse: a live broker already serves one of the endpoints, or the port for metrics is in use.
+        ConfigError: an endpoint or address is malformed, or reachable from other machines without --allow-insecure.
+        PeerLost: the operating system refused an address, or the broker's thread ended by itself.
+    """
+    from .. import setup_logging
+    from ..market import Broker, EndpointConfig
+    from ..market.protocol import ControlEndpoints
+    from ..monitoring.prometheus import MetricsServer, parse_address
+
+    if arguments.metrics is not None:
+        parse_address(arguments.metrics, arguments.allow_insecure)
+    setup_logging(arguments.log_level)
+    endpoints, control = EndpointConfig(arguments.frontend, arguments.backend), arguments.control
+    control_pub = arguments.control_pub
+    if endpoints == EndpointConfig() or control or control_pub:
+        control, control_pub = (
+            control or ControlEndpoints.control,
+            control_pub or ControlEndpoints.control_pub,
+        )
+    broker = Broker(
+        endpoints,
+        control_endpoint=control,
+        control_pub_endpoint=control_pub,
+        max_queue_per_product=arguments.max_queue_per_product,
+        max_order_attempts=arguments.max_order_attempts,
+        allow_remote=arguments.allow_insecure,
+    )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(broker)
+        bound = broker.bound_endpoints
+        lines = [f"frontend {bound.frontend}", f"backend  {bound.backend}"]
+        bound_control = broker.bound_control_endpoints
+        if bound_control is not None:
+            lines += [f"control  {bound_control.control}", f"control_pub {bound_control.control_pub}"]
+        if arguments.metrics is not None:
+            metrics = MetricsServer(bound.frontend, arguments.metrics, allow_remote=arguments.allow_insecure)
+            stack.enter_context(metrics)
+            lines.append(f"metrics  {metrics.url}")
+        # Printed last: a reader of the text can rely on all endpoints.
+        say("\n".join(lines))
+        broker.wait()
+        raise PeerLost("the broker has stopped by itself; its log names the cause")
+
+
+def _run_workers(arguments: argparse.Namespace) -> None:
+    """Run workers until a signal arrives, or all of them have ended because the leader stopped them.
+
+    Raises:
+        ConfigError: the factory cannot be imported, or returns something else.
+        FleetError: a worker failed before it served, or too often.
+    """
+    from .. import setup_logging
+    from ..fleet import Workers
+    from ..market.endpoints import EndpointName, variable_of
+
+    setup_logging(arguments.log_level)
+    make_worker = _factory(arguments.factory)
+    given: dict[EndpointName, str | None] = {
+        "backend": arguments.backend,
+        "control_pub": arguments.control_pub,
+    }
+    environment = {variable_of(name): endpoint for name, endpoint in given.items() if endpoint is not None}
+    with Workers(make_worker, environment, arguments.gpus) as workers:
+        workers.scale(arguments.workers)
+        say("1 worker serves" if arguments.workers == 1 else f"{arguments.workers} workers serve")
+        workers.wait()
+        error = workers.error()
+        if error is not None:
+            raise FleetError(error)
+
+
+def _run_beside(arguments: argparse.Namespace) -> None:
+    """Start a fleet, run the command, and end the fleet.
+
+    Raises:
+        SystemExit: always, with the exit status of the command; 128 and its number if a signal has ended it.
+        ConfigError: the factory cannot be imported, or the command cannot be run.
+        FleetError: a worker failed before it served.
+    """
+    from .. import setup_logging
+    from ..fleet import Fleet
+
+    setup_logging(arguments.log_level)
+    command = arguments.script[arguments.script[:1] == ["--"] :]
+    if not command:
+        raise ConfigError("there is no command to run; give it after --, as in: -- python train.py")
+    make_worker = _factory(arguments.factory)
+    status = None
+    try:
+        with Fleet(make_worker, arguments.workers, gpus=arguments.gpus) as fleet:
+            status = _status_of(command, {**os.environ, **fleet.endpoints.as_environment()})
+    except FleetError as error:
+        if status is None:
+            raise
+        print(f"softs-fast: {error}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _status_of(command: list[str], environment: dict[str, str]) -> int:
+    try:
+        script = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise ConfigError(f"cannot run {command[0]!r}: {error.strerror}") from error
+    try:
+        status = script.wait()
+    except KeyboardInterrupt:
+        # A terminal has sent it to the command too, which may save its work now.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            script.wait(_END_S)
+        raise
+    finally:
+        _end(script)
+    return status if status >= 0 else 128 - status
+
+
+def _end(script: subprocess.Popen[bytes]) -> None:
+    if script.poll() is not None:
+        return
+    script.terminate()
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            script.wait(_END_S)
+    finally:
+        script.kill()
+        script.wait()

@@ -1,0 +1,168 @@
+"""``softs-fast status`` and ``top``: how a service does, whichever it is."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BrokerTimeout, ConfigError
+from . import coordinator, paramserver
+from .options import AddParser, command, option
+from .table import say, stack
+
+if TYPE_CHECKING:
+    from ..fleet.status import FleetView
+    from ..monitoring.flow_status import FlowView
+    from ..monitoring.snapshot import Snapshot
+
+__all__ = ["add_commands"]
+
+_VARIABLE = "SOFTS_FAST_FRONTEND"
+_FRONTEND = "ipc:///tmp/softs_frontend.sock"
+
+_STATUS_EPILOG = f"""\
+examples:
+  softs-fast status                                         fleets and flows, and the broker of {_VARIABLE}
+  softs-fast status {_FRONTEND} --json | jq .stats.pending_orders
+  softs-fast status 127.0.0.1:29401 --watch                 a coordinator
+  softs-fast status /data/paramserver.state                 a parameter server
+
+Fleets and flows are those of this user on this host. A broker of softs tells less: no clients and no suppliers."""
+
+_TOP_EPILOG = f"""\
+examples:
+  softs-fast top {_FRONTEND}
+  softs-fast top {_FRONTEND} --once | head
+  softs-fast top
+
+Fleets and flows are those of this user on this host. THREAD is what the thread of a flow does, and for how long; QUIET the time
+since a call of it has ended, SINCE how long the oldest call runs, or a worker is inside of it.
+
+PRODUCER is the share of time in which a client waits while its suppliers are busy: add suppliers.
+CONSUMER is the share in which suppliers idle because samples are finished or held: the client is slower.
+Without a terminal it prints plain text, one screen after the other."""
+
+
+def add_commands(add_parser: AddParser) -> None:
+    """Add the commands."""
+    text = "print the state of a broker, a coordinator or a parameter server, or of fleets and flows"
+    parser = command(add_parser, "status", text, _status, _STATUS_EPILOG)
+    _add_target(
+        parser,
+        "broker's frontend (ipc:// or tcp://), coordinator (host:port), or parameter server (its state file, or the "
+        "URL of the owner's page)",
+    )
+    option(parser, "--json")
+    text = "print again every --interval, or after each change of a coordinator or parameter server"
+    option(parser, "--watch", text, action="store_true", dest="endless")
+    option(parser, "--interval", default=2.0)
+    coordinator.add_identity(parser.add_argument_group("identity, for a coordinator"))
+    parser = command(add_parser, "top", "watch a market and flows live", _top, _TOP_EPILOG, endless=True)
+    _add_target(parser, f"broker's frontend, such as {_FRONTEND} or tcp://127.0.0.1:5555")
+    option(parser, "--interval", default=1.0)
+    text = "print one screen as plain text, after one interval"
+    option(parser, "--once", text, action="store_false", dest="endless")
+
+
+def _add_target(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        default=os.environ.get(_VARIABLE) or None,
+        help=f"{text}; default: that of {_VARIABLE}, or without it fleets and flows alone",
+    )
+
+
+def _top(arguments: argparse.Namespace) -> None:
+    from .top import run
+
+    run(arguments)
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    """Print a status once, or again and again; the form of the target says which service it is of.
+
+    Raises:
+        ConfigError: no service has such a target, or what the command of the service raises.
+        SoftsError: what the command of the service raises.
+    """
+    target: str | None = arguments.target
+    if target is not None and re.fullmatch(r"(\[[^]/]+\]|[^]/:\[]+):\d+", target):
+        arguments.address = target
+        (coordinator.watch if arguments.endless else coordinator.show)(arguments)
+        return
+    if any((arguments.tls_ca, arguments.tls_cert, arguments.tls_key, arguments.token_file)):
+        raise ConfigError("--tls-ca, --tls-cert, --tls-key and --token-file are for a coordinator, HOST:PORT")
+    if target is None or target.startswith(("ipc:", "tcp:")):
+        _market(arguments)
+    elif target.startswith(("http://", "https://")) or Path(f"{target}.owner").exists():
+        arguments.state = target if "://" in target else Path(target)
+        (paramserver.watch if arguments.endless else paramserver.show)(arguments)
+    else:
+        raise ConfigError(
+            f"unknown target {target!r}: expected ipc://PATH or tcp://HOST:PORT of a broker, HOST:PORT of a "
+            "coordinator, or the --state or the URL of a parameter server that runs"
+        )
+
+
+def _market(arguments: argparse.Namespace) -> None:
+    """Print a broker's statistics and the fleets and flows of this user.
+
+    Raises:
+        ConfigError: the endpoint is malformed, or the folder of the flows belongs to another user.
+        BrokerTimeout: no broker answers; with --watch the command waits for one instead.
+        WireError: the endpoint is not the broker's frontend.
+        SoftsError: standard output cannot be written.
+    """
+    from ..fleet.status import fleets
+    from ..monitoring.flow_status import flows
+    from ..monitoring.snapshot import Observer
+
+    with contextlib.ExitStack() as opened:
+        observer = None
+        if arguments.target is not None:
+            observer = opened.enter_context(Observer(arguments.target))
+        while True:
+            try:
+                snapshot = observer.snapshot() if observer is not None else None
+                _print(snapshot, fleets(), flows(), arguments.json)
+            except BrokerTimeout as error:
+                if not arguments.endless:
+                    raise
+                print(f"softs-fast: {error}", file=sys.stderr)
+            if not arguments.endless:
+                return
+            time.sleep(arguments.interval)
+
+
+def _print(
+    snapshot: Snapshot | None, running: Sequence[FleetView], seen: Sequence[FlowView], as_json: bool
+) -> None:
+    from .views import fleet_table, flow_tables, render
+
+    if as_json:
+        content = snapshot.as_dict() if snapshot is not None else {}
+        both = {"fleets": list(map(dataclasses.asdict, running)), "flows": list(map(_flow, seen))}
+        say(json.dumps(content | both))
+        return
+    if snapshot is not None:
+        say(render(snapshot), end="")
+    if snapshot is None or running or seen:
+        tables = [table for table in (fleet_table(running), *flow_tables((), seen)) if table[1]]
+        say("\n".join([f"fleets     {len(running)}", f"flows      {len(seen)}", *stack(tables, None), ""]))
+
+
+def _flow(flow: FlowView) -> dict[str, Any]:
+    content = dataclasses.asdict(flow)
+    del content["at_s"]
+    return content
