@@ -25,7 +25,7 @@ PURE = {
 MACHINES = {
     "coordination/job/*": {"errors"},
     "paramserver/rounds/*": {"errors"},
-    "paramserver/worker/exchanges": {"errors", "wire"},
+    "paramserver/worker/exchanges": {"errors", "records", "wire"},
     "paramserver/worker/retries": {"errors", "wire"},
     "paramserver/worker/sizes": {"errors", "wire"},
 }
