@@ -24,7 +24,7 @@ def test_quick_limits_are_the_shorter_ones() -> None:
 
 
 def test_help_tells_the_longest_time() -> None:
-    arguments = Path(__file__).parents[3] / "python" / "softs_fast" / "cli" / "arguments.py"
+    arguments = Path(__file__).parents[3] / "python" / "softs_fast" / "cli" / "gpu.py"
     (minutes,) = re.findall(r"instead of (\d+)", arguments.read_text())
     assert sum(step.limit(quick=False) for step in (MACHINE, *STEPS)) <= 60 * int(minutes)
 
