@@ -33,7 +33,8 @@ def test_all_steps_pass(tmp_path: Path) -> None:
         assert f"\n{step['name']} " in done.stdout, "a line of the table"
         assert f"  {step['name']} " in done.stdout, "a line of progress"
     (facts,) = (step["result"]["answers"] for step in result["steps"] if step["name"] == "facts")
-    assert all(answer["ended"] == [] for answer in facts.values()), facts
+    # A record that comes after one of a killed process never completes: on the stand-in because it does not on a GPU.
+    assert {name for name, answer in facts.items() if answer["ended"]} == {"event of a killed owner"}, facts
 
 
 def test_a_run_that_is_cut_off_keeps_what_it_has(tmp_path: Path) -> None:
