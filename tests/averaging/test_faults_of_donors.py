@@ -114,8 +114,11 @@ def donates_and_then(
 def test_a_donor_that_does_nothing_gives_its_last_snapshot(tmp_path: Path, way: str) -> None:
     with ranks.start(donates_and_then, 2, str(tmp_path / "place"), way) as running:
         assert running.receive(1) is None
-        # Of its first check, at step 2: five steps for an answer, and one to fetch.
-        assert running.receive(0) == [8, 6, 1, [1.0]]
+        # Of its first check, at step 2: five steps for an answer, and one to fetch. How often it publishes depends on what
+        # publishing costs, so its last snapshot is of its first or of its second step.
+        step, waited, donated, weights = running.receive(0)
+        assert (step, waited, weights) == (8, 6, [1.0])
+        assert donated in (1, 2)
 
 
 FULL = """
