@@ -28,7 +28,7 @@ class Pull:
         target: the worker that gets them.
         column: their column.
         ids: int64 [rows], in the order of the slice.
-        n_bytes: of their values.
+        n_bytes: Bytes of their values.
     """
 
     source: int
@@ -44,9 +44,9 @@ class RedistributionPlan:
 
     Attributes:
         slices: int64 ids of the rows of each dp rank, in the order of the call.
-        tokens: of each slice.
-        pulls: from workers of other nodes.
-        reads: from stores of the own node, once the pulls of their sources are complete.
+        tokens: Number of tokens of each slice.
+        pulls: Rows that workers read from other nodes.
+        reads: Rows that workers read from stores of their own node, once the pulls of their sources are complete.
         least_bytes: between nodes in any plan with these slices, whichever rank gets which.
     """
 
