@@ -1,14 +1,17 @@
-"""A clock for deadlines that runs only while a worker stands still: other load makes no worker of a test late."""
+"""Clocks that run only while a worker stands still: other load makes no worker of a test late, and no flow quiet."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
+from flow_processes import stop
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.backends.sightings import stopped
-from softs_fast.dataflow.watch import late_steps
+from softs_fast.dataflow.order.steps import Kind
+from softs_fast.dataflow.watch import late_steps, thread
 
 
 class LateClock:
@@ -24,8 +27,13 @@ class LateClock:
         monkeypatch.setattr(late_steps, "time", self)
 
     def watch(self, flow: df.Flow, worker: int, pid: int) -> None:
-        """Run while a worker is stopped, or waits within `generate`, until the flow has ended it."""
+        """Run while a worker is stopped, or waits within `generate`, until the flow has ended it.
+
+        One that waits in the hook of its weights is stopped when the flow knows that its function has ended: what a
+        stopped worker has not sent yet nobody knows.
+        """
         self._backend, self._worker, self._pid = flow._backend, worker, pid
+        self._order = flow._runner.master.order
         end = flow._backend.end
 
         def ended(worker: int, reason: str) -> None:
@@ -43,4 +51,26 @@ class LateClock:
         if stopped(self._pid):
             return True
         sight = self._backend.sights(1.0, stacks=True).get(self._worker)
-        return sight is not None and "wait" in "".join(sight.stack[:1]) and "generate" in "".join(sight.stack)
+        if sight is None or "wait" not in "".join(sight.stack[:1]):
+            return False
+        stack = "".join(sight.stack)
+        if "modules" in stack and any(one.step.kind is Kind.POST for one in self._order.tickets):
+            stop(self._pid)
+            return True
+        return "generate" in stack
+
+
+class StallClock:
+    """Stands in for `time` in the thread that watches a flow: far behind until a process stands still, then far ahead.
+
+    Args:
+        monkeypatch: Of the test.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pid: int | None = None
+        monkeypatch.setattr(thread, "time", self)
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return time.monotonic() + (1e6 if self.pid is not None and stopped(self.pid) else -1e6)

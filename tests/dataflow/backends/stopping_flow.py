@@ -31,7 +31,7 @@ class Actor(df.Role):
 
     def modules(self) -> dict[str, nn.Module]:
         if self.stops:
-            stop_me()
+            threading.Event().wait()
         return super().modules()
 
     def generate(self, rows: df.Rows) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Actor(df.Role):
 
 
 def make_stopping(place: str = "", deadline_s: float | None = None, **arguments: Any) -> df.Flow:
-    """Return a flow; in its second step a process stops: in main, in a hook, or it hangs.
+    """Return a flow; in its second step a process stops in main, or hangs, there or in a hook.
 
     Args:
         place: "main", "hang", "hold" (with the GIL): worker 1, the generator; "hook": worker 0, the actor, while

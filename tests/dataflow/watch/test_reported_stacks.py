@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from flow_processes import in_forks, stop
+from late_clock import StallClock
 from waiting import WATCHDOG_S
 
 from softs_fast.errors import FlowError
@@ -57,11 +58,12 @@ def _end_when(report: Report, workers: object) -> None:
     workers.processes[1].kill()  # type: ignore[attr-defined]
 
 
-def test_a_process_that_is_stopped_has_no_stack() -> None:
+def test_a_process_that_is_stopped_has_no_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StallClock(monkeypatch)
     flow, workers = in_forks("stopping_flow", "make_stopping", watchdog_s=0.2, on_stall="abort")
     with flow:
         next(flow.steps(1))
-        pid = workers.processes[1].pid
+        clock.pid = pid = workers.processes[1].pid
         stop(pid)
         with pytest.raises(FlowError) as caught:
             list(flow.steps(3))

@@ -12,6 +12,7 @@ import small_flow
 import torch
 from flow_processes import in_forks, stop
 from flow_threads import in_threads
+from late_clock import StallClock
 from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
@@ -122,11 +123,12 @@ def test_the_code_of_the_caller_is_not_reported(texts: Texts) -> None:
     assert not texts.texts
 
 
-def test_a_flow_that_is_to_be_aborted_ends_with_the_report() -> None:
+def test_a_flow_that_is_to_be_aborted_ends_with_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StallClock(monkeypatch)
     flow, workers = in_forks("stopping_flow", "make_stopping", watchdog_s=0.2, on_stall="abort")
     with flow:
         next(flow.steps(1))
-        pid = workers.processes[1].pid
+        clock.pid = pid = workers.processes[1].pid
         stop(pid)
         with pytest.raises(
             FlowError,
