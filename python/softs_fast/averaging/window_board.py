@@ -19,7 +19,8 @@ from softs_fast.averaging.board import Board, Donation, Refused
 from softs_fast.averaging.decide import Member
 from softs_fast.averaging.report_line import ReportLine, read_reports
 from softs_fast.averaging.reports import Report
-from softs_fast.errors import ConfigError, ForkedError, NotFinite, SegmentError
+from softs_fast.errors import ConfigError, NotFinite, SegmentError
+from softs_fast.process import check_process
 from softs_fast.snapshots import Fetched, Header, Publisher, RemoteWindow, SnapshotLayout, Window, fetch
 from softs_fast.snapshots import Member as Owner
 
@@ -248,8 +249,7 @@ class WindowBoard(Board):
         self._reading.set_result(refused)
 
     def _drop(self) -> None:
-        if os.getpid() != self._pid:
-            raise ForkedError("a board cannot be used in a fork of the process that made it; make one there")
+        check_process(self._pid, "this board")
         if self._reading is not None:
             self._reading.cancel()
 

@@ -34,6 +34,7 @@ from softs_fast.collectives.tensors import (
     operand,
 )
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
+from softs_fast.process import check_process
 from softs_fast.tensors import cuda
 from softs_fast.tensors.local import shard_of
 
@@ -464,10 +465,8 @@ class CudaStrategy(Strategy):
     @contextmanager
     def _call(self, name: str, *tensors: torch.Tensor) -> Iterator[Steps]:
         """Count a call, one at a time. If it fails midway, tell the other ranks, which would wait for this one."""
-        if self._joined is not None and self._pid != os.getpid():
-            raise ForkedError(
-                "this group belongs to the process that made it; make one of the forked process's own"
-            )
+        if self._joined is not None:
+            check_process(self._pid, "this group")
         with self._lock, self._meter.lap(name, bytes_of(tensors)) as lap:
             steps, group = self._work, self._group
             waiting = waited_s(group)

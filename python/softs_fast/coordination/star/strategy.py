@@ -26,7 +26,8 @@ from ...collectives.tensors import (
     name_of,
     operand,
 )
-from ...errors import ConfigError, ForkedError, PeerLost, SoftsError
+from ...errors import ConfigError, PeerLost, SoftsError
+from ...process import check_process
 from ...tensors.local import as_plain, shard_of
 from . import pieces
 from .calls import Call, RankMetrics
@@ -356,10 +357,7 @@ class GrpcStrategy(Strategy):
             raise ConfigError("the group is closed")
         if place is None:
             raise ConfigError("this strategy is in no group yet; call init first")
-        if os.getpid() != self._pid:
-            raise ForkedError(
-                f"the group was joined by process {self._pid}, and this is a fork of it; make one in the process that uses it"
-            )
+        check_process(self._pid, f"this group of {self._size} ranks")
         return place
 
     # --- Calls ---

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...errors import ConfigError, FlowError, ForkedError, SegmentError
+from ...errors import ConfigError, FlowError, SegmentError
+from ...process import check_process
 from ...records import replace
 from ..values import Value
 from .columns import Places
@@ -386,8 +387,7 @@ class DataManager:
         self._release(own, replaced)
 
     def _opened(self) -> OwnSegment:
-        if os.getpid() != self._pid:
-            raise ForkedError(f"the store of worker {self.worker} is of process {self._pid}; make one here")
+        check_process(self._pid, f"the store of worker {self.worker}")
         if self._own is None:
             raise FlowError(f"the store of worker {self.worker} is closed")
         return self._own

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from .... import _core, _kernels
-from ....errors import ConfigError, ForkedError, PeerLost, SegmentError, WireError
+from ....errors import ConfigError, PeerLost, SegmentError, WireError
+from ....process import check_process
 from ....tensors import cuda
 from ....tensors.dtypes import import_numpy
 from ..base import Data
@@ -230,11 +231,7 @@ class CudaIpcMedium(SegmentMedium):
 
     def _receipt(self, slot_id: int) -> Receipt:
         """Return the receipt of a finished slot; raises as `read`."""
-        if self._pid != os.getpid():
-            raise ForkedError(
-                "this medium belongs to the process that made it, of which this is a fork; make it in the process that "
-                "uses it"
-            )
+        check_process(self._pid, "this medium")
         if not self.is_owner:
             raise ConfigError("only the client that owns a CudaIpcMedium reads from it")
         if not 0 <= slot_id < self.num_slots:
