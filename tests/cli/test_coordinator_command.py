@@ -74,7 +74,7 @@ def test_what_administrators_do(command: Command) -> None:
     assert "need 1" in command.run("coordinator", "status", said["coordinator"])[1]
     status, _, errors = command.run("coordinator", "resize", said["coordinator"], "3", "1")
     assert status == 1
-    assert "max_size" in errors
+    assert "max_workers" in errors
     assert command.end(process)[0] == 0
 
 
@@ -96,7 +96,7 @@ def test_metrics(command: Command) -> None:
             "give --world-size N, or --min-workers N and --max-workers N",
         ),
         (["--min-workers", "2"], "belong together"),
-        (["--min-workers", "4", "--max-workers", "2"], "max_size"),
+        (["--min-workers", "4", "--max-workers", "2"], "max_workers"),
         (["--world-size", "3", "--multiple-of", "2"], "no job has 3 to 3 members in multiples of 2"),
         (["--world-size", "2", "--listen", "nowhere"], "need host:port"),
         (["--world-size", "2", "--listen", "0.0.0.0:0"], "without encryption"),

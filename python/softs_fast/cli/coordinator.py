@@ -239,12 +239,12 @@ def _job(arguments: argparse.Namespace) -> JobOptions:
         arguments.multiple_of,
         arguments.block_size,
         arguments.max_spares,
-        window_s=arguments.form_timeout,
-        rejoin_s=arguments.rejoin_timeout,
-        grace_s=arguments.reconnect_timeout,
-        stall_s=arguments.stalled_after,
+        form_timeout_s=arguments.form_timeout,
+        rejoin_timeout_s=arguments.rejoin_timeout,
+        reconnect_timeout_s=arguments.reconnect_timeout,
+        stalled_after_s=arguments.stalled_after,
         evict_stalled=arguments.evict_stalled,
-        restarts=arguments.max_restarts,
+        max_restarts=arguments.max_restarts,
         # The end of a connection is noticed a little after its last ping.
         lost_after_s=arguments.lost_after + 1.0,
     )

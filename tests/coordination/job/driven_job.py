@@ -25,16 +25,16 @@ class DrivenJob:
     """A coordinator, and what it has said to each connection."""
 
     def __init__(
-        self, min_size: int, max_size: int | None = None, *, records: Any = (), **options: Any
+        self, min_workers: int, max_workers: int | None = None, *, records: Any = (), **options: Any
     ) -> None:
         defaults: dict[str, Any] = {
-            "window_s": 2.0,
+            "form_timeout_s": 2.0,
             "join_s": 0.5,
             "away_s": 5.0,
-            "grace_s": 3.0,
-            "rejoin_s": 60.0,
+            "reconnect_timeout_s": 3.0,
+            "rejoin_timeout_s": 60.0,
         }
-        self.options = JobOptions("job", min_size, max_size or min_size, **defaults | options)
+        self.options = JobOptions("job", min_workers, max_workers or min_workers, **defaults | options)
         self.now_s = 0.0
         self.job = Job(self.options, 77, self.now_s, records)
         self.conns: dict[str, int] = {}
@@ -107,13 +107,13 @@ class DrivenJob:
         return self.job.status(self.now_s)
 
 
-def open_job(*names: str, max_size: int | None = None, **options: Any) -> DrivenJob:
+def open_job(*names: str, max_workers: int | None = None, **options: Any) -> DrivenJob:
     """Return a job in its first epoch, with these members."""
-    driven = DrivenJob(options.pop("min_size", len(names)), max_size, **options)
+    driven = DrivenJob(options.pop("min_workers", len(names)), max_workers, **options)
     for name in names:
         driven.hello(name)
         driven.ready(name)
     if driven.status.phase != "open":
-        driven.wait(driven.options.window_s)
+        driven.wait(driven.options.form_timeout_s)
     assert driven.status.phase == "open"
     return driven

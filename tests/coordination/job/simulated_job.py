@@ -472,8 +472,8 @@ class World:
         assert len({member.worker_id for member in table.members}) == len(seats) == len(set(seats)), "I2"
         assert options.largest(len(seats)) == len(seats), "I5"
         for seat in seats:
-            first = seat // options.block * options.block
-            assert set(range(first, first + options.block)) <= set(seats), "I5"
+            first = seat // options.block_size * options.block_size
+            assert set(range(first, first + options.block_size)) <= set(seats), "I5"
         assert seats == sorted(seats), "I6"
         assert [member.rank for member in table.members] == list(range(len(seats))), "I6"
         is_certain = self.is_known(before) or not any(self.is_misleading(one) for one in table.members)

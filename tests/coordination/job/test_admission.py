@@ -65,8 +65,8 @@ def test_the_first_epoch_of_a_job_of_any_size_waits_for_its_window() -> None:
 
 
 def test_units_and_blocks() -> None:
-    unit = DrivenJob(2, 6, unit=2)
-    block = DrivenJob(2, 6, block=2)
+    unit = DrivenJob(2, 6, multiple_of=2)
+    block = DrivenJob(2, 6, block_size=2)
     for job in (unit, block):
         for name, seat in (("a", 0), ("b", 2), ("c", 3)):
             job.hello(name, wanted_seat=seat)
@@ -156,7 +156,7 @@ def test_a_process_takes_the_place_of_one_of_which_the_connection_has_ended(
 
 def test_spares_that_take_a_seat_again_and_again_are_restarts_too() -> None:
     """Such as processes with names of their own, each of which comes before the seat of the one before is free."""
-    job = open_job("a", "b", restarts=2, away_s=1.0, rejoin_s=50.0)
+    job = open_job("a", "b", max_restarts=2, away_s=1.0, rejoin_timeout_s=50.0)
     for number, name in enumerate(("c", "d", "e")):
         job.gone("b" if number == 0 else "bcde"[number])
         job.hello(name)
@@ -169,7 +169,7 @@ def test_spares_that_take_a_seat_again_and_again_are_restarts_too() -> None:
 
 def test_a_process_that_was_replaced_while_there_was_no_coordinator_has_its_time_of_grace() -> None:
     job = open_job("a", "b")
-    again = DrivenJob(2, records=job.job.records(), grace_s=10.0, lost_after_s=3.0)
+    again = DrivenJob(2, records=job.job.records(), reconnect_timeout_s=10.0, lost_after_s=3.0)
     again.hello("a", engine_boot=77, engine_epoch=1)
     assert again.hello("b", 2) == []
     again.wait(9.9)
@@ -207,7 +207,7 @@ def test_a_seat_of_a_connected_worker_is_waited_for_too() -> None:
 
 
 def test_newcomers_are_bounded_and_end_with_their_connection_and_with_the_job() -> None:
-    job = open_job("a", "b", spares=0)
+    job = open_job("a", "b", max_spares=0)
     for incarnation in (2, 3):
         assert job.hello("b", incarnation) == []
     assert isinstance(job.hello("b", 4)[0], Refused), "as many as there are seats and spares"
@@ -218,7 +218,7 @@ def test_newcomers_are_bounded_and_end_with_their_connection_and_with_the_job() 
 
 
 def test_spares_wait_for_a_seat() -> None:
-    job = open_job("a", "b", spares=1, away_s=5.0)
+    job = open_job("a", "b", max_spares=1, away_s=5.0)
     assert job.hello("c") == [Welcome(77, None)]
     job.ready("c")
     [refused] = job.hello("d")
@@ -238,7 +238,7 @@ def test_spares_wait_for_a_seat() -> None:
 
 
 def test_a_seat_that_is_restarted_too_often() -> None:
-    job = open_job("a", "b", restarts=2, restarts_s=20.0)
+    job = open_job("a", "b", max_restarts=2, restart_window_s=20.0)
     for incarnation in (2, 3):
         job.gone("b")
         job.wait(0.06)
@@ -255,7 +255,7 @@ def test_a_seat_that_is_restarted_too_often() -> None:
 
 def test_a_restart_counts_after_a_process_that_has_left() -> None:
     """A program that fails leaves the job on its way out."""
-    job = open_job("a", "b", min_size=1, max_size=2, restarts=2)
+    job = open_job("a", "b", min_workers=1, max_workers=2, max_restarts=2)
     for incarnation in (2, 3, 4):
         job.say("b", Leave("done", is_resting=True))
         job.wait(1.1)
@@ -277,17 +277,17 @@ def test_a_restart_counts_after_a_process_that_has_left() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"min_size": 0}, "min_size of the job is 0; need 1 to 4096"),
-        ({"max_size": 1}, "max_size of the job is 1; need 2 to 4096"),
-        ({"unit": 3}, r"no job has 2 to 2 members in multiples of 3 \(unit 3, block 1\)"),
-        ({"block": 0}, "block of the job is 0"),
-        ({"spares": -1}, "spares of the job is -1"),
-        ({"restarts": -1}, "restarts of the job is -1"),
-        ({"window_s": float("nan")}, "window_s of the job is nan"),
+        ({"min_workers": 0}, "min_workers of the job is 0; need 1 to 4096"),
+        ({"max_workers": 1}, "max_workers of the job is 1; need 2 to 4096"),
+        ({"multiple_of": 3}, r"no job has 2 to 2 members in multiples of 3 \(multiple_of 3, block_size 1\)"),
+        ({"block_size": 0}, "block_size of the job is 0"),
+        ({"max_spares": -1}, "max_spares of the job is -1"),
+        ({"max_restarts": -1}, "max_restarts of the job is -1"),
+        ({"form_timeout_s": float("nan")}, "form_timeout_s of the job is nan"),
         ({"away_s": 0.01}, "away_s of the job is 0.01"),
         ({"name": ""}, "name of a job has 0 characters"),
     ],
 )
 def test_options_that_cannot_be(options: dict, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        JobOptions(**{"name": "job", "min_size": 2, "max_size": 2} | options)
+        JobOptions(**{"name": "job", "min_workers": 2, "max_workers": 2} | options)

@@ -46,7 +46,7 @@ def members(job: DrivenJob) -> list[str]:
 
 
 def test_others_train_while_one_comes_and_goes() -> None:
-    job = open_job("a", "b", "c", min_size=2, max_size=3)
+    job = open_job("a", "b", "c", min_workers=2, max_workers=3)
     for incarnation in range(2, 1000):
         restart(job, "c", incarnation)
         while "c" not in members(job) and job.now_s < 600.0:
@@ -70,7 +70,7 @@ def test_a_job_that_is_too_small_without_it_waits_for_no_cooldown() -> None:
 
 
 def test_workers_that_may_have_the_weights_are_never_left_out() -> None:
-    job = open_job("a", "b", "c", min_size=1, max_size=3)
+    job = open_job("a", "b", "c", min_workers=1, max_workers=3)
     for incarnation in (2, 3, 4):
         restart(job, "c", incarnation)
         run(job, 5.0, "a", "b")
@@ -82,7 +82,7 @@ def test_workers_that_may_have_the_weights_are_never_left_out() -> None:
 
 
 def test_members_that_keep_nothing_and_stay_do_not_cool_down() -> None:
-    job = open_job("a", "b", "c", min_size=2, max_size=3)
+    job = open_job("a", "b", "c", min_workers=2, max_workers=3)
     for incarnation in (2, 3, 4, 5):
         job.gone("c")
         job.wait(0.1)

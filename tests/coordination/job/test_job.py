@@ -48,7 +48,7 @@ def test_a_member_that_is_gone_ends_the_epoch() -> None:
 
 
 def test_survivors_of_any_number_go_on_at_once() -> None:
-    job = open_job("a", "b", "c", min_size=2, max_size=4, away_s=None)
+    job = open_job("a", "b", "c", min_workers=2, max_workers=4, away_s=None)
     job.gone("b")
     job.wait(0.06)
     job.ready("a", 7)
@@ -60,7 +60,7 @@ def test_survivors_of_any_number_go_on_at_once() -> None:
 
 
 def test_a_step_that_one_survivor_has_not_reduced_is_dropped() -> None:
-    job = open_job("a", "b", "c", min_size=2, max_size=3, away_s=None)
+    job = open_job("a", "b", "c", min_workers=2, max_workers=3, away_s=None)
     assert job.log[-1] == "epoch 1 is open: 3 members, step 0, a start, with the weights of rank 0"
     job.gone("b")
     job.wait(0.06)
@@ -74,7 +74,7 @@ def test_a_step_that_one_survivor_has_not_reduced_is_dropped() -> None:
 
 
 def test_a_member_that_is_connected_and_not_ready_is_waited_for_during_the_window() -> None:
-    job = open_job("a", "b", "c", min_size=2, max_size=3)
+    job = open_job("a", "b", "c", min_workers=2, max_workers=3)
     job.say("a", Fault(1, 5, 2, "connection closed by peer"))
     fence = job.last("b", Fence)
     assert fence.cause == "fault"
@@ -179,7 +179,7 @@ def test_an_engine_that_was_given_up_ends_the_epoch() -> None:
 
 
 def test_new_workers_enter_at_the_end_of_a_step() -> None:
-    job = open_job("a", "b", min_size=2, max_size=4)
+    job = open_job("a", "b", min_workers=2, max_workers=4)
     job.hello("c")
     job.ready("c")
     job.wait(0.4)
@@ -198,7 +198,7 @@ def test_new_workers_enter_at_the_end_of_a_step() -> None:
 
 
 def test_a_planned_end_that_one_member_does_not_reach() -> None:
-    job = open_job("a", "b", "c", min_size=2, max_size=3)
+    job = open_job("a", "b", "c", min_workers=2, max_workers=3)
     job.say("a", Leave("done"))
     job.ready("a", 5)
     job.ready("b", 5)
@@ -210,7 +210,7 @@ def test_a_planned_end_that_one_member_does_not_reach() -> None:
 
 
 def test_a_member_that_leaves_outside_of_a_step_does_not_stop_the_others_for_long() -> None:
-    job = open_job("a", "b", "c", min_size=2, max_size=3, settle_s=1.0)
+    job = open_job("a", "b", "c", min_workers=2, max_workers=3, settle_s=1.0)
     job.begin("b", 9)
     job.say("a", Leave("done", is_resting=True))
     job.wait(0.9)
@@ -233,7 +233,7 @@ def test_a_planned_end_that_no_member_reaches() -> None:
 
 
 def test_a_worker_that_leaves_is_no_member_any_more() -> None:
-    job = open_job("a", "b", "c", min_size=2, max_size=3)
+    job = open_job("a", "b", "c", min_workers=2, max_workers=3)
     job.say("c", Leave("SIGTERM"))
     for name in ("a", "b", "c"):
         assert job.last(name, Fence).planned
@@ -272,7 +272,7 @@ def test_an_evicted_process_does_not_come_back() -> None:
 
 
 def test_a_smaller_job() -> None:
-    job = open_job("a", "b", "c", "d", min_size=1, max_size=4)
+    job = open_job("a", "b", "c", "d", min_workers=1, max_workers=4)
     job.tell(events.Resize(1, 2))
     for name in ("a", "b", "c", "d"):
         assert job.last(name, Fence).cause == "resized"
@@ -290,7 +290,7 @@ def test_a_smaller_job() -> None:
     [
         (events.Drain(5, "x"), "no worker has seat 5; the job has seats 0 to 1"),
         (events.Evict(5, "x"), "no worker has seat 5"),
-        (events.Resize(3, 2), "max_size of the job is 2; need 3 to"),
+        (events.Resize(3, 2), "max_workers of the job is 2; need 3 to"),
     ],
 )
 def test_wrong_orders_change_nothing(event: events.Event, text: str) -> None:
@@ -331,7 +331,7 @@ def test_a_job_with_too_few_workers_fails_and_names_them() -> None:
 
 
 def test_a_member_that_stands_still_is_named_once() -> None:
-    job = open_job("a", "b", "c", stall_s=10.0)
+    job = open_job("a", "b", "c", stalled_after_s=10.0)
     for name in ("a", "b", "c"):
         job.begin(name, 1)
     job.wait(100)
@@ -347,7 +347,7 @@ def test_a_member_that_stands_still_is_named_once() -> None:
 
 
 def test_a_member_that_stands_still_is_evicted_if_the_options_say_so() -> None:
-    job = open_job("a", "b", stall_s=10.0, evict_stalled=True)
+    job = open_job("a", "b", stalled_after_s=10.0, evict_stalled=True)
     for name in ("a", "b"):
         job.begin(name, 1)
     job.begin("a", 2)
@@ -451,7 +451,7 @@ def test_only_the_last_checkpoints_are_remembered() -> None:
 
 
 def restarted(job: DrivenJob, **options: object) -> DrivenJob:
-    return DrivenJob(job.options.min_size, job.options.max_size, records=job.job.records(), **options)
+    return DrivenJob(job.options.min_workers, job.options.max_workers, records=job.job.records(), **options)
 
 
 def test_the_epoch_goes_on_when_the_coordinator_is_started_again() -> None:

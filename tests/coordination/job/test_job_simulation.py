@@ -11,12 +11,12 @@ from softs_fast.coordination.job.messages import WorkerState
 from softs_fast.coordination.job.options import JobOptions
 
 SIZES = [
-    dict(min_size=3, max_size=3),
-    dict(min_size=2, max_size=4),
-    dict(min_size=1, max_size=5),
-    dict(min_size=2, max_size=6, block=2),
-    dict(min_size=2, max_size=6, unit=2),
-    dict(min_size=4, max_size=4, block=2),
+    dict(min_workers=3, max_workers=3),
+    dict(min_workers=2, max_workers=4),
+    dict(min_workers=1, max_workers=5),
+    dict(min_workers=2, max_workers=6, block_size=2),
+    dict(min_workers=2, max_workers=6, multiple_of=2),
+    dict(min_workers=4, max_workers=4, block_size=2),
 ]
 
 
@@ -24,11 +24,11 @@ def options_of(seed: int) -> JobOptions:
     return JobOptions(
         "job",
         **SIZES[seed % len(SIZES)],
-        window_s=2.0,
+        form_timeout_s=2.0,
         join_s=0.3,
         away_s=1.0,
-        grace_s=1.0,
-        stall_s=5.0,
+        reconnect_timeout_s=1.0,
+        stalled_after_s=5.0,
         lost_after_s=0.5,
     )
 
@@ -175,8 +175,8 @@ def check_end(world: World) -> None:
     world.run_until(world.now_s + 1.5)
     assert world.n_steps > before, "no steps"
     state = world.job._state
-    assert len(state.seats.by_conn) <= world.options.n_seats + world.options.spares
-    assert len(state.seats.by_id) <= world.options.n_seats + world.options.spares
+    assert len(state.seats.by_conn) <= world.options.n_seats + world.options.max_spares
+    assert len(state.seats.by_id) <= world.options.n_seats + world.options.max_spares
 
 
 def check_histories(first: int, last: int) -> None:

@@ -29,7 +29,7 @@ def of_earlier(job: DrivenJob, name: str, epoch: int, committed: int) -> None:
 def test_a_worker_of_an_earlier_training_takes_over_the_weights_of_this_one(
     epoch: int, committed: int
 ) -> None:
-    job = open_job("a", "b", max_size=3)
+    job = open_job("a", "b", max_workers=3)
     of_earlier(job, "c", epoch, committed)
     job.wait(1.0)
     for name in ("a", "b"):
@@ -44,7 +44,7 @@ def test_a_worker_of_an_earlier_training_takes_over_the_weights_of_this_one(
 
 
 def test_a_worker_of_an_earlier_training_takes_over_an_epoch_that_was_not_used() -> None:
-    job = open_job("a", "b", max_size=3, away_s=None)
+    job = open_job("a", "b", max_workers=3, away_s=None)
     job.hello("c")
     job.ready("c")
     job.wait(1.0)
@@ -63,7 +63,7 @@ def test_a_worker_of_an_earlier_training_takes_over_an_epoch_that_was_not_used()
 
 
 def test_a_coordinator_that_was_started_again_knows_its_training() -> None:
-    job = open_job("a", "b", max_size=3)
+    job = open_job("a", "b", max_workers=3)
     again = DrivenJob(2, 3, records=[events.Booted("job", 55), *job.job.records()])
     for name in ("a", "b"):
         again.hello(name, engine_boot=77, engine_epoch=1)
@@ -130,8 +130,10 @@ def test_which_state_counts(names: tuple[str, ...], source: str | None, checkpoi
 # --- Epochs that would begin without a survivor ---
 
 
-def two_of_four_are_replaced(window_s: float) -> DrivenJob:
-    job = open_job("a", "b", "c", "d", min_size=2, max_size=4, away_s=None, window_s=window_s)
+def two_of_four_are_replaced(form_timeout_s: float) -> DrivenJob:
+    job = open_job(
+        "a", "b", "c", "d", min_workers=2, max_workers=4, away_s=None, form_timeout_s=form_timeout_s
+    )
     job.begin("a", 121)
     for name in ("b", "c"):
         job.gone(name)
@@ -142,11 +144,11 @@ def two_of_four_are_replaced(window_s: float) -> DrivenJob:
     return job
 
 
-@pytest.mark.parametrize("window_s", [3.0, 30.0])
-def test_survivors_that_are_slow_are_waited_for(window_s: float) -> None:
+@pytest.mark.parametrize("form_timeout_s", [3.0, 30.0])
+def test_survivors_that_are_slow_are_waited_for(form_timeout_s: float) -> None:
     """Such as in an optimizer's step of 14 s, or a connect of 5 s."""
-    job = two_of_four_are_replaced(window_s)
-    job.wait(window_s + 5)
+    job = two_of_four_are_replaced(form_timeout_s)
+    job.wait(form_timeout_s + 5)
     assert job.status.phase == "fenced"
     assert job.status.reason.startswith(
         "2 workers are ready, but none that can be a member has the weights of the epoch before; waiting for "
@@ -171,7 +173,7 @@ def test_survivors_that_are_gone_are_not_waited_for() -> None:
 
 
 def test_a_seat_that_is_kept_is_waited_for() -> None:
-    job = open_job("a", "b", min_size=1, max_size=2, away_s=5.0, window_s=1.0)
+    job = open_job("a", "b", min_workers=1, max_workers=2, away_s=5.0, form_timeout_s=1.0)
     job.gone("a")
     job.gone("b")
     job.wait(0.1)
@@ -192,7 +194,7 @@ def test_survivors_that_never_say_what_they_have_are_waited_for_until_the_rejoin
 
 
 def test_a_survivor_of_which_the_block_is_not_whole_is_waited_for() -> None:
-    job = open_job("a", "b", "c", "d", min_size=2, max_size=4, block=2, away_s=None)
+    job = open_job("a", "b", "c", "d", min_workers=2, max_workers=4, block_size=2, away_s=None)
     for name in ("b", "c", "d"):
         job.gone(name)
     job.wait(0.06)
@@ -210,7 +212,7 @@ def test_a_survivor_of_which_the_block_is_not_whole_is_waited_for() -> None:
 
 def test_members_that_never_had_an_engine_of_their_epoch_have_lost_nothing() -> None:
     """One member that hangs while it builds its engine does not stop the others, which have the weights, too."""
-    job = open_job("a", "b", "c", min_size=2, max_size=3, window_s=2.0)
+    job = open_job("a", "b", "c", min_workers=2, max_workers=3, form_timeout_s=2.0)
     job.say("a", Fault(1, 1, None, "a connect has failed"))
     for name in ("a", "b"):
         job.say(name, Ready(WorkerState(), 77, 1))
@@ -220,7 +222,7 @@ def test_members_that_never_had_an_engine_of_their_epoch_have_lost_nothing() -> 
 
 
 def test_a_coordinator_without_its_state_waits_for_workers_that_come_from_an_epoch() -> None:
-    job = DrivenJob(1, 3, window_s=2.0)
+    job = DrivenJob(1, 3, form_timeout_s=2.0)
     job.hello("a", last=WorkerState(5, 3, 60), engine_boot=5, engine_epoch=3)
     job.hello("b")
     job.ready("b")
@@ -233,7 +235,7 @@ def test_a_coordinator_without_its_state_waits_for_workers_that_come_from_an_epo
 
 def test_a_member_that_lost_its_weights_does_not_hide_those_of_the_others() -> None:
     """It is ready at once, while the others apply the step; a newcomer would be the source, with its first weights."""
-    job = open_job("a", "b", "c", min_size=2, max_size=3, window_s=2.0)
+    job = open_job("a", "b", "c", min_workers=2, max_workers=3, form_timeout_s=2.0)
     job.gone("a")
     job.wait(0.1)
     job.hello("d")

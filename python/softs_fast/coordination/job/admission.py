@@ -117,9 +117,9 @@ class Gate:
                 ),
                 holder.conn is not None,
             )
-        if len(seats.spares()) >= options.spares:
+        if len(seats.spares()) >= options.max_spares:
             return Refused(
-                "full", f"all {seats.n_seats} seats and all {options.spares} places for spares are taken"
+                "full", f"all {seats.n_seats} seats and all {options.max_spares} places for spares are taken"
             )
         return Admission(None)
 
@@ -130,22 +130,22 @@ class Gate:
         if seat is not None and not self.take(options, seat, now_s):
             return Refused(
                 "restarts",
-                f"{f'seat {seat}' if before is None else before.name} was restarted {options.restarts} times in "
-                f"{options.restarts_s:g} s, the most that this job permits",
+                f"{f'seat {seat}' if before is None else before.name} was restarted {options.max_restarts} times in "
+                f"{options.restart_window_s:g} s, the most that this job permits",
             )
         return None
 
     def take(self, options: JobOptions, seat: int, now_s: float) -> bool:
         """Count that a process takes a seat, if that is no restart or one that is permitted; return whether it is."""
-        if options.restarts is None:
+        if options.max_restarts is None:
             return True
         if seat not in self.used:
             self.used.add(seat)
             return True
         times = self.restarts.setdefault(seat, deque())
-        while times and times[0] <= now_s - options.restarts_s:
+        while times and times[0] <= now_s - options.restart_window_s:
             times.popleft()
-        if len(times) >= options.restarts:
+        if len(times) >= options.max_restarts:
             return False
         times.append(now_s)
         return True

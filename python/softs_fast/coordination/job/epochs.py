@@ -104,11 +104,11 @@ def deadlines(state: State) -> Iterator[float]:
         if state.joined_since_s is not None:
             yield state.joined_since_s + options.join_s
     elif state.phase == "fenced":
-        yield state.since_s + options.window_s
-        yield state.since_s + options.rejoin_s
+        yield state.since_s + options.form_timeout_s
+        yield state.since_s + options.rejoin_timeout_s
     elif state.phase == "forming" and state.enough_since_s is not None:
-        yield state.enough_since_s + options.window_s
-        yield state.enough_since_s + options.rejoin_s
+        yield state.enough_since_s + options.form_timeout_s
+        yield state.enough_since_s + options.rejoin_timeout_s
 
 
 def _end_of_missing(state: State) -> None:
@@ -126,14 +126,12 @@ def _end_of_missing(state: State) -> None:
 def _name_stalled(state: State) -> list[Worker]:
     if state.phase != "open":
         return []
-    stalled = state.progress.name_stalled(state.now_s, state.options.stall_s)
+    stalled = state.progress.name_stalled(state.now_s, state.options.stalled_after_s)
     workers = [state.seats.by_number[seat] for seat in stalled if seat in state.seats.by_number]
     if not workers:
         return []
     names = ", ".join(worker.name for worker in workers)
-    text = (
-        f"no progress for {state.options.stall_s:g} s, while others are in step {state.progress.top}: {names}"
-    )
+    text = f"no progress for {state.options.stalled_after_s:g} s, while others are in step {state.progress.top}: {names}"
     state.log(text, is_warning=True)
     for member in state.connected_members():
         state.tell(member, Alarm(tuple(stalled), text))
@@ -169,7 +167,7 @@ def _planned_until(state: State) -> float:
         worker.resting_since_s for worker in state.connected_members() if worker.resting_since_s is not None
     ]
     return min(
-        state.fence_since_s + state.options.window_s,
+        state.fence_since_s + state.options.form_timeout_s,
         min(ends, default=math.inf) + state.options.blink_s,
         min(rests, default=math.inf) + state.options.settle_s,
     )
@@ -239,9 +237,9 @@ def _form(state: State) -> None:
         state.enough_since_s = None
     elif state.enough_since_s is None:
         state.enough_since_s = state.now_s
-    rejoin_s = state.options.rejoin_s
-    if state.table is not None and not has_enough and state.now_s >= state.since_s + rejoin_s:
-        finish(state, "failed", f"too few workers for {rejoin_s:g} s: {why_waiting(state)}")
+    rejoin_timeout_s = state.options.rejoin_timeout_s
+    if state.table is not None and not has_enough and state.now_s >= state.since_s + rejoin_timeout_s:
+        finish(state, "failed", f"too few workers for {rejoin_timeout_s:g} s: {why_waiting(state)}")
 
 
 def why_waiting(state: State) -> str:
@@ -253,8 +251,8 @@ def why_waiting(state: State) -> str:
 def _result(state: State) -> Formed | Waiting:
     is_first = state.table is None
     since_s = state.enough_since_s if is_first else state.since_s
-    is_over = since_s is not None and state.now_s >= since_s + state.options.window_s
-    is_held = since_s is None or state.now_s < since_s + state.options.rejoin_s
+    is_over = since_s is not None and state.now_s >= since_s + state.options.form_timeout_s
+    is_held = since_s is None or state.now_s < since_s + state.options.rejoin_timeout_s
     was_unused = _was_unused(state)
     views = [
         _view(state, worker, is_held=is_held, was_unused=was_unused)

@@ -51,8 +51,8 @@ class Evict:
 class Resize:
     """An administrator changes how many members there are."""
 
-    min_size: int
-    max_size: int
+    min_workers: int
+    max_workers: int
 
 
 @dataclass(frozen=True)

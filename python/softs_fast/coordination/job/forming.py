@@ -84,7 +84,7 @@ def form(
     may_form = is_over or (not is_first and not awaited)
     if chosen and may_form:
         return Formed(chosen)
-    need = str(options.n_seats) if options.is_fixed else f"{options.min_size} to {options.n_seats}"
+    need = str(options.n_seats) if options.is_fixed else f"{options.min_workers} to {options.n_seats}"
     multiple = f" in multiples of {options.step}" if options.step > 1 else ""
     names = ", ".join(view.name for view in awaited or (view for view in views if not view.is_ready))
     taken = {view.seat for view in views}
@@ -102,11 +102,11 @@ def choose(options: JobOptions, ready: set[int], survivors: set[int]) -> tuple[i
     """Return as many seats as can be members together, whole blocks of them; none if they are too few."""
     blocks: dict[int, list[int]] = {}
     for seat in sorted(ready):
-        blocks.setdefault(seat // options.block, []).append(seat)
-    whole = [seats for seats in blocks.values() if len(seats) == options.block]
+        blocks.setdefault(seat // options.block_size, []).append(seat)
+    whole = [seats for seats in blocks.values() if len(seats) == options.block_size]
     whole.sort(key=lambda seats: (survivors.isdisjoint(seats), seats[0]))
-    n = options.largest(len(whole) * options.block)
-    return tuple(sorted(seat for seats in whole[: n // options.block] for seat in seats))
+    n = options.largest(len(whole) * options.block_size)
+    return tuple(sorted(seat for seats in whole[: n // options.block_size] for seat in seats))
 
 
 def _ranges(seats: Iterable[int]) -> str:

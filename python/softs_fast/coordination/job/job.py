@@ -64,7 +64,7 @@ class Job:
         I1: one table per boot and epoch; the numbers of epochs only grow.
         I2: one process per seat.
         I3: no table before each member of the epoch before was ready, or is no member of the new one; and none without
-            a member of the epoch before while one of them is connected or its seat is kept, until `rejoin_s`.
+            a member of the epoch before while one of them is connected or its seat is kept, until `rejoin_timeout_s`.
         I4: a message of an earlier epoch, connection or process changes nothing.
         I5: size, unit and blocks hold in every table.
         I6: ranks are 0 to n - 1 in the order of the seats.
@@ -80,7 +80,7 @@ class Job:
     def __init__(self, options: JobOptions, boot: int, now_s: float, records: Sequence[Record] = ()) -> None:
         self._state = State(options, boot, now_s, now_s, Seats(options.n_seats))
         # Processes that wait for the end of a connection, at most.
-        self._most_newcomers = options.n_seats + options.spares
+        self._most_newcomers = options.n_seats + options.max_spares
         self._wake_s = math.inf
         self._restore(records)
         self._state.adopt([boot])
@@ -111,14 +111,14 @@ class Job:
                 epochs.finish(state, "ended", event.why)
         self._admit_newcomers()
         for worker in epochs.advance(state):
-            self._evict(worker, "stalled", f"no progress for {state.options.stall_s:g} s")
+            self._evict(worker, "stalled", f"no progress for {state.options.stalled_after_s:g} s")
         self._wake_s = min((at for at in epochs.deadlines(state) if at > state.now_s), default=math.inf)
         return state.outputs
 
     def next_wake_s(self) -> float | None:
         """Return when `handle` wants a Tick, if nothing happens before."""
         state = self._state
-        stalled_s = state.progress.top_since_s + state.options.stall_s
+        stalled_s = state.progress.top_since_s + state.options.stalled_after_s
         wake_s = min(
             self._wake_s, stalled_s if stalled_s > state.now_s and state.phase == "open" else math.inf
         )
@@ -340,9 +340,9 @@ class Job:
 
     def _resize(self, event: Resize) -> None:
         state = self._state
-        state.options = replace(state.options, min_size=event.min_size, max_size=event.max_size)
+        state.options = replace(state.options, min_workers=event.min_workers, max_workers=event.max_workers)
         if state.phase == "open" and state.options.largest(len(state.members)) != len(state.members):
-            text = f"the job has {event.min_size} to {event.max_size} members from now on"
+            text = f"the job has {event.min_workers} to {event.max_workers} members from now on"
             epochs.plan_end(state, "resized", None, text)
 
     # --- Records ---
@@ -373,5 +373,5 @@ class Job:
         for member in table.members:
             worker = Worker(member.worker_id, member.incarnation, member.address)
             worker.away_since_s = state.now_s
-            worker.back_until_s = state.now_s + state.options.grace_s
+            worker.back_until_s = state.now_s + state.options.reconnect_timeout_s
             state.seats.add(worker, member.seat)

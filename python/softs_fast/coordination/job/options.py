@@ -20,103 +20,106 @@ class JobOptions:
     """Of a job.
 
     Attributes:
-        name: of the job; workers of another one are refused.
-        min_size: members that an epoch has at least.
-        max_size: members that it has at most; as `min_size`: a job of fixed size, which waits for each seat.
-        unit: the number of members is a multiple of it.
-        block: seats that belong together, such as the ranks of a sharded model: 0 to block - 1, block to 2 block - 1,
-            ... An epoch has all of them or none.
-        spares: workers without a seat that may wait, at most.
-        blink_s: how long a connection may be away before its epoch is over.
-        away_s: how long a seat is kept for a worker that is away while other workers wait for one. None: `blink_s` if
-            the size may vary, else 10.
-        window_s: how long a table waits for workers that could be members: the first one from when there are enough, a
-            later one from the end of the epoch before.
-        join_s: how long an open epoch waits for more new workers, once one is ready, before it ends for their sake.
-        settle_s: how long a member that leaves outside of a step waits for others to end theirs.
-        rejoin_s: how long the job lives with too few members.
-        grace_s: how long a coordinator that was restarted waits for the members of the open epoch.
-        stall_s: a seat that is a step behind the others for so long is named in an alarm.
-        evict_stalled: whether it is then taken away, too.
-        lost_after_s: how long a process waits for the connection of another one to end that has its name or its seat:
-            as long as pings take to find a dead one.
-        restarts: Most restarts of one seat within `restarts_s`, however each process has ended; None for no limit.
-        restarts_s: see `restarts`.
+        name: Name of the job; workers of another job are refused.
+        min_workers: Smallest number of members of an epoch.
+        max_workers: Largest number of members. If it equals `min_workers`, the job has a fixed size and waits for each
+            seat.
+        multiple_of: Number that divides the number of members.
+        block_size: Seats that belong together, such as the ranks of a sharded model: 0 to block_size - 1, block_size to
+            2 block_size - 1, ... An epoch has all seats of a block or none.
+        max_spares: Most workers that may wait without a seat.
+        blink_s: Seconds for which a connection may be away before its epoch ends.
+        away_s: Seconds for which a seat is kept for a worker that is away while other workers wait for a seat. None:
+            `blink_s` if the size may vary, else 10.
+        form_timeout_s: Seconds for which a table waits for further workers: the first table from when there are enough,
+            a later one from the end of the epoch before.
+        join_s: Seconds for which an open epoch waits for more new workers, once one is ready, before it ends to admit them.
+        settle_s: Seconds for which a member that leaves outside of a step waits for others to end theirs.
+        rejoin_timeout_s: Seconds for which the job lives with too few members.
+        reconnect_timeout_s: Seconds for which a restarted coordinator waits for the members of the open epoch.
+        stalled_after_s: Seconds after which a seat that is a step behind the others is named in an alarm.
+        evict_stalled: Whether such a seat is also taken from its worker.
+        lost_after_s: Seconds for which a process waits for the connection of another one with its name or its seat to
+            end: as long as pings take to find a dead peer.
+        max_restarts: Most restarts of one seat within `restart_window_s`, however each process has ended; None for no
+            limit.
+        restart_window_s: Seconds in which `max_restarts` are counted.
 
     Raises:
-        ConfigError: a value is out of range, or no number of members fits min_size, max_size, unit and block.
+        ConfigError: a value is out of range, or no number of members fits min_workers, max_workers, multiple_of and
+            block_size.
     """
 
     name: str
-    min_size: int
-    max_size: int
-    unit: int = 1
-    block: int = 1
-    spares: int = 64
+    min_workers: int
+    max_workers: int
+    multiple_of: int = 1
+    block_size: int = 1
+    max_spares: int = 64
     blink_s: float = 0.05
     away_s: float | None = None
-    window_s: float = 10.0
+    form_timeout_s: float = 10.0
     join_s: float = 1.0
     settle_s: float = 1.0
-    rejoin_s: float = 600.0
-    grace_s: float = 10.0
-    stall_s: float = 300.0
+    rejoin_timeout_s: float = 600.0
+    reconnect_timeout_s: float = 10.0
+    stalled_after_s: float = 300.0
     evict_stalled: bool = False
     lost_after_s: float = 3.0
-    restarts: int | None = None
-    restarts_s: float = 3600.0
+    max_restarts: int | None = None
+    restart_window_s: float = 3600.0
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= MAX_TEXT:
             raise ConfigError(f"name of a job has {len(self.name)} characters; need 1 to {MAX_TEXT}")
         for name, least, most in (
-            ("min_size", 1, MAX_SEATS),
-            ("max_size", self.min_size, MAX_SEATS),
-            ("unit", 1, MAX_SEATS),
-            ("block", 1, MAX_SEATS),
-            ("spares", 0, MAX_SEATS),
+            ("min_workers", 1, MAX_SEATS),
+            ("max_workers", self.min_workers, MAX_SEATS),
+            ("multiple_of", 1, MAX_SEATS),
+            ("block_size", 1, MAX_SEATS),
+            ("max_spares", 0, MAX_SEATS),
         ):
             value = getattr(self, name)
             if not least <= value <= most:
                 raise ConfigError(f"{name} of the job is {value}; need {least} to {most}")
-        if self.restarts is not None and self.restarts < 0:
-            raise ConfigError(f"restarts of the job is {self.restarts}; need 0 or more, or None")
+        if self.max_restarts is not None and self.max_restarts < 0:
+            raise ConfigError(f"max_restarts of the job is {self.max_restarts}; need 0 or more, or None")
         for name in (
             "blink_s",
-            "window_s",
+            "form_timeout_s",
             "join_s",
             "settle_s",
-            "rejoin_s",
-            "grace_s",
-            "stall_s",
+            "rejoin_timeout_s",
+            "reconnect_timeout_s",
+            "stalled_after_s",
             "lost_after_s",
-            "restarts_s",
+            "restart_window_s",
         ):
             value = getattr(self, name)
             if not (value >= 0 and math.isfinite(value)):
                 raise ConfigError(f"{name} of the job is {value}; need seconds, 0 or more")
         if self.away_s is not None and not (self.away_s >= self.blink_s and math.isfinite(self.away_s)):
             raise ConfigError(f"away_s of the job is {self.away_s}; need blink_s ({self.blink_s}) or more")
-        if self.largest(self.max_size) == 0:
+        if self.largest(self.max_workers) == 0:
             raise ConfigError(
-                f"no job has {self.min_size} to {self.max_size} members in multiples of {self.step} "
-                f"(unit {self.unit}, block {self.block})"
+                f"no job has {self.min_workers} to {self.max_workers} members in multiples of {self.step} "
+                f"(multiple_of {self.multiple_of}, block_size {self.block_size})"
             )
 
     @cached_property
     def step(self) -> int:
         """The number of members is a multiple of it."""
-        return math.lcm(self.unit, self.block)
+        return math.lcm(self.multiple_of, self.block_size)
 
     @cached_property
     def n_seats(self) -> int:
         """Seats that there are."""
-        return self.largest(self.max_size)
+        return self.largest(self.max_workers)
 
     @cached_property
     def is_fixed(self) -> bool:
         """Whether only one number of members is possible."""
-        return self.n_seats - self.step < self.min_size
+        return self.n_seats - self.step < self.min_workers
 
     @cached_property
     def kept_s(self) -> float:
@@ -127,5 +130,5 @@ class JobOptions:
 
     def largest(self, n: int) -> int:
         """Return how many of n workers can be members; 0 if there are too few."""
-        n = min(n, self.max_size) // self.step * self.step
-        return n if n >= self.min_size else 0
+        n = min(n, self.max_workers) // self.step * self.step
+        return n if n >= self.min_workers else 0

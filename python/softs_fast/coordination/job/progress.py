@@ -34,9 +34,9 @@ class Progress:
         """Return the seats that have not begun the greatest step, and were not named."""
         return [seat for seat in sorted(self.steps) if self.steps[seat] < self.top and seat not in self.named]
 
-    def name_stalled(self, now_s: float, stall_s: float) -> list[int]:
+    def name_stalled(self, now_s: float, stalled_after_s: float) -> list[int]:
         """Return the seats that have been behind for so long, once."""
-        if now_s < self.top_since_s + stall_s:
+        if now_s < self.top_since_s + stalled_after_s:
             return []
         stalled = self.behind()
         self.named.update(stalled)

@@ -184,7 +184,7 @@ class Coordinator:
             state.append(Booted(self._job.name, boot))
         self._driver = Driver(machine, state, self._options.logger)
         guard = Guard(self._options.credentials, self.port, logger=self._options.logger)
-        most = self._job.n_seats + self._job.spares + _MORE_WORKERS
+        most = self._job.n_seats + self._job.max_spares + _MORE_WORKERS
         self._service = Service(self._driver, guard, self._job.name, most, self._options.logger)
         health = HealthService(self._driver, guard, self._options.logger)
         self._server.add_generic_rpc_handlers((self._service.handlers(), health.handlers()))
