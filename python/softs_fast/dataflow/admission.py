@@ -37,17 +37,17 @@ class Sources:
     """Iterators over the elements of sources; of datasets on workers, how far they were read.
 
     Args:
-        source: one, or several by partition.
+        source: One source, or several by partition.
 
     Raises:
         ConfigError: one of them does not begin with a dict of columns.
 
     Attributes:
-        iterators: by partition, without datasets.
-        datasets: by partition.
-        positions: of datasets, how many elements of each shard have become rows, by partition.
-        columns: of the first element, by partition.
-        n_read: how many elements were read, by partition.
+        iterators: Iterators of the sources that are no datasets, by partition.
+        datasets: Sources that are datasets on workers, by partition.
+        positions: Number of elements of each shard of a dataset that have become rows, by partition.
+        columns: Columns of the first element of each source, by partition.
+        n_read: Number of elements that were read, by partition.
     """
 
     def __init__(self, source: Source | Mapping[str, Source]) -> None:
@@ -94,9 +94,9 @@ class Sources:
         """Have a source go on behind so many elements, counted from its first one.
 
         Args:
-            partition: of the source.
-            n_read: how many were read.
-            state: what `state` said; None: those that are left are skipped, none if more were read.
+            partition: Partition of the source.
+            n_read: Number of elements that were read.
+            state: Value that `state` returned; None: the elements that are left are skipped, none if more were read.
 
         Raises:
             FlowError: it is another source than it was.
@@ -153,10 +153,10 @@ class Admission:
     """Takes elements of the sources, and makes groups of rows of them where there are slots and bytes.
 
     Args:
-        sources: of the flow.
-        plan: of the flow.
-        runner: gets the rows.
-        max_bytes: see `Flow`.
+        sources: Sources of the flow.
+        plan: Plan of the flow.
+        runner: Runner that gets the rows.
+        max_bytes: See `Flow`.
     """
 
     def __init__(self, sources: Sources, plan: FlowPlan, runner: Runner, max_bytes: int | None) -> None:

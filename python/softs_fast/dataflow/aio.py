@@ -202,8 +202,8 @@ class AsyncFlow(Requests):
         """Return what a function returns in the thread of the flow, such as `call.result`.
 
         Args:
-            function: that is called there.
-            arguments: of it.
+            function: Function that is called in that thread.
+            arguments: Arguments of the function.
 
         Raises:
             Exception: what it raised.

@@ -25,20 +25,20 @@ class Rows(Mapping[str, Column]):
     seen by others. `len(rows)` is the number of rows, as of a data frame; `rows.keys()` are the columns.
 
     Attributes:
-        ids: of the rows; those of one group are neighbours.
-        group: rows of one group.
-        is_padding: for each row whether it repeats another one and its outputs are dropped (`uneven="pad"`, and all
-            rows of a data-parallel rank for which there is no group).
-        weight: rows of this rank that are no padding, times the number of ranks, divided by those of all ranks: 1 if
+        ids: Ids of the rows; those of one group are neighbours.
+        group: Rows of one group.
+        is_padding: Flag of each row: whether it repeats another one and its outputs are dropped (`uneven="pad"`, and
+            all rows of a data-parallel rank for which there is no group).
+        weight: Rows of this rank that are no padding, times the number of ranks, divided by those of all ranks: 1 if
             all have as many. Gradients of `loss * rows.weight`, where `loss` is the mean over these rows, have the
             gradient over all rows as their mean over the ranks.
-        step: of the flow to which the rows belong, from 0.
-        use: which use of the rows it is, from 0 (`reuse`).
-        ends_step: whether the function has done its part of the step with these rows. With `at_least`, gradients are
+        step: Step of the flow to which the rows belong, from 0.
+        use: Number of the use of the rows, from 0 (`reuse`).
+        ends_step: Whether the function has done its part of the step with these rows. With `at_least`, gradients are
             added up until then.
-        age: steps since the oldest weights that made one of the rows; 0 where the age does not count.
-        tags: of each row: numbers, truth values and short texts by name. What is written there stays with the row,
-            unless it is padding.
+        age: Steps since the oldest weights that made one of the rows; 0 where the age does not count.
+        tags: Tags of each row: numbers, truth values and short texts by name. A tag that is written there stays with
+            the row, unless it is padding.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Rows(Mapping[str, Column]):
         dimensions; a list as its tensors together; bytes as they are, text as in UTF-8; numbers and None are 0 long.
 
         Args:
-            name: of the column; None: of all columns that the function reads.
+            name: Name of the column; None: all columns that the function reads.
 
         Raises:
             KeyError: the function does not read such a column.
@@ -142,8 +142,8 @@ class Rows(Mapping[str, Column]):
         Padding is skipped.
 
         Args:
-            rows: places in the batch, from 0.
-            reason: what went wrong.
+            rows: Places in the batch, from 0.
+            reason: Text that says what went wrong.
 
         Raises:
             FlowError: as `drop`.

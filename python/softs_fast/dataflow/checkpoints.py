@@ -34,8 +34,8 @@ def last_checkpoint(name: str, folder: Path) -> tuple[int, Path]:
     """Return the number of the step of the last checkpoint of a role, from 1, and its folder.
 
     Args:
-        name: of the role.
-        folder: that the hook `save` was given.
+        name: Name of the role.
+        folder: Folder that the hook `save` was given.
 
     Raises:
         ConfigError: there is none.
@@ -54,10 +54,10 @@ def load(name: str, role: Role, folder: Path, group: Any = None) -> int:
     """Load the last checkpoint of a role; returns the number of its step, from 1.
 
     Args:
-        name: of the role.
-        role: its object.
-        folder: that the hook `save` was given.
-        group: process group of the workers of the role, all of which call this; None: there is one.
+        name: Name of the role.
+        role: Object of the role.
+        folder: Folder that the hook `save` was given.
+        group: Process group of the workers of the role, all of which call this; None: there is one.
 
     Raises:
         ConfigError: there is none.
@@ -115,11 +115,11 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
     """Save a role; its folder gets its name only when it is complete, and then has it when this returns.
 
     Args:
-        name: of the role.
-        role: its object.
-        folder: gets the checkpoint in `NAME/step-STEP`.
-        step: number of the step, from 1.
-        group: process group of the workers of the role, all of which call this; None: there is one.
+        name: Name of the role.
+        role: Object of the role.
+        folder: Folder that gets the checkpoint in `NAME/step-STEP`.
+        step: Number of the step, from 1.
+        group: Process group of the workers of the role, all of which call this; None: there is one.
 
     Raises:
         OSError: it cannot be written.

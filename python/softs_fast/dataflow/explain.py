@@ -12,8 +12,8 @@ def explain(master: Master, now_s: float) -> str:
     """Return a text, one line for each function, step with a ticket, and parked call. Any thread may ask.
 
     Args:
-        master: of the flow.
-        now_s: the time, by the clock of `Master.advance`.
+        master: Master of the flow.
+        now_s: Time, by the clock of `Master.advance`.
     """
     lines = []
     for name, partition in master.plan.partitions.items():

@@ -51,32 +51,34 @@ class Flow(StartedFlow):
     `with` makes the objects of all roles (`setup`); `steps` runs. The same seeds give the same bits.
 
     Args:
-        calls: the functions.
-        source: rows, as dicts of the columns that the source has, or a `dataset` that workers read; or by partition.
-        group: rows that are made of each element of the source, and stay together.
-        max_age: largest age, in steps, of rows that a training function gets; 0 is synchronous.
-        ahead: steps of rows that may be begun before the step before them is complete; default: as many as `max_age` and
+        calls: Functions of the flow.
+        source: Rows, as dicts of the columns that the source has, or a `dataset` that workers read; or by partition.
+        group: Rows that are made of each element of the source, and stay together.
+        max_age: Largest age, in steps, of rows that a training function gets; 0 is synchronous.
+        ahead: Steps of rows that may be begun before the step before them is complete; default: as many as `max_age` and
             `window` admit.
-        window: among how many groups, from the oldest on, training functions choose those that are ready first.
-        max_failed: groups that may fail (`Rows.fail`) before the flow fails.
-        max_bytes: bytes of rows in the flow beyond which no new ones are admitted, an estimate; those that are there go on.
+        window: Number of groups, from the oldest on, among which training functions choose those that are ready
+            first.
+        max_failed: Groups that may fail (`Rows.fail`) before the flow fails.
+        max_bytes: Bytes of rows in the flow beyond which no new ones are admitted, an estimate; those that are there go on.
             None: half of what /dev/shm has free when the flow opens, on the host with the least; no limit in one process,
             where rows are not there. See docs/dataflow_failures.md, "Bytes of stores".
-        digests: whether each call gets a digest of its inputs.
-        journal: where the flow is saved, so that it goes on after the death of this process or of a worker.
-        deadline_s: how long a step may be with a worker process, which is ended then; None: any time. `df.call` has one, too.
+        digests: Whether each call gets a digest of its inputs.
+        journal: Journal, or its folder, in which the flow is saved, so that it continues after the death of this
+            process or of a worker.
+        deadline_s: How long a step may be with a worker process, which is ended then; None: any time. `df.call` has one, too.
             In one process nothing can end a function.
-        watchdog_s: after how many seconds in which no call has ended a warning says what the flow waits for; again after
+        watchdog_s: Seconds without the end of a call after which a warning says what the flow waits for; again after
             intervals that double. None: never.
         on_stall: "warn", or "abort": then a FlowError with that text is raised, too, as soon as no function of this process
             runs. Groups of ten steps that were dropped within one step are a stall, too.
-        trace: a file for ui.perfetto.dev: what ran where and when.
+        trace: File for ui.perfetto.dev: what ran where and when.
 
     Raises:
         ConfigError: the functions, columns or numbers can never be a flow; nothing has run then.
 
     Attributes:
-        plan: what has been decided.
+        plan: Plan of the flow, as it was decided.
     """
 
     def __init__(
@@ -144,9 +146,9 @@ class Flow(StartedFlow):
 
         Args:
             function: "package.module:function", importable in all processes.
-            arguments: what it is given in each.
-            start_timeout_s: how long the workers may take until their roles are made.
-            max_restarts: failures in a row after which a worker is not started again, if nothing of its roles is lost
+            arguments: Arguments of the function in each process.
+            start_timeout_s: How long the workers may take until their roles are made.
+            max_restarts: Failures in a row after which a worker is not started again, if nothing of its roles is lost
                 with its process; the pauses between double from 0.5 s on. See docs/dataflow_failures.md, "Recovery".
 
         Raises:
@@ -185,15 +187,16 @@ class Flow(StartedFlow):
 
         Args:
             function: "package.module:function", importable in all processes.
-            arguments: what it is given; workers are given the same.
-            listen: where workers connect to, such as `tcp://0.0.0.0:4711`.
-            token_file: with what workers prove that they belong to the flow; mode 0600, see `control.write_token`.
-            start_timeout_s: how long the workers may take until their roles are made.
-            dead_after_s: seconds without a sign of life after which a worker on another host has left.
-            rejoin_s: how long the flow waits for another process of a worker that has left, until that has made its roles:
-                the launcher starts it, or it begins anew by itself. 0: a worker that has left is lost.
-            max_restarts: failures in a row after which a worker is lost, as in `in_processes`; there are no pauses.
-            allow_unauthenticated_groups: connect the processes of roles on several workers, although torch checks no token:
+            arguments: Arguments of the function; workers are given the same.
+            listen: Endpoint that workers connect to, such as `tcp://0.0.0.0:4711`.
+            token_file: File with the token by which workers prove that they belong to the flow; mode 0600, see
+                `control.write_token`.
+            start_timeout_s: How long the workers may take until their roles are made.
+            dead_after_s: Seconds without a sign of life after which a worker on another host has left.
+            rejoin_s: How long the flow waits for another process of a worker that has left, until that has made its
+                roles: the launcher starts it, or it begins again by itself. 0: a worker that has left is lost.
+            max_restarts: Failures in a row after which a worker is lost, as in `in_processes`; there are no pauses.
+            allow_unauthenticated_groups: Connect the processes of roles on several workers, although torch checks no token:
                 all machines of the network are trusted. It need not be said if `listen` is on loopback.
 
         Raises:

@@ -16,7 +16,7 @@ class HeldRows:
     """Places of values by row and column. A row that has gone keeps its memory while a step reads it.
 
     Args:
-        backend: it has the values.
+        backend: Backend that has the values.
     """
 
     #: Number of this process among the holders that the master counts; worker w has w + 1.

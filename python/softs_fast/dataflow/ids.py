@@ -33,8 +33,8 @@ def element_id(source: int, number: int) -> int:
     """Return the id by which the store of a head keeps an element of its shard.
 
     Args:
-        source: number of the dataset in the declaration, below 2^12.
-        number: of the element in the shard, below 2^48.
+        source: Number of the dataset in the declaration, below 2^12.
+        number: Number of the element in the shard, below 2^48.
 
     Raises:
         FlowError: one of them is out of range.

@@ -27,11 +27,11 @@ class CallState:
     """A call that has no answer yet.
 
     Attributes:
-        call: as the order knows it.
-        function: that it calls; None for hooks that were posted by hand.
-        taken: its rows; None for hooks.
-        is_posted: whether a caller has posted it by hand.
-        since_s: when it was made.
+        call: Call, as the order knows it.
+        function: Function that it calls; None for hooks that were posted by hand.
+        taken: Rows of the call; None for hooks.
+        is_posted: Whether a caller has posted it by hand.
+        since_s: Time when the call was made.
     """
 
     call: Call
@@ -45,10 +45,10 @@ class Master:
     """Rows and order of a flow: after each event `advance` says what is to be done.
 
     Args:
-        plan: of the flow.
-        steps_of: returns the steps of a call of a function on rows.
-        workers: numbers of all workers but `DRIVER`.
-        depth: see `Sequencer`; also the unfinished calls that a function may have.
+        plan: Plan of the flow.
+        steps_of: Function that returns the steps of a call of a function on rows.
+        workers: Numbers of all workers but `DRIVER`.
+        depth: See `Sequencer`; also the unfinished calls that a function may have.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class Master:
         """The main part of a call has made its columns; returns False if the call has its answer, so they are dropped.
 
         Args:
-            call: number of the call.
-            holder: number of the worker.
-            n_bytes: of each row.
-            version: see `RowTable.wrote`.
-            ids: the rows that this worker has made; None: all.
+            call: Number of the call.
+            holder: Number by which the worker is counted as a holder of rows.
+            n_bytes: Bytes of each row.
+            version: See `RowTable.wrote`.
+            ids: Ids of the rows that this worker has made; None: all.
         """
         state = self._open.get(call)
         if state is None or state.function is None or state.taken is None:
@@ -159,9 +159,9 @@ class Master:
         Calls that a caller has posted are not: they have failed.
 
         Args:
-            worker: its number.
-            holder: what it is counted by as a holder of rows.
-            reason: what is known of its end.
+            worker: Number of the worker.
+            holder: Number by which the worker is counted as a holder of rows.
+            reason: Text with what is known of the end of the worker.
         """
         for state in self._open.values():
             if worker in state.call.mains and not state.is_posted:

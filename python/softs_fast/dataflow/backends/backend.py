@@ -25,11 +25,11 @@ class Done:
     """A worker's part in a step has ended, well or not.
 
     Attributes:
-        worker: its number.
-        incarnation: as in the order.
-        ticket: as in the order.
-        outcome: what it has done; its columns hold places.
-        n_bytes: of all columns that it made.
+        worker: Number of the worker.
+        incarnation: Incarnation of the master, as in the order.
+        ticket: Ticket of the step, as in the order.
+        outcome: Result of this part of the step; its columns hold places.
+        n_bytes: Bytes of all columns that the worker made.
     """
 
     worker: int
@@ -44,9 +44,9 @@ class Lost:
     """A worker is gone, with what it held.
 
     Attributes:
-        worker: its number.
-        reason: what is known of its end.
-        returns: whether it is started again; `Back` or another `Lost` follows.
+        worker: Number of the worker.
+        reason: Text with what is known of the end of the worker.
+        returns: Whether it is started again; `Back` or another `Lost` follows.
     """
 
     worker: int
@@ -70,12 +70,12 @@ class Loaded:
     """The head of a shard has read elements: those that it was asked for, or the first of them, up to the end or an error.
 
     Attributes:
-        request: number of the request.
-        columns: for each column of the dataset the places of the values.
-        sizes: bytes of each element.
-        tags: of each element.
-        length: elements of the shard, if its end was met.
-        failure: why the next element cannot be read.
+        request: Number of the request.
+        columns: Places of the values, for each column of the dataset.
+        sizes: Bytes of each element.
+        tags: Tags of each element.
+        length: Elements of the shard, if its end was met.
+        failure: Reason why the next element cannot be read.
     """
 
     request: int
@@ -106,10 +106,10 @@ class ElementReads(Protocol):
         """Have the head of a shard read elements; returns what is read already, the rest comes by `Backend.wait`.
 
         Args:
-            worker: the head.
-            request: number that the answer has.
-            source: number of the dataset in the declaration.
-            numbers: of the elements in the shard; they grow.
+            worker: Number of the worker that is the head.
+            request: Number that the answer has.
+            source: Number of the dataset in the declaration.
+            numbers: Numbers of the elements in the shard, in growing order.
         """
 
     def n_elements(self, source: int) -> int | None:
@@ -124,8 +124,8 @@ class Backend(Protocol):
     """Runs orders, strictly by ticket on each worker. One thread uses it; any thread may read `doing` and `sights`.
 
     Attributes:
-        cuts_rows: whether each worker of a role has an object of its own, and so a part of the rows.
-        doing: what that thread does.
+        cuts_rows: Whether each worker of a role has an object of its own, and so a part of the rows.
+        doing: Record of what that thread does.
     """
 
     cuts_rows: bool

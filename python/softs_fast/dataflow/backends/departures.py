@@ -25,10 +25,10 @@ class Departures:
     """What is known of the ends of the workers of a flow.
 
     Attributes:
-        left: workers that have left.
-        away: of these, workers that are started again.
-        ending: of the others: those that another one could not read from, and the segment that it tried.
-        n_gone: how many have left, each time counted.
+        left: Workers that have left.
+        away: Workers among these that are started again.
+        ending: Segments that another worker could not read, by number of the worker that holds them and has not left.
+        n_gone: Number of departures of workers, repeated ones included.
     """
 
     left: set[int] = field(default_factory=set)
@@ -57,9 +57,9 @@ class Departures:
         """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet.
 
         Args:
-            work: of the function, or a move.
-            n_gone: how many had left when it was sent.
-            workers: those with processes.
+            work: Work of the function, or a move.
+            n_gone: Number of departures when the work was sent.
+            workers: Workers with processes.
         """
         if n_gone == self.n_gone:
             holders = {place.worker: place.segment for one in work.columns.values() for place in one}
@@ -69,8 +69,8 @@ class Departures:
         """A worker failed, perhaps because another one has ended: wait for a short time until that is known.
 
         Args:
-            receive: takes what arrives within seconds, departures too.
-            node: of this process; None: it has no values of rows any more.
+            receive: Function that takes what arrives within seconds, departures too.
+            node: Node of this process; None: it has no values of rows any more.
         """
         end_s, n_gone = time.monotonic() + _LEFT_S, self.n_gone
         while not self.ending and not self.left and time.monotonic() < end_s:
@@ -102,8 +102,8 @@ def may_have_lost_a_peer(event: Event, *, is_shared: bool) -> bool:
     """Return whether a worker could not read from another one, or perhaps failed in a collective call with it.
 
     Args:
-        event: of the worker.
-        is_shared: whether other workers have not ended the step.
+        event: Event of the worker.
+        is_shared: Whether other workers have not ended the step.
     """
     if not isinstance(event, Done) or event.outcome.failure is None or event.outcome.unread:
         return False

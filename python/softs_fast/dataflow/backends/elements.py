@@ -21,7 +21,7 @@ class LocalElements:
     """Reads all shards in this process, when they are asked for; see `ElementReads`.
 
     Args:
-        declaration: of the flow.
+        declaration: Declaration of the flow.
     """
 
     reads_ahead = False
@@ -63,9 +63,9 @@ class RemoteElements:
     """Has heads in worker processes read, and knows which requests they have not answered; see `ElementReads`.
 
     Args:
-        declaration: of the flow.
-        tell: sends a worker a message; returns False if it has left.
-        ask: returns what a worker has published.
+        declaration: Declaration of the flow.
+        tell: Function that sends a worker a message; it returns False if the worker has left.
+        ask: Function that returns what a worker has published.
     """
 
     reads_ahead = True

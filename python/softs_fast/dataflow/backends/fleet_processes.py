@@ -31,11 +31,11 @@ class FleetProcesses:
     """The processes of a flow. The fleet starts a worker that has failed again; whether it is used, the backend decides.
 
     Args:
-        function: that makes the flow, "package.module:function".
-        arguments: what it is given.
-        declaration: of the master's flow.
-        start_timeout_s: how long the workers may take until their roles are made.
-        max_restarts: failures in a row after which a worker is not started again.
+        function: Function that makes the flow, as "package.module:function".
+        arguments: Arguments of that function.
+        declaration: Declaration of the master's flow.
+        start_timeout_s: How long the workers may take until their roles are made.
+        max_restarts: Failures in a row after which a worker is not started again.
     """
 
     def __init__(

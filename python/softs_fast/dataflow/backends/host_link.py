@@ -25,12 +25,12 @@ class HostLink:
     another one waits until that one has left; before the flow has begun it is refused.
 
     Args:
-        link: to all processes, by their seats.
-        seats: which of them are workers.
-        note: is told of each event before `receive` returns it.
+        link: Link to all processes, by their seats.
+        seats: Seats of the processes, which say which of them are workers.
+        note: Function that is told of each event before `receive` returns it.
 
     Attributes:
-        greeting: what each worker is told when it joins.
+        greeting: Message that each worker gets when it joins.
     """
 
     def __init__(self, link: ControlMaster, seats: Seats, note: Callable[[LinkEvent], None]) -> None:

@@ -17,9 +17,9 @@ def check_groups(declaration: Declaration, listen: str, *, is_allowed: bool) -> 
     """Check that the roles of a flow that are on several workers may be connected.
 
     Args:
-        declaration: of the flow.
-        listen: where workers connect to, `tcp://HOST:PORT`.
-        is_allowed: whether the user has said that connections without authentication are well.
+        declaration: Declaration of the flow.
+        listen: Endpoint that workers connect to, `tcp://HOST:PORT`.
+        is_allowed: Whether the user has said that connections without authentication are well.
 
     Raises:
         ConfigError: other hosts could be connected so, and the user has not said that this is well.
@@ -46,10 +46,10 @@ class HostMeeting:
     """A TCPStore of torch; it has no authentication.
 
     Args:
-        address: numeric, at which it listens.
+        address: Numeric address at which the store listens.
 
     Attributes:
-        port: at which it listens.
+        port: Port at which the store listens.
 
     Raises:
         ConfigError: the address is none of this host.

@@ -37,14 +37,14 @@ class HostOptions:
     """How a master waits for workers of other hosts.
 
     Args:
-        listen: where workers connect to.
-        token_file: with what they have to have; mode 0600.
-        start_timeout_s: how long the workers may take until their roles are made.
-        dead_after_s: seconds without a sign of life after which a worker on another host has left.
-        rejoin_s: how long another process may take to join with the number of a worker that has left, and to make its
+        listen: Endpoint that workers connect to, `tcp://HOST:PORT`.
+        token_file: File with the token that workers must have; mode 0600.
+        start_timeout_s: How long the workers may take until their roles are made.
+        dead_after_s: Seconds without a sign of life after which a worker on another host has left.
+        rejoin_s: How long another process may take to join with the number of a worker that has left, and to make its
             roles; 0: a worker that has left is lost.
-        max_restarts: failures of a worker in a row after which it is lost.
-        allow_unauthenticated_groups: whether processes of roles on several workers may be connected by torch between hosts.
+        max_restarts: Failures of a worker in a row after which it is lost.
+        allow_unauthenticated_groups: Whether processes of roles on several workers may be connected by torch between hosts.
 
     Raises:
         ConfigError: a number is out of range, or `listen` is no endpoint of TCP.
@@ -73,8 +73,8 @@ class HostProcesses:
     """The processes of a flow, which `softs-fast flow worker` or `run_worker` has started, on any host.
 
     Args:
-        declaration: of the master's flow.
-        options: how the master waits for them.
+        declaration: Declaration of the master's flow.
+        options: Options that say how the master waits for the workers.
 
     Raises:
         ConfigError: the token file cannot be used, or see `check_groups`.

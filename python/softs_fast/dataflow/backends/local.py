@@ -33,7 +33,7 @@ class LocalBackend:
     """One object for each role, all here; the place of a value is the value itself.
 
     Args:
-        declaration: of the flow.
+        declaration: Declaration of the flow.
     """
 
     cuts_rows = False

@@ -66,9 +66,9 @@ class ProcessBackend:
     """Sends orders to worker processes. Functions without a role run in this process.
 
     Args:
-        declaration: of the flow; it is checked that each worker can be a process.
-        processes: not started yet.
-        nodes: of the workers; None: all are on this host.
+        declaration: Declaration of the flow; it is checked that each worker can be a process.
+        processes: Processes of the workers, not started yet.
+        nodes: Nodes of the workers; None: all are on this host.
 
     Raises:
         ConfigError: see `Declaration.check_processes`.

@@ -15,11 +15,11 @@ class _Worker:
     """What is known of one worker.
 
     Attributes:
-        left_s: when it left; None: it is there.
-        joined_s: when it was there again.
-        n_failures: in a row.
-        reason: how it left.
-        refusal: why a process with its number could not begin.
+        left_s: Time when the worker left; None: it is there.
+        joined_s: Time when the worker was there again.
+        n_failures: Number of failures in a row.
+        reason: Text that says how the worker left.
+        refusal: Reason why a process with its number could not begin.
     """
 
     left_s: float | None = None
@@ -34,8 +34,8 @@ class Returns:
     """Decides how long a worker that has left is awaited.
 
     Args:
-        rejoin_s: how long another process may take to be there.
-        max_failures: in a row, after which a worker is not awaited any more.
+        rejoin_s: How long another process may take to be there.
+        max_failures: Number of failures in a row after which a worker is not awaited any more.
     """
 
     rejoin_s: float

@@ -25,9 +25,9 @@ class Sends:
     """Passes on orders and weights, those of each worker in their order.
 
     Args:
-        deliver: sends an order to a worker.
-        tell: sends a worker where weights are.
-        driver: by which number places of the master's store name it.
+        deliver: Function that sends an order to a worker.
+        tell: Function that sends a worker where weights are.
+        driver: Number by which places name the master's store.
     """
 
     deliver: Callable[[int, Order, Work | None], None]

@@ -15,12 +15,12 @@ class Sent:
     """A ticket that was sent.
 
     Attributes:
-        order: of the step.
-        open: workers that have not reported.
-        all: workers that got it.
-        shown_by: workers that keep weights for others.
-        works: what each worker was told.
-        n_gone: how many workers had left by then.
+        order: Order of the step.
+        open: Workers that have not reported.
+        all: Workers that got the order.
+        shown_by: Workers that keep weights for others.
+        works: Work that each worker was sent.
+        n_gone: Number of departures of workers by then.
     """
 
     order: Order

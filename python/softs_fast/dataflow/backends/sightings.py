@@ -27,13 +27,13 @@ class Sight:
     """What a worker is inside of.
 
     Attributes:
-        pid: its process.
-        inside: name of the function or hook; empty if it waits for orders, or nothing is known.
-        ticket: of the step; 0 without one.
-        seconds: for how long.
-        state: what else there is to say: that it is stopped, or waits within the step.
-        is_known: whether it has answered.
-        stack: where its Python code is, the innermost frame first; empty if that was not asked.
+        pid: Process id of the worker.
+        inside: Name of the function or hook; empty if the worker waits for orders, or nothing is known.
+        ticket: Ticket of the step; 0 without one.
+        seconds: Time that this has lasted, in seconds.
+        state: Further text: that the worker is stopped, or waits within the step.
+        is_known: Whether the worker has answered.
+        stack: Frames of its Python code, the innermost first; empty if that was not asked.
     """
 
     pid: int
@@ -51,11 +51,11 @@ def sights_of(
     """Return what each worker is inside of; one that does not answer is said to.
 
     Args:
-        link: to all workers.
-        pids: of the workers, their processes.
-        here: workers with processes on this host.
-        timeout_s: for all answers together.
-        stacks: whether to ask those that are inside of something where their Python code is.
+        link: Link to all workers.
+        pids: Process ids, by number of the worker.
+        here: Workers with processes on this host.
+        timeout_s: Time limit of all answers together, in seconds.
+        stacks: Whether to ask those that are inside of something where their Python code is.
     """
     found, end_s = {}, time.monotonic() + timeout_s
     for worker, pid in sorted(pids.items()):
@@ -88,9 +88,9 @@ def look_at(link: MasterLink, worker: int, pid: int | None) -> Seen:
     """Return what is seen of a worker; a process that is stopped is not asked.
 
     Args:
-        link: to all workers.
-        worker: its number.
-        pid: its process, if it is on this host.
+        link: Link to all workers.
+        worker: Number of the worker.
+        pid: Process id of the worker, if it is on this host.
     """
     standing = stopped(pid) if pid is not None else ""
     if standing:
@@ -122,7 +122,7 @@ def stopped(pid: int) -> str:
     """Return in words how a process stands still; empty if it does not, or has ended.
 
     Args:
-        pid: of a process of this host.
+        pid: Process id, of a process of this host.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

@@ -25,9 +25,9 @@ def stack_of(link: MasterLink, worker: int, timeout_s: float) -> tuple[str, ...]
     """Return where the Python code of a worker is, the innermost frame first, as "FILE:LINE FUNCTION".
 
     Args:
-        link: to all workers.
-        worker: its number.
-        timeout_s: for the answer.
+        link: Link to all workers.
+        worker: Number of the worker.
+        timeout_s: Time limit of the answer, in seconds.
 
     Returns:
         Otherwise one line that says why there is no stack.
@@ -43,7 +43,7 @@ def frames_of(text: str) -> tuple[str, ...]:
     """Return the frames of a stack as `faulthandler` writes it, or its first line if it has none.
 
     Args:
-        text: what a worker has answered; not trusted.
+        text: Text that a worker has answered; not trusted.
     """
     found = [match for match in map(_FRAME.fullmatch, text.splitlines()) if match is not None]
     if not found:

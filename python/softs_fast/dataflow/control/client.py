@@ -20,11 +20,11 @@ class ControlClient:
     is not made again: a worker that has lost its master joins with another client.
 
     Args:
-        endpoint: of the master.
-        worker: number of this worker, which no other one has, below 2^32.
-        token: what both ends must prove that they have; None on one host. It is not sent.
-        incarnation: of the master that this worker was started for; older masters are refused.
-        limits: sizes.
+        endpoint: Endpoint of the master.
+        worker: Number of this worker, which no other one has, below 2^32.
+        token: Token that both ends must prove to have; None on one host. It is not sent.
+        incarnation: Incarnation of the master that this worker was started for; older masters are refused.
+        limits: Limits of sizes.
 
     Raises:
         HelloError: one end refused the other, or the master did not answer in time; the text says why.

@@ -12,10 +12,10 @@ class Joined:
     """A worker has joined; the master can send to it from now on.
 
     Attributes:
-        worker: its number.
-        pid: its process, by its own words.
-        host: its host, by its own words.
-        incarnation: of the master that it was started for.
+        worker: Number of the worker.
+        pid: Process id of the worker, as the worker says.
+        host: Host of the worker, as the worker says.
+        incarnation: Incarnation of the master that the worker was started for.
     """
 
     worker: int

@@ -33,12 +33,12 @@ class ControlServer:
     Args:
         listen: `ipc://PATH`, `ipc://*` for a socket in a new folder that only this user may enter, or `tcp://HOST:PORT`.
             Without a token only loopback, and there only processes of this user.
-        token: what workers must prove that they have; 22 to 512 visible characters, see `new_token`. It is not sent.
+        token: Token that workers must prove to have; 22 to 512 visible characters, see `new_token`. It is not sent.
             What follows is not encrypted, so other hosts are for a network that you trust.
-        incarnation: number of this master; each one that takes over a flow has a higher one. Workers that know a higher
-            one are refused, and refuse this master.
-        oldest: the lowest incarnation of workers that are taken; None: those of `incarnation` alone.
-        limits: sizes and numbers.
+        incarnation: Number of this master; each one that takes over a flow has a higher one. Workers that know a
+            higher one are refused, and refuse this master.
+        oldest: Lowest incarnation of workers that are taken; None: those of `incarnation` alone.
+        limits: Limits of sizes and numbers.
 
     Raises:
         ConfigError: an endpoint or a token is malformed, or other hosts could reach it and there is no token.

@@ -15,9 +15,9 @@ class Arrived:
     """What the master knows of an element that was read.
 
     Attributes:
-        columns: for each column of the dataset the place of its value.
-        n_bytes: of these values.
-        tags: small values.
+        columns: Place of the value, for each column of the dataset.
+        n_bytes: Bytes of these values.
+        tags: Small values.
     """
 
     columns: tuple[Any, ...]

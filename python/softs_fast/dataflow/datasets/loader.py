@@ -31,10 +31,10 @@ class Loader:
     """The shards of which one worker is the head. The thread begins with the first request.
 
     Args:
-        declaration: of the flow.
-        worker: number of this worker.
-        store: of this process.
-        send: sends an answer to the master; the thread calls it.
+        declaration: Declaration of the flow.
+        worker: Number of this worker.
+        store: Store of this process.
+        send: Function that sends an answer to the master; the thread calls it.
     """
 
     def __init__(

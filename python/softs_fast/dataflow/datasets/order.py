@@ -19,12 +19,12 @@ class Planned:
     """An element that becomes the next group of rows, or a later one.
 
     Attributes:
-        shard: that has it.
-        number: of the element in the shard.
-        again: the group of a common save that it was; None if it was not read before.
-        is_asked: whether its head was told to read it.
-        value: what has arrived.
-        error: why it cannot be read.
+        shard: Number of the shard that has the element.
+        number: Number of the element in the shard.
+        again: Group of a common save that the element was; None if it was not read before.
+        is_asked: Whether its head was told to read it.
+        value: Element that has arrived.
+        error: Error that says why the element cannot be read.
     """
 
     shard: int
@@ -131,9 +131,9 @@ class ShardOrder:
         """A shard has no more elements than so many; the others take the places of what it does not have.
 
         Args:
-            shard: its number.
-            length: its elements.
-            name: of the shard, for errors.
+            shard: Number of the shard.
+            length: Number of its elements.
+            name: Name of the shard, for errors.
         """
         self._has_ended[shard] = True
         gone = [one for one in self._queue if one.shard == shard and one.number >= length]

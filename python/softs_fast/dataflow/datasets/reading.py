@@ -31,10 +31,10 @@ class Read:
     """What was read of some elements, up to the end of the shard or an error.
 
     Attributes:
-        columns: for each column of the dataset the values.
-        tags: of each element.
-        length: elements of the shard, if its end was met; None otherwise.
-        failure: why the next element cannot be read; None if nothing failed.
+        columns: Values of the elements, for each column of the dataset.
+        tags: Tags of each element.
+        length: Elements of the shard, if its end was met; None otherwise.
+        failure: Reason why the next element cannot be read; None if nothing failed.
     """
 
     columns: list[list[Value]]
@@ -47,10 +47,10 @@ class ShardReader:
     """The shard of one head. A sequence is indexed; an iterable is skipped forward, and begun anew for what was before.
 
     Args:
-        dataset: that it is of.
-        method: of the role's object; called at once.
-        shard: number of the shard.
-        worker: number of the worker, for errors.
+        dataset: Dataset of the shard.
+        method: Method of the role's object; called at once.
+        shard: Number of the shard.
+        worker: Number of the worker, for errors.
 
     Raises:
         Exception: what the method raised.
@@ -74,8 +74,8 @@ class ShardReader:
         """Return elements, by their numbers, which grow.
 
         Args:
-            numbers: of the elements.
-            is_over: whether nothing more is wanted; asked before each element.
+            numbers: Numbers of the elements.
+            is_over: Function that returns whether nothing more is wanted; asked before each element.
         """
         found = Read([[] for _ in self._dataset.columns])
         for number in numbers:

@@ -32,11 +32,11 @@ class _Request:
     """Elements that a head was told to read.
 
     Attributes:
-        partition: of the dataset.
-        worker: the head.
-        numbers: of the elements.
-        is_lost: whether they are of rows of which the values were lost.
-        since_s: when it was sent.
+        partition: Partition of the dataset.
+        worker: Number of the worker that is the head.
+        numbers: Numbers of the elements.
+        is_lost: Whether the elements are of rows of which the values were lost.
+        since_s: Time when the request was sent.
     """
 
     partition: str
@@ -50,10 +50,10 @@ class DatasetReads:
     """Keeps the order of elements, asks heads ahead of need, and has what a head has lost read again.
 
     Args:
-        declaration: of the flow.
-        backend: of the flow.
-        master: of the flow.
-        held: places of values.
+        declaration: Declaration of the flow.
+        backend: Backend of the flow.
+        master: Master of the flow.
+        held: Places of values.
         forms: Forms of columns; those of datasets are checked there.
     """
 
@@ -119,9 +119,9 @@ class DatasetReads:
         """Ask for so many elements; returns whether they are there, or all up to the end or an error.
 
         Args:
-            partition: of the dataset.
-            n: elements that are needed.
-            ahead: elements that will be needed then. Few of them alone are not asked for: requests are not that small.
+            partition: Partition of the dataset.
+            n: Elements that are needed.
+            ahead: Elements that will be needed then. Few of them alone are not asked for: requests are not that small.
         """
         order, heads = self._order(partition), self._datasets[partition].heads
         away = [shard for shard, worker in enumerate(heads) if worker in self._lost]

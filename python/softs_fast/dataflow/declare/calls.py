@@ -33,25 +33,25 @@ class MFCDef:
     """A model function call.
 
     Attributes:
-        name: of the function in the flow.
-        model_name: the role; None for a function without one, which runs in the process of the flow.
-        interface_type: what kind of function it is, or its word, such as "train_step", as files have it. The rows of a
-            `generate` get the version of the weights that made them; the rows of a `train_step` are taken oldest first,
-            and their age is checked.
-        interface_impl: the method of the role, or the function.
-        input_keys: columns that it reads.
-        output_keys: columns that it writes.
-        input_key_remap: what the function calls an input, by its column, where they differ.
-        output_key_remap: the column of an output, by what the function calls it, where they differ.
-        n_seqs: rows of one pass.
-        at_least: a call may begin with so many rows of a pass; `n_seqs` if each pass is one call.
-        reuse: how often each row is used before the function is through with it.
-        uneven: what is done with the rest at the end of the source, when there are fewer rows than `n_seqs`: "short"
-            runs with fewer, "pad" repeats rows up to `n_seqs` and marks them, "drop" drops them.
-        partition: rows of which partition it works on.
-        pre_hooks: run before the main part, in this order.
-        post_hooks: run after it, in this order.
-        deadline_s: how long each step of a call, a hook or the main part, may be with a worker process; None: what the flow
+        name: Name of the function in the flow.
+        model_name: Role; None for a function without one, which runs in the process of the flow.
+        interface_type: Kind of the function, or its word, such as "train_step", as files have it. The rows of a
+            `generate` get the version of the weights that made them; the rows of a `train_step` are taken oldest
+            first, and their age is checked.
+        interface_impl: Method of the role, or the function.
+        input_keys: Columns that it reads.
+        output_keys: Columns that it writes.
+        input_key_remap: Names that the function has for inputs, by column, where they differ.
+        output_key_remap: Columns of outputs, by the names that the function has for them, where they differ.
+        n_seqs: Rows of one pass.
+        at_least: Rows of a pass with which a call may begin; `n_seqs` if each pass is one call.
+        reuse: Number of times that each row is used before the function is through with it.
+        uneven: Treatment of the rest at the end of the source, when there are fewer rows than `n_seqs`: "short" runs
+            with fewer, "pad" repeats rows up to `n_seqs` and marks them, "drop" drops them.
+        partition: Partition of the rows that the function works on.
+        pre_hooks: Hooks that run before the main part, in this order.
+        post_hooks: Hooks that run after the main part, in this order.
+        deadline_s: How long each step of a call, a hook or the main part, may be with a worker process; None: what the flow
             says. See docs/dataflow.md.
 
     Raises:
@@ -196,14 +196,14 @@ def call(
     Args:
         function: `role.method` of a placed role, or a plain function, which runs beside the flow itself.
         columns: "in -> out"; `a as b` renames from left to right.
-        rows: of one pass.
-        at_least: see `MFCDef`; as are reuse, uneven and partition.
-        before: hooks before the main part.
-        after: hooks after it.
-        interface: default: train_step for a role's function without output columns, unless the role is frozen, follows
+        rows: Number of rows of one pass.
+        at_least: See `MFCDef`; as are reuse, uneven and partition.
+        before: Hooks before the main part.
+        after: Hooks after it.
+        interface: Default: train_step for a role's function without output columns, unless the role is frozen, follows
             another one, or works on another partition; generate for a method of that name; else inference.
-        name: default: "role.method", or the name of the function.
-        deadline_s: see `MFCDef`.
+        name: Default: "role.method", or the name of the function.
+        deadline_s: See `MFCDef`.
 
     Raises:
         ConfigError: something contradicts; see `MFCDef`.

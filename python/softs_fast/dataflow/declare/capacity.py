@@ -153,8 +153,8 @@ def needs_of_steps(functions: Sequence[FunctionPlan], per_step: int) -> Iterator
     """Yield, for each step of a period, how many groups each function must have taken for the step to end.
 
     Args:
-        functions: of one partition, each after those that it reads from.
-        per_step: groups of a step.
+        functions: Functions of one partition, each after those that it reads from.
+        per_step: Groups of a step.
     """
     period = lcm(*(one.groups for one in functions), per_step) // per_step
     for step in range(min(period, _MOST_STEPS)):

@@ -17,10 +17,10 @@ class Columns:
     """Columns of the flow, and their names inside the function.
 
     Attributes:
-        inputs: columns of the flow that are read, in the order of the text.
-        outputs: columns of the flow that are written.
-        input_remap: what the function calls an input, by its column; only where they differ.
-        output_remap: the column of an output, by what the function calls it; only where they differ.
+        inputs: Columns of the flow that are read, in the order of the text.
+        outputs: Columns of the flow that are written.
+        input_remap: Names that the function has for inputs, by column; only where they differ.
+        output_remap: Columns of outputs, by the names that the function has for them; only where they differ.
     """
 
     inputs: tuple[str, ...]

@@ -18,10 +18,10 @@ class Dataset:
     """A dataset of which each dp rank of a role has a shard.
 
     Attributes:
-        role: of which the heads read it.
-        method: of the role; it returns a shard.
-        columns: that each element has.
-        tags: small values that each element has beside them.
+        role: Role of which the heads read the dataset.
+        method: Method of the role that returns a shard.
+        columns: Columns that each element has.
+        tags: Small values that each element has beside them.
     """
 
     role: Placement
@@ -74,8 +74,8 @@ def check_read(datasets: Mapping[str, Dataset], read: Mapping[str, tuple[str, ..
     """Check that each column of a dataset is read: heads would load and keep the others in vain.
 
     Args:
-        datasets: by partition.
-        read: columns of the source that functions read, by partition.
+        datasets: Datasets by partition.
+        read: Columns of the source that functions read, by partition.
 
     Raises:
         ConfigError: a column is not read.

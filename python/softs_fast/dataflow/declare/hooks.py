@@ -36,8 +36,8 @@ class Hook:
     """One hook.
 
     Attributes:
-        roles: those that take part; empty for that of the function.
-        every: it runs with each `every`-th call of the function, counted from 1.
+        roles: Roles that take part; empty for that of the function.
+        every: Interval, in calls of the function: the hook runs with each `every`-th call, counted from 1.
     """
 
     roles: tuple[Placement, ...] = ()
@@ -107,10 +107,10 @@ class LoadRows(Hook):
     """Has one worker read values of a column from a file of a journal, and keep them.
 
     Attributes:
-        path: of the file.
-        column: of which they are.
-        pieces: of the file, by number.
-        groups: that are wanted of them, by the first id.
+        path: Path of the file.
+        column: Column of the values.
+        pieces: Numbers of the pieces of the file that are read.
+        groups: First ids of the groups that are wanted of these pieces.
     """
 
     path: Path = Path()
@@ -152,8 +152,8 @@ def transfers(hook: Hook, owner: Placement | None) -> list[tuple[Placement, Plac
     """Return which roles get weights of which other ones in a hook: pairs of source and target.
 
     Args:
-        hook: what is done.
-        owner: role of the function; None for hooks that were posted by hand, and functions without a role.
+        hook: Hook that is asked about.
+        owner: Role of the function; None for hooks that were posted by hand, and functions without a role.
     """
     match hook:
         case Publish():

@@ -60,7 +60,7 @@ class Layout:
         """Return the place of a worker along each dimension; the last dimension changes first.
 
         Args:
-            number: of the worker in the layout, from 0 to n_workers - 1.
+            number: Number of the worker in the layout, from 0 to n_workers - 1.
         """
         found = {}
         for name, size in reversed(self.dims):

@@ -12,17 +12,17 @@ class FunctionPlan:
     """A function; rows are counted in groups, which stay whole.
 
     Attributes:
-        name: of the function.
-        workers: of its role; empty for a function without a role.
-        inputs: columns that it reads.
-        outputs: columns that it writes.
-        groups: of one pass.
-        least: groups with which a call may begin.
-        reuse: uses of each group.
-        is_strict: whether groups are taken oldest first, within the window, and their age counts.
-        drops_rest: whether the rest at the end of the source is dropped.
-        partition: rows of which partition it works on.
-        is_pool: whether each call runs on one of the workers, which are equal.
+        name: Name of the function.
+        workers: Workers of its role; empty for a function without a role.
+        inputs: Columns that it reads.
+        outputs: Columns that it writes.
+        groups: Number of groups of one pass.
+        least: Groups with which a call may begin.
+        reuse: Uses of each group.
+        is_strict: Whether groups are taken oldest first, within the window, and their age counts.
+        drops_rest: Whether the rest at the end of the source is dropped.
+        partition: Partition of the rows that the function works on.
+        is_pool: Whether each call runs on one of the workers, which are equal.
     """
 
     name: str
@@ -43,10 +43,10 @@ class PartitionPlan:
     """Rows of one purpose.
 
     Attributes:
-        name: of the partition.
-        groups_per_step: groups that all functions consume in one step of the flow.
-        slots: groups that may be in the flow at a time.
-        age_bound: no group is older, in steps, when a strict function takes it.
+        name: Name of the partition.
+        groups_per_step: Groups that all functions consume in one step of the flow.
+        slots: Groups that may be in the flow at a time.
+        age_bound: Largest age of a group, in steps, when a strict function takes it.
     """
 
     name: str
@@ -60,11 +60,11 @@ class FlowPlan:
     """All functions, in an order in which each comes after those that it reads from.
 
     Attributes:
-        functions: of all partitions.
-        partitions: by name.
-        source: columns that are read of the source, by partition.
-        group: rows of one group.
-        window: among how many groups, from the oldest on, a strict function may choose.
+        functions: Functions of all partitions.
+        partitions: Partitions by name.
+        source: Columns that are read of the source, by partition.
+        group: Rows of one group.
+        window: Number of groups, from the oldest on, among which a strict function may choose.
     """
 
     functions: tuple[FunctionPlan, ...]

@@ -45,8 +45,8 @@ def peers_along(role: Placement, worker: int) -> dict[str, tuple[int, ...]]:
     """Return the workers of the ranks along each dimension of several ranks, by rank, that are elsewhere as a worker is.
 
     Args:
-        role: that the worker is of.
-        worker: its number; it is one of them.
+        role: Role of the worker.
+        worker: Number of the worker; it is one of them.
     """
     own = role.layout.coordinates(role.on.index(worker))
     found = {}

@@ -16,7 +16,7 @@ def restartable(declaration: Declaration) -> frozenset[int]:
     or if a hook brings weights from it to another worker, which would have waited for a process that has gone.
 
     Args:
-        declaration: of the flow.
+        declaration: Declaration of the flow.
     """
     kept: set[Placement] = {
         one.model_name for one in declaration.calls if one.trains and one.model_name is not None

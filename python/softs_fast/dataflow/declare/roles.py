@@ -23,13 +23,13 @@ class Mesh:
     """Where an object of a role is; the names are those of torch's DeviceMesh.
 
     Attributes:
-        name: of the role.
-        declared: the layout of the role.
-        sizes: how many objects there are along each dimension of the layout: all 1 in a flow in one process, where
-            each role is one object.
-        ranks: where this object is along each dimension.
-        device_mesh: a `torch.distributed.device_mesh.DeviceMesh` of the role's workers; None if there is one object.
-        groups: by which sums over ranks are made, for each dimension of several ranks.
+        name: Name of the role.
+        declared: Layout of the role.
+        sizes: Number of objects along each dimension of the layout: all 1 in a flow in one process, where each role
+            is one object.
+        ranks: Position of this object along each dimension.
+        device_mesh: A `torch.distributed.device_mesh.DeviceMesh` of the role's workers; None if there is one object.
+        groups: Groups that sum over ranks, for each dimension of several ranks.
     """
 
     name: str
@@ -100,10 +100,10 @@ class Mesh:
         all rows. The bits are the same in several processes and in one (see docs/dataflow_workers.md, "Sums over ranks").
 
         Args:
-            owner: a module, or its parameters, on the CPU; each rank calls this with the same shapes and dtypes. A parameter
+            owner: A module, or its parameters, on the CPU; each rank calls this with the same shapes and dtypes. A parameter
                 without a gradient counts as zero, and one that has none on any rank gets none.
-            weight: by which the gradients of this rank are multiplied; those of weight 0 count as zero.
-            dim: pp, dp, cp, tp or ep.
+            weight: Factor by which the gradients of this rank are multiplied; those of weight 0 count as zero.
+            dim: Dimension: pp, dp, cp, tp or ep.
 
         Raises:
             ConfigError: a gradient cannot be averaged, or there is no such `dim`.
@@ -152,7 +152,7 @@ class Role:
         """Make models and optimizers; called once, before any function.
 
         Args:
-            mesh: where this object is.
+            mesh: Mesh that says where this object is.
         """
 
     def model_config(self) -> Any:
@@ -191,12 +191,12 @@ class Placement:
     """A role with its layout and its workers; each method of the role is an attribute of it, for `call`.
 
     Attributes:
-        role: the class.
-        name: of the role in the flow.
-        layout: of its workers.
-        on: the workers' numbers.
-        follows: the role of which it has the weights; None if it has its own.
-        frozen: whether its weights never change.
+        role: Class of the role.
+        name: Name of the role in the flow.
+        layout: Layout of its workers.
+        on: Numbers of its workers.
+        follows: Role of which it has the weights; None if it has its own.
+        frozen: Whether its weights never change.
         replicas: Replicas of a pool, one for each worker; to hooks and workers they are roles of their own.
         pool: Name of the pool that a replica belongs to.
     """
@@ -224,8 +224,8 @@ class RoleFunction:
     """A method of a placed role.
 
     Attributes:
-        placement: of the role.
-        method: name of the method.
+        placement: Placement of the role.
+        method: Name of the method.
     """
 
     placement: Placement = field(repr=False)
@@ -253,14 +253,14 @@ def place(
     """Declare a role: its class, its layout, and the workers that it is on.
 
     Args:
-        role: a class derived from `Role`.
-        layout: sizes of the dimensions of its mesh, such as "dp2 tp2".
-        on: numbers of its workers, as many as the layout has; default: 0. Roles on one worker take turns there.
-        pool: numbers of workers with a whole, equal object each, in place of `layout` and `on`. A call goes to one of them
-            that is free; the flow goes on while one is left. See docs/dataflow_failures.md, "Pools".
-        follows: the role that it gets its weights from, by the hook `publish`.
-        frozen: its weights never change; it can then neither train nor follow.
-        name: of the role; default: the name of the class in small letters.
+        role: Class derived from `Role`.
+        layout: Sizes of the dimensions of its mesh, such as "dp2 tp2".
+        on: Numbers of its workers, as many as the layout has; default: 0. Roles on one worker take turns there.
+        pool: Numbers of workers with a whole, equal object each, in place of `layout` and `on`. A call goes to one of
+            them that is free; the flow continues while one is left. See docs/dataflow_failures.md, "Pools".
+        follows: Role that it gets its weights from, by the hook `publish`.
+        frozen: Its weights never change; it can then neither train nor follow.
+        name: Name of the role; default: the name of the class in small letters.
 
     Raises:
         ConfigError: the layout is malformed, does not fit the workers, or the arguments contradict each other.

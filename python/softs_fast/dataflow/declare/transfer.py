@@ -17,8 +17,9 @@ class DataTransfer(Hook):
     """Brings columns of rows to where the workers of a role read them.
 
     Attributes:
-        columns: of the flow; empty: those that the function reads, or, after its main part, those that it writes.
-        ids: of the rows, if it was posted by `move`; empty: those of the call.
+        columns: Columns of the flow; empty: those that the function reads, or, after its main part, those that it
+            writes.
+        ids: Ids of the rows, if the hook was posted by `move`; empty: those of the call.
     """
 
     columns: tuple[str, ...] = ()
@@ -67,9 +68,9 @@ def columns_of(
     """Return the columns that a hook of a function brings.
 
     Args:
-        hook: of the function.
-        inputs: columns that the function reads.
-        outputs: columns that it writes.
-        is_before: whether it comes before the main part.
+        hook: Hook of the function.
+        inputs: Columns that the function reads.
+        outputs: Columns that it writes.
+        is_before: Whether the hook runs before the main part.
     """
     return hook.columns or (inputs if is_before else outputs)

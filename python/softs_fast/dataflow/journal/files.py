@@ -32,9 +32,9 @@ def write(path: Path, what: str, values: dict[str, Any]) -> None:
     """Write a new file of which only this user may read, and sync it.
 
     Args:
-        path: of the file.
-        what: the values are, for errors.
-        values: tensors, numbers, text and numpy values, in containers of Python.
+        path: Path of the file.
+        what: Name of the values, for errors.
+        values: Tensors, numbers, text and numpy values, in containers of Python.
 
     Raises:
         FlowError: a value is of another kind, so it could not be read again; it is named.

@@ -49,13 +49,13 @@ class JournalFolder:
     the save before the one before is removed. So whenever the process ends, the newest save is whole.
 
     Args:
-        path: the folder; it is made if there is none.
-        lines: of the declaration of the flow.
+        path: Folder; it is made if it does not exist.
+        lines: Lines of the declaration of the flow.
 
     Attributes:
-        path: the folder.
-        last: the save that counts; None if there is none.
-        yielded: the last step that was yielded, as far as it is known.
+        path: Folder of the journal.
+        last: Save that counts; None if the journal has no save.
+        yielded: Last step that was yielded, as far as it is known.
 
     Raises:
         ConfigError: another master uses it, it is of another flow or user, or no save of it is whole.

@@ -40,12 +40,12 @@ class KeptRows:
     it is read by the master. What cannot be read is made again, with a warning.
 
     Args:
-        path: of the file with what was made.
-        again: groups of the save, in their order.
-        plan: of the flow.
-        room: groups of the training partition that may be admitted.
-        n_used: groups that were admitted before these, and not dropped.
-        max_bytes: see `Flow`.
+        path: Path of the file with what was made.
+        again: Groups of the save, in their order.
+        plan: Plan of the flow.
+        room: Groups of the training partition that may be admitted.
+        n_used: Groups that were admitted before these, and not dropped.
+        max_bytes: See `Flow`.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class KeptRows:
         """Return the steps in which workers read what is wanted.
 
         Args:
-            declaration: of the flow.
-            beside: workers of this host.
+            declaration: Declaration of the flow.
+            beside: Workers of this host.
         """
         pieces = self._file.pieces if self._file is not None else ()
         readers = _readers(declaration, frozenset(beside))
@@ -113,9 +113,9 @@ class KeptRows:
         """Admit the groups, with what workers have read; returns the other groups of the save.
 
         Args:
-            loaded: what the steps have brought.
-            runner: has restored the save, and no rows.
-            admit: makes the rows of a group again; called in the order of the groups.
+            loaded: Results of the steps that have read values.
+            runner: Runner that has restored the save, and no rows.
+            admit: Function that makes the rows of a group again; called in the order of the groups.
         """
         for one in self._first:
             admit(one)

@@ -17,10 +17,11 @@ class Journal:
     """A folder with common saves, from the last of which a flow goes on.
 
     Args:
-        folder: it is made if there is none; only this user may have access to it.
-        save_every: steps from one common save to the next; the first one is made before the first step.
-        max_restarts: how often all workers may be started again after the loss of one, without a new save in between.
-        rows: whether a save has what functions have made of rows that are not trained with yet; otherwise that is made again.
+        folder: Folder of the saves, made if it does not exist; only this user may have access to it.
+        save_every: Steps from one common save to the next; the first one is made before the first step.
+        max_restarts: Number of times that all workers may be started again after the loss of one, without a new save
+            in between.
+        rows: Whether a save has what functions have made of rows that are not trained with yet; otherwise that is made again.
 
     Raises:
         ConfigError: `save_every` is below 1, or `max_restarts` below 0.

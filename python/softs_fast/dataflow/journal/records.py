@@ -20,14 +20,14 @@ class CommonSave:
     """A common save: a flow can go on from there.
 
     Attributes:
-        step: how many steps are complete.
-        name: of the folder with tensors.
-        rows: their counts.
-        groups: that are not complete, in their order.
-        n_read: elements that were read of each source.
-        versions: of the weights of roles, by name.
-        through: steps that each training function has done.
-        n_failed: groups that have failed.
+        step: Number of steps that are complete.
+        name: Name of the folder with tensors.
+        rows: Counts of the rows.
+        groups: Groups that are not complete, in their order.
+        n_read: Elements that were read of each source.
+        versions: Versions of the weights of roles, by name.
+        through: Steps that each training function has done.
+        n_failed: Groups that have failed.
     """
 
     step: int
@@ -45,8 +45,8 @@ class Record:
     """What a save says of itself.
 
     Attributes:
-        lines: of the declaration of its flow.
-        save: what its master knew.
+        lines: Lines of the declaration of its flow.
+        save: Save, as its master knew it.
     """
 
     lines: tuple[str, ...]

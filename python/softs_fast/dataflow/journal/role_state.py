@@ -21,9 +21,9 @@ def save_state(hook: SaveState, objects: Callable[[Placement], Role], *, has_pro
     """Save the roles of a worker.
 
     Args:
-        hook: which roles, and where.
-        objects: returns the object of a role.
-        has_process: whether this process runs these roles alone, so that its random numbers are theirs.
+        hook: Hook that says which roles are saved, and where.
+        objects: Function that returns the object of a role.
+        has_process: Whether this process runs these roles alone, so that its random numbers are theirs.
 
     Raises:
         FlowError: a scheduler has a state that cannot be saved.

@@ -27,9 +27,9 @@ class _Piece:
     """Values that are copied at a time.
 
     Attributes:
-        column: its name.
-        groups: of which they are.
-        places: of the values.
+        column: Name of the column.
+        groups: Groups of the values.
+        places: Places of the values.
     """
 
     column: str
@@ -46,11 +46,11 @@ class RowWriter:
         n_unread: values that could not be read, so they are left out.
 
     Args:
-        path: of the file.
-        groups: with the columns that are written.
-        bound: of the age of rows.
-        held: has the places.
-        backend: has the values; any thread may read them.
+        path: Path of the file.
+        groups: Groups, with the columns that are written.
+        bound: Bound of the age of rows.
+        held: Held rows, which have the places.
+        backend: Backend that has the values; any thread may read them.
     """
 
     def __init__(

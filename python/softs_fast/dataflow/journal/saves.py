@@ -43,15 +43,15 @@ class _Begun:
     """A save that workers write.
 
     Attributes:
-        call: its number.
-        partial: its folder.
-        save: what the record will say.
-        again: rows that are issued again by a flow that goes on from it.
-        n_since: elements of sources that had been read since the save before.
-        random: numbers of this process.
-        n_disturbed: see `RowTable`; when it began.
-        n_made: groups of which functions have made something.
-        writer: writes that; None: there is nothing.
+        call: Number of the call.
+        partial: Folder of the save while it is written.
+        save: Content of the record.
+        again: Rows that are issued again by a flow that continues from it.
+        n_since: Elements of sources that had been read since the save before.
+        random: State of the random numbers of this process.
+        n_disturbed: See `RowTable`; the count when the save began.
+        n_made: Groups of which functions have made something.
+        writer: Writer of what they have made; None: there is nothing to write.
     """
 
     call: int
@@ -74,10 +74,10 @@ class CommonSaves:
     the journal says so.
 
     Args:
-        journal: what the user wants.
-        declaration: of the flow.
-        plan: of the flow.
-        sources: of the flow.
+        journal: Journal options of the user.
+        declaration: Declaration of the flow.
+        plan: Plan of the flow.
+        sources: Sources of the flow.
 
     Raises:
         ConfigError: see `check_steps`.
@@ -405,9 +405,9 @@ class CommonSaves:
         """Return what this object has read of a source that a save of another one does not know of.
 
         Args:
-            partition: of the source.
-            n_read: how many elements the other one had read.
-            state: see `Sources.restore`.
+            partition: Partition of the source.
+            n_read: Number of elements that the other one had read.
+            state: See `Sources.restore`.
 
         Raises:
             FlowError: this one has gone on from elements behind those, and they cannot be read again.

@@ -29,9 +29,9 @@ class Join:
     """A process wants to be a member.
 
     Attributes:
-        worker: a new id.
-        name: for people.
-        before: the id that it had, or None.
+        worker: New id of the worker.
+        name: Name of the worker, for people.
+        before: Id that the process had before, or None.
         process: Name of the process, the same for all its attempts to join; "" if it is not known.
     """
 
@@ -84,12 +84,12 @@ class Push:
     """A worker has pushed all of a valid frame.
 
     Attributes:
-        worker: its id.
-        base: the weights that it was computed with.
-        samples: in it.
-        loss: mean loss of the samples; None if it is not known.
-        content: the number under which the frame is kept.
-        data: the number of the lease that it has used; None: of the one that the worker has.
+        worker: Id of the worker.
+        base: Weights that the push was computed with.
+        samples: Samples in the push.
+        loss: Mean loss of the samples; None if it is not known.
+        content: Number under which the frame is kept.
+        data: Number of the lease that the push has used; None: of the one that the worker has.
     """
 
     worker: str
@@ -105,10 +105,11 @@ class Take:
     """A worker wants samples: positions in the permutation of an epoch.
 
     Attributes:
-        worker: its id.
-        n: samples, at most.
-        number: of the lease; a later one is greater, and the same one again has the same samples. None: the samples that
-            it has already, or new ones, which is exact unless a request for samples arrives after its push.
+        worker: Id of the worker.
+        n: Samples, at most.
+        number: Number of the lease; a later one is greater, and the same one again has the same samples. None: the
+            samples that it has already, or new ones, which is exact unless a request for samples arrives after its
+            push.
     """
 
     worker: str
@@ -169,9 +170,9 @@ class Stop:
     """The run ends: after the open round, if it has a quorum.
 
     Attributes:
-        why: for people.
-        at_once: without the open round.
-        is_failure: whether something is broken.
+        why: Reason, as text for people.
+        at_once: Whether the run ends without the open round.
+        is_failure: Whether something is broken.
     """
 
     why: str
@@ -282,8 +283,8 @@ class Stale:
     """The push does not count.
 
     Attributes:
-        next: the weights for which a push can count.
-        why: for people.
+        next: Weights for which a push can count.
+        why: Reason, as text for people.
     """
 
     next: Version
@@ -333,13 +334,13 @@ class Share:
     """A push that is averaged.
 
     Attributes:
-        rank: of the worker.
-        worker: its id.
-        base: the weights that it was computed with.
-        samples: in it.
+        rank: Rank of the worker.
+        worker: Id of the worker.
+        base: Weights that the push was computed with.
+        samples: Samples in the push.
         weight: Factor of its values; the step divides the sum of all by its `divisor`, so that nothing is rounded twice.
-        loss: mean loss of the samples; None if it is not known.
-        content: the number under which the frame is kept.
+        loss: Mean loss of the samples; None if it is not known.
+        content: Number under which the frame is kept.
     """
 
     rank: int
@@ -356,9 +357,9 @@ class Apply:
     """Average pushes in this order, do one step of the optimizer, and tell `Applied`.
 
     Attributes:
-        version: of the weights so far.
-        shares: the pushes.
-        rate_factor: of the learning rate.
+        version: Version of the weights so far.
+        shares: Pushes, in this order.
+        rate_factor: Factor of the learning rate.
         divisor: Divisor of the sum of all pushes.
     """
 

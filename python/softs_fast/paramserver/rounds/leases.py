@@ -59,10 +59,11 @@ class Leases:
     An epoch begins when no position of the one before is left to do, although some may still be held.
 
     Args:
-        size: positions of an epoch.
-        world: ranks, if each gets positions of its own (rank, rank + world, ...); None: all workers get the next ones.
-        epochs: at most; None for any number.
-        records: of a server before this one.
+        size: Positions of an epoch.
+        world: Ranks, if each gets positions of its own (rank, rank + world, ...); None: all workers get the next
+            ones.
+        epochs: Epochs at most; None for any number.
+        records: Lane records of a server before this one.
 
     Raises:
         ConfigError: the records are of another number of ranks.
@@ -87,10 +88,10 @@ class Leases:
         """Return samples for a worker: those that it holds already, or else up to n new ones.
 
         Args:
-            worker: its id.
-            rank: of the worker.
-            n: samples, at most.
-            key: what the lease is for; one for something else is taken back first. None: for anything.
+            worker: Id of the worker.
+            rank: Rank of the worker.
+            n: Samples, at most.
+            key: Purpose of the lease; one for something else is taken back first. None: any purpose.
         """
         if worker in self._held:
             held_for, ranges = self._held[worker]

@@ -25,29 +25,29 @@ class Member:
     """A worker.
 
     Attributes:
-        id: its id.
-        name: for people.
+        id: Id of the worker.
+        name: Name of the worker, for people.
         process: Name of its process, the same for all its joins; "" if it is not known.
-        rank: among the members; free for another one once this one is gone.
+        rank: Rank among the members; free for another one once this one is gone.
         state: `joining` until its first request after the join, so the lost answer of a join leaves nothing to wait for;
             `resting`: alive, but it does nothing; `stalled`: alive, but it makes no progress with what it should do.
-        seen_s: its last request.
+        seen_s: Time of its last request.
         moved_s: Time of its last progress.
         progress: Count in its last heartbeat.
         busy_s: Time since which the run expects a push; None while the worker has pushed and waits.
         work_s: Seconds from weights to push, of its recent pushes.
-        can_return: whether it has made a request since its join, so that a later one makes it a member again once it is
-            gone.
-        is_out: it rests because there are no samples for it.
-        clock: pushes of it that count, plus the least of all when it joined.
-        applied_clock: those that are in the weights.
-        is_behind: it was away so long that its clock means nothing until it pulls.
-        counted: the bases of its last pushes that count.
-        pushes: that count.
-        refused: that do not.
-        samples: in those that count.
-        loss: of the last one.
-        lease_number: of its last lease of samples.
+        can_return: Whether it has made a request since its join, so that a later one makes it a member again once it
+            is gone.
+        is_out: Whether it rests because there are no samples for it.
+        clock: Pushes of it that count, plus the least clock of all when it joined.
+        applied_clock: Clock of its pushes that are in the weights.
+        is_behind: Whether it was away so long that its clock means nothing until it pulls.
+        counted: Bases of its last pushes that count.
+        pushes: Pushes that count.
+        refused: Pushes that do not count.
+        samples: Samples in the pushes that count.
+        loss: Loss of the last push that counts.
+        lease_number: Number of its last lease of samples.
     """
 
     id: str

@@ -26,25 +26,27 @@ class RunOptions:
     """Of a run.
 
     Attributes:
-        world: workers that the run expects; its first round waits for so many.
-        rounds: versions of the weights after which it ends.
+        world: Workers that the run expects; its first round waits for this number.
+        rounds: Versions of the weights after which the run ends.
         mode: `bsp`: all push for one version, then one step. `ssp`: each push is a step, and no worker is more than
             `slack` pushes ahead of the slowest. `async`: each `buffer` pushes are a step, if they are not older than
             `max_age` versions.
-        quorum: pushes that a round of `bsp` needs; None: half of the world. As `world`: strict.
-        round_samples: a round of `bsp` closes at once with so many samples; None: no such bound.
-        round_deadline_s: a round of `bsp` with a quorum closes so long after it was opened; None: the times of earlier
-            pushes decide.
-        slack: see `mode`.
-        buffer: see `mode`.
-        max_age: see `mode`.
-        scale_by_world: multiply the learning rate of a round of `bsp` by the number of workers that were averaged.
-        lease_s: a member that is silent for so long is removed.
-        dataset_size: samples of an epoch; 0: the server hands out none.
-        epochs: of the data, at most; None for any number.
-        is_fixed_world: rank r of `world` gets the positions r, r + world, ...; else any worker gets the next ones.
-        save_every: versions between two files.
-        max_workers: members at a time, at most; with a fixed world: `world`.
+        quorum: Pushes that a round of `bsp` needs; None: half of the world. As `world`: strict.
+        round_samples: Samples with which a round of `bsp` closes at once; None: no bound.
+        round_deadline_s: Seconds from its opening after which a round of `bsp` with a quorum closes; None: the times
+            of earlier pushes decide.
+        slack: Pushes that a worker of `ssp` may be ahead of the slowest; see `mode`.
+        buffer: Pushes in a step of `async`; see `mode`.
+        max_age: Greatest age of a push of `async`, in versions; see `mode`.
+        scale_by_world: Whether the learning rate of a round of `bsp` is multiplied by the number of workers that were
+            averaged.
+        lease_s: Seconds of silence after which a member is removed.
+        dataset_size: Samples of an epoch; 0: the server hands out none.
+        epochs: Epochs of the data, at most; None for any number.
+        is_fixed_world: Whether rank r of `world` gets the positions r, r + world, ...; else any worker gets the next
+            ones.
+        save_every: Versions between two files.
+        max_workers: Members at a time, at most; with a fixed world: `world`.
 
     Raises:
         ConfigError: a value is out of range.

@@ -60,7 +60,7 @@ class Barrier:
     """Bulk synchronous rounds with a quorum: all active members push, or the round waits as long as pays.
 
     Args:
-        state: of the run.
+        state: State of the run.
     """
 
     def __init__(self, state: State) -> None:
@@ -162,7 +162,7 @@ class BoundedLead:
     """Stale synchronous parallel: each push is a step, and a worker waits while it is too far ahead of the slowest.
 
     Args:
-        state: of the run.
+        state: State of the run.
 
     Source: Ho et al., More effective distributed ML via a stale synchronous parallel parameter server, NIPS 2013.
     """
@@ -211,7 +211,7 @@ class BufferedAge:
     """Asynchronous steps of some pushes each; the older the weights of a push, the less it changes.
 
     Args:
-        state: of the run.
+        state: State of the run.
 
     Source: Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022.
     """

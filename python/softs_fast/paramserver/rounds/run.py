@@ -26,10 +26,10 @@ class Run:
     """The machine of a parameter server. Same events, same actions: it has no clock and no random numbers.
 
     Args:
-        options: of the run.
-        now_s: on the clock of all later calls.
-        snapshot: of the server before this one; this one begins the next timeline. Its own `snapshot` must be in the file
-            before the first event: else a third server would begin the same timeline.
+        options: Options of the run.
+        now_s: Present time in seconds, on the clock of all later calls.
+        snapshot: Snapshot of the server before this one; this one begins the next timeline. Its own `snapshot` must
+            be in the file before the first event: else a third server would begin the same timeline.
 
     Raises:
         ConfigError: the snapshot does not fit the options.

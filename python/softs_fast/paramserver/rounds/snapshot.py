@@ -35,12 +35,12 @@ class Snapshot:
     """A run at a commit.
 
     Attributes:
-        timeline: of the server that wrote it.
-        version: steps so far.
-        has_opened: whether a round has been opened.
-        samples: that the steps have used.
+        timeline: Timeline of the server that wrote it.
+        version: Steps so far.
+        has_opened: Whether a round has been opened.
+        samples: Samples that the steps have used.
         members: Members, and those that are gone and may ask again.
-        lanes: samples that no step has used.
+        lanes: Samples that no step has used.
         banned: Ids and processes that the owner has removed.
     """
 

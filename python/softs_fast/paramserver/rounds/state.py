@@ -37,28 +37,28 @@ class State:
     """Of a run.
 
     Attributes:
-        options: of the run.
-        timeline: of this server.
-        members: alive and gone.
-        leases: of samples.
-        now_s: the latest time that the machine was told.
-        number: version of the weights.
-        phase: what the run does.
-        since_s: when the phase began.
-        has_opened: whether a round has been opened, in this timeline or before.
-        is_told_to_start: the owner does not want to wait for the whole world.
-        pending: pushes that count, in their order of arrival.
-        applying: pushes that a step is using.
-        samples: that steps have used.
-        skipped: steps that changed nothing, because they were not finite.
-        refused: pushes that did not count.
-        loss: of the last step, weighted by samples; None before the first.
-        paused_why: why the run is paused; None: it is not.
-        paused_at_s: when the pause began.
-        paused_s: lengths of earlier pauses.
-        ending: why the run ends after the open round; None: it does not.
-        over: why the run has ended, and whether something is broken.
-        actions: of the present event.
+        options: Options of the run.
+        timeline: Timeline of this server.
+        members: Members, alive and gone.
+        leases: Leases of samples.
+        now_s: Latest time that the machine was told.
+        number: Version of the weights.
+        phase: Phase of the run: what it does.
+        since_s: Time at which the phase began.
+        has_opened: Whether a round has been opened, in this timeline or before.
+        is_told_to_start: Whether the owner does not want to wait for the whole world.
+        pending: Pushes that count, in their order of arrival.
+        applying: Pushes that a step is using.
+        samples: Samples that steps have used.
+        skipped: Steps that changed nothing, because they were not finite.
+        refused: Pushes that did not count.
+        loss: Mean loss of the last step, weighted by samples; None before the first.
+        paused_why: Reason for which the run is paused; None: it is not.
+        paused_at_s: Time at which the pause began.
+        paused_s: Seconds of all earlier pauses.
+        ending: Reason for which the run ends after the open round; None: it does not.
+        over: Reason for which the run has ended, and whether something is broken.
+        actions: Actions of the present event.
     """
 
     options: RunOptions

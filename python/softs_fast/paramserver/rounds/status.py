@@ -37,22 +37,22 @@ class Status:
     """Of a run.
 
     Attributes:
-        phase: waiting, open, grace, apply, paused or done.
-        text: what it waits for.
-        since_s: for how long.
-        timeline: of the weights.
-        version: of the weights.
-        rounds: at which version the run ends.
-        have: pushes that count and are in no step.
-        need: pushes of the next step.
-        loss: of the last step.
-        samples: that steps have used.
-        skipped: steps that were not finite.
-        refused: pushes that did not count.
-        epoch: of the data.
-        samples_done: positions of all epochs that are done.
-        workers: members that are not gone.
-        is_failure: whether the run has ended because something is broken.
+        phase: Phase of the run: waiting, open, grace, apply, paused or done.
+        text: Description of what the run waits for.
+        since_s: Seconds since the phase or the pause began.
+        timeline: Timeline of the weights.
+        version: Version of the weights.
+        rounds: Version at which the run ends.
+        have: Pushes that count and are in no step.
+        need: Pushes of the next step.
+        loss: Loss of the last step.
+        samples: Samples that steps have used.
+        skipped: Steps that were not finite.
+        refused: Pushes that did not count.
+        epoch: Epoch of the data.
+        samples_done: Positions of all epochs that are done.
+        workers: Members that are not gone.
+        is_failure: Whether the run has ended because something is broken.
     """
 
     phase: Literal["waiting", "open", "grace", "apply", "paused", "done"]

@@ -50,13 +50,13 @@ class Application:
     """All requests.
 
     Args:
-        driver: of the run.
-        sessions: of its workers.
-        pushes: of its workers.
-        owner: what the owner sees and does.
-        manifest: of the model.
-        config: of the run, for workers.
-        world: workers that the run expects.
+        driver: Driver of the run.
+        sessions: Sessions of the workers.
+        pushes: Pushes of the workers.
+        owner: Interface of the owner: what the owner sees and does.
+        manifest: Manifest of the model.
+        config: Configuration of the run, for workers.
+        world: Workers that the run expects.
     """
 
     def __init__(

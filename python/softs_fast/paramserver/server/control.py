@@ -30,7 +30,7 @@ class OwnerClient:
     """Asks a server for its status, and tells it what to do.
 
     Args:
-        access: of the owner.
+        access: Invite and key of the owner.
 
     Raises:
         ConfigError: urllib3 is not installed.

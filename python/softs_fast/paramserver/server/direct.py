@@ -44,9 +44,9 @@ class DirectProtocol(H11Protocol, asyncio.BufferedProtocol):
     """A connection. The application finds it in the state of its scope.
 
     Args:
-        config: of uvicorn.
-        server_state: of uvicorn.
-        app_state: for the scopes of requests.
+        config: Configuration of uvicorn.
+        server_state: Server state of uvicorn.
+        app_state: State for the scopes of requests.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class DirectProtocol(H11Protocol, asyncio.BufferedProtocol):
         """Read the body of the present request.
 
         Args:
-            sink: where it goes.
-            n: bytes of it, as its head says.
+            sink: Sink that takes the body.
+            n: Bytes of the body, as the head of the request says.
 
         Returns:
             False if the peer is gone, or the sink wants no more.

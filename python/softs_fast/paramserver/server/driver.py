@@ -44,8 +44,8 @@ class LogLine:
     """What has happened.
 
     Attributes:
-        text: for people.
-        is_warning: whether something is wrong.
+        text: Text for people.
+        is_warning: Whether something is wrong.
     """
 
     text: str
@@ -56,14 +56,14 @@ class Driver:
     """Does what the machine of a run wants. All methods are called on the event loop.
 
     Args:
-        run: the machine.
-        trainer: which the driver's thread alone uses from now on.
-        weights: what workers get.
-        evaluation: of versions.
-        saved: keys of the run.
-        options: of the server.
-        clip_norm: greatest norm of a push; 0 for any.
-        freed: takes the bytes of a push that is not needed any more.
+        run: Machine of the run.
+        trainer: Trainer, which the driver's thread alone uses from now on.
+        weights: Weights that workers get.
+        evaluation: Evaluation of versions.
+        saved: Keys of the run.
+        options: Options of the server.
+        clip_norm: Greatest norm of a push; 0 for any.
+        freed: Function that takes the number of bytes of a push that is not needed any more.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Driver:
         """Wait for a change; return False if it is too late, or the server ends and has said so before.
 
         Args:
-            until_s: on the clock of the loop.
+            until_s: Latest time, on the clock of the loop.
         """
         changed = self._changed
         if self._is_closing:

@@ -17,8 +17,8 @@ class Evaluation:
     """Results of the job's `evaluate`.
 
     Args:
-        options: of the server.
-        best: the best result of a server before this one, and evaluations since then.
+        options: Options of the server.
+        best: Best result of a server before this one, and evaluations since then.
     """
 
     def __init__(self, options: ServerOptions, best: tuple[float | None, int] = (None, 0)) -> None:

@@ -37,9 +37,9 @@ class Refusal(Exception):
     """A request that is answered by an error.
 
     Args:
-        status: of HTTP.
-        record: the body.
-        retry_s: of Retry-After; 0 for none.
+        status: HTTP status.
+        record: Body of the answer.
+        retry_s: Seconds of the header Retry-After; 0 for none.
     """
 
     def __init__(self, status: int, record: Any, retry_s: float = 0.0) -> None:
@@ -63,14 +63,14 @@ class Reply:
     """What is sent.
 
     Attributes:
-        status: of HTTP.
+        status: HTTP status.
         body: JSON, or another content.
-        content_type: of the body.
-        frame: weights, instead of a body.
-        begin: byte of the frame from which on it is sent.
-        offset: the value of Upload-Offset.
-        retry_s: of Retry-After; 0 for none.
-        headers: more of them.
+        content_type: Content type of the body.
+        frame: Weights, instead of a body.
+        begin: Byte of the frame from which on it is sent.
+        offset: Value of Upload-Offset.
+        retry_s: Seconds of the header Retry-After; 0 for none.
+        headers: More headers.
     """
 
     status: int
@@ -92,8 +92,8 @@ class Request:
     """A request of which the body has not been read.
 
     Args:
-        scope: of ASGI.
-        receive: of ASGI.
+        scope: ASGI scope of the request.
+        receive: ASGI receive function of the request.
         budget: Budget of what is read before the request is proven.
     """
 
@@ -217,8 +217,8 @@ class Request:
         """Read the body into memory of the caller.
 
         Args:
-            sink: where it goes.
-            limit: bytes that it may have.
+            sink: Sink that takes the body.
+            limit: Bytes that the body may have.
 
         Returns:
             False if the sink does not take all of it.

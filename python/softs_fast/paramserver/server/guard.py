@@ -23,9 +23,9 @@ class Limits:
     """Seconds that a peer may take; a test makes them shorter.
 
     Attributes:
-        head_s: for the whole head of a request.
-        body_s: without a byte of its body.
-        answer_s: without taking a byte of the answer.
+        head_s: Seconds for the whole head of a request.
+        body_s: Seconds without a byte of the body of a request.
+        answer_s: Seconds in which the peer takes no byte of the answer.
     """
 
     head_s = 10.0

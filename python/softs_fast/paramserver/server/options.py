@@ -18,7 +18,7 @@ class TlsFiles:
     Attributes:
         certificate: PEM file of the chain.
         key: PEM file of its key.
-        is_self_made: it is made if it is not there, and the invite pins it.
+        is_self_made: Whether the certificate is made if it is not there, and pinned by the invite.
     """
 
     certificate: Path
@@ -31,19 +31,19 @@ class ServerOptions:
     """Of a process.
 
     Attributes:
-        host: address to listen at.
-        port: to listen at; 0 for any.
-        url: of a tunnel or a proxy, for the invite; None: of the address.
-        tls: None for none.
-        allow_plain: listen at addresses of other machines without TLS.
-        state: the file with everything that a later server needs.
+        host: Address to listen at.
+        port: Port to listen at; 0 for any.
+        url: URL of a tunnel or a proxy, for the invite; None: that of the address.
+        tls: Files of the certificate; None: no TLS.
+        allow_plain: Whether the server may listen at addresses of other machines without TLS.
+        state: File with everything that a later server needs.
         output: File of the trained model; of safetensors if its suffix is .safetensors.
-        evaluate_every: versions between two evaluations; 0 for none before the end.
-        stop_after: evaluations without a better result after which the run ends; None for any number.
-        is_lower_better: whether a result of an evaluation is better if it is lower.
-        max_upload_bytes: memory for uploads and pushes that no step has used.
+        evaluate_every: Versions between two evaluations; 0 for none before the end.
+        stop_after: Evaluations without a better result after which the run ends; None for any number.
+        is_lower_better: Whether a result of an evaluation is better if it is lower.
+        max_upload_bytes: Bytes of memory for uploads and pushes that no step has used.
         norm_guard: Greatest norm of a push, in medians of recent pushes; a longer one is scaled down. 0 for any.
-        linger_s: how long the server stays for workers that have not heard of the end.
+        linger_s: Seconds for which the server stays for workers that have not heard of the end.
 
     Raises:
         ConfigError: a value is out of range, or other machines could reach the server without TLS.

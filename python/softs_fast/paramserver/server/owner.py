@@ -26,10 +26,10 @@ class Owner:
     """Status for people and programs.
 
     Args:
-        driver: of the run.
-        pushes: of its workers.
-        sessions: of the run.
-        world: workers that the run expects.
+        driver: Driver of the run.
+        pushes: Pushes of the workers.
+        sessions: Sessions of the run.
+        world: Workers that the run expects.
     """
 
     def __init__(self, driver: Driver, pushes: Pushes, sessions: Sessions, world: int) -> None:

@@ -21,8 +21,8 @@ class OwnerAccess:
     """What the owner has.
 
     Attributes:
-        invite: of the server, at its address on this machine.
-        key: signs the owner's requests.
+        invite: Invite of the server, at its address on this machine.
+        key: Key that signs the owner's requests.
     """
 
     invite: Invite

@@ -29,11 +29,11 @@ class Pushes:
     """All uploads.
 
     Args:
-        driver: of the run.
-        manifest: of the model.
-        job: of the invite.
-        config: of the run.
-        uploads: of all workers.
+        driver: Driver of the run.
+        manifest: Manifest of the model.
+        job: Bytes of the invite that name the job.
+        config: Configuration of the run.
+        uploads: Uploads of all workers.
     """
 
     def __init__(

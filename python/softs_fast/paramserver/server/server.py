@@ -25,10 +25,10 @@ class Server:
     """Serves a run until it is over or the server is closed.
 
     Args:
-        job: what is trained.
-        run: how many workers, and when pushes are applied.
-        config: what workers are told; what the run says too is taken from there.
-        options: address, TLS, files.
+        job: Job to train.
+        run: Options of the run: how many workers, and when pushes are applied.
+        config: Configuration that workers are told; values that the run options have too are taken from those.
+        options: Options of the server: address, TLS, files.
 
     Raises:
         ConfigError: an option is wrong, a package is not installed, or a file cannot be used.

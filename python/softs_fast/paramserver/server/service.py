@@ -53,11 +53,11 @@ class Service:
     """A server. It is built and used on one event loop.
 
     Args:
-        job: what is trained.
-        run: how many workers, and when pushes are applied.
-        config: what workers are told.
-        options: of this process.
-        listener: as `listen` returns it; None: it is made here.
+        job: Job to train.
+        run: Options of the run: how many workers, and when pushes are applied.
+        config: Configuration that workers are told.
+        options: Options of this process.
+        listener: Listening socket, as `listen` returns it; None: it is made here.
 
     Raises:
         ConfigError: uvicorn or zstd is not installed, or a file cannot be used.

@@ -24,9 +24,9 @@ class Session:
     """Of a worker, from a join on.
 
     Attributes:
-        worker_id: of the worker.
-        key: of its requests and their answers.
-        window: which counters it has used.
+        worker_id: Id of the worker.
+        key: Key of its requests and their answers.
+        window: Window of the counters that it has used.
     """
 
     worker_id: str
@@ -38,8 +38,8 @@ class Sessions:
     """The sessions of all workers. A server that was started again has none: workers join once more.
 
     Args:
-        secret: of the invite.
-        job: of the invite.
+        secret: Secret of the invite.
+        job: Bytes of the invite that name the job.
         owner: 32 random bytes, which only the owner has.
     """
 
@@ -79,9 +79,9 @@ class Sessions:
         """Begin the session of a worker; return the server's nonce.
 
         Args:
-            worker_id: of the worker.
-            nonce: of its join.
-            instance: of its process; "" if it is not known.
+            worker_id: Id of the worker.
+            nonce: Nonce of its join.
+            instance: Instance of its process; "" if it is not known.
         """
         if instance:
             self._instances[instance] = worker_id

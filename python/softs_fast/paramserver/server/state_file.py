@@ -35,11 +35,11 @@ class Saved:
 
     Attributes:
         job: 16 random bytes that name the run.
-        secret: of the invite.
-        owner: of the owner's key.
-        snapshot: of the run; None before the first server has started.
-        trainer: `Trainer.state`; None with `snapshot`.
-        best: the best result of an evaluation, and evaluations since then.
+        secret: Secret of the invite.
+        owner: Random bytes from which the owner's key is made.
+        snapshot: Snapshot of the run; None before the first server has started.
+        trainer: State of the trainer, `Trainer.state`; None with `snapshot`.
+        best: Best result of an evaluation, and evaluations since then.
         trouble: Why this is not the newest state, for people; "" if it is.
     """
 

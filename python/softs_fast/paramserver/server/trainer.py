@@ -50,9 +50,10 @@ class Trainer:
     """Master weights, buffers, optimizer, schedule.
 
     Args:
-        job: what is trained.
-        state: of a trainer before this one; None for none. Its weights are taken now, and the rest of it by `prepare`,
-            which must be called before a step: to make a process's first optimizer, torch imports modules for a second.
+        job: Job to train.
+        state: State of a trainer before this one; None for none. Its weights are taken now, and the rest of it by
+            `prepare`, which must be called before a step: to make a process's first optimizer, torch imports modules
+            for a second.
 
         norm_guard: Greatest norm of a push, in medians of recent ones; 0 for any.
 
@@ -125,10 +126,10 @@ class Trainer:
         which no push has a gradient has none here, so decay and momentum leave it alone.
 
         Args:
-            shares: pushes, with their weights.
-            rate_factor: of the learning rate of this step.
+            shares: Pushes: the share and the contents of each.
+            rate_factor: Factor of the learning rate of this step.
             divisor: Divisor of the sum of the pushes.
-            clip_norm: greatest norm of a push; 0 for any.
+            clip_norm: Greatest norm of a push; 0 for any.
             before: Weights so far, as `contents` gave them.
 
         Returns:
@@ -264,9 +265,9 @@ def mean_of(parts: Sequence[tuple[float, Tensor]], divisor: float, memory: Memor
     2^-15 of what the vectors themselves have left out, and it is three times as fast.
 
     Args:
-        parts: factors, and vectors float32 or bfloat16 [n].
+        parts: Factors, and vectors float32 or bfloat16 [n].
         divisor: Divisor of the sum.
-        memory: for the result; None for new one.
+        memory: Memory for the result; None: new memory.
     """
     n = parts[0][1].numel()
     mean = (

@@ -24,13 +24,13 @@ class Upload:
     """A push that has been announced.
 
     Attributes:
-        worker: its id.
-        header: of the frame.
-        head: the 128 bytes.
-        payload: all bytes, of which the first `offset` have arrived.
-        offset: bytes that have arrived.
-        result: of the push, once all bytes have arrived; an answer, or an exception.
-        n_parts: requests that have begun to write; the last one may.
+        worker: Id of the worker.
+        header: Header of the frame.
+        head: 128 bytes of the header.
+        payload: All bytes, of which the first `offset` have arrived.
+        offset: Bytes that have arrived.
+        result: Future result of the push, once all bytes have arrived; an answer, or an exception.
+        n_parts: Requests that have begun to write; only the last one may.
     """
 
     worker: str
@@ -88,7 +88,7 @@ class Part:
     """A request that appends to an upload, as long as no later one does.
 
     Args:
-        upload: of all parts.
+        upload: Upload of all parts.
 
     Attributes:
         n: bytes of this part so far.
@@ -139,10 +139,10 @@ class Uploads:
         """Return the upload that a header announces, perhaps with bytes that have arrived; None without room for it.
 
         Args:
-            worker: its id.
-            header: of the frame.
-            head: its 128 bytes.
-            present: members; what others have sent is dropped if memory is needed.
+            worker: Id of the worker.
+            header: Header of the frame.
+            head: 128 bytes of the header.
+            present: Ids of the members; what others have sent is dropped if memory is needed.
         """
         before = self._by_worker.get(worker)
         if before is not None and (before.head == head or before.result is not None):

@@ -31,9 +31,9 @@ class Committed:
     """Weights that do not change any more.
 
     Attributes:
-        version: of them.
-        contents: parameters and buffers.
-        frames: encoded once each, by codec and base.
+        version: Version of the weights.
+        contents: Parameters and buffers.
+        frames: Frames, encoded once each, by codec and base.
     """
 
     version: Version
@@ -45,11 +45,11 @@ class Weights:
     """The committed weights, and some before them as bases of XOR.
 
     Args:
-        job: of the invite.
-        manifest: of the model.
-        first: the weights that the server begins with.
-        n_bases: versions that are kept as bases.
-        has_planes: whether frames are compressed.
+        job: Bytes of the invite that name the job.
+        manifest: Manifest of the model.
+        first: Weights that the server begins with.
+        n_bases: Versions that are kept as bases.
+        has_planes: Whether frames are compressed.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Weights:
         """Return the frame of the committed weights for a worker.
 
         Args:
-            codec: that it wants; XOR becomes F32 if its base is not here, or nothing would be gained.
-            have: the weights that it has.
+            codec: Codec that the worker wants; XOR becomes F32 if its base is not here, or nothing would be gained.
+            have: Weights that the worker has.
         """
         base = None
         if codec == "xor":

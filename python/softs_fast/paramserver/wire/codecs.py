@@ -23,11 +23,11 @@ def encode_vector(
     """Return the bytes of a vector.
 
     Args:
-        vector: float32 [n], on the CPU, contiguous.
-        codec: how they are written. BF16 and INT8 round to the nearest, and keep NaN.
-        k: elements that TOP_K keeps, 1 to n: those of the greatest magnitude.
-        base: float32 [n] of XOR.
-        room: where F32, BF16 and XOR write their bytes; None for new memory.
+        vector: Vector float32 [n], on the CPU, contiguous.
+        codec: Codec of the bytes. BF16 and INT8 round to the nearest, and keep NaN.
+        k: Elements that TOP_K keeps, 1 to n: those of the greatest magnitude.
+        base: Base of XOR, float32 [n].
+        room: Memory where F32, BF16 and XOR write their bytes; None: new memory.
 
     Source: blocks of 256 with one scale: 8-bit Optimizers via Block-wise Quantization (Dettmers et al. 2022), section 2,
         with a linear map. Exclusive or of floats: Gorilla (Pelkonen et al. 2015), section 4.1.2.
@@ -57,10 +57,10 @@ def decode_vector(
     """Return a vector [n]: float32, and bfloat16 of BF16. Of F32, BF16 and XOR it takes over data that can be written.
 
     Args:
-        data: as `encode_vector` returns them; their length has been checked against `encoded_sections`.
-        codec: of the frame.
-        n: elements of the vector.
-        base: float32 [n] of XOR.
+        data: Bytes as `encode_vector` returns them; their length has been checked against `encoded_sections`.
+        codec: Codec of the frame.
+        n: Elements of the vector.
+        base: Base of XOR, float32 [n].
 
     Raises:
         WireError: indices of TOP_K do not ascend, or one is n or more.
@@ -83,9 +83,9 @@ def encoded_sections(codec: Codec, n: int, k: int = 0) -> list[tuple[int, int]]:
     """Return (bytes, width of an element) of each run of equal elements: how long the bytes are, and their planes.
 
     Args:
-        codec: of the frame.
-        n: elements of the vector.
-        k: elements of TOP_K.
+        codec: Codec of the frame.
+        n: Elements of the vector.
+        k: Elements of TOP_K.
     """
     match codec:
         case Codec.F32 | Codec.XOR:

@@ -23,8 +23,8 @@ class ErrorFeedback:
     """The residual of one worker. A push that the server did not count leaves it as it was.
 
     Args:
-        n: elements of the parameters.
-        codec: of the next push; F32 leaves nothing out, and has no residual.
+        n: Elements of the parameters.
+        codec: Codec of the next push; F32 leaves nothing out, and has no residual.
 
     Source: 1-bit SGD (Seide et al. 2014), section 3.1; Error Feedback Fixes SignSGD (Karimireddy et al. 2019).
     """
@@ -69,9 +69,9 @@ class ErrorFeedback:
         A vector that is not finite is sent without the residual, so that the server refuses it and nothing is lost.
 
         Args:
-            vector: float32 [n], of one push; or pieces of it, one after the other.
-            k: elements that TOP_K keeps.
-            room: as for `encode_vector`.
+            vector: Vector float32 [n] of one push; or pieces of it, one after the other.
+            k: Elements that TOP_K keeps.
+            room: Memory for the bytes, as for `encode_vector`.
             absent: Ranges without a gradient, of zeros: their residuals stay until a push has one.
 
         Raises:

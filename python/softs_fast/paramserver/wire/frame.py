@@ -34,8 +34,8 @@ class Frame:
     """Header and payload.
 
     Attributes:
-        header: what the payload is.
-        payload: its bytes.
+        header: Header, which says what the payload is.
+        payload: Bytes of the payload.
     """
 
     header: FrameHeader
@@ -68,22 +68,23 @@ def encode_frame(
     """Write a frame.
 
     Args:
-        contents: parameters float32 [n_parameters]; buffers, or None.
-        kind: what they are.
-        codec: how the parameters are written.
+        contents: Parameters float32 [n_parameters]; buffers, or None.
+        kind: Kind of the contents.
+        codec: Codec of the parameters.
         job: 16 bytes that name the job.
-        manifest: of the model.
-        timeline: of the weights.
-        version: of the weights, or of those from which a push was computed.
-        samples: of a push, 1 or more.
-        loss: of a push; NaN if it is not known.
-        lease: of the samples of a push; 0 for none.
-        planes: whether the payload is split into byte planes and compressed.
-        k: elements of TOP_K.
-        base: version and parameters of the weights that XOR takes.
-        feedback: writes the parameters with what earlier pushes left out; its `commit` or `abort` must follow.
-        memory: for the payload; None for new one.
-        pieces: of the parameters, one after the other, instead of those of the contents; only with `feedback`.
+        manifest: Manifest of the model.
+        timeline: Timeline of the weights.
+        version: Version of the weights, or of those from which a push was computed.
+        samples: Samples of a push, 1 or more.
+        loss: Loss of a push; NaN if it is not known.
+        lease: Number of the lease of the samples of a push; 0 for none.
+        planes: Whether the payload is split into byte planes and compressed.
+        k: Elements of TOP_K.
+        base: Version and parameters of the weights that XOR takes.
+        feedback: Error feedback, which writes the parameters with what earlier pushes left out; its `commit` or
+            `abort` must follow.
+        memory: Memory for the payload; None: new memory.
+        pieces: Pieces of the parameters, one after the other, instead of those of the contents; only with `feedback`.
 
     Raises:
         WireError: a field of the header is out of range, or the contents do not fit the manifest.
@@ -157,10 +158,10 @@ def decode_payload(
     """Return what a payload holds. Tensors may be views of a payload that can be written.
 
     Args:
-        header: which `check_header` has accepted.
-        payload: all of its bytes.
-        manifest: of the model.
-        base: float32 [n_parameters] of version `header.base`, for XOR.
+        header: Header that `check_header` has accepted.
+        payload: All bytes of the payload.
+        manifest: Manifest of the model.
+        base: Parameters of version `header.base`, float32 [n_parameters], for XOR.
         digest: SHA-256 of the payload, if the caller has computed it while parts arrived.
 
     Raises:

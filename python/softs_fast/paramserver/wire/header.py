@@ -55,22 +55,22 @@ class FrameHeader:
     """Of one frame.
 
     Attributes:
-        kind: what the payload is.
-        codec: how its parameters are written.
+        kind: Kind of the payload.
+        codec: Codec of its parameters.
         job: 16 bytes that name the job.
-        manifest: the first 16 bytes of the manifest's digest.
+        manifest: First 16 bytes of the manifest's digest.
         timeline: T of the weights; a server that starts from a file begins the next one.
         version: V of these weights, or of those from which a push was computed.
-        samples: from which a push was computed; 0 for weights.
-        loss: mean over these samples; NaN if it is not known.
-        encoded_bytes: of the payload as it travels.
-        decoded_bytes: of the payload without planes and zstd.
+        samples: Samples from which a push was computed; 0 for weights.
+        loss: Mean loss of these samples; NaN if it is not known.
+        encoded_bytes: Bytes of the payload as it travels.
+        decoded_bytes: Bytes of the payload without planes and zstd.
         digest: SHA-256 of the payload as it travels.
         base: V of the weights that XOR takes; 0 for the other codecs.
-        has_buffers: whether buffers follow the parameters.
-        planes: whether the payload was split into byte planes and compressed by zstd.
-        lease: number of the lease of which the samples of a push are; 0 for none.
-        is_partial: whether a byte for each parameter ends the payload: 0 for one without a gradient, else 1.
+        has_buffers: Whether buffers follow the parameters.
+        planes: Whether the payload was split into byte planes and compressed by zstd.
+        lease: Number of the lease of which the samples of a push are; 0 for none.
+        is_partial: Whether a byte for each parameter ends the payload: 0 for one without a gradient, else 1.
     """
 
     kind: Kind

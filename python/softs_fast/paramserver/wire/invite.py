@@ -23,7 +23,7 @@ class Invite:
     """What a worker must know. As text: `softs1.JOB.SECRET.PIN@URL`, without spaces; PIN is "-" without a certificate of its own.
 
     Attributes:
-        url: of the server or of the tunnel to it; without a slash at its end.
+        url: URL of the server or of the tunnel to it; without a slash at its end.
         job: 16 random bytes; weights and gradients of another job are refused.
         secret: 32 random bytes. It never travels.
         pin: SHA-256 of the server's certificate in DER, which is then the only one that is accepted; None where a

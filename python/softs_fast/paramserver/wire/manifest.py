@@ -30,9 +30,9 @@ class Entry:
     """One tensor.
 
     Attributes:
-        name: as in the module's `named_parameters` or `named_buffers`.
-        dtype: as text, such as "float32".
-        shape: of the tensor.
+        name: Name, as in the module's `named_parameters` or `named_buffers`.
+        dtype: Dtype as text, such as "float32".
+        shape: Shape of the tensor.
     """
 
     name: str

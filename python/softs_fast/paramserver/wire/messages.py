@@ -61,11 +61,11 @@ class JoinRequest(Record):
     """POST /v1/join.
 
     Attributes:
-        name: of the machine, for people.
-        protocols: that the worker knows.
-        manifest: canonical JSON of its model, so that the server can name the first difference.
+        name: Name of the machine, for people.
+        protocols: Protocols that the worker knows.
+        manifest: Canonical JSON of its model, so that the server can name the first difference.
         nonce: 16 random bytes as hex, new for each join.
-        old_id: of the worker before it was disconnected; "" for a new one.
+        old_id: Id of the worker before it was disconnected; "" for a new one.
         instance: 16 random bytes as hex, the same for all joins of one process: a join of which the answer was lost is
             known by it, so that no rank is left to a worker that never was; "" if it is not known.
     """
@@ -88,23 +88,24 @@ class RunConfig(Record):
     """What the server tells each worker, so that nothing is typed twice.
 
     Attributes:
-        target: version at which the run is over.
-        batch_size: samples of one optimizer step of a worker.
-        mode: "bsp", "ssp" or "async".
-        local_steps: optimizer steps of a worker for one push; 0: gradients are pushed, and the server alone steps.
-        codec: of pushes.
-        top_k: fraction of elements that the codec top_k keeps.
-        planes: whether pushes are split into byte planes and compressed.
-        pull: codec of weights: "f32" or "bf16"; XOR is taken for f32 while the server holds the base.
-        data: "rank": samples rank, rank + world, ...; "leases": ranges that the server hands out.
-        data_size: samples of the data set; 0 if the worker knows.
-        seed: of the order of samples.
-        clip_norm: greatest norm of a push; 0 for any.
-        lease_s: a worker that is silent for so long has left.
-        part_bytes: of the first part of an upload; the worker then measures.
-        max_part_bytes: that the server accepts.
-        max_wait_s: for which a request for weights is held at most.
-        sync_buffers: whether pushes have buffers.
+        target: Version at which the run ends.
+        batch_size: Samples of one optimizer step of a worker.
+        mode: Mode of the run: "bsp", "ssp" or "async".
+        local_steps: Optimizer steps of a worker for one push; 0: gradients are pushed, and the server alone steps.
+        codec: Codec of pushes.
+        top_k: Fraction of elements that the codec top_k keeps.
+        planes: Whether pushes are split into byte planes and compressed.
+        pull: Codec of weights: "f32" or "bf16"; XOR is taken for f32 while the server holds the base.
+        data: Source of the samples: "rank": samples rank, rank + world, ...; "leases": ranges that the server hands
+            out.
+        data_size: Samples of the data set; 0 if the worker knows.
+        seed: Seed of the order of samples.
+        clip_norm: Greatest norm of a push; 0 for any.
+        lease_s: Seconds of silence after which a worker has left.
+        part_bytes: Bytes of the first part of an upload; the worker then measures.
+        max_part_bytes: Bytes of a part that the server accepts, at most.
+        max_wait_s: Seconds for which a request for weights is held, at most.
+        sync_buffers: Whether pushes have buffers.
     """
 
     target: Count
@@ -130,14 +131,14 @@ class JoinAnswer(Record):
     """200 to a join.
 
     Attributes:
-        worker_id: for all requests from here on.
+        worker_id: Id of the worker, for all requests from here on.
         rank: 0 to world - 1; a worker that joins beyond the world has a rank above it.
-        world: workers that the run was made for.
-        config: of the run.
+        world: Workers that the run was made for.
+        config: Configuration of the run.
         nonce: 16 random bytes of the server as hex.
         timeline: T of its weights.
         version: V of its weights.
-        manifest_digest: of its model as hex.
+        manifest_digest: Digest of the manifest of its model, as hex.
     """
 
     worker_id: Annotated[str, most(64), shaped(WORKER_ID.pattern)]
@@ -154,8 +155,8 @@ class UploadState(Record):
     """201 and 202 of a push, 416: where the next part begins.
 
     Attributes:
-        next_offset: bytes of the payload that the server has; the header of the frame does not count.
-        part_bytes: of a part, at most.
+        next_offset: Bytes of the payload that the server has; the header of the frame does not count.
+        part_bytes: Bytes of a part, at most.
     """
 
     next_offset: Count
@@ -166,9 +167,9 @@ class Counted(Record):
     """200 of a push.
 
     Attributes:
-        have: pushes that the open round has.
-        need: that it closes with.
-        again: whether the push had been counted before.
+        have: Pushes that the open round has.
+        need: Pushes that the round closes with.
+        again: Whether the push had been counted before.
     """
 
     have: Count
@@ -182,9 +183,9 @@ class Stale(Record):
     Attributes:
         timeline: T of the weights to fetch.
         version: V of them.
-        code: "stale".
-        message: which, in words.
-        remedy: what the worker does.
+        code: Short name of the error: "stale".
+        message: Reason, as text for people.
+        remedy: Next action of the worker.
     """
 
     timeline: Count
@@ -198,9 +199,9 @@ class Failure(Record):
     """Any other error.
 
     Attributes:
-        code: a short name that stays the same, such as "other-manifest"; `answers.Code`.
-        message: what failed, on what, with numbers.
-        remedy: what to do.
+        code: Short name that stays the same, such as "other-manifest"; `answers.Code`.
+        message: Description of what failed, on what, with numbers.
+        remedy: Advice on what to do.
     """
 
     code: _Short
@@ -233,9 +234,9 @@ class DataRequest(Record):
     """POST /v1/data: the worker wants samples for its next push.
 
     Attributes:
-        n: samples wanted.
-        number: of the lease. The same one again gets the same samples; a later lease has a greater number, and the one
-            before is given back. The header of the push names it.
+        n: Samples wanted.
+        number: Number of the lease. The same one again gets the same samples; a later lease has a greater number, and
+            the one before is given back. The header of the push names it.
     """
 
     n: Annotated[int, span(1, MAX_ELEMENTS)]
@@ -246,9 +247,9 @@ class DataRange(Record):
     """200 of /v1/data. All ranges of a lease are done when the push that names it is counted.
 
     Attributes:
-        epoch: of the data.
-        seed: of the run; `permutation.order(seed, epoch, n)` says which samples they are.
-        ranges: (begin, end, step) of positions in that order.
+        epoch: Epoch of the data.
+        seed: Seed of the run; `permutation.order(seed, epoch, n)` says which samples they are.
+        ranges: Triples (begin, end, step) of positions in that order.
     """
 
     epoch: Count
@@ -262,10 +263,10 @@ class Summary(Record):
     Attributes:
         timeline: T of the last weights.
         version: V of them.
-        message: how it ended, in words.
-        loss: mean of the last round; None if it is not known.
-        metric: of the last evaluation; None if there was none.
-        code: "over".
+        message: Description of how the run ended.
+        loss: Mean loss of the last round; None if it is not known.
+        metric: Metric of the last evaluation; None without one.
+        code: Short name of the error: "over".
     """
 
     timeline: Count
@@ -280,16 +281,17 @@ class MemberStatus(Record):
     """One worker, in a status.
 
     Attributes:
-        worker_id: of it.
-        name: of its machine.
-        rank: of it.
-        state: "joining", "active", "paused", "stalled" (it lives, and makes no progress) or "gone".
-        counted: pushes that were counted.
-        stale: pushes that were refused as stale.
-        silent_s: seconds since its last request.
-        uploaded: bytes of the upload under way.
-        upload_bytes: that this upload has.
-        loss: of its last push.
+        worker_id: Id of the worker.
+        name: Name of its machine.
+        rank: Rank of the worker.
+        state: State of the worker: "joining", "active", "paused", "stalled" (it lives, and makes no progress) or
+            "gone".
+        counted: Pushes that were counted.
+        stale: Pushes that were refused as stale.
+        silent_s: Seconds since its last request.
+        uploaded: Bytes of the upload under way that have arrived.
+        upload_bytes: Bytes of this upload in all.
+        loss: Loss of its last push.
     """
 
     worker_id: _Text
@@ -308,19 +310,19 @@ class Status(Record):
     """200 of /v1/status.
 
     Attributes:
-        serial: rises with each change; `since` of the next request.
-        state: of the run.
-        timeline: T.
-        version: V.
-        target: version at which it is over.
-        world: workers that the run was made for.
-        have: pushes of the open round.
-        need: that it closes with.
-        waiting_for: in words, with since when and for which workers; "" if for nothing.
-        members: all that have joined.
-        loss: mean of the last round.
-        metric: of the last evaluation.
-        log: last events, one line each.
+        serial: Number that rises with each change; `since` of the next request.
+        state: State of the run.
+        timeline: T of the weights.
+        version: V of the weights.
+        target: Version at which the run ends.
+        world: Workers that the run was made for.
+        have: Pushes of the open round.
+        need: Pushes that the open round closes with.
+        waiting_for: Description of what the run waits for, since when and for which workers; "" if for nothing.
+        members: All workers that have joined.
+        loss: Mean loss of the last round.
+        metric: Metric of the last evaluation.
+        log: Last events, one line each.
         next_control: Counter with which the owner signs the next control.
     """
 
@@ -344,8 +346,8 @@ class Control(Record):
     """POST /v1/control, signed with the owner's key.
 
     Attributes:
-        action: what to do.
-        worker_id: for "kick".
+        action: Action of the server.
+        worker_id: Id of the worker, for "kick".
     """
 
     action: Literal["start", "pause", "resume", "kick", "stop"]

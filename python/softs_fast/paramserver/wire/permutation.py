@@ -14,9 +14,9 @@ def order(seed: int, epoch: int, n: int) -> list[int]:
     Sorted by numbers of Python's generator: of it, only the sequence of `random()` is promised to stay the same.
 
     Args:
-        seed: of the run.
-        epoch: from 0.
-        n: samples.
+        seed: Seed of the run.
+        epoch: Epoch, from 0.
+        n: Samples.
     """
     generator = random.Random(f"{seed} {epoch}")
     keys = [generator.random() for _ in range(n)]

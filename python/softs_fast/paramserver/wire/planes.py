@@ -43,8 +43,8 @@ def compress(data: bytearray | memoryview, sections: Sequence[tuple[int, int]]) 
     """Return the planes of each section, compressed.
 
     Args:
-        data: what a frame holds.
-        sections: (bytes, width of an element) of each run of equal elements; all bytes together are `data`.
+        data: Bytes that a frame holds.
+        sections: Pairs (bytes, width of an element) of each run of equal elements; all bytes together are `data`.
     """
     zstd = import_zstd()
     parameters = zstd.CompressionParameter
@@ -70,9 +70,9 @@ def decompress(
     """Return the n bytes that were compressed, and not one more: a frame that would become longer is left there.
 
     Args:
-        data: as `compress` returns them.
-        n: bytes that the header promised and the manifest allows.
-        sections: as for `compress`.
+        data: Bytes as `compress` returns them.
+        n: Bytes that the header promised and the manifest allows.
+        sections: Sections, as for `compress`.
 
     Raises:
         WireError: the data are not zstd, asks for a larger window, or become fewer or more than n bytes.

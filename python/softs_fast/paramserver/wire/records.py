@@ -26,9 +26,9 @@ def decode(kind: type[_Record], data: bytes | bytearray, limit: int = MAX_JSON_B
     """Return a message from JSON.
 
     Args:
-        kind: its class.
-        data: as `encode` writes it.
-        limit: bytes that it may have.
+        kind: Class of the message.
+        data: JSON as `encode` writes it.
+        limit: Bytes that the JSON may have.
 
     Raises:
         WireError: they are too many, or no message of this class; the text names the field.

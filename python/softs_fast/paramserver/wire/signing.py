@@ -62,8 +62,8 @@ class Authorization:
     """The header Authorization of a request.
 
     Attributes:
-        worker_id: of the worker; `NEW` for a join.
-        n: the counter of the request, from 1; 0 for a join.
+        worker_id: Id of the worker; `NEW` for a join.
+        n: Counter of the request, from 1; 0 for a join.
         mac: 64 hexadecimal digits, of `request_mac`.
     """
 
@@ -91,10 +91,10 @@ def hkdf(secret: bytes, salt: bytes, info: bytes, n: int = 32) -> bytes:
     """Return n bytes derived from a secret.
 
     Args:
-        secret: key material, any length.
-        salt: public, any length.
-        info: what the key is for.
-        n: bytes wanted, up to 255 * 32.
+        secret: Secret key material, any length.
+        salt: Public bytes, any length.
+        info: Purpose of the key.
+        n: Bytes wanted, up to 255 * 32.
 
     Source: RFC 5869, with SHA-256.
     """
@@ -134,13 +134,13 @@ def request_mac(
     """Return the mac of a request, 64 hexadecimal digits.
 
     Args:
-        key: the session key, or the join key.
-        worker_id: of the worker; `NEW` for a join.
-        method: such as "POST".
-        target: path and query as sent; what stands before "/v1/", which a proxy may add or take away, is left out.
-        n: the counter of the request.
-        upload_offset: of a part of an upload.
-        digested: the JSON body, or the 128 bytes of the frame's header.
+        key: Session key, or the join key.
+        worker_id: Id of the worker; `NEW` for a join.
+        method: HTTP method, such as "POST".
+        target: Path and query as sent; what stands before "/v1/", which a proxy may add or take away, is left out.
+        n: Counter of the request.
+        upload_offset: Offset of a part of an upload.
+        digested: JSON body, or the 128 bytes of the frame's header.
     """
     begin = target.find("/v1/")
     offset = "-" if upload_offset is None else str(upload_offset)
@@ -168,12 +168,12 @@ def answer_mac(
     """Return the value of the header Softs-Mac of an answer, 64 hexadecimal digits.
 
     Args:
-        key: the session key; the join key; the answer key for 401 and 404 without a session.
-        request: the mac of the request.
-        status: of HTTP.
-        version: the value of Softs-Version, if the answer has it.
-        upload_offset: the value of Upload-Offset, if the answer has it.
-        digested: the JSON body, or the 128 bytes of the header of the frame of which the answer is a range.
+        key: Session key; the join key; the answer key for 401 and 404 without a session.
+        request: Mac of the request.
+        status: HTTP status.
+        version: Value of Softs-Version, if the answer has it.
+        upload_offset: Value of Upload-Offset, if the answer has it.
+        digested: JSON body, or the 128 bytes of the header of the frame of which the answer is a range.
     """
     lines = [
         "SF1-answer",

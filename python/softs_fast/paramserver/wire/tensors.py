@@ -82,9 +82,9 @@ def of_module(module: nn.Module, manifest: Manifest, memory: Memory | None = Non
     Devices are left first and dtypes converted on the CPU: MPS has no float64 and not always bfloat16.
 
     Args:
-        module: of the manifest.
-        manifest: says the order.
-        memory: for the parameters; None for new one.
+        module: Module of the manifest.
+        manifest: Manifest, which says the order.
+        memory: Memory for the parameters; None: new memory.
     """
     flat = flattened(parameters_of(module, manifest), torch.float32, memory)
     return Contents(flat, *buffers_of(module, manifest))

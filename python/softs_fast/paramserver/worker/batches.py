@@ -84,9 +84,9 @@ class LeasedIndices:
     """Ranges that the server hands out; they are done when the push that they are for is counted.
 
     Args:
-        session: of the worker.
-        n: samples of the data.
-        stopped: ends a wait for data.
+        session: Session of the worker.
+        n: Samples of the data.
+        stopped: Event that ends a wait for data.
     """
 
     def __init__(self, session: Session, n: int, stopped: threading.Event | None = None) -> None:
@@ -148,10 +148,10 @@ class Batches:
     """Makes the batches of the next push.
 
     Args:
-        job: has `data` and `collate`.
-        data: of the job.
-        indices: decides which samples.
-        device: of the tensors.
+        job: Job with `data` and `collate`.
+        data: Data of the job.
+        indices: Indices, which decide the samples.
+        device: Device of the tensors.
     """
 
     def __init__(self, job: Job, data: Samples, indices: Indices, device: str) -> None:

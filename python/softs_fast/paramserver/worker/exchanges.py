@@ -36,15 +36,15 @@ class Request:
     """One attempt.
 
     Attributes:
-        method: of HTTP.
-        target: path and query.
-        digested: what is signed of the body: JSON, or the header of a frame; see `wire.signing`.
-        body: pieces that travel, one after the other.
-        offset: the value of Upload-Offset.
-        begin: byte of the frame from which on it is wanted, for a download.
-        etag: of the frame of which that byte is wanted.
-        held_s: seconds that the server may hold the request.
-        is_frame: whether the answer may be a frame.
+        method: HTTP method.
+        target: Path and query.
+        digested: Part of the body that is signed: JSON, or the header of a frame; see `wire.signing`.
+        body: Pieces of the body as it travels, one after the other.
+        offset: Value of Upload-Offset.
+        begin: Byte of the frame from which on it is wanted, for a download.
+        etag: ETag of the frame of which that byte is wanted.
+        held_s: Seconds that the server may hold the request.
+        is_frame: Whether the answer may be a frame.
     """
 
     method: str
@@ -63,11 +63,11 @@ class Answer:
     """An answer with the server's signature.
 
     Attributes:
-        status: of HTTP.
+        status: HTTP status.
         body: JSON; b"" for frames, which go into the `Download`.
         version: (T, V) of the server's weights, if the answer says.
-        offset: the value of Upload-Offset, if the answer has it.
-        asked_s: of Retry-After; 0 without it.
+        offset: Value of Upload-Offset, if the answer has it.
+        asked_s: Seconds of the header Retry-After; 0 without it.
     """
 
     status: int
@@ -109,8 +109,8 @@ def refusal(answer: Answer, what: str) -> SoftsError:
     """Return the exception for an answer that ends a worker.
 
     Args:
-        answer: with a status that no exchange expects.
-        what: was asked, for the text.
+        answer: Answer with a status that no exchange expects.
+        what: Request that was made, for the text.
     """
     try:
         failure = answer.record(Failure)
@@ -133,11 +133,11 @@ class Call:
     """One request with JSON, that may be repeated as it is.
 
     Args:
-        method: of HTTP.
-        target: path and query.
+        method: HTTP method.
+        target: Path and query.
         body: JSON.
-        expected: statuses that are results; any other one is an error.
-        held_s: seconds that the server may hold it.
+        expected: Statuses that are results; any other one is an error.
+        held_s: Seconds that the server may hold the request.
     """
 
     def __init__(
@@ -180,9 +180,9 @@ class Upload:
     server counts each (worker, T, V) once.
 
     Args:
-        frame: of the push.
-        sizes: of parts.
-        on_progress: takes the bytes that the server has.
+        frame: Frame of the push.
+        sizes: Sizes of parts.
+        on_progress: Function that takes the number of bytes that the server has.
     """
 
     def __init__(
@@ -297,11 +297,11 @@ class Download:
     """Weights that are newer than those of the worker: a frame, kept as it arrives, so that a cut costs nothing twice.
 
     Args:
-        target: path and query for a given wait in seconds.
-        poll: how long the server may hold a request; it is told of cuts.
-        manifest: of the model.
-        job: of the invite.
-        memory: for the payload; None for new one.
+        target: Function that returns path and query for a given wait in seconds.
+        poll: Wait of a poll: how long the server may hold a request; it is told of cuts.
+        manifest: Manifest of the model.
+        job: Bytes of the invite that name the job.
+        memory: Memory for the payload; None: new memory.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class Heartbeats:
     """Renews the lease of a session until it is closed.
 
     Args:
-        session: that has joined.
+        session: Session that has joined.
     """
 
     def __init__(self, session: Session) -> None:

@@ -34,10 +34,10 @@ class Counts:
     """What a worker has done so far.
 
     Attributes:
-        counted: pushes that the server took.
-        stale: pushes that it refused, because the round was over.
-        samples: of the pushes that were counted.
-        loss: of the last push; NaN if it is not known.
+        counted: Pushes that the server took.
+        stale: Pushes that it refused, because the round had ended.
+        samples: Samples of the pushes that were counted.
+        loss: Loss of the last push; NaN if it is not known.
     """
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class RemoteOptimizer(optim.Optimizer):
     scheduler changes it; with local steps the groups are those of the local optimizer.
 
     Args:
-        module: of which all parameters with `requires_grad` are trained, on any device.
-        invite: the line that the server printed.
-        options: see there.
-        local: takes parameters and returns the local optimizer; used if the server wants local steps.
-        on_progress: takes a text for people now and then, such as "push 12 %".
+        module: Module of which all parameters with `requires_grad` are trained, on any device.
+        invite: Line that the server printed.
+        options: Options of the worker.
+        local: Function that takes parameters and returns the local optimizer; used if the server wants local steps.
+        on_progress: Function that takes a text for people now and then, such as "push 12 %".
 
     Raises:
         ConfigError: the invite is malformed or unknown, the model is not that of the server, or urllib3 is missing.
@@ -179,8 +179,8 @@ class RemoteOptimizer(optim.Optimizer):
         Without it a step counts as of the server's batch size, and the loss is what the closure returns.
 
         Args:
-            samples: of this process, 1 or more.
-            loss: mean over them; NaN if it is not known.
+            samples: Samples of this process, 1 or more.
+            loss: Mean loss of the samples; NaN if it is not known.
 
         Raises:
             ConfigError: there are no samples.

@@ -35,7 +35,7 @@ class Progress:
     """The lines of one worker.
 
     Args:
-        out: where they go; standard error by default.
+        out: Stream of the lines; standard error by default.
     """
 
     def __init__(self, out: TextIO | None = None) -> None:

@@ -56,7 +56,7 @@ class GiveUp:
     """The patience is over.
 
     Attributes:
-        text: what failed, for how long, and what to do.
+        text: Description of what failed, for how long, and what to do.
     """
 
     text: str
@@ -94,11 +94,11 @@ class Retries:
         """Decide what follows an attempt without an answer.
 
         Args:
-            now: seconds of a clock that never goes backwards.
-            trouble: why.
-            draw: a random number of [0, 1).
-            asked_s: seconds that Retry-After asks for; 0 without it.
-            detail: of the last failure, for the text.
+            now: Seconds of a clock that never goes backwards.
+            trouble: Cause of the failure.
+            draw: Random number of [0, 1).
+            asked_s: Seconds that Retry-After asks for; 0 without it.
+            detail: Detail of the last failure, for the text.
         """
         self._since = now if self._since is None else self._since
         if now - self._since >= self._patience_s:

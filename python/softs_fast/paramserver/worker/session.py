@@ -48,14 +48,14 @@ class Options:
     """Of a worker.
 
     Attributes:
-        name: of this machine, for the server's page; "" for its host name.
-        patience_s: how long the server may be out of reach before the worker gives up.
-        url_file: a file with the server's present URL, read when the old one leads elsewhere.
-        ask_url: asks a person for the URL and returns it, or None; called in the same case.
+        name: Name of this machine, for the server's page; "" for its host name.
+        patience_s: Seconds that the server may be out of reach before the worker gives up.
+        url_file: File with the server's present URL, read when the old one leads elsewhere.
+        ask_url: Function that asks a person for the URL and returns it, or None; called in the same case.
         proxy: URL of an HTTP proxy.
-        codec: of pushes; None: the one that the server says.
-        top_k: fraction of elements that the codec top_k keeps; None: the one that the server says.
-        max_part_bytes: of a part of an upload; None: as the server says.
+        codec: Codec of pushes; None: the one that the server says.
+        top_k: Fraction of elements that the codec top_k keeps; None: the one that the server says.
+        max_part_bytes: Bytes of a part of an upload, at most; None: as the server says.
 
     Raises:
         ConfigError: a value is out of range.
@@ -124,9 +124,9 @@ class Session:
     """A worker's side of the protocol. Threads may share it: one for pushes and weights, one for heartbeats.
 
     Args:
-        invite: what the server printed.
-        manifest: of the worker's model.
-        options: see there.
+        invite: Invite that the server printed.
+        manifest: Manifest of the worker's model.
+        options: Options of the worker.
 
     Raises:
         ConfigError: urllib3 is missing, the proxy or patience is out of range.

@@ -38,8 +38,8 @@ class PartSizes:
         """A part of n bytes took so long; the next one is at most twice as long.
 
         Args:
-            n: bytes of the part.
-            seconds: from its first byte to the answer.
+            n: Bytes of the part.
+            seconds: Seconds from its first byte to the answer.
         """
         wanted = int(n / max(seconds, 1e-6) * _PART_S)
         if n < self.bytes:

@@ -56,12 +56,12 @@ def train(
     """Take part in a run until it is over.
 
     Args:
-        job: what is trained.
-        invite: what the server printed.
-        options: of the worker.
-        device: of the model, such as "cuda".
-        progress: is told what happens.
-        is_paused: whether a person wants the worker to do nothing; asked between two pushes.
+        job: Job to train.
+        invite: Invite that the server printed.
+        options: Options of the worker.
+        device: Device of the model, such as "cuda".
+        progress: Progress, which is told what happens.
+        is_paused: Function that returns whether a person wants the worker to do nothing; asked between two pushes.
 
     Raises:
         ConfigError: the server refuses the worker for good, or the job does not fit the run.

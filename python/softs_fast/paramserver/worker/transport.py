@@ -26,10 +26,10 @@ class TransportError(Exception):
     """There is no answer, or the rest of one.
 
     Attributes:
-        trouble: why.
-        status: of a foreign page; 0 without one.
-        asked_s: of Retry-After.
-        body: the beginning of a foreign page.
+        trouble: Cause of the error.
+        status: HTTP status of a foreign page; 0 without one.
+        asked_s: Seconds of the header Retry-After.
+        body: Beginning of a foreign page.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Response:
     """An answer of which the body has not been read.
 
     Attributes:
-        status: of HTTP.
-        headers: of the answer, by name in any case.
+        status: HTTP status.
+        headers: Headers of the answer, by name in any case.
     """
 
     def __init__(self, raw: Any, errors: tuple[type[Exception], ...]) -> None:
@@ -160,11 +160,11 @@ class Transport:
         """Send a request; return its answer when the head has arrived.
 
         Args:
-            method: of HTTP.
-            target: path and query, from "/v1/" on.
-            headers: of the request.
-            body: its pieces.
-            held_s: seconds that the server may hold it.
+            method: HTTP method.
+            target: Path and query, from "/v1/" on.
+            headers: Headers of the request.
+            body: Pieces of the body.
+            held_s: Seconds that the server may hold the request.
 
         Raises:
             TransportError: there is no answer.
@@ -211,8 +211,8 @@ def foreign(response: Response, body: bytes) -> TransportError:
     """Return what an answer without the server's signature means.
 
     Args:
-        response: the answer.
-        body: what has been read of its body.
+        response: Answer without the server's signature.
+        body: Part of its body that has been read.
     """
     asked_s = asked_seconds(response)
     trouble = Trouble.BUSY if response.status in (429, 503) and asked_s else Trouble.FOREIGN

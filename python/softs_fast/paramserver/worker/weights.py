@@ -41,8 +41,8 @@ class RemoteWeights:
     """The server's weights as this worker knows them.
 
     Args:
-        session: that has joined.
-        on_progress: takes a text for people, such as "push 12 %".
+        session: Session that has joined.
+        on_progress: Function that takes a text for people, such as "push 12 %".
     """
 
     def __init__(self, session: Session, on_progress: Callable[[str], None] = lambda text: None) -> None:
@@ -119,11 +119,12 @@ class RemoteWeights:
         """Send a gradient or a difference, computed from the weights that are here, until the server has decided.
 
         Args:
-            pieces: the gradient or difference, float32 vectors on the CPU, one after the other, n_parameters in all.
-            buffers: floating ones and others, as `buffers_of` returns them; or None.
+            pieces: Pieces of the gradient or difference, float32 vectors on the CPU, one after the other,
+                n_parameters in all.
+            buffers: Floating buffers and others, as `buffers_of` returns them; or None.
             kind: GRADIENT or DIFFERENCE.
-            samples: from which it was computed, 1 or more.
-            loss: mean over them; NaN if it is not known.
+            samples: Samples from which it was computed, 1 or more.
+            loss: Mean loss of the samples; NaN if it is not known.
             present: Whether each parameter has a gradient; None if all have one. Pieces without one are zeros.
 
         Raises:
