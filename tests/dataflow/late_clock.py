@@ -29,8 +29,8 @@ class LateClock:
     def watch(self, flow: df.Flow, worker: int, pid: int) -> None:
         """Run while a worker is stopped, or waits within `generate`, until the flow has ended it.
 
-        One that waits in the hook of its weights is stopped when the flow knows that its function has ended: what a
-        stopped worker has not sent yet nobody knows.
+        One that waits in the hook of its weights is stopped when the flow knows that its function has ended: a stopped
+        worker may still hold that message.
         """
         self._backend, self._worker, self._pid = flow._backend, worker, pid
         self._order = flow._runner.master.order

@@ -4,6 +4,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import pytest
@@ -282,7 +283,7 @@ def test_tensors_are_looked_up_for_each_version(
     with Publisher(
         window, lambda: dict(model.named_parameters(remove_duplicate=False)), buffers, optimizer
     ) as publisher:
-        offered = iter(range(9))
+        offered = count()
 
         def offer() -> bool:
             return publisher.begin(step=next(offered), metric=None, trained=0)
