@@ -20,28 +20,29 @@ class JobOptions:
     """Of a job.
 
     Attributes:
-        name: of the job; workers of another one are refused.
-        min_size: members that an epoch has at least.
-        max_size: members that it has at most; as `min_size`: a job of fixed size, which waits for each seat.
-        unit: the number of members is a multiple of it.
-        block: seats that belong together, such as the ranks of a sharded model: 0 to block - 1, block to 2 block - 1,
-            ... An epoch has all of them or none.
-        spares: workers without a seat that may wait, at most.
-        blink_s: how long a connection may be away before its epoch is over.
-        away_s: how long a seat is kept for a worker that is away while other workers wait for one. None: `blink_s` if
+        name: Name of the job; workers of another job are refused.
+        min_size: Least number of members of an epoch.
+        max_size: Largest number of members of an epoch; if equal to `min_size`, the job has a fixed size and waits
+            for each seat.
+        unit: Number of which the number of members is a multiple.
+        block: Number of seats that belong together, as the ranks of a sharded model do: 0 to block - 1, block to 2
+            block - 1, ... An epoch has all of them or none.
+        spares: Largest number of workers without a seat that may wait.
+        blink_s: How long a connection may be away before its epoch ends.
+        away_s: How long a seat is kept for a worker that is away while other workers wait for one. None: `blink_s` if
             the size may vary, else 10.
-        window_s: how long a table waits for workers that could be members: the first one from when there are enough, a
+        window_s: How long a table waits for workers that could be members: the first one from when there are enough, a
             later one from the end of the epoch before.
-        join_s: how long an open epoch waits for more new workers, once one is ready, before it ends for their sake.
-        settle_s: how long a member that leaves outside of a step waits for others to end theirs.
-        rejoin_s: how long the job lives with too few members.
-        grace_s: how long a coordinator that was restarted waits for the members of the open epoch.
-        stall_s: a seat that is a step behind the others for so long is named in an alarm.
-        evict_stalled: whether it is then taken away, too.
-        lost_after_s: how long a process waits for the connection of another one to end that has its name or its seat:
+        join_s: How long an open epoch waits for more new workers, once one is ready, before it ends for their sake.
+        settle_s: How long a member that leaves outside of a step waits for others to end theirs.
+        rejoin_s: How long the job lives with too few members.
+        grace_s: How long a coordinator that was restarted waits for the members of the open epoch.
+        stall_s: How long a seat may be a step behind the others before an alarm names it.
+        evict_stalled: Whether a seat that an alarm names is taken away, too.
+        lost_after_s: How long a process waits for the connection of another one to end that has its name or its seat:
             as long as pings take to find a dead one.
         restarts: Most restarts of one seat within `restarts_s`, however each process has ended; None for no limit.
-        restarts_s: see `restarts`.
+        restarts_s: Period of `restarts`.
 
     Raises:
         ConfigError: a value is out of range, or no number of members fits min_size, max_size, unit and block.
