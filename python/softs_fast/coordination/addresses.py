@@ -20,9 +20,9 @@ class Address:
     """An address.
 
     Attributes:
-        host: as it was given.
-        port: as it was given.
-        numeric: the addresses of the host.
+        host: Host as given: a name or a numeric address.
+        port: Port as given.
+        numeric: Numeric addresses of the host.
     """
 
     host: str

@@ -29,9 +29,9 @@ class Pem:
     """The contents of PEM files.
 
     Attributes:
-        certificate: the chain of this process; None if it has none.
-        key: of the certificate.
-        ca: what signs the certificates of others; None if they are not asked for theirs.
+        certificate: Certificate chain of this process; None if it has none.
+        key: Key of the certificate; None without a certificate.
+        ca: CA that signs the certificates of peers; None if peers are not asked for a certificate.
     """
 
     certificate: bytes | None

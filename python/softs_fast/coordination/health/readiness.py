@@ -31,9 +31,9 @@ def worker_reason(machine: Participant, error: Exception | None, has_left: bool,
     """Return why a worker has no seat in an open epoch; empty if it has one.
 
     Args:
-        machine: of the worker.
-        error: that has ended its session, if one has.
-        has_left: whether it has left the job.
+        machine: State machine of the worker.
+        error: Error that has ended its session, if any.
+        has_left: Whether it has left the job.
         trouble: Why it has no connection to the coordinator; empty if it has one.
     """
     if error is not None:
@@ -47,7 +47,7 @@ def coordinator_reason(status: Status | None) -> str:
     """Return why no worker can take part; empty if the coordinator serves them.
 
     Args:
-        status: of the job; None if the coordinator does not answer.
+        status: Status of the job; None if the coordinator does not answer.
     """
     if status is None:
         return "the coordinator does not answer"

@@ -21,9 +21,9 @@ class Admission:
     """A worker is let in.
 
     Attributes:
-        seat: that it gets; None for a spare.
-        known: the worker, if it is the same process; its connection is a new one.
-        replaced: the earlier process of the same name, if there is one.
+        seat: Seat that the worker gets; None for a spare.
+        known: The worker, if it is the same process; its connection is a new one.
+        replaced: The earlier process of the same name, if there is one.
     """
 
     seat: int | None
@@ -51,10 +51,10 @@ class Gate:
     """What must be remembered of workers that are not there any more: bounded, whatever they do.
 
     Attributes:
-        evicted: processes that were evicted, by name and incarnation.
-        replaced: processes of which others have taken the place.
-        used: seats that a process has had.
-        restarts: when seats were taken again.
+        evicted: Processes that were evicted, by name and incarnation.
+        replaced: Processes of which others have taken the place.
+        used: Seats that a process has had.
+        restarts: Times at which a seat was taken again, by seat.
     """
 
     evicted: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDED))

@@ -14,9 +14,9 @@ class Received:
     """A message of a worker.
 
     Attributes:
-        conn: the connection.
-        message: of the worker.
-        identity: that the connection has proven; None if it proves none.
+        conn: Number of the connection.
+        message: Message of the worker.
+        identity: Identity that the connection has proven; None if it proves none.
     """
 
     conn: int

@@ -41,8 +41,8 @@ class Waiting:
     """Why there is no table.
 
     Attributes:
-        reason: in words.
-        has_enough: whether there would be one if it did not wait for more workers.
+        reason: Reason for the wait, as text for the user.
+        has_enough: Whether there would be a table if it did not wait for more workers.
     """
 
     reason: str
@@ -60,10 +60,10 @@ def form(
     anew, or go back to a checkpoint.
 
     Args:
-        options: of the job.
-        views: of the seats that workers have.
-        is_first: whether no epoch was open before.
-        is_over: whether the window is over.
+        options: Options of the job.
+        views: Seats that have a worker, one view for each.
+        is_first: Whether no epoch was open before.
+        is_over: Whether the window has ended.
 
     Source: own; after torchft's quorum, which is a function that explains itself, too.
     """

@@ -52,10 +52,10 @@ class Job:
     Same events, same outputs: it has no clock and no random numbers.
 
     Args:
-        options: of the job.
-        boot: a random number; together with their own number it names the epochs that this coordinator opens.
-        now_s: on the clock of all later calls.
-        records: of the coordinator before this one.
+        options: Options of the job.
+        boot: Random number; together with their own number it names the epochs that this coordinator opens.
+        now_s: Present time on the clock of all later calls, seconds.
+        records: Records written by the coordinator before this one.
 
     Raises:
         ConfigError: the records are of another job, or do not fit the options.

@@ -37,10 +37,10 @@ class WorkerState:
     """What a worker has, by its own account.
 
     Attributes:
-        boot: of the coordinator that opened its last epoch; 0 if it was in none.
-        epoch: the last one of which it was a member; 0 if there was none, or if it has no valid weights any more.
-        committed: steps applied.
-        in_doubt: whether it holds the reduced gradients of step committed + 1, and does not know whether all have them.
+        boot: Boot, a random number, of the coordinator that opened its last epoch; 0 if it was in none.
+        epoch: Number of the last epoch of which it was a member; 0 for none, or if it has no valid weights any more.
+        committed: Number of steps that it has applied.
+        in_doubt: Whether it holds the reduced gradients of step committed + 1, and does not know whether all have them.
     """
 
     boot: int = 0
@@ -67,15 +67,15 @@ class Hello:
     """Asks for a seat; the first message of a connection.
 
     Attributes:
-        job: the name of the job.
-        worker_id: of the worker, the same after a restart.
-        incarnation: a random number of its process.
-        wanted_seat: the number that the launcher gave it, if any.
-        address: where other members reach it.
-        last: what it has.
-        engine_boot: of the epoch of which it has an engine; 0 if it has none.
-        engine_epoch: number of that epoch.
-        protocol: PROTOCOL.
+        job: Name of the job.
+        worker_id: Name of the worker, the same after a restart.
+        incarnation: Random number of its process.
+        wanted_seat: Number of the seat that the launcher gave it, if any.
+        address: Address at which other members reach it.
+        last: State of the worker, by its own account.
+        engine_boot: Boot of the epoch of which it has an engine; 0 without an engine.
+        engine_epoch: Number of that epoch.
+        protocol: Version of the protocol, PROTOCOL.
     """
 
     job: str
@@ -94,9 +94,9 @@ class Ready:
     """Waits for a table: it has no engine, and no call is pending.
 
     Attributes:
-        state: what it has.
-        boot: of the newest epoch that it was told of, open or over; 0 for none.
-        epoch: number of that epoch. A worker that is told of a newer one later says Ready again.
+        state: State of the worker, by its own account.
+        boot: Boot of the newest epoch that it was told of, open or ended; 0 for none.
+        epoch: Number of that epoch. A worker that is told of a newer one later says Ready again.
     """
 
     state: WorkerState
@@ -118,7 +118,7 @@ class Fault:
 
     Attributes:
         epoch: Epoch of the step.
-        step: that failed.
+        step: Step that failed.
         accused_rank: Rank that caused it: the own one if this worker has raised, or the one that its engine has lost;
             None if it does not know.
         text: Type and text of the exception.
@@ -135,9 +135,9 @@ class Leave:
     """Leaves at the end of the present step, for good.
 
     Attributes:
-        why: in words.
-        is_resting: it is in no step, and will begin none; it has its engine until the epoch is over, because others may
-            need what it has sent for the end of their last step.
+        why: Reason, as text for the user.
+        is_resting: Whether it is in no step and will begin none; it keeps its engine until the epoch has ended,
+            because others may need what it has sent for the end of their last step.
     """
 
     why: str
@@ -192,8 +192,8 @@ class Welcome:
     """A worker is known.
 
     Attributes:
-        boot: a random number of the coordinator; it names epochs together with their number.
-        seat: that it has; None for a spare.
+        boot: Random number of the coordinator; it names epochs together with their number.
+        seat: Seat of the worker; None for a spare.
     """
 
     boot: int
@@ -205,14 +205,14 @@ class Table:
     """An epoch is open.
 
     Attributes:
-        boot: as in Welcome.
-        epoch: its number.
-        members: in the order of their ranks.
-        resume_step: steps that all have applied once they have done what the table says.
-        roll: what members that are in doubt do.
-        survivors: ranks that were in the epoch before, and hold its state.
-        source_rank: from which all but the survivors copy; None: all load `checkpoint`.
-        checkpoint: the path of the last complete one; empty if there is none.
+        boot: Random number of the coordinator that opened the epoch, as in Welcome.
+        epoch: Number of the epoch.
+        members: Members, in the order of their ranks.
+        resume_step: Steps that all have applied once they have done what the table says.
+        roll: What members that are in doubt do: "forward", apply the step; "back", drop it.
+        survivors: Ranks that were in the epoch before, and hold its state.
+        source_rank: Rank from which all but the survivors copy; None: all load `checkpoint`.
+        checkpoint: Path of the last complete checkpoint; empty without one.
     """
 
     boot: int
@@ -230,12 +230,12 @@ class Fence:
     """An epoch is over: members end their calls, drop their engine, and say Ready.
 
     Attributes:
-        boot: as in Welcome.
-        epoch: that is over.
-        cause: why.
-        culprit_seat: where it began, if that is known.
-        text: the reason in words.
-        planned: members first end the step in which they are, and agree on it: nothing has failed.
+        boot: Random number of the coordinator that opened the epoch, as in Welcome.
+        epoch: Number of the epoch that ends.
+        cause: Cause of the end, as a code.
+        culprit_seat: Seat at which the cause lies, if that is known.
+        text: Reason, as text for the user.
+        planned: Whether members first end the step in which they are, and agree on it: nothing has failed then.
     """
 
     boot: int
@@ -251,9 +251,9 @@ class Refused:
     """A worker cannot take part; its connection is closed.
 
     Attributes:
-        code: why.
-        text: the reason in words.
-        held_by: the worker that has what was asked for, if that is the reason.
+        code: Cause of the refusal, as a code.
+        text: Reason, as text for the user.
+        held_by: Name of the worker that has what was asked for, if that is the reason.
     """
 
     code: Refusal

@@ -30,7 +30,7 @@ class JobOptions:
         max_spares: Most workers that may wait without a seat.
         blink_s: Seconds for which a connection may be away before its epoch ends.
         away_s: Seconds for which a seat is kept for a worker that is away while other workers wait for a seat. None:
-            `blink_s` if the size may vary, else 10.
+            `blink_s` if the size may vary, else the longer of that and 10.
         form_timeout_s: Seconds for which a table waits for further workers: the first table from when there are enough,
             a later one from the end of the epoch before.
         join_s: Seconds for which an open epoch waits for more new workers, once one is ready, before it ends to admit them.

@@ -236,8 +236,8 @@ class Participant:
         """Leave at the end of this step, for good; outside of a step, begin none, and keep the engine until a fence.
 
         Args:
-            why: in words.
-            at_once: whether a step that was begun is not ended, either.
+            why: Reason, as text for the user.
+            at_once: Whether to leave without ending a step that was begun.
         """
         self._is_stepping = self._is_stepping and not at_once
         self._left = Leave(why[:MAX_TEXT], is_resting=not self._is_stepping)

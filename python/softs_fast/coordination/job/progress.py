@@ -10,10 +10,10 @@ class Progress:
     """Of an epoch.
 
     Attributes:
-        steps: that each seat has begun.
-        top: the greatest of them.
-        top_since_s: when the first seat began it.
-        named: seats that an alarm has named since they last moved.
+        steps: Latest step that each seat has begun, by seat.
+        top: Greatest of these steps.
+        top_since_s: Time at which the first seat began that step.
+        named: Seats that an alarm has named since they last moved.
     """
 
     steps: dict[int, int] = field(default_factory=dict)

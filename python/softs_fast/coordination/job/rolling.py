@@ -14,10 +14,10 @@ class Resume:
     """How the members of a new epoch come to the same weights.
 
     Attributes:
-        step: that all have then.
-        roll: whether members that are in doubt of `step` apply it.
-        survivors: members that have the weights of `step`, perhaps after the roll.
-        source: the member from which all others copy; None: they load the checkpoint.
+        step: Step at which all members resume.
+        roll: Whether members that are in doubt of `step` apply it.
+        survivors: Members that have the weights of `step`, perhaps after the roll.
+        source: Member from which all others copy; None: they load the checkpoint.
     """
 
     step: int
@@ -39,10 +39,10 @@ def resume(
     survivor is neither, no member has committed it, dead or alive, and it is dropped.
 
     Args:
-        states: what each member of the new epoch has, by rank.
-        last: boot and number of the epoch before, as far as the coordinator knows; None if there was none.
-        checkpoint_step: of the last complete checkpoint; 0 if there is none.
-        own: boots under which epochs of this training were opened. A worker of another training counts only if no
+        states: State of each member of the new epoch, by rank.
+        last: Boot and number of the epoch before, as far as the coordinator knows; None if it knows of none.
+        checkpoint_step: Step of the last complete checkpoint; 0 without one.
+        own: Boots under which epochs of this training were opened. A worker of another training counts only if no
             worker was in an epoch of this one: numbers of epochs say nothing about other trainings.
     """
     by_epoch: dict[tuple[int, int], list[int]] = {}

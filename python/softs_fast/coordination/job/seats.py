@@ -13,19 +13,19 @@ class Worker:
     """A worker that is connected, or has a seat that is kept for it.
 
     Attributes:
-        id: its name.
-        incarnation: of its process.
-        address: where other members reach it.
-        conn: its connection; None while it is away.
-        away_since_s: when its connection ended.
-        back_until_s: until then it may connect again as if it had not been away.
-        ready: what it has, if it waits for a table.
-        ready_since_s: since when it does.
-        told: boot and number of the epoch of which it was told last on this connection; None for none.
-        seat: its number; None for a spare.
-        is_leaving: whether it leaves at the end of the present step.
-        resting_since_s: since when it leaves, and is in no step; None if it may be in one.
-        was_member: whether it came with the state of an epoch.
+        id: Name of the worker.
+        incarnation: Random number of its process.
+        address: Address at which other members reach it.
+        conn: Number of its connection; None while it is away.
+        away_since_s: Time at which its connection ended.
+        back_until_s: Time until which it may connect again as if it had not been away.
+        ready: State that it reported when it began to wait for a table; None if it does not wait for one.
+        ready_since_s: Time since which it waits for a table.
+        told: Boot and number of the epoch of which it was told last on this connection; None for none.
+        seat: Number of its seat; None for a spare.
+        is_leaving: Whether it leaves at the end of the present step.
+        resting_since_s: Time since which it leaves and is in no step; None if it may be in one.
+        was_member: Whether it came with the state of an epoch.
     """
 
     id: str

@@ -31,8 +31,8 @@ class Newcomer:
 
     Attributes:
         hello: First message of the connection.
-        identity: that its connection has proven.
-        until_s: when it is refused.
+        identity: Identity that the connection has proven; None if it proves none.
+        until_s: Time at which it is refused.
     """
 
     hello: Hello
@@ -45,22 +45,22 @@ class State:
     """Of a job.
 
     Attributes:
-        options: of the job; an administrator may change the sizes.
-        boot: names the epochs that are opened from now on.
-        now_s: time of the last event.
-        since_s: when the phase began.
-        seats: the workers.
-        phase: of the job.
-        reason: why it has ended.
-        table: of the last epoch.
-        members: of the last epoch by seat: the processes that had the seats then.
-        left: seats of members that have left.
-        fence: why the last epoch is over, or ends after this step.
-        fence_since_s: when it was planned.
-        enough_since_s: since when there are enough workers for the first epoch.
-        joined_since_s: since when there are more workers than the open epoch has members.
-        boots: of this training: those under which its epochs were opened, the latest last.
-        newcomers: processes that wait for the end of a connection, by their own connection.
+        options: Options of the job; an administrator may change the sizes.
+        boot: Random number that names the epochs that are opened from now on.
+        now_s: Time of the last event.
+        since_s: Time at which the phase began.
+        seats: Seats and their workers.
+        phase: Phase of the job.
+        reason: Reason for the end of the job, as text for the user.
+        table: Table of the last epoch; None before the first one.
+        members: Members of the last epoch by seat: the processes that had the seats then.
+        left: Seats of members that have left.
+        fence: Fence of the last epoch, if it has ended or ends after this step.
+        fence_since_s: Time at which the fence was planned.
+        enough_since_s: Time since which there are enough workers for the first epoch.
+        joined_since_s: Time since which there are more workers than the open epoch has members.
+        boots: Boots of this training: those under which its epochs were opened, the latest last.
+        newcomers: Processes that wait for the end of a connection, by the number of their own connection.
     """
 
     options: JobOptions

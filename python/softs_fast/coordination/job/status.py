@@ -16,11 +16,11 @@ class SeatStatus:
     """A worker with a seat, or a spare.
 
     Attributes:
-        seat: its number; None for a spare.
-        worker_id: of the worker.
-        address: where others reach it.
-        text: what it does, in words.
-        step: the last one that it has begun in this epoch; 0 if none.
+        seat: Number of the seat; None for a spare.
+        worker_id: Name of the worker.
+        address: Address at which others reach it.
+        text: Activity of the worker, as text for the user.
+        step: Last step that it has begun in this epoch; 0 if none.
     """
 
     seat: int | None
@@ -35,19 +35,19 @@ class Status:
     """A job.
 
     Attributes:
-        name: of the job.
-        phase: of it.
-        reason: what it waits for, in words.
-        since_s: for how long it has been in this phase, seconds.
-        boot: names the last epoch together with its number.
-        epoch: the number of the last epoch; 0 if there was none.
-        size: its members.
-        seats: workers, by seat, then the spares.
-        spread: steps between the first and the last member.
-        fences: the last ones, the newest last.
-        n_fences: of all times, by cause.
-        table_s: from the end of an epoch to the next table, the last time, seconds.
-        checkpoint: the last complete one.
+        name: Name of the job.
+        phase: Phase of the job.
+        reason: Reason for the phase, or what the job waits for, as text for the user.
+        since_s: Time that the job has been in this phase, seconds.
+        boot: Boot that names the last epoch together with its number.
+        epoch: Number of the last epoch; 0 before the first one.
+        size: Number of members; 0 if no epoch is open.
+        seats: Workers by seat, then the spares.
+        spread: Steps between the first and the last member.
+        fences: Last fences, the newest last.
+        n_fences: Number of all fences so far, by cause.
+        table_s: Latest time from the end of an epoch to the next table, seconds.
+        checkpoint: Last complete checkpoint.
     """
 
     name: str

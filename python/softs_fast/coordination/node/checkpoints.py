@@ -21,11 +21,11 @@ def record_part(path: str, step: int, store: SessionStore, table: Table, logger:
     No member waits for another one. A path that names no file or folder here, such as a URL, has no record.
 
     Args:
-        path: of the checkpoint.
-        step: that it is of.
-        store: of the epoch.
-        table: of the epoch.
-        logger: is told why a checkpoint does not count.
+        path: Path of the checkpoint.
+        step: Step of the checkpoint.
+        store: Store of the epoch.
+        table: Table of the epoch.
+        logger: Logger that is told why a checkpoint does not count.
 
     Returns:
         whether the part counts; if not, the epoch is over, or the coordinator cannot be reached.

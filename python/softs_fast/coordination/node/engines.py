@@ -57,10 +57,10 @@ def memory_engine(table: Table, rank: int, store: SessionStore, *, host: str = "
     there is no gloo. With one member on each, or where there is no shared memory, there is gloo alone.
 
     Args:
-        table: of the epoch.
-        rank: this worker's number.
-        store: of the members.
-        host: members that give different names share no memory.
+        table: Table of the epoch.
+        rank: This worker's number.
+        store: Store of the members.
+        host: Name of this host; members that give different names share no memory.
 
     Raises:
         PeerLost: the epoch is over, or a member is lost.
@@ -142,11 +142,11 @@ def _connected(table: Table, rank: int, size: int, keys: Store, store: SessionSt
     """Connect members by gloo, and have a fence end their calls.
 
     Args:
-        table: of the epoch.
-        rank: number among these members.
-        size: number of these members.
-        keys: in which they find each other.
-        store: of all members.
+        table: Table of the epoch.
+        rank: Number of this worker among these members.
+        size: Number of these members.
+        keys: Store in which these members find each other.
+        store: Store of all members.
     """
     strategy = TorchStrategy.meet(
         rank,

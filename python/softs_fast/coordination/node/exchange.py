@@ -21,9 +21,9 @@ class EpochExchange:
     Rank 0 gathers, so that a member makes two requests for each exchange, and rank 0 as many as there are members.
 
     Args:
-        store: of the epoch.
-        rank: this worker's number.
-        size: number of members.
+        store: Store of the epoch.
+        rank: This worker's number.
+        size: Number of members.
     """
 
     def __init__(self, store: SessionStore, rank: int, size: int) -> None:
@@ -36,8 +36,8 @@ class EpochExchange:
         """Return the messages of all members, by rank.
 
         Args:
-            message: 4,096 bytes at most.
-            timeout_s: for one member; the store ends the wait when the epoch is over.
+            message: Message of this member, 4,096 bytes at most.
+            timeout_s: Seconds to wait for one member; the store ends the wait when the epoch ends.
 
         Raises:
             PeerLost: the epoch is over, or a member did not come in time.

@@ -17,12 +17,12 @@ class Listener:
     """Passes on what a session says; all calls come from its thread.
 
     Args:
-        changed: held while the machine is used.
-        machine: of the worker.
-        do: does what the machine wants; with the lock.
-        receive: takes a message; with the lock.
-        fail: takes note that there will be no connection any more; with the lock.
-        logger: what happens is logged to it; None for the logger of this module.
+        changed: Condition that is held while the machine is used.
+        machine: State machine of the worker.
+        do: Function that does what the machine wants; called with the lock.
+        receive: Function that takes a message; called with the lock.
+        fail: Function that notes that there will be no connection any more; called with the lock.
+        logger: Logger of what happens; None for the logger of this module.
     """
 
     def __init__(

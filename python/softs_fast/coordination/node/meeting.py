@@ -13,10 +13,10 @@ def wait_for_members(store: Store, size: int, timeout_s: float, what: str = "her
     """Wait until all members of an epoch have called this; once an epoch for each `what`.
 
     Args:
-        store: of the epoch.
-        size: number of members.
-        timeout_s: how long to wait.
-        what: they are then, in one word.
+        store: Store of the epoch.
+        size: Number of members.
+        timeout_s: Seconds to wait.
+        what: State that the members have reached then; it names the keys in the store.
 
     Raises:
         PeerLost: the epoch is over, or not all have come in time.

@@ -51,9 +51,9 @@ class Epoch:
     """An epoch, as one of its members sees it.
 
     Attributes:
-        table: its members, and what they begin with.
-        rank: of this worker.
-        store: of its members; its calls raise PeerLost when the epoch is over.
+        table: Members of the epoch, and what they begin with.
+        rank: Rank of this worker.
+        store: Store of the members; its calls raise PeerLost when the epoch has ended.
     """
 
     table: Table
@@ -81,15 +81,15 @@ class Membership:
     `WorkerNode` is for models of which each member has all.
 
     Args:
-        coordinator: its address, ``host:port``.
-        job: the name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
-        worker_id: of this worker, the same after a restart; None for one by its seat.
-        seat: its number in the job; None for any that is free.
-        address: where other members reach this one, for their information.
-        credentials: with which it proves what it is.
-        on_end: is told why an epoch is over, at once, from another thread: to end calls that wait for other members. It
-            must not call this object.
-        logger: what happens to its epochs is logged to it; None for a logger of this module.
+        coordinator: Address of the coordinator, ``host:port``.
+        job: Name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
+        worker_id: Name of this worker, the same after a restart; None for a name by its seat.
+        seat: Number of its seat in the job; None for any that is free.
+        address: Address at which other members reach this one, for their information.
+        credentials: Credentials with which the worker proves what it is.
+        on_end: Function called with the reason when an epoch ends, at once, from another thread: to end calls that
+            wait for other members. It must not call this object.
+        logger: Logger of what happens to its epochs; None for a logger of this module.
         orphan_s: Seconds without a coordinator after which the epoch is over and the worker takes part in none any more.
 
     Raises:
@@ -145,8 +145,8 @@ class Membership:
         """End the connection; a second call does nothing. It waits 10 s at most, and 1 s without a coordinator.
 
         Args:
-            why: in words, for the others.
-            leaves: whether the worker leaves the job for good. If not, it is lost as one that was killed, and the
+            why: Reason, as text for the other members.
+            leaves: Whether the worker leaves the job for good. If not, it is lost as one that was killed, and the
                 coordinator waits for another process in its place.
         """
         if self._has_left:
@@ -275,9 +275,9 @@ class Membership:
         each file, in the file ``manifest`` of a folder or in ``PATH.manifest``; `next_epoch` verifies them.
 
         Args:
-            path: the same on each member, and different for each checkpoint; a file or a folder that all members see, or
-                a name that is neither, such as a URL, which has no record.
-            step: that it is of.
+            path: Path of the checkpoint, the same on each member, and different for each checkpoint; a file or a
+                folder that all members see, or a name that is neither, such as a URL, which has no record.
+            step: Step of the checkpoint.
 
         Raises:
             OSError: the record cannot be written.

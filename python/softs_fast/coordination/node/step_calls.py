@@ -20,9 +20,9 @@ class StepCalls(Strategy):
     afterwards. A loss that a call meets is told to the coordinator, and ends the epoch.
 
     Args:
-        link: of the worker.
-        epoch: of the strategy; once it is over, all calls raise PeerLost.
-        strategy: does the work.
+        link: Link of the worker.
+        epoch: Number of the epoch of the strategy; once it has ended, all calls raise PeerLost.
+        strategy: Strategy that does the work.
     """
 
     def __init__(self, link: WorkerLink, epoch: int, strategy: Strategy) -> None:

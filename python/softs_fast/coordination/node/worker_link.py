@@ -28,18 +28,19 @@ class WorkerLink:
     """What the thread that trains and the thread of the session share.
 
     Attributes:
-        logger: what happens is logged to it.
-        changed: notified when anything here changes. Held for moments only: never during a call of the engine.
-        machine: decides; with the lock.
-        strategy: the engine of the epoch; None if there is none.
-        error: set once the worker is in no epoch any more.
-        leave_why: set once the worker was told to leave; also by a signal handler.
+        logger: Logger of what happens.
+        changed: Condition notified when anything here changes. Held for moments only: never during a call of the
+            engine.
+        machine: State machine that decides; used with the lock.
+        strategy: Engine of the epoch; None without one.
+        error: Error that is set once the worker is in no epoch any more.
+        leave_why: Reason that is set once the worker was told to leave; also by a signal handler.
 
     Args:
-        coordinator: its address, ``host:port``.
-        hello: the first message.
-        credentials: with which the worker proves what it is.
-        logger: what happens is logged to it; None for the logger of this module.
+        coordinator: Address of the coordinator, ``host:port``.
+        hello: First message of a connection.
+        credentials: Credentials with which the worker proves what it is.
+        logger: Logger of what happens; None for the logger of this module.
         orphan_s: Seconds without a coordinator after which the worker ends.
 
     Raises:

@@ -42,20 +42,21 @@ class WorkerNode:
     from another one. None of this loses a step, and none is applied twice.
 
     Args:
-        coordinator: its address, ``host:port``.
-        state: what is trained.
-        job: the name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
-        worker_id: of this worker, the same after a restart; None for one by its seat.
-        seat: its number in the job, as the launcher counts; None for that of torchrun, SLURM, Kubernetes or MPI, and
-            without a launcher any that is free.
-        committed: steps that `state` has, if it was loaded from a checkpoint.
-        load: loads the checkpoint at a path into `state`, for when no worker is left that has the weights; see
-            `checkpoint`.
-        credentials: with which it proves what it is.
-        engine: makes the engine of an epoch; None for `memory_engine`: shared memory on a host, gloo between hosts.
-        join_s: how long a call waits for an epoch, seconds.
-        leave_on_sigterm: whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
-        logger: what happens to its epochs is logged to it; None for a logger of this module.
+        coordinator: Address of the coordinator, ``host:port``.
+        state: State of the training: model, optimizer and what else workers copy.
+        job: Name of the job; None for the id of torchrun or of SLURM's job, and "job" without either.
+        worker_id: Name of this worker, the same after a restart; None for a name by its seat.
+        seat: Number of its seat in the job, as the launcher counts; None for that of torchrun, SLURM, Kubernetes or
+            MPI, and without a launcher any that is free.
+        committed: Number of steps that `state` has, if it was loaded from a checkpoint.
+        load: Function that loads the checkpoint at a path into `state`, for when no worker is left that has the
+            weights; see `checkpoint`.
+        credentials: Credentials with which the worker proves what it is.
+        engine: Function that makes the engine of an epoch; None for `memory_engine`: shared memory on a host, gloo
+            between hosts.
+        join_s: How long a call waits for an epoch, seconds.
+        leave_on_sigterm: Whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
+        logger: Logger of what happens to its epochs; None for a logger of this module.
         orphan_s: Seconds without a coordinator after which the next step raises PeerLost.
 
     Raises:
@@ -252,8 +253,8 @@ class WorkerNode:
         before.
 
         Args:
-            path: the same on each worker, and different for each checkpoint; a file or a folder that all workers see, or
-                a name that is neither, such as a URL, which has no record.
+            path: Path of the checkpoint, the same on each worker, and different for each checkpoint; a file or a
+                folder that all workers see, or a name that is neither, such as a URL, which has no record.
 
         Raises:
             OSError: the record cannot be written.
@@ -462,9 +463,9 @@ class Step:
     """A step of a training: its body computes gradients, its end reduces and applies them.
 
     Attributes:
-        number: from 1; the number of committed steps after it.
-        epoch: in which it was begun.
-        is_committed: after its end: whether it was applied. If not, it is to be made again.
+        number: Number of the step, from 1; the number of committed steps after it.
+        epoch: Number of the epoch in which the step was begun.
+        is_committed: Whether the step was applied, known after its end. If not, it is to be made again.
     """
 
     def __init__(self, node: WorkerNode) -> None:

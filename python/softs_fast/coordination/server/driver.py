@@ -50,15 +50,15 @@ class Driver:
     """Owns the machine of a job, in one event loop.
 
     Args:
-        machine: of the job.
-        state_file: where records go; None: a restart begins a new job.
-        logger: what happens is logged to it.
+        machine: State machine of the job.
+        state_file: File to which records are written; None: a restart begins a new job.
+        logger: Logger of what happens.
 
     Attributes:
-        keys: the store of the present epoch.
-        table: of the open epoch; None if none is open, or a coordinator before opened it.
-        failure: its exception is what ends this coordinator: a defect of the machine, or a state file that cannot be
-            written.
+        keys: Store of the present epoch.
+        table: Table of the open epoch; None if no epoch is open, or a coordinator before opened it.
+        failure: Future with the exception that ends this coordinator: a defect of the machine, or a state file that
+            cannot be written.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ class Denied(Exception):
     """A peer may not do what it asks for.
 
     Args:
-        text: why.
-        is_unknown: whether it has not proven what it is at all.
+        text: Reason, as text for the user.
+        is_unknown: Whether the peer has not proven what it is at all.
     """
 
     def __init__(self, text: str, is_unknown: bool) -> None:
@@ -32,10 +32,10 @@ class Guard:
     """Knows peers by their certificates or tokens; without either they are processes of this user on this machine.
 
     Args:
-        credentials: of the coordinator.
-        port: at which it listens.
-        what: it is, for texts.
-        logger: is told which files are read again.
+        credentials: Credentials of this server.
+        port: Port at which this server listens.
+        what: Name of this server, for texts.
+        logger: Logger that is told which files are read again.
 
     Raises:
         ConfigError: the file of tokens cannot be read.

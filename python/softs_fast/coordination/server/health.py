@@ -26,9 +26,9 @@ class HealthService:
     """Answers whether workers can take part: to all that have an identity, as `Status` does.
 
     Args:
-        driver: of the job.
-        guard: knows the callers.
-        logger: calls that are refused are logged to it.
+        driver: Driver of the job.
+        guard: Guard that knows the callers.
+        logger: Logger of calls that are refused.
     """
 
     def __init__(self, driver: Driver, guard: Guard, logger: logging.Logger) -> None:

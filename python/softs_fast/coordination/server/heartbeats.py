@@ -52,9 +52,9 @@ class HeartbeatWorkers:
     """The workers of a job that have no stream.
 
     Args:
-        driver: of the job.
-        job: the name of the job.
-        most: how many there may be.
+        driver: Driver of the job.
+        job: Name of the job.
+        most: Largest number of these workers.
     """
 
     def __init__(self, driver: Driver, job: str, most: int) -> None:

@@ -27,8 +27,8 @@ def is_ours(peer: str, own_port: int) -> bool:
     """Return whether the peer of a connection on loopback is this user or root.
 
     Args:
-        peer: as gRPC names it: ``ipv4:127.0.0.1:40000`` or ``ipv6:%5B::1%5D:40000``.
-        own_port: the port of this end.
+        peer: Peer as gRPC names it: ``ipv4:127.0.0.1:40000`` or ``ipv6:%5B::1%5D:40000``.
+        own_port: Port of this end.
     """
     kind, _, rest = peer.partition(":")
     host, _, port = rest.replace("%5B", "").replace("%5D", "").rpartition(":")

@@ -41,11 +41,11 @@ class Service:
     """Answers calls.
 
     Args:
-        driver: of the job.
-        guard: knows the callers.
-        job: the name of the job.
-        most_workers: that may be connected, with some more that are about to be refused.
-        logger: calls that are refused, and those of administrators, are logged to it.
+        driver: Driver of the job.
+        guard: Guard that knows the callers.
+        job: Name of the job.
+        most_workers: Largest number of workers that may be connected, some that are about to be refused included.
+        logger: Logger of calls that are refused, and of those of administrators.
     """
 
     def __init__(

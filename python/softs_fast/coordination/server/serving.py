@@ -49,11 +49,11 @@ class CoordinatorOptions:
     """Of a coordinator, beside those of its job.
 
     Attributes:
-        listen: ``host:port``; port 0 takes a free one.
-        state: path of the state file; None: a restart begins a new job.
-        credentials: how it proves what it is, and knows others.
-        pings: how it notices that a worker does not answer.
-        logger: what happens is logged to it.
+        listen: Address at which it listens, ``host:port``; port 0 takes a free one.
+        state: Path of the state file; None: a restart begins a new job.
+        credentials: Credentials with which it proves what it is, and knows others.
+        pings: Pings by which it notices that a worker does not answer.
+        logger: Logger of what happens.
     """
 
     listen: str = "127.0.0.1:0"
@@ -67,9 +67,9 @@ class Coordinator:
     """A coordinator in the running event loop, from `start` to `stop`.
 
     Args:
-        job: options of the job.
-        options: of the coordinator.
-        make_machine: of the job.
+        job: Options of the job.
+        options: Options of the coordinator.
+        make_machine: Function that makes the state machine of the job.
 
     Raises:
         ConfigError: gRPC is not installed, an address or a file is malformed, or other machines could reach the

@@ -25,12 +25,12 @@ class StateFile:
     """A state file, locked for this process by a file beside it.
 
     Args:
-        path: of the file; it is made if there is none.
-        job: the name of the job.
+        path: Path of the file, which is made if it does not exist.
+        job: Name of the job.
 
     Attributes:
-        records: what was in it.
-        dropped: bytes at the end of it that were no whole record, because the coordinator before was cut short.
+        records: Records that were in the file.
+        dropped: Bytes at the end of the file that were no whole record, because the coordinator before was cut short.
 
     Raises:
         ConfigError: another coordinator uses it, it is of another job or of another user, or it is damaged.

@@ -22,9 +22,9 @@ class WorkerStream:
     """A connection of a worker, from its first message to its end.
 
     Args:
-        driver: of the job.
-        context: of the call.
-        identity: that the connection has proven.
+        driver: Driver of the job.
+        context: Context of the call, as gRPC gives it.
+        identity: Identity that the connection has proven; None if it proves none.
     """
 
     def __init__(self, driver: Driver, context: Any, identity: str | None) -> None:

@@ -39,9 +39,9 @@ class CoordinatorClient:
     """Calls to a coordinator; a context manager.
 
     Args:
-        address: ``host:port``.
-        credentials: with which it proves what it is.
-        timeout_s: seconds that an answer may take.
+        address: Address of the coordinator, ``host:port``.
+        credentials: Credentials with which the caller proves what it is.
+        timeout_s: Seconds that an answer may take.
 
     Raises:
         ConfigError: gRPC is not installed; the address or a file is malformed; another machine is to be reached without

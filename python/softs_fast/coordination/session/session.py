@@ -63,10 +63,11 @@ class Session:
     """A connection to a coordinator, from `start` to `close`.
 
     Args:
-        address: of the coordinator, ``host:port``.
-        listener: is told what comes.
-        credentials: with which the worker proves what it is; the files are read again for each connection.
-        pings: how it notices that the coordinator does not answer.
+        address: Address of the coordinator, ``host:port``.
+        listener: Listener that is told what comes.
+        credentials: Credentials with which the worker proves what it is; the files are read again for each
+            connection.
+        pings: Pings by which it notices that the coordinator does not answer.
         limit_s: Seconds without a connection after which no attempt is made any more.
 
     Raises:

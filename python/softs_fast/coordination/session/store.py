@@ -27,10 +27,10 @@ class SessionStore(Store):
     Keep a reference to it as long as an engine uses it: torch keeps none.
 
     Args:
-        session: of a member of the epoch.
-        job: the name of the job.
-        table: of the epoch.
-        timeout_s: how long get and wait wait for keys, if no call says otherwise.
+        session: Session of a member of the epoch.
+        job: Name of the job.
+        table: Table of the epoch.
+        timeout_s: Seconds that get and wait wait for keys, if no call says otherwise.
     """
 
     def __init__(self, session: Session, job: str, table: Table, timeout_s: float = 300.0) -> None:

@@ -32,12 +32,12 @@ class Call:
     """A call of one rank.
 
     Attributes:
-        name: of the operation, for texts.
-        tag: hash of the operation, its tensors and their names.
-        pieces: in which it is made.
-        source: what this rank has.
-        target: where its result belongs.
-        op: the reduction.
+        name: Name of the operation, for texts.
+        tag: Hash of the operation, its tensors and their names.
+        pieces: Pieces in which the call is made.
+        source: Tensors from which the data of this rank is read.
+        target: Tensors to which the result is written.
+        op: Reduction.
     """
 
     name: str
@@ -53,9 +53,9 @@ class RankMetrics:
     """What rank 0 has done for one other rank.
 
     Attributes:
-        received_bytes: data of its pieces.
-        sent_bytes: data of its results.
-        waited_s: for how long rank 0 has waited for it, seconds.
+        received_bytes: Bytes of data in its pieces.
+        sent_bytes: Bytes of data in its results.
+        waited_s: Time that rank 0 has waited for it, seconds.
     """
 
     received_bytes: int = 0
@@ -74,10 +74,10 @@ class LeafCalls:
     """Calls of a rank other than 0.
 
     Args:
-        envelope: of its messages.
-        boxes: with rank 0.
-        seats: names rank 0.
-        timeout_s: for how long it waits for a piece of a result.
+        envelope: Envelope of its messages.
+        boxes: Mailboxes for the messages from and to rank 0.
+        seats: Seats that name rank 0.
+        timeout_s: Seconds to wait for a piece of a result.
     """
 
     def __init__(self, envelope: Envelope, boxes: Mailboxes, seats: Seats, timeout_s: float) -> None:
@@ -169,11 +169,11 @@ class RootCalls:
     """Calls of rank 0.
 
     Args:
-        envelope: of its messages.
-        size: number of ranks.
-        boxes: with the other ranks.
-        seats: names them.
-        timeout_s: for how long it waits for a piece of a rank.
+        envelope: Envelope of its messages.
+        size: Number of ranks.
+        boxes: Mailboxes for the messages from and to the other ranks.
+        seats: Seats that name the other ranks.
+        timeout_s: Seconds to wait for a piece of a rank.
     """
 
     def __init__(

@@ -42,13 +42,13 @@ class Leaf:
     """A rank other than 0: it sends its pieces to rank 0, and gets results.
 
     Args:
-        rank: its number.
-        size: number of ranks.
-        address: of rank 0.
-        epoch: of the group.
-        options: of the star.
-        timeout_s: for how long it waits for a piece of a result.
-        logger: is told what ends the group.
+        rank: Number of this rank.
+        size: Number of ranks.
+        address: Address of rank 0.
+        epoch: Epoch of the group.
+        options: Options of the star.
+        timeout_s: Seconds to wait for a piece of a result.
+        logger: Logger that is told what ends the group.
 
     Raises:
         ConfigError: gRPC is not installed; a file cannot be read; rank 0 is on another machine and there is no TLS, or it

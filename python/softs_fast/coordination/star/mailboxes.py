@@ -129,8 +129,8 @@ class Mailboxes:
         """End the group: all calls raise the error, and no tensor is written after this has returned. Idempotent.
 
         Args:
-            error: why.
-            last_words: makes the last message to each peer, after those that wait.
+            error: Error that all calls raise from now on.
+            last_words: Function that makes the last message to each peer, after those that wait.
 
         Returns:
             Whether it was not over before.

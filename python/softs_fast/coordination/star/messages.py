@@ -49,11 +49,11 @@ class StarProcess:
     """A process of a rank.
 
     Attributes:
-        worker_id: of its worker; empty if there is no coordinator.
-        machine: names the machine as it runs now, and the namespace of its process numbers.
-        host: its name, for people.
-        pid: number of the process.
-        started: when it started, by the clock of its machine.
+        worker_id: Name of its worker; empty without a coordinator.
+        machine: Name of the machine as it runs now, and of the namespace of its process numbers.
+        host: Name of the machine, for people.
+        pid: Number of the process.
+        started: Time at which the process started, by the clock of its machine.
     """
 
     worker_id: str = ""
@@ -72,10 +72,10 @@ class Join:
     """Asks for the place of a rank; the first message of a stream.
 
     Attributes:
-        size: number of ranks.
-        piece_bytes: most bytes of a piece.
-        protocol: PROTOCOL.
-        process: that asks.
+        size: Number of ranks.
+        piece_bytes: Largest number of bytes of a piece.
+        protocol: Version of the protocol, PROTOCOL.
+        process: Process that asks.
     """
 
     size: int
@@ -89,10 +89,10 @@ class Part:
     """A piece of a call; the first one of a rank may be empty.
 
     Attributes:
-        sequence: number of the call in the epoch, from 1.
-        tag: a hash of the call, its tensors and their names.
-        piece: its number in the call.
-        data: of it.
+        sequence: Number of the call in the epoch, from 1.
+        tag: Hash of the call, its tensors and their names.
+        piece: Number of the piece in the call.
+        data: Data of the piece.
     """
 
     sequence: int
@@ -113,9 +113,9 @@ class Leave:
     """This rank takes part in no call after `last`.
 
     Attributes:
-        last: number of a call.
-        why: in words.
-        is_failure: whether no call can go on.
+        last: Number of the last call in which this rank takes part.
+        why: Reason, as text for the user.
+        is_failure: Whether no call can continue.
     """
 
     last: int
@@ -156,9 +156,9 @@ class Envelope:
     """What is on each message.
 
     Attributes:
-        boot: names the epoch together with its number.
-        epoch: its number.
-        rank: that sends; 0 for rank 0.
+        boot: Random number that names the epoch together with the epoch's number.
+        epoch: Number of the epoch.
+        rank: Rank that sends; 0 for rank 0.
     """
 
     boot: int

@@ -23,7 +23,7 @@ def render_metrics(stars: Mapping[str, GrpcStrategy]) -> str:
     """Write the metrics of stars in Prometheus' text format, version 0.0.4.
 
     Args:
-        stars: by a name, which becomes a label.
+        stars: Stars by a name, which becomes a label.
     """
     return text_of([*families_of(stars), *_families(stars)])
 

@@ -20,9 +20,9 @@ class Epoch:
     """The epoch of a group; a message of any other one is refused.
 
     Attributes:
-        boot: names the epoch together with its number; 64 bits.
-        number: of the epoch.
-        workers: the worker id of each rank, which must be its identity, if ranks prove one; empty without a coordinator.
+        boot: Random number of 64 bits that names the epoch together with the epoch's number.
+        number: Number of the epoch.
+        workers: Worker id of each rank, which must be its identity, if ranks prove one; empty without a coordinator.
     """
 
     boot: int
@@ -35,12 +35,12 @@ class StarOptions:
     """Options of a star. Any rank may become rank 0, so each needs both kinds of credentials.
 
     Attributes:
-        listen: where rank 0 listens, ``host:port``; port 0 takes a free one.
-        advertise: the host under which the other ranks reach rank 0; None for that of `listen`.
-        server: with which rank 0 proves what it is, and knows the others.
-        client: with which the others prove what they are, and know rank 0.
-        pings: how a rank notices that another one does not answer.
-        piece_bytes: most bytes that are sent at once; rank 0 has up to 8 pieces of each rank in memory.
+        listen: Address at which rank 0 listens, ``host:port``; port 0 takes a free one.
+        advertise: Host under which the other ranks reach rank 0; None for that of `listen`.
+        server: Credentials with which rank 0 proves what it is, and knows the others.
+        client: Credentials with which the others prove what they are, and know rank 0.
+        pings: Pings by which a rank notices that another one does not answer.
+        piece_bytes: Largest number of bytes that are sent at once; rank 0 has up to 8 pieces of each rank in memory.
 
     Raises:
         ConfigError: an option is out of range, or rank 0 would be reachable from other machines without encryption or

@@ -28,13 +28,13 @@ class Piece:
     """A part of a call that is sent at once.
 
     Attributes:
-        dtype: of its elements.
-        n_items: how many; 0 for a piece that only says that its rank has come.
-        n_bytes: of them.
-        source: the rank that has it; None: all have one, and they are reduced.
-        owner: the rank that gets it; None: all do.
-        read_at: where it lies in the tensors of a rank that has it, bytes.
-        write_at: where it belongs in those of a rank that gets it, bytes.
+        dtype: Name of the dtype of its elements.
+        n_items: Number of elements; 0 for a piece that only says that its rank has come.
+        n_bytes: Number of bytes of the elements.
+        source: Rank that has it; None: all have one, and they are reduced.
+        owner: Rank that gets it; None: all do.
+        read_at: Offset of the piece in the tensors of a rank that has it, bytes.
+        write_at: Offset of the piece in the tensors of a rank that gets it, bytes.
     """
 
     dtype: str

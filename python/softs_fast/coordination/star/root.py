@@ -53,11 +53,11 @@ class Root:
     fast for few ranks.
 
     Args:
-        size: number of ranks.
-        epoch: of the group.
-        options: of the star.
-        timeout_s: for how long it waits for a piece of a rank.
-        logger: is told which processes take part, and which are refused.
+        size: Number of ranks.
+        epoch: Epoch of the group.
+        options: Options of the star.
+        timeout_s: Seconds to wait for a piece of a rank.
+        logger: Logger that is told which processes take part, and which are refused.
 
     Raises:
         EndpointInUse: another process listens at the address.

@@ -56,10 +56,10 @@ class GrpcStrategy(Strategy):
     If a rank dies, stops, is too late or leaves, all others raise a PeerLost that names it, and the group is over.
 
     Args:
-        options: addresses and credentials; None for ranks of this machine and user.
-        timeout_s: seconds to wait for the slowest rank, in each step of a call.
-        name: distinguishes groups that use the same rendezvous.
-        logger: what happens is logged to it; None for the logger of this module.
+        options: Addresses and credentials; None for ranks of this machine and user.
+        timeout_s: Seconds to wait for the slowest rank, in each step of a call.
+        name: Name that distinguishes groups that use the same rendezvous.
+        logger: Logger of what happens; None for the logger of this module.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -101,10 +101,10 @@ class GrpcStrategy(Strategy):
         """Join the group of all ranks; return self. A strategy that was closed may join another group.
 
         Args:
-            rank: this process's number.
-            size: number of ranks.
-            rendezvous: as for `ShmStrategy.init`; distributes the address of rank 0 and a random number that names the
-                group.
+            rank: Number of this process.
+            size: Number of ranks.
+            rendezvous: Rendezvous of the ranks, as for `ShmStrategy.init`; distributes the address of rank 0 and a
+                random number that names the group.
 
         Raises:
             ConfigError: an argument is wrong, ranks have different ones, or rank 0 refuses this one.
@@ -136,11 +136,11 @@ class GrpcStrategy(Strategy):
         """Join the group of an epoch, of ranks that find rank 0 in a store for this group alone; return self.
 
         Args:
-            rank: this process's number.
-            size: number of ranks.
-            store: no key of it was used by another group.
-            epoch: of the group, with the workers of the ranks.
-            connect_s: seconds to wait for the others until all have joined; None for `timeout_s`.
+            rank: Number of this process.
+            size: Number of ranks.
+            store: Store of which no other group has used a key.
+            epoch: Epoch of the group, with the workers of the ranks.
+            connect_s: Seconds to wait for the others until all have joined; None for `timeout_s`.
 
         Raises:
             ConfigError: an argument is wrong, ranks have different ones, or rank 0 refuses this one.

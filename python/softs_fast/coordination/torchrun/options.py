@@ -23,10 +23,10 @@ class AgentOptions:
     """Of an agent.
 
     Attributes:
-        seat: its number; None for any that is free.
-        worker_id: its name; None for one by its seat.
-        timeout_s: how long it waits for an epoch.
-        credentials: with which it proves what it is.
+        seat: Number of its seat; None for any that is free.
+        worker_id: Name of its worker; None for a name by its seat.
+        timeout_s: How long it waits for an epoch.
+        credentials: Credentials with which the agent proves what it is.
     """
 
     seat: int | None

@@ -19,14 +19,14 @@ class KeysRequest:
     """An operation on the keys of an epoch.
 
     Attributes:
-        job: the name of the job.
-        boot: names the epoch together with its number.
-        epoch: its number.
-        operation: what to do.
-        keys: on which; one, but for wait and check.
-        value: of set.
-        amount: of add.
-        deadline_ms: how long get and wait wait for keys that are not there.
+        job: Name of the job.
+        boot: Boot that names the epoch together with its number.
+        epoch: Number of the epoch.
+        operation: Operation on the keys.
+        keys: Keys of the operation; one, but for wait and check.
+        value: Value to be set, for set.
+        amount: Number to be added, for add.
+        deadline_ms: How long get and wait wait for keys that are not there, milliseconds.
     """
 
     job: str
@@ -44,9 +44,9 @@ class KeysReply:
     """The result of an operation.
 
     Attributes:
-        value: of get.
-        number: of add: the sum.
-        found: of check: whether all keys are there; of delete: whether the key was there.
+        value: Value of the key, for get.
+        number: Sum after the addition, for add.
+        found: Result of check: whether all keys are there; of delete: whether the key was there.
     """
 
     value: bytes = b""
@@ -74,9 +74,9 @@ class RegisterWorkerResponse:
     """An epoch is open.
 
     Attributes:
-        rank: of the worker.
-        peers: addresses of all members, in the order of their ranks.
-        epoch: its number.
+        rank: Rank of the worker.
+        peers: Addresses of all members, in the order of their ranks.
+        epoch: Number of the epoch.
     """
 
     rank: int
