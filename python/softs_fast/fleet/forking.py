@@ -139,9 +139,10 @@ class _Server:
                 # Without the end of the interpreter, in which torch aborts where a thread is left.
                 os._exit(code)
         self._children[process] = status
-        _tell(status, process)
+        # Before the fleet learns of the process, so that it finds none of these here.
         for descriptor in (memory, output, parent, tracker, *inherited):
             os.close(descriptor)
+        _tell(status, process)
 
     def _leave(self, server: int) -> None:
         """Become a process of its own, which ends with the server."""
