@@ -1,11 +1,13 @@
-"""One vocabulary: an option has one meaning in all commands, and its description stands alone."""
+"""One vocabulary: an option has one meaning in all commands, and each description stands alone."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import re
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -19,6 +21,31 @@ BARE = re.compile(
     r"|over|above|below|between|since|until|after|before|per|as|than|that|wh(?:ich|at|ere|en|y|ose?)|is|are|was"
     r"|were|ha[sd]|have|does|it|they|there|so|such|not|and|or|but)\b"
 )
+
+REPOSITORY = Path(__file__).parents[2]
+#: Descriptions that do not stand alone yet, by room.
+LEFT = {
+    "averaging": 85,
+    "catcher.py": 1,
+    "cli": 2,
+    "codecs": 17,
+    "collectives": 28,
+    "configs": 5,
+    "dataflow": 362,
+    "distill": 13,
+    "errors.py": 1,
+    "fleet": 6,
+    "gpu": 14,
+    "loader": 48,
+    "market": 31,
+    "monitoring": 6,
+    "records": 4,
+    "snapshots": 40,
+    "teachers": 33,
+    "tensors": 7,
+}
+SECTION = re.compile(r"^(?:Args|Attributes):\n((?:    .*\n|\n)+)", re.MULTILINE)
+ENTRY = re.compile(r"^ {4}(\S[^:]*: .*)", re.MULTILINE)
 
 
 class Recorded(argparse.ArgumentParser):
@@ -71,9 +98,31 @@ def test_an_option_has_one_type_metavar_and_help_in_all_commands() -> None:
     assert {name: kinds for name, kinds in found.items() if len(kinds) > 1} == {}
 
 
-def test_a_description_stands_alone() -> None:
+def test_a_description_of_an_option_stands_alone() -> None:
     found = [(prog, *names, given["help"]) for prog, names, given in Recorded.added]
     assert [one for one in found if BARE.match(one[-1])] == []
+
+
+def described(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each description of an argument or an attribute in docstrings, with the line of its docstring."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for section in SECTION.findall((ast.get_docstring(node) or "") + "\n"):
+                yield from ((node.body[0].lineno, entry) for entry in ENTRY.findall(section))
+
+
+def test_a_description_in_a_docstring_stands_alone() -> None:
+    found: Counter[str] = Counter()
+    for path in (REPOSITORY / "python/softs_fast").rglob("*.py"):
+        bare = [entry for _, entry in described(path.read_text()) if BARE.match(entry.partition(": ")[2])]
+        if bare:
+            found[path.relative_to(REPOSITORY / "python/softs_fast").parts[0]] += len(bare)
+    assert found == LEFT, "a count may only fall; with none left, remove the room from LEFT"
+
+
+def test_descriptions_are_found() -> None:
+    text = 'def f(a, b):\n    """Do it.\n\n    Args:\n        a: of it,\n            in m.\n        b: Its end.\n    """\n'
+    assert list(described(text)) == [(2, "a: of it,"), (2, "b: Its end.")]
 
 
 def test_an_option_is_written_out() -> None:
