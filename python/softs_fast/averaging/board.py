@@ -19,13 +19,13 @@ class Donation:
     """The snapshot of a donor that was averaged.
 
     Attributes:
-        rank: of the donor.
-        weight: its share of the average.
-        version: of the snapshot.
-        step: of the donor when it published the snapshot.
-        metric: of the donor then.
-        age_s: how old the snapshot was when it was read, seconds.
-        config: what the donor had published with it.
+        rank: Rank of the donor.
+        weight: Its share of the average.
+        version: Version of the snapshot.
+        step: Step of the donor when it published the snapshot.
+        metric: Metric of the donor when it published the snapshot.
+        age_s: Age of the snapshot when it was read, seconds.
+        config: Dict that the donor published with the snapshot, or None.
     """
 
     rank: int
@@ -42,8 +42,8 @@ class Refused:
     """Why an average could not be had, such as that a result is not finite.
 
     Attributes:
-        rank: the donor that is the reason; None if none of them alone is.
-        reason: in words.
+        rank: The donor that is the reason; None if none of them alone is.
+        reason: Reason, as text.
     """
 
     rank: int | None
@@ -55,15 +55,15 @@ class Event:
     """A replacement.
 
     Attributes:
-        rank: the rank that was replaced.
-        step: its number of steps.
-        reason: why, in words.
-        metric: what it had reported before.
-        donations: the snapshots that it took; none after `reset_weights`.
+        rank: The rank that was replaced.
+        step: Its number of steps.
+        reason: Reason for the replacement, as text.
+        metric: Metric that the rank reported before the replacement.
+        donations: The snapshots that it took; none after `reset_weights`.
         waited_steps: Steps from the check to the change of the weights: until the others had reported, until the donors
             had answered, and while the sum was fetched.
         is_kept: False if `accept` refused it, and all is as it was before.
-        chance: a generator of random numbers that depends on seed, rank and number of the replacement alone.
+        chance: A generator of random numbers that depends on seed, rank and number of the replacement alone.
     """
 
     rank: int
@@ -93,7 +93,7 @@ class Fetch(Protocol):
         """Copy the sum into tensors.
 
         Args:
-            into: as given to `Board.open`, all or some of them.
+            into: Tensors to overwrite, by name: those given to `Board.open`, all or some of them.
         """
 
 

@@ -27,18 +27,19 @@ class Rules:
     """When a rank is replaced, and by what. Metrics are higher for better models.
 
     Attributes:
-        every: steps from one check to the next.
+        every: Steps from one check to the next.
         mode: `worst_ratio` replaces the worst share of the ranks, `threshold` each with a metric below `threshold`,
             `age` each that has trained for longer than its lifetime.
         strategy: `mean` of the donors, `weighted_mean` by the order of their metrics, `best_only`, or `reset_weights`,
             which takes new weights and has no donors.
-        replace_worst: share of the ranks that are replaced in a check, at least one of them, never all; 0 for none.
-        threshold: for the mode `threshold`; in `worst_ratio`, ranks are replaced only while the worst is below it.
-        age_range: shortest and longest lifetime, steps; each lifetime is drawn when the one before has ended.
-        donor_share: share of the ranks, drawn at random, of which the average is taken, at least one.
-        burn_in: steps that a rank trains, after its start or last replacement, before it donates or is replaced.
-        cooldown: steps after a replacement in which a rank is not replaced again.
-        patience: checks in a row in which the metric must be bad before a rank is replaced, for metrics that vary by
+        replace_worst: Share of the ranks that are replaced in a check, at least one of them, never all; 0 for none.
+        threshold: Metric below which the mode `threshold` replaces a rank; in `worst_ratio`, ranks are replaced only
+            while the worst is below it.
+        age_range: Shortest and longest lifetime, steps; each lifetime is drawn when the one before has ended.
+        donor_share: Share of the ranks, drawn at random, of which the average is taken, at least one.
+        burn_in: Steps that a rank trains, after its start or last replacement, before it donates or is replaced.
+        cooldown: Steps after a replacement in which a rank is not replaced again.
+        patience: Checks in a row in which the metric must be bad before a rank is replaced, for metrics that vary by
             chance; not for the mode `age`.
 
     Raises:
@@ -117,10 +118,10 @@ class Decision:
     """What a rank does now.
 
     Attributes:
-        replace: whether it takes other weights.
-        donors: rank and weight of each donor, by rank; the weights add up to 1. None with `reset_weights`.
-        reason: why, in words.
-        n_bad: checks in a row, this one too, in which the metric of the rank was bad.
+        replace: Whether it takes other weights.
+        donors: Rank and weight of each donor, by rank; the weights add up to 1. None with `reset_weights`.
+        reason: Reason for the decision, as text.
+        n_bad: Checks in a row, this one too, in which the metric of the rank was bad.
     """
 
     replace: bool
@@ -145,14 +146,14 @@ def decide(
     matter. A better metric of `me` never leads to its replacement.
 
     Args:
-        me: this rank.
-        step: number of its steps so far.
-        members: all ranks that it knows, itself too, each once.
-        rules: when to replace, and by what.
-        last_replaced: its step at its last replacement; None before the first.
-        n_replaced: number of its replacements so far.
-        seed: for the choice of donors and lifetimes.
-        n_bad: of its decision before; 0 if there is none.
+        me: This rank.
+        step: Number of its steps so far.
+        members: All ranks that it knows, itself too, each once.
+        rules: When to replace, and by what.
+        last_replaced: Its step at its last replacement; None before the first.
+        n_replaced: Number of its replacements so far.
+        seed: Seed of the random choice of donors and lifetimes.
+        n_bad: Value `n_bad` of its last decision; 0 before the first.
 
     Raises:
         ConfigError: a rank is in `members` twice, or `me` is not there.

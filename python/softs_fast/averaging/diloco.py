@@ -35,12 +35,12 @@ class DiLoCo:
     Making one is a call of all ranks: they begin with the weights and buffers of rank 0, frozen ones included.
 
     Args:
-        model: its trainable parameters take outer steps; tied ones count once.
-        strategy: the group, after `init`.
-        every: steps from one outer step of a parameter to the next; the same on all ranks.
-        lr: learning rate of the outer step.
-        momentum: of the outer step, from 0 to below 1.
-        n_fragments: parts of the model that take their outer steps in turn, at most `every`.
+        model: Its trainable parameters take outer steps; tied ones count once.
+        strategy: The group, after `init`.
+        every: Steps from one outer step of a parameter to the next; the same on all ranks.
+        lr: Learning rate of the outer step.
+        momentum: Momentum of the outer step, from 0 to below 1.
+        n_fragments: Parts of the model that take their outer steps in turn, at most `every`.
         buffers: The same as for `AverageAll`; averaged with the last part.
 
     Raises:

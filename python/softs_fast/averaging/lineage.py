@@ -22,14 +22,14 @@ class Check:
     """All that a decision was made of.
 
     Attributes:
-        rank: that decided.
-        step: of the rank.
-        members: the ranks as it saw them, itself too.
-        rules: its rules.
-        last_replaced: its step at its last replacement.
-        n_replaced: number of its replacements before.
-        seed: of its choices.
-        n_bad: of the decision before.
+        rank: Rank that decided.
+        step: Step of the rank at the check.
+        members: The ranks as it saw them, itself too.
+        rules: Its rules.
+        last_replaced: Its step at its last replacement.
+        n_replaced: Number of its replacements before.
+        seed: Seed of its random choices.
+        n_bad: Value `n_bad` of its decision before.
     """
 
     rank: int
@@ -60,9 +60,9 @@ class Replayed:
     """A line of a log, read again.
 
     Attributes:
-        check: what the decision was made of.
-        outcome: what was logged of the decision and of what followed.
-        decision: the decision, made again.
+        check: Inputs of the decision.
+        outcome: Parsed line of the log, with the decision as it was made and what followed.
+        decision: The decision, made again.
     """
 
     check: Check
@@ -76,11 +76,11 @@ def line_of(
     """Return the line of a check, without its end.
 
     Args:
-        check: what the decision was made of.
-        decision: what was decided.
-        donations: the snapshots that were taken.
-        applied_at: the step in which weights changed; None if they did not.
-        accepted: whether they were kept.
+        check: Inputs of the decision.
+        decision: Decision of the rank.
+        donations: The snapshots that were taken.
+        applied_at: The step in which weights changed; None if they did not.
+        accepted: Whether the new weights were kept.
     """
     said = {
         "rank": check.rank,
@@ -108,8 +108,8 @@ def replay(path: str | Path, rules: Rules | None = None) -> Iterator[Replayed]:
     """Decide all checks of a log again: to see that they were made so, or what other rules would have decided.
 
     Args:
-        path: of the log.
-        rules: used instead of those of the log.
+        path: Path of the log.
+        rules: Rules used instead of those of the log.
 
     Yields:
         Each check, with the decision.

@@ -57,8 +57,8 @@ def meet_in_group(group: Any, poll_interval_s: float = POLL_INTERVAL_S) -> Group
     """Return the board of this process in a process group; opening it is a call of all of its ranks.
 
     Args:
-        group: of torch.distributed.
-        poll_interval_s: from one look for messages of other hosts to the next one, seconds.
+        group: Process group of torch.distributed.
+        poll_interval_s: Seconds from one look for messages of other hosts to the next.
 
     Raises:
         ConfigError: `poll_interval_s` is not above 0.
@@ -78,8 +78,8 @@ def meet_by_mpi(group: Any, poll_interval_s: float = POLL_INTERVAL_S) -> GroupBo
     """Return the board of this process in a communicator; opening it is a call of all of its ranks.
 
     Args:
-        group: communicator of mpi4py.
-        poll_interval_s: from one look for messages of other hosts to the next one, seconds.
+        group: Communicator of mpi4py.
+        poll_interval_s: Seconds from one look for messages of other hosts to the next.
 
     Raises:
         ConfigError: `poll_interval_s` is not above 0.

@@ -45,7 +45,7 @@ class MpiPolicy(SelectivePolicy):
     """What both policies over mpi4py share; MPI carries where the windows are, at the first call, and weights between hosts alone.
 
     Attributes:
-        stats: for each kind, a number per replacement.
+        stats: Numbers of each statistic by its name, one per replacement.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class MpiPolicy(SelectivePolicy):
         """Publish, check, and take over weights that have been fetched. Call it after `optimizer.step()`.
 
         Args:
-            iteration: its number, from 0.
-            model: of this rank.
-            optimizer: of this rank.
-            local_metric: higher is better; None if there is no news.
-            expose_params: whether others may see these weights.
-            group: not used; that of the constructor is.
+            iteration: Number of the iteration, from 0.
+            model: Model of this rank.
+            optimizer: Optimizer of this rank.
+            local_metric: Metric of this rank, higher is better; None if there is no news.
+            expose_params: Whether others may see these weights.
+            group: Not used; the group of the constructor is.
 
         Returns:
             Model and optimizer to go on with, and flat values for a log.
@@ -201,18 +201,18 @@ class AsyncSelectiveAveragingPolicympi4pyFast(MpiPolicy):
     """Replaces ranks of a communicator of mpi4py by the average of half of the others, drawn at random.
 
     Args:
-        model_builder: makes a model and its optimizer, once per replacement.
-        model: of this rank.
-        average_every: iterations from one check to the next; in the mode `age` each iteration is checked.
-        threshold_metric: in the mode `threshold`, ranks with a lower metric are replaced.
-        replacement_ratio: in the mode `worst_ratio`, share of the ranks that is replaced.
+        model_builder: Function that makes a model and its optimizer, called once per replacement.
+        model: Model of this rank.
+        average_every: Iterations from one check to the next; in the mode `age` each iteration is checked.
+        threshold_metric: Metric below which the mode `threshold` replaces a rank.
+        replacement_ratio: Share of the ranks that the mode `worst_ratio` replaces.
         averaging_strategy: "mean", "weighted_mean", "best_only" or "reset_weights".
-        momentum: share of the own weights that stays, from 0 to below 1.
-        age_range: shortest and longest lifetime, iterations.
+        momentum: Share of the own weights that stays, from 0 to below 1.
+        age_range: Shortest and longest lifetime, iterations.
         replacement_mode: "age", "threshold" or "worst_ratio".
-        group: communicator; None for `MPI.COMM_WORLD`.
-        in_place: whether the weights change in the model that was passed, and that one is returned.
-        seed: for all random choices.
+        group: Communicator; None for `MPI.COMM_WORLD`.
+        in_place: Whether the weights change in the model that was passed, and that one is returned.
+        seed: Seed of all random choices.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -236,20 +236,20 @@ class AsyncSelectiveAveragingPolicympi4pyGeneral(MpiPolicy):
     """As `AsyncSelectiveAveragingPolicympi4pyFast`, with the argument `poll_interval_s`.
 
     Args:
-        model_builder: as there, like all others.
-        model: as there.
-        average_every: as there.
-        threshold_metric: as there.
-        replacement_ratio: as there.
-        averaging_strategy: as there.
-        momentum: as there.
-        poll_interval_s: from one look for messages of other hosts to the next one, seconds; ranks of one host need no
+        model_builder: Function that makes a model and its optimizer, called once per replacement.
+        model: Model of this rank.
+        average_every: Iterations from one check to the next; in the mode `age` each iteration is checked.
+        threshold_metric: Metric below which the mode `threshold` replaces a rank.
+        replacement_ratio: Share of the ranks that the mode `worst_ratio` replaces.
+        averaging_strategy: "mean", "weighted_mean", "best_only" or "reset_weights".
+        momentum: Share of the own weights that stays, from 0 to below 1.
+        poll_interval_s: Seconds from one look for messages of other hosts to the next; ranks of one host need no
             messages.
-        age_range: as there.
-        replacement_mode: as there.
-        group: as there.
-        in_place: as there.
-        seed: as there.
+        age_range: Shortest and longest lifetime, iterations.
+        replacement_mode: "age", "threshold" or "worst_ratio".
+        group: Communicator; None for `MPI.COMM_WORLD`.
+        in_place: Whether the weights change in the model that was passed, and that one is returned.
+        seed: Seed of all random choices.
 
     Raises:
         ConfigError: an argument is out of range.

@@ -17,11 +17,11 @@ class Publishing:
     No snapshot begins sooner than twice the time of the last one after its end.
 
     Args:
-        board: where.
-        shared: the model.
+        board: Board that gets the snapshots.
+        shared: The model.
         shards: The processes that have its shards; they publish in the same steps.
-        every: steps from one snapshot to the next.
-        clock: seconds.
+        every: Steps from one snapshot to the next.
+        clock: Function that returns the time, seconds.
     """
 
     def __init__(

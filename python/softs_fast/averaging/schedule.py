@@ -16,15 +16,15 @@ class Schedule:
     """When a rank publishes, and how it judges its metric.
 
     Attributes:
-        publish_every: steps from one snapshot to the next that others did not ask for; None for the `every` of the
+        publish_every: Steps from one snapshot to the next that others did not ask for; None for the `every` of the
             rules. A snapshot is never begun before twice the time of the last copy has gone by.
         max_wait_steps: Steps that a rank waits at a check for the reports of others, and after its decision for newer
             snapshots of its donors; then it takes what there is. With 0 it compares itself with those ranks alone that
             have reported the check before. In a group of fixed size reports are waited for as long as a rank lives and
             has not fallen behind.
-        smoothing: share of the earlier metric in the new one, from 0 to below 1.
-        seed: for all random choices.
-        log: file to which a line of JSON is added for each check; `replay` reads it.
+        smoothing: Share of the earlier metric in the new one, from 0 to below 1.
+        seed: Seed of all random choices.
+        log: File to which a line of JSON is added for each check; `replay` reads it.
 
     Raises:
         ConfigError: a value is out of range.

@@ -50,19 +50,21 @@ class SelectiveAveraging:
     Args:
         model: Model of this rank. Its parameters that are trained in the first step are shared, and buffers that a checkpoint
             has; all ranks have the same ones. A rank with others takes no part, and a warning says why.
-        optimizer: its optimizer; None leaves all optimizers alone.
-        rules: when to replace, and by what.
-        meet: where the ranks find each other: a folder of this host, or a `torch.distributed.Store`; or a `Board`. A
-            rank may join at any time.
-        rank: this rank's number, which no other rank has; None for that of torch.distributed. The processes that have the
+        optimizer: Its optimizer; None leaves all optimizers alone.
+        rules: When to replace, and by what.
+        meet: Place where the ranks find each other: a folder of this host, or a `torch.distributed.Store`; or a
+            `Board`. A rank may join at any time.
+        rank: This rank's number, which no other rank has; None for that of torch.distributed. The processes that have the
             shards of one distributed model, such as FSDP2 makes, are one rank together; None is that of the first one.
-        takeover: what is taken over.
-        schedule: when to publish.
-        build: makes a model and an optimizer: for the strategy `reset_weights`, and with `Takeover(in_place=False)`,
-            after which `model` and `optimizer` are new objects.
-        on_replace: called after each replacement that is kept, with its event: to change what is not a weight.
-        accept: Called after each replacement; if it returns False or raises, weights and optimizer are set back.
-        clock: seconds.
+        takeover: Settings of what is taken over.
+        schedule: When to publish.
+        build: Function that makes a model and an optimizer: for the strategy `reset_weights`, and with
+            `Takeover(in_place=False)`, after which `model` and `optimizer` are new objects.
+        on_replace: Function called after each replacement that is kept, with its event: to change what is not a
+            weight.
+        accept: Function called after each replacement; if it returns False or raises, weights and optimizer are set
+            back.
+        clock: Function that returns the time, seconds.
 
     Raises:
         ConfigError: arguments do not fit each other.
@@ -181,9 +183,9 @@ class SelectiveAveraging:
         Call it after `optimizer.step()`: the weights must not be in use.
 
         Args:
-            metric: of this rank now, higher is better; None if there is no news.
-            number: of the step, if the caller counts; else one more than the last one.
-            publish: whether this rank may publish now.
+            metric: Metric of this rank now, higher is better; None if there is no news.
+            number: Number of the step, if the caller counts; else one more than the last one.
+            publish: Whether this rank may publish now.
 
         Returns:
             What was replaced, if anything.

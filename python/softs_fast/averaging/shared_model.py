@@ -28,9 +28,9 @@ class SharedModel:
     whenever it is used, so that the model may replace it by another one of the same shape and dtype.
 
     Args:
-        trainee: the model and its optimizer.
-        rules: what is shared and taken over.
-        build: makes another model and optimizer; None if there is no such function.
+        trainee: The model and its optimizer.
+        rules: Settings of what is shared and taken over.
+        build: Function that makes another model and optimizer, or None.
     """
 
     def __init__(self, trainee: Trainee, rules: Takeover, build: Build | None) -> None:

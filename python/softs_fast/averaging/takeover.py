@@ -137,10 +137,10 @@ class Before:
     """What a model was before it took over other weights, to undo that.
 
     Attributes:
-        trainee: the model and its optimizer.
-        tensors: those that may change, by name.
-        copies: what they were.
-        state: what the optimizer kept, by parameter.
+        trainee: The model and its optimizer.
+        tensors: Tensors that may change, by name.
+        copies: Copies of these tensors from before the takeover, by name.
+        state: State of the optimizer before the takeover, by parameter.
     """
 
     trainee: Trainee

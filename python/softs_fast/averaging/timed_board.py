@@ -53,11 +53,11 @@ class TimedBoard(Board):
     """Another board, measured.
 
     Args:
-        board: the other one.
-        timing: gets the seconds.
-        reading: under this name, those from the beginning of a fetch to the call that finds it complete.
-        applying: under this name, those of copying what was fetched.
-        publishing: under this name, those of snapshots.
+        board: The other one.
+        timing: Dict that gets the seconds.
+        reading: Name of the seconds from the beginning of a fetch to the call that finds it complete.
+        applying: Name of the seconds of copying what was fetched.
+        publishing: Name of the seconds of snapshots.
     """
 
     def __init__(self, board: Board, timing: Timing, *, reading: str, applying: str, publishing: str) -> None:

@@ -82,11 +82,11 @@ class AverageAllPolicy(SpawnPolicy):
         """Average in iterations that `average_every` divides; a call of all ranks of the group then.
 
         Args:
-            iteration: its number, from 0.
-            model: averaged in place.
-            optimizer: returned as it is.
-            local_metric: not used.
-            group: of the ranks; None for all.
+            iteration: Number of the iteration, from 0.
+            model: Model to average, in place.
+            optimizer: Optimizer, returned as it is.
+            local_metric: Not used.
+            group: Group of the ranks; None for all.
 
         Raises:
             PeerLost: a rank was lost; the weights are as they were.
@@ -172,18 +172,18 @@ class AsyncSelectiveAveragingPolicy(SelectivePolicy):
     The first call is one of all ranks of the group, of one host or of several. After it ranks may stop or die.
 
     Args:
-        model_builder: makes a model and its optimizer, once per replacement.
-        average_every: iterations from one check to the next.
-        replacement_ratio: share of the ranks that is replaced, at least one rank, never all; 0 for none.
+        model_builder: Function that makes a model and its optimizer, called once per replacement.
+        average_every: Iterations from one check to the next.
+        replacement_ratio: Share of the ranks that is replaced, at least one rank, never all; 0 for none.
         averaging_strategy: "mean", "weighted_mean", "best_only" or "reset_weights".
-        momentum: share of the own weights that stays, from 0 to below 1.
-        poll_interval_s: from one look for messages of other hosts to the next one, seconds; ranks of one host need no
+        momentum: Share of the own weights that stays, from 0 to below 1.
+        poll_interval_s: Seconds from one look for messages of other hosts to the next; ranks of one host need no
             messages.
-        threshold: ranks are replaced only while the lowest metric is below it; None for always.
-        cooldown: iterations after a replacement in which a rank is not replaced again.
-        timing: a dict that gets `timing`; None makes one.
-        in_place: whether the weights change in the model that was passed, and that one is returned.
-        seed: for all random choices.
+        threshold: Ranks are replaced only while the lowest metric is below it; None for always.
+        cooldown: Iterations after a replacement in which a rank is not replaced again.
+        timing: A dict that gets `timing`; None makes one.
+        in_place: Whether the weights change in the model that was passed, and that one is returned.
+        seed: Seed of all random choices.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -231,11 +231,11 @@ class AsyncSelectiveAveragingPolicy(SelectivePolicy):
         """Publish, check, and take over weights that have been fetched. Call it after `optimizer.step()`.
 
         Args:
-            iteration: its number, from 0.
-            model: of this rank.
-            optimizer: of this rank.
-            local_metric: higher is better; None if there is no news.
-            group: of the ranks; None for all.
+            iteration: Number of the iteration, from 0.
+            model: Model of this rank.
+            optimizer: Optimizer of this rank.
+            local_metric: Metric of this rank, higher is better; None if there is no news.
+            group: Group of the ranks; None for all.
 
         Returns:
             Model and optimizer to go on with, and `averaged_this_iteration`; no values without torch.distributed.

@@ -46,11 +46,12 @@ class Runner:
     """Runs what the master orders.
 
     Args:
-        plan: of the flow.
-        declaration: of the flow.
-        backend: runs the steps.
-        ends: how workers have ended, also under runners before this one.
-        deadline_s: how long a step may be with a worker process, where its function says nothing else; None: any time.
+        plan: Plan of the flow.
+        declaration: Declaration of the flow.
+        backend: Backend that runs the steps.
+        ends: Ends of workers, also under runners before this one.
+        deadline_s: Seconds that a step may be with a worker process, where its function says nothing else; None: no
+            limit.
     """
 
     def __init__(

@@ -39,12 +39,12 @@ class SentTicket:
     """A step that was sent.
 
     Attributes:
-        order: of the step.
-        missing: workers that have not reported its end.
-        ids: rows that it reads.
-        parts: what each worker was sent, of a function on several workers.
-        reports: what workers have done.
-        n_disturbed: see `RowTable`; when it was sent.
+        order: Order of the step.
+        missing: Workers that have not reported its end.
+        ids: Ids of the rows that it reads.
+        parts: Part of the work of each worker, for a function on several workers.
+        reports: Reports of what workers have done.
+        n_disturbed: See `RowTable`; the count when the step was sent.
     """
 
     order: Order

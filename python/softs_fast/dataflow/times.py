@@ -15,9 +15,9 @@ class CallTimes:
         """A worker's part has ended.
 
         Args:
-            name: of the hook, or of the part of a main step.
-            ticket: of the step.
-            seconds: how long it took.
+            name: Name of the hook, or of the part of a main step.
+            ticket: Ticket of the step.
+            seconds: Seconds that the worker's part took.
         """
         steps = self._steps.setdefault(name, {})
         steps[ticket] = max(steps.get(ticket, 0.0), seconds)

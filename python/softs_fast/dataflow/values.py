@@ -50,9 +50,9 @@ def cut(name: str, column: object, n_rows: int) -> list[Value]:
     """Return the value of each row; tensors are copied and have no gradient.
 
     Args:
-        name: of the column, for errors.
-        column: tensor or NumPy array [n_rows, ...], ragged tensor, or list with an element for each row.
-        n_rows: how many there are.
+        name: Name of the column, for errors.
+        column: Tensor or NumPy array [n_rows, ...], ragged tensor, or list with an element for each row.
+        n_rows: Number of rows.
 
     Raises:
         FlowError: it has another number of rows, or an element is of a type that rows cannot have.
@@ -78,9 +78,9 @@ def check_value(name: str, value: object, place: int | None = None) -> Value:
     """Return a value that a row can have, as a plain type: what NumPy has becomes a tensor or a number.
 
     Args:
-        name: of its column, for errors.
-        value: any.
-        place: of the row in the batch, for errors.
+        name: Name of its column, for errors.
+        value: Value of any type.
+        place: Index of the row in the batch, for errors.
 
     Raises:
         FlowError: it is of another type, or a tensor without plain memory of this process.
@@ -108,8 +108,8 @@ def plain_number(what: str, value: object) -> float:
     """Return a number that a function reports.
 
     Args:
-        what: it is, for errors.
-        value: a number of Python or NumPy, or a tensor with one item.
+        what: Description of the number, for errors.
+        value: Number of Python or NumPy, or tensor with one item.
 
     Raises:
         FlowError: it is none, or too large for a float.

@@ -18,7 +18,7 @@ class Versions:
     is what was true there when its step ended. Workers of one role are not at the same step at one time.
 
     Args:
-        declaration: of the flow.
+        declaration: Declaration of the flow.
     """
 
     def __init__(self, declaration: Declaration) -> None:
@@ -57,9 +57,9 @@ class Versions:
         next step before its own part has ended. Rows of several workers have the oldest of their versions.
 
         Args:
-            ticket: of the hook.
-            pairs: sources and targets.
-            worker: which part has ended.
+            ticket: Ticket of the hook.
+            pairs: Pairs of source and target.
+            worker: Worker that has ended its part.
         """
         for source, target in pairs:
             shown = self._shown.setdefault(ticket, {})

@@ -38,8 +38,8 @@ class Unavailable(Exception):
     """A donor has no version to give.
 
     Args:
-        rank: of the donor.
-        reason: in words.
+        rank: Rank of the donor.
+        reason: Reason, as text.
     """
 
     def __init__(self, rank: int, reason: str) -> None:
@@ -63,11 +63,11 @@ class Courier:
     version that is sent has a thread while that lasts. They need nothing of the training thread.
 
     Args:
-        rank: this rank's number.
-        digests: of the layout of each rank of other hosts.
-        window: of this rank.
-        channel: to those ranks; closed with the courier.
-        poll_interval_s: seconds.
+        rank: This rank's number.
+        digests: Digest of the layout of each rank of other hosts, by rank.
+        window: Window in which this rank publishes its versions.
+        channel: Channel to those ranks; closed with the courier.
+        poll_interval_s: Seconds from one look for messages to the next.
         as_is: Names of tensors that may have any values.
     """
 

@@ -39,11 +39,11 @@ class Greeting:
     """What the ranks of a group tell each other once.
 
     Attributes:
-        host: equal if they can open each other's windows.
-        window: address of the rank's window.
+        host: Text that is equal for ranks that can open each other's windows.
+        window: Address of the rank's window.
         line: Address of the window of its reports.
-        digest: of its layout.
-        nonce: a random text.
+        digest: Digest of the layout of the rank's window.
+        nonce: A random text.
     """
 
     host: str
@@ -92,7 +92,7 @@ class GatheredMembers:
     """The windows of ranks of this host that have told their addresses.
 
     Args:
-        addresses: by rank; without this rank.
+        addresses: Addresses of the windows, by rank; without this rank.
     """
 
     def __init__(self, addresses: Mapping[int, Mapping[str, Any]]) -> None:
@@ -122,11 +122,12 @@ class GroupBoard(WindowBoard):
     of theirs sends; it is received into a window of this process, so that all donors are summed and checked alike.
 
     Args:
-        rank: this rank's number in the group.
-        host: equal for ranks that can open each other's windows.
-        exchange: all-gathers among the group.
-        connect: makes a channel to ranks of other hosts; called by all ranks if there are several hosts.
-        poll_interval_s: from one look for messages of other hosts to the next one, seconds.
+        rank: This rank's number in the group.
+        host: Text that is equal for ranks that can open each other's windows.
+        exchange: Function that all-gathers a message among the group.
+        connect: Function that makes a channel to ranks of other hosts; called by all ranks if there are several
+            hosts.
+        poll_interval_s: Seconds from one look for messages of other hosts to the next.
 
     Raises:
         ConfigError: `poll_interval_s` is not above 0.

@@ -64,9 +64,9 @@ class Offer:
     """So many bytes follow, by a stream of the transfer's number; of the version of the header.
 
     Attributes:
-        transfer: of the `Want` that it answers.
-        n_bytes: that follow.
-        header: of the version.
+        transfer: Number of the transfer, from the `Want` that it answers.
+        n_bytes: Number of bytes that follow.
+        header: Header of the version that is sent.
     """
 
     transfer: int
@@ -78,7 +78,7 @@ class Refuse(records.Message, tag=6):
     """There is nothing to be had: the answer to a `Want`.
 
     Attributes:
-        transfer: of the `Want` that it answers.
+        transfer: Number of the transfer, from the `Want` that it answers.
         is_finite: False if the weights are not finite; True if no version was whole for long enough to be copied.
     """
 
@@ -134,8 +134,8 @@ def encode(message: Message, now_s: float) -> bytes:
     """Return the bytes of a message.
 
     Args:
-        message: what is said.
-        now_s: on the clock of `Header.published_s`.
+        message: Message to encode.
+        now_s: Time now, seconds, on the clock of `Header.published_s`.
     """
     match message:
         case Seen(header, reports):

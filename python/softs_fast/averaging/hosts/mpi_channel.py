@@ -39,8 +39,8 @@ class MpiChannel(Channel):
     """Messages and streams between the ranks of a communicator.
 
     Args:
-        communicator: of mpi4py, of this channel alone; it is not freed, as that is a call of all ranks.
-        others: the ranks that it exchanges messages with.
+        communicator: Communicator of mpi4py, of this channel alone; it is not freed, as that is a call of all ranks.
+        others: The ranks that it exchanges messages with.
 
     Raises:
         ImportError: there is no MPI.

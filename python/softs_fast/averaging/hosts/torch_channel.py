@@ -35,10 +35,10 @@ class TorchChannel(Channel):
     ranks: gloo cannot cancel a receive, and one that times out ends all connections of its group.
 
     Args:
-        store: that all ranks reach; values get a prefix.
-        name: of the group, the same on all its ranks and of no other one.
-        rank: this rank's number.
-        others: the ranks that it exchanges messages with.
+        store: Store that all ranks reach; the channel adds a prefix to its keys.
+        name: Name of the group, the same on all its ranks and of no other group.
+        rank: This rank's number.
+        others: The ranks that it exchanges messages with.
     """
 
     def __init__(self, store: Store, name: str, rank: int, others: Iterable[int]) -> None:

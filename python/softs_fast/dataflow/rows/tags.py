@@ -19,8 +19,8 @@ def checked_tag(what: str, value: Any) -> Tag:
     """Return the value of a tag as a plain type, such as the number of one of NumPy.
 
     Args:
-        what: of which tag it is, for errors.
-        value: any.
+        what: Description of the tag, for errors.
+        value: Value of the tag, of any type.
 
     Raises:
         FlowError: it is no number, truth value or text, or too large.

@@ -15,8 +15,8 @@ class Doing:
     """What the thread that runs a flow does, and since when.
 
     Attributes:
-        now: what, and since when, by `time.monotonic`.
-        inside_s: since when the thread is in the flow; None: it is in the code of its caller.
+        now: Text of what the thread does, and since when, by `time.monotonic`.
+        inside_s: Time at which the thread entered the flow; None: it is in the code of its caller.
     """
 
     def __init__(self) -> None:

@@ -21,10 +21,10 @@ class LateSteps:
     """The deadlines of one flow.
 
     Args:
-        calls: the functions, by name.
-        deadline_s: of steps where their function says nothing else; None: none.
-        order: of the flow.
-        backend: ends workers, and reports them as lost.
+        calls: Functions of the flow by name.
+        deadline_s: Deadline of steps where their function says nothing else, seconds; None: no deadline.
+        order: Sequencer of the flow's steps.
+        backend: Backend that ends workers, and reports them as lost.
     """
 
     def __init__(

@@ -24,12 +24,12 @@ def status_of(
     """Return the status of a flow in plain types; `FlowView.of` reads it.
 
     Args:
-        name: of the flow.
-        pid: its process.
-        opened_s: when it was opened.
-        runner: of the flow.
-        backend: of the flow; its workers are asked.
-        now_s: the time.
+        name: Name of the flow.
+        pid: Process id of the flow.
+        opened_s: Time at which the flow was opened.
+        runner: Runner of the flow.
+        backend: Backend of the flow; its workers are asked.
+        now_s: Current time.
     """
     master, doing = runner.master, backend.doing.now
     functions = []
@@ -80,10 +80,10 @@ def report_of(runner: Runner, backend: Backend, since_s: float, now_s: float) ->
     """Return why no call has ended for so long, as far as it is known.
 
     Args:
-        runner: of the flow.
-        backend: of the flow; its workers are asked.
-        since_s: since when.
-        now_s: the time.
+        runner: Runner of the flow.
+        backend: Backend of the flow; its workers are asked.
+        since_s: Time since which no call has ended.
+        now_s: Current time.
     """
     what, what_s = backend.doing.now
     lines = [

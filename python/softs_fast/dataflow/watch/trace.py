@@ -34,8 +34,8 @@ class Trace:
     `time.monotonic`, which processes of a host share.
 
     Args:
-        path: of the file, which only this user may read; an old one is overwritten.
-        group: rows that stay together.
+        path: Path of the file, which only this user may read; an old one is overwritten.
+        group: Number of rows of a group, which stay together.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -64,11 +64,11 @@ class Trace:
         """Write what a worker's part in a step has done; nothing if another one has run it, or it was skipped.
 
         Args:
-            done: the end of the part.
-            order: of the step.
-            call: the function; None: it is a hook.
-            taken: its rows; None: they are not known, or there are none.
-            n_rows: rows in the flow.
+            done: End of the part.
+            order: Order of the step.
+            call: Function of the step; None: it is a hook.
+            taken: Rows of the call; None: they are not known, or it has none.
+            n_rows: Number of rows in the flow.
         """
         outcome, worker = done.outcome, done.worker
         if not outcome.seconds:
@@ -103,12 +103,12 @@ class Trace:
         """A worker's part in a step has ended.
 
         Args:
-            name: of the function or hook.
-            kind: of the step.
-            worker: its number.
-            began_s: when it began, by the clock of its process; one that cannot be of this host is not used.
-            seconds: how long it took.
-            args: what is shown beside it.
+            name: Name of the function or hook.
+            kind: Kind of the step.
+            worker: Number of the worker.
+            began_s: Time at which it began, by the clock of its process; one that cannot be of this host is not used.
+            seconds: Seconds that it took.
+            args: Values that the trace shows beside it.
         """
         begin = self._begin(began_s, seconds)
         events = self._track(worker)
@@ -130,13 +130,13 @@ class Trace:
         """A main part has read and made rows: arrows come from the calls that made its inputs.
 
         Args:
-            worker: that ran it.
-            began_s: as in `step`.
-            seconds: as in `step`.
-            ids: of the rows.
-            inputs: columns that it has read.
-            outputs: columns that it has made.
-            n_rows: rows in the flow.
+            worker: Number of the worker that ran it.
+            began_s: Time at which it began, as in `step`.
+            seconds: Seconds that it took, as in `step`.
+            ids: Ids of the rows.
+            inputs: Columns that it has read.
+            outputs: Columns that it has made.
+            n_rows: Number of rows in the flow.
         """
         begin, events = self._begin(began_s, seconds), []
         wanted, groups = set(inputs), ids[:: self._group]

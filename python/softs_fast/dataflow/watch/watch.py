@@ -25,10 +25,10 @@ class Watch:
     """Begins when a flow is opened.
 
     Args:
-        name: of the flow.
-        options: what is wanted.
-        runner: of the flow.
-        backend: of the flow.
+        name: Name of the flow.
+        options: Options of trace and watchdog.
+        runner: Runner of the flow.
+        backend: Backend of the flow.
 
     Raises:
         ConfigError: the trace cannot be written.

@@ -22,8 +22,8 @@ class Watchdog:
         """Return whether there is something to report now.
 
         Args:
-            since_s: since when it is quiet while work remains; None: it is not.
-            now_s: the time.
+            since_s: Time since which no call has ended while work remains; None: it is not quiet.
+            now_s: Current time.
         """
         self._observe(since_s)
         if since_s is None or now_s < self._due_s:

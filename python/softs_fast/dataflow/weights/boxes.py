@@ -15,8 +15,8 @@ class Box:
     """A part of a tensor.
 
     Attributes:
-        start: its first index along each dimension.
-        size: along each dimension; both are empty for a scalar, which has one item.
+        start: First index along each dimension.
+        size: Number of indices along each dimension; both are empty for a scalar, which has one item.
     """
 
     start: tuple[int, ...]
@@ -71,8 +71,8 @@ class Box:
         """Return where its items are in a contiguous tensor, first item and number; None if they do not follow each other.
 
         Args:
-            size: of the tensor.
-            start: the first index of the box there.
+            size: Size of the tensor.
+            start: First index of the box in the tensor.
         """
         first = n = 1
         at, is_cut = 0, False
@@ -105,8 +105,8 @@ class Piece:
     """A box of a tensor that a worker has.
 
     Attributes:
-        box: in the whole tensor.
-        at: its first index in what the worker has, along each dimension.
+        box: Box in the whole tensor.
+        at: First index of the box in what the worker has, along each dimension.
     """
 
     box: Box
@@ -118,10 +118,11 @@ class Cut:
     """Cuts a tensor along a dimension into chunks, of which a worker has one.
 
     Attributes:
-        dim: dimension of the tensor.
-        n_chunks: how many chunks.
-        index: of the worker's chunk.
-        n_groups: the tensor is first cut into so many parts; the worker has this chunk of each, one behind the other.
+        dim: Dimension of the tensor.
+        n_chunks: Number of chunks.
+        index: Index of the worker's chunk.
+        n_groups: Number of parts into which the tensor is cut first; the worker has this chunk of each, one behind
+            the other.
     """
 
     dim: int
@@ -150,8 +151,8 @@ def pieces_of(shape: Sequence[int], cuts: Iterable[Cut]) -> tuple[tuple[int, ...
     """Return the size of what a worker has of a tensor, and the boxes of the tensor that it consists of.
 
     Args:
-        shape: of the tensor.
-        cuts: each is applied to what the one before left.
+        shape: Shape of the tensor.
+        cuts: Cuts, each of which is applied to what the one before left.
     """
     runs: list[_Runs] = [((0, size),) for size in shape]
     for one in cuts:

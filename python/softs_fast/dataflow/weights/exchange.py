@@ -41,10 +41,10 @@ def is_local(source: Placement, target: Placement, theirs: HeldForms, mine: Held
     All workers come to the same answer, if they have the same tensors; parts that are equal here alone do not count.
 
     Args:
-        source: a role with an object here.
-        target: the role that gets the weights.
-        theirs: what this worker holds of the source.
-        mine: of the target; None if it is not here.
+        source: Role with an object here.
+        target: Role that gets the weights.
+        theirs: Forms of the source's tensors that this worker holds.
+        mine: Forms of the target's tensors that this worker holds; None if the target is not here.
     """
     if source.on != target.on:
         return False
@@ -59,10 +59,10 @@ def show(store: DataManager, row_id: int, role: int, held: Held | None) -> Shown
     """Put into shared memory what this worker shows of a role; it is freed by the id.
 
     Args:
-        store: of this process.
-        row_id: by which the store keeps it.
-        role: number of the role.
-        held: what this worker holds of it; None: it shows nothing.
+        store: Store of this process.
+        row_id: Id by which the store keeps what is shown.
+        role: Number of the role.
+        held: Tensors of the role that this worker holds; None: it shows nothing.
 
     Raises:
         FlowError: shared memory is full, or a tensor is of a dtype that the store does not have.
@@ -96,14 +96,14 @@ def take(
     """Copy or mix weights into what this worker holds of a role. It waits until all that it needs is shown.
 
     Args:
-        mapped: as `DataManager.mapped`.
-        source: the role that the weights are of.
-        target: the role that gets them.
-        worker: this one.
-        theirs: what this worker holds of the source; None if it is not here.
-        mine: what it holds of the target.
-        eta: target = (1 - eta) * target + eta * source; None: a copy.
-        await_shown: returns what others show of the source.
+        mapped: Function that yields the address of a value; see `DataManager.mapped`.
+        source: Role that the weights are of.
+        target: Role that gets the weights.
+        worker: Number of this worker.
+        theirs: Tensors of the source that this worker holds; None if the source is not here.
+        mine: Tensors of the target that this worker holds.
+        eta: Share of the source: target = (1 - eta) * target + eta * source; None: a copy.
+        await_shown: Function that returns what others show of the source.
 
     Raises:
         FlowError: names, shapes or dtypes do not fit, or the source's workers do not show all.
@@ -144,12 +144,12 @@ class _ShowPlan:
     """What a worker shows, in two parts: regions that lie in one piece, then others, which are copied first.
 
     Attributes:
-        layout: of all.
-        numbers: int64 [plain regions], of their tensors.
-        starts: int64 [plain regions], where they begin in their tensors, bytes.
-        copied_first: tensors and boxes of the others.
-        at: int64 [regions], where they begin in the value.
-        sizes: int64 [regions], bytes.
+        layout: Layout of all regions.
+        numbers: Numbers of the tensors of plain regions, int64 [plain regions].
+        starts: Offsets of plain regions in their tensors, bytes, int64 [plain regions].
+        copied_first: Tensors and boxes of the other regions.
+        at: Offsets of all regions in the value, bytes, int64 [regions].
+        sizes: Sizes of all regions, bytes, int64 [regions].
     """
 
     layout: ShownLayout
@@ -203,14 +203,14 @@ class _TakePlan:
     """What a target copies or mixes. Memory is that of the source's tensors here, then that of other workers.
 
     Attributes:
-        workers: the others, in their order.
-        into: int64 [copies], numbers of tensors.
-        into_starts: int64 [copies], bytes.
-        memory: int64 [copies], of which memory.
-        starts: int64 [copies], where it begins there, bytes.
-        sizes: int64 [copies], bytes.
-        written: numbers of the tensors into which something is copied or mixed.
-        others: what torch copies or mixes.
+        workers: Other workers that are read, in the order of their memory.
+        into: Numbers of the tensors that are copied to, int64 [copies].
+        into_starts: Offsets in these tensors, bytes, int64 [copies].
+        memory: Numbers of the memory that is read, int64 [copies].
+        starts: Offsets in that memory, bytes, int64 [copies].
+        sizes: Sizes of the copies, bytes, int64 [copies].
+        written: Numbers of the tensors into which something is copied or mixed.
+        others: Regions that torch copies or mixes.
     """
 
     workers: tuple[int, ...]
@@ -228,12 +228,12 @@ class _ByTorch:
     """A region that is mixed, converted, or does not lie in one piece.
 
     Attributes:
-        name: of the tensor.
-        box: of the region.
-        memory: the number of the other worker that has it; None: this process.
-        start: there, bytes.
-        dtype: there.
-        held: the box that lies there.
+        name: Name of the tensor.
+        box: Box of the region.
+        memory: Index of the other worker that has the region; None: this process has it.
+        start: Offset of `held` in the memory of that worker, bytes.
+        dtype: Dtype of the values that are read.
+        held: Box of the tensor that lies there.
     """
 
     name: str
@@ -249,13 +249,13 @@ class _Exchange:
     """A move of weights between two roles, as it is the same each time.
 
     Attributes:
-        source: the role that the weights are of.
-        target: the role that gets them.
-        worker: this one.
-        theirs: what is here of the source; None: nothing.
-        mine: what is here of the target.
-        twins: tensors of the target that are another one under a second name.
-        is_copy: whether values are copied, not mixed.
+        source: Role that the weights are of.
+        target: Role that gets the weights.
+        worker: Number of this worker.
+        theirs: Forms of the source's tensors here; None: the source is not here.
+        mine: Forms of the target's tensors here.
+        twins: Names of tensors of the target that are another one under a second name.
+        is_copy: Whether values are copied, not mixed.
     """
 
     source: Placement

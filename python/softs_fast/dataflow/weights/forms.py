@@ -34,15 +34,15 @@ class HeldForm:
     """What this worker holds of a tensor: all but its memory.
 
     Attributes:
-        dtype: of the tensor.
-        size: of what is here, along each dimension.
-        is_plain: whether it is contiguous and in host memory.
-        shape: of the whole tensor.
-        pieces: the parts of it that are here, which do not overlap; none if that has no items.
-        replicas: workers that hold the same part, this one included, as all of them know.
-        index: which of them this worker is.
-        layout: how all workers of the mesh hold it; equal layouts of one shape have equal parts everywhere. Empty: it is
-            no DTensor.
+        dtype: Dtype of the tensor.
+        size: Size of what is here, along each dimension.
+        is_plain: Whether what is here is contiguous and in host memory.
+        shape: Shape of the whole tensor.
+        pieces: Parts of the tensor that are here, which do not overlap; empty if what is here has no items.
+        replicas: Workers that hold the same part, this one included, as all of them know.
+        index: Index of this worker among the replicas.
+        layout: Layout of the tensor on all workers of the mesh; equal layouts of one shape have equal parts
+            everywhere. Empty: it is no DTensor.
     """
 
     dtype: torch.dtype
@@ -63,7 +63,7 @@ class HeldForm:
         """Return the parts that this worker shows to others; those of all replicas are the boxes.
 
         Args:
-            name: of the tensor.
+            name: Name of the tensor.
         """
         boxes, n = self.boxes, len(self.replicas)
         if n == 1:
@@ -97,7 +97,7 @@ class Mark:
     """By which a tensor is known to have the same form; with a mesh it is a DTensor.
 
     Attributes:
-        size: of what is here of a DTensor; None: nothing.
+        size: Size of what is here of a DTensor; None: nothing is here.
     """
 
     kind: type
@@ -113,8 +113,8 @@ class HeldForms(Mapping[str, HeldForm]):
     """What this worker holds of the tensors of a role, by name: all but their memory.
 
     Args:
-        forms: by name.
-        marks: of each tensor of the role's object by which it is known again; None: it is not looked for.
+        forms: Forms of the tensors by name.
+        marks: Mark of each tensor of the role's object, by which it is recognised; None: `found_in` returns None.
     """
 
     def __init__(self, forms: Mapping[str, HeldForm], marks: Mapping[str, Mark] | None = None) -> None:
@@ -148,7 +148,7 @@ class HeldForms(Mapping[str, HeldForm]):
         """Return what is held now, if tensors of these names still have these forms.
 
         Args:
-            tensors: of the role's object, in the same order.
+            tensors: Tensors of the role's object by name, in the same order.
         """
         if self._marks is None or list(tensors) != list(self._marks):
             return None
@@ -181,9 +181,9 @@ class Held:
     """What this worker holds of the tensors of a role now.
 
     Args:
-        forms: of the tensors.
-        tensors: what is here of each, in the order of the forms; they are the role's own.
-        owners: The tensors of the role: DTensors, where what is here are shards. None: they are the same.
+        forms: Forms of the tensors.
+        tensors: What is here of each tensor, in the order of the forms; the memory is the role's own.
+        owners: Tensors of the role: DTensors, where what is here are shards. None: they are the same.
     """
 
     def __init__(self, forms: HeldForms, tensors: list[Tensor], owners: list[Tensor] | None = None) -> None:

@@ -63,10 +63,10 @@ def held_tensors(
     others may have other tensors. A DTensor of a mesh of which this worker is no member is left out.
 
     Args:
-        role: with its layout.
-        worker: this one.
-        tensors: of the role's object.
-        known: forms that tensors of the object had before; if they have them still, they are used.
+        role: Role with its layout.
+        worker: Number of this worker.
+        tensors: Tensors of the role's object by name.
+        known: Forms that tensors of the object had before; they are used if the tensors have them still.
 
     Raises:
         FlowError: a DTensor has a placement that is no part of the tensor, or its local shape is not that of its part; or

@@ -22,10 +22,10 @@ class Read:
     """A region that a target reads.
 
     Attributes:
-        name: of the tensor.
-        box: of the region.
-        source: the worker that it is read from; the target's own number where its process has it.
-        held: the box of the source in which the region lies.
+        name: Name of the tensor.
+        box: Box of the region.
+        source: Worker that it is read from; the target's own number where its process has it.
+        held: Box of the source in which the region lies.
     """
 
     name: str
@@ -38,8 +38,8 @@ def first_lacking(wanted: Held, held: Mapping[int, Held]) -> tuple[str, Box] | N
     """Return the first tensor of which no worker holds all that is wanted, with a part that is not there.
 
     Args:
-        wanted: boxes of tensors, by name, which do not overlap.
-        held: by worker, what it holds.
+        wanted: Boxes of tensors by name, which do not overlap.
+        held: Boxes of tensors that each worker holds, by worker.
     """
     for name, parts in wanted.items():
         for box in parts:
@@ -61,10 +61,10 @@ def plan_reads(
     target reads least so far.
 
     Args:
-        target: its number.
-        wanted: boxes of tensors by name, which do not overlap; empty ones need nothing.
-        held: by worker, the boxes of tensors that it holds. Equal regions of several workers have equal values.
-        item_bytes: of an item of each tensor.
+        target: Number of the worker that reads.
+        wanted: Boxes of tensors by name, which do not overlap; empty ones need nothing.
+        held: Boxes of tensors that each worker holds, by worker. Equal regions of several workers have equal values.
+        item_bytes: Bytes of an item of each tensor.
 
     Raises:
         FlowError: no worker holds a part of what the target wants; the text names tensor and part.

@@ -21,10 +21,10 @@ class ShownRegion:
     """A region of a tensor.
 
     Attributes:
-        name: of the tensor.
-        shape: of the whole tensor.
-        box: the region.
-        dtype: of the tensor, one of `ITEM_BYTES`.
+        name: Name of the tensor.
+        shape: Shape of the whole tensor.
+        box: Box of the region.
+        dtype: Dtype of the tensor, one of `ITEM_BYTES`.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ShownLayout:
     Layouts are equal if their digests are.
 
     Args:
-        regions: of the tensors, each once.
+        regions: Regions of the tensors, each once.
 
     Raises:
         WireError: a region is not inside of its tensor, or is there twice.
@@ -108,9 +108,9 @@ class Shown:
     """Regions of tensors of a role in the memory of one worker.
 
     Attributes:
-        role: number of the role.
-        layout: of the regions.
-        place: of one value, the bytes of all regions.
+        role: Number of the role.
+        layout: Layout of the regions.
+        place: Place of one value, the bytes of all regions.
 
     Raises:
         WireError: the value has not as many bytes as the layout.

@@ -25,11 +25,11 @@ class ControlMaster:
     """The master's end; see `MasterLink`.
 
     Args:
-        token: that workers have to have.
-        listen: where, see `ControlServer`.
-        limits: sizes, and when a worker on another host counts as dead.
-        incarnation: see `ControlServer`, as the rest.
-        oldest: of workers that are taken.
+        token: Token that workers must have.
+        listen: Endpoint that workers connect to; see `ControlServer`.
+        limits: Limits of sizes, and when a worker on another host counts as dead.
+        incarnation: Incarnation of the master; see `ControlServer`.
+        oldest: Lowest incarnation of workers that are taken; see `ControlServer`.
 
     Raises:
         ConfigError: endpoint or token are malformed.
@@ -177,9 +177,9 @@ class ControlWorker:
     """A worker's end; see `WorkerLink`.
 
     Args:
-        endpoint: of the master.
-        token: that the master has, too.
-        worker: number of this worker, or its seat.
+        endpoint: Endpoint of the master.
+        token: Token that the master has, too.
+        worker: Number of this worker, or its seat.
 
     Raises:
         HelloError: the master refused this worker.

@@ -22,9 +22,9 @@ class ReadElements(Message, tag=30):
     """To the head of a dp rank: read elements of its shard, and keep them.
 
     Attributes:
-        request: its number; the answer has it.
-        source: number of the dataset in the declaration.
-        numbers: of the elements in the shard; they grow.
+        request: Number of the request; the answer has it.
+        source: Number of the dataset in the declaration.
+        numbers: Numbers of the elements in the shard; they grow.
 
     Raises:
         WireError: the numbers do not grow.
@@ -43,12 +43,12 @@ class ElementsRead(Message, tag=31):
     """To the master: the first elements of a request were read, all of them if neither the end nor an error was met.
 
     Attributes:
-        request: of which it is the answer.
-        columns: for each column of the dataset the places of its values, one for each element.
-        sizes: bytes of each element.
-        tags: of each element.
-        length: elements of the shard, if its end was met.
-        failure: reason and text, if the next element cannot be read.
+        request: Number of the request that this answers.
+        columns: Places of the values of each column of the dataset, one for each element.
+        sizes: Bytes of each element.
+        tags: Tags of each element.
+        length: Number of elements of the shard, if its end was met.
+        failure: Reason and text, if the next element cannot be read.
 
     Raises:
         WireError: columns, sizes and tags are of different numbers of elements.

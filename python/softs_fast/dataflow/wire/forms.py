@@ -22,11 +22,11 @@ class HookForm(Message):
     """A hook that the flow has not declared, because a caller has posted it; never a function of the user's.
 
     Attributes:
-        kind: name of its class.
-        roles: numbers of its roles.
-        eta: of a mix of weights.
-        folder: of a checkpoint, or the path of a file of rows.
-        column: see `LoadRows`, like the next two.
+        kind: Name of the hook's class.
+        roles: Numbers of the hook's roles.
+        eta: Share of the source in a mix of weights.
+        folder: Folder of a checkpoint, or path of a file of rows.
+        column: See `LoadRows`, like the next two.
     """
 
     kind: Annotated[str, most(32)]
@@ -42,13 +42,13 @@ class Slice(Message):
     """What one worker of several has of the rows of a call.
 
     Attributes:
-        n_real: so many rows, the first of the order, are data here; the rest belongs to another rank, and is there
-            because each rank enters the function, also without data.
-        n_rows: rows that the function gets; those behind the rows of the order repeat them.
-        n_all: rows of the call that are data, on all ranks together.
-        n_ranks: data-parallel ranks.
-        is_head: whether this worker reports what the function returns.
-        longest: for each input the largest length of a value in the whole call, on all ranks.
+        n_real: Number of rows, the first of the order, that are data here; the rest belongs to another rank, and is
+            there because each rank enters the function, also without data.
+        n_rows: Number of rows that the function gets; those behind the rows of the order repeat them.
+        n_all: Number of rows of the call that are data, on all ranks together.
+        n_ranks: Number of data-parallel ranks.
+        is_head: Whether this worker reports what the function returns.
+        longest: Largest length of a value of each input in the whole call, on all ranks.
     """
 
     n_real: Annotated[int, span(0, MOST_ROWS)]

@@ -53,10 +53,10 @@ class State:
     workers that are inside of the hook, or get there.
 
     Attributes:
-        incarnation: of the master.
-        ticket: of the hook.
-        shown: regions of tensors, and where they are.
-        near: where they are that is nearer to the worker that gets this; None: nowhere.
+        incarnation: Incarnation of the master.
+        ticket: Ticket of the hook.
+        shown: Regions of tensors, and where they are.
+        near: Place of the regions that is nearer to the worker that gets this; None: no place is.
     """
 
     incarnation: int

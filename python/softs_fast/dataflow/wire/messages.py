@@ -50,15 +50,15 @@ class RunMain(records.Message, tag=1):
     """To a worker: run a function on rows.
 
     Attributes:
-        incarnation: of the master.
-        ticket: place in the order.
-        call: number of the call.
-        function: its number in the declaration.
-        ids: of the rows.
-        columns: for each input the places of its values, as many as ids.
-        tags: of each row.
-        step: as in `Rows`, like the rest.
-        part: what of the call it is, if the role has several workers.
+        incarnation: Incarnation of the master.
+        ticket: Place in the order.
+        call: Number of the call.
+        function: Number of the function in the declaration.
+        ids: Ids of the rows.
+        columns: Places of the values of each input, as many as ids.
+        tags: Tags of each row.
+        step: Step of the rows; see `Rows`, also for `use`, `ends_step` and `age`.
+        part: Part of the call that is for this worker, if the role has several workers.
     """
 
     incarnation: Count
@@ -91,13 +91,13 @@ class RunHook(records.Message, tag=2):
     """To a worker: run its part of a hook.
 
     Attributes:
-        incarnation: of the master.
-        ticket: place in the order.
-        call: number of the call.
-        hook: its number in the declaration; -1: see `form`.
-        form: what it is, if it was posted.
-        owner: number of the role of the function; -1 if there is none.
-        step: number of the step, from 1; 0 if it was posted.
+        incarnation: Incarnation of the master.
+        ticket: Place in the order.
+        call: Number of the call.
+        hook: Number of the hook in the declaration; -1: see `form`.
+        form: Form of the hook, if it was posted.
+        owner: Number of the role of the function; -1: no role.
+        step: Number of the step, from 1; 0 if the hook was posted.
     """
 
     incarnation: Count
@@ -113,14 +113,14 @@ class RunMove(records.Message, tag=12):
     """To a worker: bring rows to where it reads them. See `MoveWork`.
 
     Attributes:
-        incarnation: of the master.
-        ticket: place in the order.
-        call: number of the call.
-        ids: of the rows.
-        names: of the columns.
-        columns: for each of them the places of its values, as many as ids.
-        keeps: whether the main part of the call takes the values.
-        is_needed: whether a value that cannot be read is an error.
+        incarnation: Incarnation of the master.
+        ticket: Place in the order.
+        call: Number of the call.
+        ids: Ids of the rows.
+        names: Names of the columns.
+        columns: Places of the values of each of these columns, as many as ids.
+        keeps: Whether the main part of the call takes the values.
+        is_needed: Whether a value that cannot be read is an error.
     """
 
     incarnation: Count
@@ -158,15 +158,15 @@ class StepEnded(records.Message, tag=7):
     """To the master: a worker's part in a step has ended. See `Outcome`.
 
     Attributes:
-        incarnation: of the master.
-        ticket: of the step.
-        columns: for each output the places of its values, as many as ids.
-        n_bytes: of these values.
-        failure: reason and text, if it failed.
-        unread: whether it failed because inputs could not be read, before the function was entered.
-        began_s: when it began, by the clock of the worker.
-        read_s: how long its inputs took to be read.
-        not_finite: rows with a NaN or an infinity, by column.
+        incarnation: Incarnation of the master.
+        ticket: Ticket of the step.
+        columns: Places of the values of each output, as many as ids.
+        n_bytes: Bytes of these values.
+        failure: Reason and text, if it failed.
+        unread: Whether it failed because inputs could not be read, before the function was entered.
+        began_s: Time at which it began, by the clock of the worker.
+        read_s: Seconds that the reading of its inputs took.
+        not_finite: Number of rows with a NaN or an infinity, by column.
     """
 
     incarnation: Count
@@ -194,8 +194,8 @@ class Ready(records.Message, tag=8):
     """To the master: a worker has made the objects of its roles.
 
     Attributes:
-        node: what workers have in common that can open each other's shared memory; empty if all of the flow can.
-        free_bytes: of shared memory there; 0 where the master sees it, too.
+        node: Name that is the same on workers that can open each other's shared memory; empty if all of the flow can.
+        free_bytes: Bytes that are free in shared memory there; 0 where the master sees it, too.
     """
 
     node: Name = ""
@@ -206,9 +206,9 @@ class Declared(records.Message, tag=20):
     """To a worker that was started by hand: the lines of the flow that the master has.
 
     Attributes:
-        lines: of its declaration.
-        meeting_port: of the master's TCPStore, by which workers make process groups; 0 if there are none.
-        host: at which the master listens, as its user has said.
+        lines: Lines of the flow's declaration.
+        meeting_port: Port of the master's TCPStore, by which workers make process groups; 0: the flow has no groups.
+        host: Host at which the master listens, as its user has said.
     """
 
     lines: Annotated[tuple[Annotated[str, most(1 << 14)], ...], most(1 << 16)]
@@ -226,11 +226,11 @@ class Fetched(records.Message, tag=22):
     """To the master: a worker has got values from another node, and keeps them.
 
     Attributes:
-        incarnation: of the master.
-        ticket: of the step that reads them.
-        ids: of the rows.
-        names: of the columns.
-        columns: for each of them the places here, as many as ids.
+        incarnation: Incarnation of the master.
+        ticket: Ticket of the step that reads the values.
+        ids: Ids of the rows.
+        names: Names of the columns.
+        columns: Places here of the values of each of these columns, as many as ids.
     """
 
     incarnation: Count
@@ -269,8 +269,8 @@ def encode(message: Message, known: KnownLayouts | None = None) -> bytes:
     """Return the bytes of a message.
 
     Args:
-        message: any.
-        known: what was sent on the same connection; a layout that is there is not sent again. None: all is sent.
+        message: Message of any type.
+        known: Layouts that were sent on the same connection; they are not sent again. None: all is sent.
 
     Raises:
         WireError: it is too long, or has a number that messages do not have.
@@ -287,8 +287,8 @@ def decode(data: bytes, known: KnownLayouts | None = None) -> Message:
     """Return the message of bytes.
 
     Args:
-        data: what `encode` made.
-        known: what was received on the same connection. None: messages have all.
+        data: Bytes that `encode` made.
+        known: Layouts that were received on the same connection. None: messages have all.
 
     Raises:
         WireError: they are no message, or a field is none that it can have.

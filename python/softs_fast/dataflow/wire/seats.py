@@ -39,9 +39,9 @@ class Seated:
     """A process that has joined.
 
     Attributes:
-        seat: its number.
-        pid: of the process, by its own words.
-        host: of the process, by its own words.
+        seat: Number of the seat.
+        pid: Id of the process, as it reports itself.
+        host: Host of the process, as it reports itself.
     """
 
     seat: int

@@ -46,7 +46,7 @@ class Program:
         """Begin anew, at once. Any thread may call; nothing of this process is ended in order but child processes.
 
         Args:
-            environment: what the program gets beside its environment at first.
+            environment: Variables that the program gets beside its first environment.
         """
         for child in multiprocessing.active_children():
             child.terminate()
@@ -65,7 +65,7 @@ def say(text: Callable[[], object]) -> None:
     """Log or print something last, unless that takes long: a thread that does not return may hold the lock for it.
 
     Args:
-        text: what does it.
+        text: Function that logs or prints.
     """
     saying = threading.Thread(target=text, name="softs-flow-say", daemon=True)
     saying.start()

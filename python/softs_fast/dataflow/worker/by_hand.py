@@ -51,14 +51,14 @@ def run_worker(
     """Be a worker of a flow until the flow ends.
 
     Args:
-        endpoint: of the master, `tcp://HOST:PORT`.
-        worker: number of this worker.
-        build: returns the declaration of the flow.
-        token_file: that of the master, mode 0600.
-        wait_s: how long the master may take until it listens.
-        stall_s: seconds after which a process of which rows are read, and that sends no bytes, counts as lost.
-        stuck: called in another thread, if a step does not return within 3 s after the master was lost, or the flow has
-            ended (None): it ends this process. Without it, what runs is awaited.
+        endpoint: Endpoint of the master, `tcp://HOST:PORT`.
+        worker: Number of this worker.
+        build: Function that returns the declaration of the flow.
+        token_file: File with the token of the master, mode 0600.
+        wait_s: Seconds that the master may take until it listens.
+        stall_s: Seconds after which a process of which rows are read, and that sends no bytes, counts as lost.
+        stuck: Function called in another thread, if a step does not return within 3 s after the master was lost, or
+            the flow has ended (None): it ends this process. Without it, what runs is awaited.
 
     Raises:
         ConfigError: this process has built another flow than the master, has no role in it, or the endpoint or the token
@@ -128,9 +128,10 @@ def _serves_at(there: Address, own: str, host: str) -> str:
     """Return where a worker serves its rows: no more can reach it than have to.
 
     Args:
-        there: where this worker has reached its master.
-        own: its own address on the way there.
-        host: at which the master listens. A worker that has come by loopback is beside it, so others come there, too.
+        there: Address at which this worker has reached its master.
+        own: Own address of this worker on the way there.
+        host: Host at which the master listens. A worker that has come by loopback is beside it, so others come there,
+            too.
     """
     if there.is_loopback:
         return host

@@ -26,10 +26,10 @@ class Batch:
     """Rows of a call, and what a function is told of them; see `Rows` for the rest.
 
     Attributes:
-        ids: of the rows.
-        columns: for each input of the function its values, as many as ids.
-        tags: of each row.
-        part: which of the rows are data here; None: all.
+        ids: Ids of the rows.
+        columns: Values of each input of the function, as many as ids.
+        tags: Tags of each row.
+        part: Part of the call for this worker, which says how many of the rows are data here; None: all of them.
     """
 
     ids: tuple[int, ...]
@@ -72,19 +72,19 @@ class Outcome:
     """What a worker's part in a step has done.
 
     Attributes:
-        seconds: how long it took.
-        numbers: what a function returned beside columns, or an evaluation.
-        ids: rows on which a function was called.
-        columns: for each output of the function its values, or their places, for each of these rows.
-        dropped: ids of rows that were dropped, with the reasons.
-        failed: ids of rows that could not be made, with the reasons.
-        tags: of rows that have some, by id.
-        digest: of ids and inputs; empty if none is taken.
-        failure: why it failed; None if it is done.
-        unread: whether it failed because inputs could not be read, before the function was entered.
-        not_finite: of a training function the rows with a NaN or an infinity, by column.
-        began_s: when it began, by `time.monotonic` of its process; 0 if it did not.
-        read_s: how long the inputs took to be read, before `seconds`; they are read first.
+        seconds: Seconds that the part took.
+        numbers: Numbers that a function returned beside columns, or that an evaluation returned.
+        ids: Ids of the rows on which a function was called.
+        columns: Values of each output of the function, or their places, for each of these rows.
+        dropped: Reasons why rows were dropped, by id.
+        failed: Reasons why rows could not be made, by id.
+        tags: Tags of rows that have some, by id.
+        digest: Digest of ids and inputs; empty if none is taken.
+        failure: Failure of the part; None if it is done.
+        unread: Whether it failed because inputs could not be read, before the function was entered.
+        not_finite: Number of rows with a NaN or an infinity among the inputs of a training function, by column.
+        began_s: Time at which it began, by `time.monotonic` of its process; 0 if it did not.
+        read_s: Seconds that the reading of the inputs took, before `seconds`; they are read first.
     """
 
     seconds: float = 0.0
@@ -110,11 +110,11 @@ def call_function(
     What it has submitted to devices is done then, in whatever stream: its outputs can be read, its weights be shown.
 
     Args:
-        call: the function.
-        objects: of the roles of this process.
-        batch: the rows, at least one.
-        group: rows that stay together.
-        digests: whether a digest of ids and inputs is taken.
+        call: Function that is called.
+        objects: Objects of the roles of this process.
+        batch: Rows of the call, at least one.
+        group: Number of rows of a group, which stay together.
+        digests: Whether a digest of ids and inputs is taken.
 
     Raises:
         FlowError: it returned something that is no output, or a tag is none; see `checked_tags`.

@@ -34,11 +34,11 @@ class Groups:
     GLOO_SOCKET_IFNAME names another one.
 
     Args:
-        declaration: of the flow.
-        worker: number of this worker.
-        meeting: path of a file, empty when the first worker opens it, that all workers can open; or host and port of a
-            TCPStore.
-        interface: at which gloo listens.
+        declaration: Declaration of the flow.
+        worker: Number of this worker.
+        meeting: Path of a file, empty when the first worker opens it, that all workers can open; or host and port of
+            a TCPStore.
+        interface: Network interface at which gloo listens.
 
     Raises:
         RuntimeError: a worker did not come, or another process group is there already.

@@ -27,10 +27,10 @@ class KeptInputs:
         """Keep values for a call.
 
         Args:
-            call: its number.
-            ids: of the rows.
-            columns: by name the places of values, as many as ids.
-            values: one column behind the other.
+            call: Number of the call.
+            ids: Ids of the rows.
+            columns: Places of the values by column, as many as ids.
+            values: Values, one column behind the other.
         """
         keys = [
             (column, row_id, place)
@@ -47,9 +47,9 @@ class KeptInputs:
         A value that was made again since then has another place, and is not returned.
 
         Args:
-            call: its number.
-            ids: of the rows.
-            columns: by name the places of values, as many as ids.
+            call: Number of the call.
+            ids: Ids of the rows.
+            columns: Places of the values by column, as many as ids.
         """
         own = self._calls.pop(call, None)
         if own is None:

@@ -54,11 +54,11 @@ class WorkerLoop:
     """Runs what a master orders until the flow ends.
 
     Args:
-        worker: the number of this worker.
-        declaration: of the flow.
-        link: to the master.
-        store: of this process.
-        groups: process groups of roles on several workers; None: there are none.
+        worker: Number of this worker.
+        declaration: Declaration of the flow.
+        link: Link to the master.
+        store: Store of this process.
+        groups: Process groups of roles on several workers; None: the flow has no groups.
     """
 
     worker: int

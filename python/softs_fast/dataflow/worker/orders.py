@@ -34,7 +34,7 @@ class Messages:
     """Makes the messages of orders; all workers of a hook get the same object, which is encoded once.
 
     Args:
-        declaration: of the flow.
+        declaration: Declaration of the flow.
     """
 
     def __init__(self, declaration: Declaration) -> None:
@@ -55,9 +55,9 @@ def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | 
     """Return the message of an order.
 
     Args:
-        declaration: of the flow.
-        order: of the step.
-        work: what is to be done.
+        declaration: Declaration of the flow.
+        order: Order of the step.
+        work: Work of the step: a function with rows, a hook, or a move of rows.
     """
     head = (order.incarnation, order.ticket, order.call)
     if isinstance(work, MainWork):

@@ -57,10 +57,10 @@ class Part:
     """Runs what one worker is told to.
 
     Args:
-        declaration: of the flow.
-        objects: of the roles that are in this process.
-        store: of this process.
-        arrived: takes places of values that this worker has got from another node, and keeps.
+        declaration: Declaration of the flow.
+        objects: Objects of the roles that are in this process.
+        store: Store of this process.
+        arrived: Function that takes places of values that this worker has got from another node, and keeps.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Part:
         """Run this worker's part of a step; returns what it did, with places, and how many bytes of rows it made.
 
         Args:
-            work: what is to be done.
-            ticket: of the step.
-            await_state: returns weights of a source that is elsewhere.
-            show_to: takes what is shown of a source that is here, for targets that are elsewhere; at once.
+            work: Work of the step: a function with rows, a hook, or a move of rows.
+            ticket: Ticket of the step.
+            await_state: Function that returns weights of a source that is elsewhere.
+            show_to: Function that takes, at once, what is shown of a source here for targets that are elsewhere.
         """
         outcome, n_bytes, began, read_s = Outcome(), 0, time.monotonic(), 0.0
         try:

@@ -35,7 +35,7 @@ def answers_stack(link: _Link) -> Iterator[None]:
     seconds of trying (Python 3.11). A thread reads its own between two of its instructions.
 
     Args:
-        link: to the master.
+        link: Link to the master.
     """
     if _is_taken(_SIGNAL):
         link.publish(STACK, f"no stack: {_SIGNAL.name} has a handler of the program".encode())

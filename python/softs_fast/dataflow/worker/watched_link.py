@@ -21,9 +21,9 @@ class WatchedLink:
     here does not return within some seconds, `stuck` is called by that thread; so it is when the flow has ended.
 
     Args:
-        link: to the master; it is closed with this one.
-        grace_s: how long what runs may take to return, seconds.
-        stuck: ends this process, or has it begin anew.
+        link: Link to the master; it is closed with this one.
+        grace_s: Seconds that a running step may take to return.
+        stuck: Function that ends this process, or has it begin again.
     """
 
     def __init__(self, link: ControlWorker, grace_s: float, stuck: Callable[[], None]) -> None:

@@ -18,13 +18,13 @@ class MainWork:
     """A function and its rows.
 
     Attributes:
-        function: its name.
-        ids: of the rows.
-        columns: for each input the places of its values, as many as ids; what a place is, the backend decides.
-        tags: of each row.
-        step: as in `Rows`, like the rest.
-        part: what of it is for this worker; None: the rows are those of the whole call.
-        call: its number, by which a worker finds what a `MoveWork` has brought; 0 where nothing has.
+        function: Name of the function.
+        ids: Ids of the rows.
+        columns: Places of the values of each input, as many as ids; the backend decides what a place is.
+        tags: Tags of each row.
+        step: Step of the rows; see `Rows`, also for `use`, `ends_step` and `age`.
+        part: Part of the call that is for this worker; None: the rows are those of the whole call.
+        call: Number of the call, by which a worker finds what a `MoveWork` has brought; 0 where nothing was brought.
     """
 
     function: str
@@ -44,9 +44,9 @@ class HookWork:
     """A hook.
 
     Attributes:
-        hook: what is done.
-        owner: role of its function; None for functions without a role, and hooks that were posted.
-        step: number of the step, from 1; 0 if it was posted.
+        hook: Hook that is run.
+        owner: Role of the hook's function; None for functions without a role, and hooks that were posted.
+        step: Number of the step, from 1; 0 if the hook was posted.
     """
 
     hook: Hook
@@ -59,10 +59,10 @@ class MoveWork:
     """Rows that are brought to a worker.
 
     Attributes:
-        ids: of the rows.
-        columns: by name the places of values, as many as ids; what a place is, the backend decides.
-        keep_for: number of the call of which the main part takes the values; 0: they are brought to the node alone.
-        is_needed: whether a value that cannot be read is an error here; otherwise it is one of the step that reads it.
+        ids: Ids of the rows.
+        columns: Places of the values by column, as many as ids; the backend decides what a place is.
+        keep_for: Number of the call of which the main part takes the values; 0: they are brought to the node alone.
+        is_needed: Whether an unreadable value is an error here; otherwise it is one of the step that reads it.
     """
 
     ids: tuple[int, ...]
