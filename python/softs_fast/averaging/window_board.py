@@ -327,10 +327,10 @@ def read_windows(
     """Return the weighted sum of the snapshots of donors.
 
     Args:
-        donors: rank and weight of each.
-        windows: of each.
-        layout: of the tensors.
-        scratch: memory for the sum.
+        donors: Rank and weight of each donor.
+        windows: Window of each donor.
+        layout: Layout of the tensors.
+        scratch: Memory for the sum.
         as_is: Names of tensors that may have any values.
 
     Raises:

@@ -66,10 +66,10 @@ class CustomCodec(ABC):
         """Return the tensors that `encode` was given, or as close as the codec keeps them.
 
         Args:
-            data: uint8 [rows, nbytes(shape, dtype)], on the host; bytes of a row lie one after the other. With
+            data: Bytes, uint8 [rows, nbytes(shape, dtype)], on the host; bytes of a row lie one after the other. With
                 `zero_copy=True` these are the slots themselves, else a copy. Not to be changed.
-            shape: of one tensor.
-            dtype: its name, as in `TensorSpec`.
+            shape: Shape of one tensor.
+            dtype: Name of the dtype, as in `TensorSpec`.
 
         Returns:
             dtype [rows, *shape], on the host. It may lie on `data`, and keeps that then.

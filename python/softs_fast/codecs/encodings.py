@@ -184,12 +184,12 @@ def encode(
     """Write the tensors of `len(outs)` samples; on an error, part of them may be written.
 
     Args:
-        codec: the encoding.
-        field: the tensor of one sample.
-        value: dtype [*rows, *shape], or another form that the codec takes: tensors on any device, or arrays.
+        codec: The encoding.
+        field: The tensor of one sample.
+        value: Values, dtype [*rows, *shape], or another form that the codec takes: tensors on any device, or arrays.
         rows: () for one sample, otherwise their number.
-        outs: the bytes of each sample, writable.
-        offset: where the tensor begins in a sample.
+        outs: The bytes of each sample, writable.
+        offset: Byte at which the tensor begins in a sample.
 
     Raises:
         ConfigError: the value has another shape or dtype, or one that the codec cannot hold.
@@ -202,10 +202,10 @@ def decode(codec: Codec, field: Field, sources: Sequence[Any], offset: int, rows
     """Return the tensors of as many samples as there are rows, stacked; see `assemble`.
 
     Args:
-        codec: the encoding.
-        field: the tensor of one sample.
-        sources: the bytes of each sample, long enough.
-        offset: where the tensor begins in a sample.
+        codec: The encoding.
+        field: The tensor of one sample.
+        sources: The bytes of each sample, long enough.
+        offset: Byte at which the tensor begins in a sample.
         rows: () for one sample, otherwise their number.
 
     Raises:

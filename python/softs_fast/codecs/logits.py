@@ -19,9 +19,9 @@ class TopKLogits(NamedTuple):
     """The k largest logits of each row, and the log-sum-exp of the whole row.
 
     Attributes:
-        values: the k largest of each row, largest first, dtype of the logits [..., k].
-        indices: where they are in the row, int64 [..., k].
-        lse: log-sum-exp of the whole row, float32 [...]; `values - lse[..., None]` are log-probabilities.
+        values: The k largest of each row, largest first, dtype of the logits [..., k].
+        indices: Positions of these values in the row, int64 [..., k].
+        lse: Log-sum-exp of the whole row, float32 [...]; `values - lse[..., None]` are log-probabilities.
     """
 
     values: Tensor

@@ -43,14 +43,14 @@ def topk_kl(
     number of times, but not differentiated.
 
     Args:
-        student: logits, floats [*rows, V], any strides; gradients flow to it.
-        teacher: the teacher's logits of rows of V: values and indices [*rows, k], lse [*rows]; no gradients flow to it. For
+        student: Logits, floats [*rows, V], any strides; gradients flow to it.
+        teacher: The teacher's logits of rows of V: values and indices [*rows, k], lse [*rows]; no gradients flow to it. For
             a temperature T they must be those of logits / T: divide before they are encoded, as the largest logits do not
             tell what their log-sum-exp would be at another temperature.
         reduction: "mean" over the rows that count, "sum" of them, or "none".
-        mask: which rows count, bool [*rows]; None: all. Where none does, the mean is 0.
+        mask: Rows that count, bool [*rows]; None: all. Where none does, the mean is 0.
         temperature: T, positive. The loss is scaled by T^2, so that gradients are of one size for all T.
-        reverse: weight of the reverse divergence: 0 is KL(teacher || student), 1 is KL(student || teacher), 0.5 is half of
+        reverse: Weight of the reverse divergence: 0 is KL(teacher || student), 1 is KL(student || teacher), 0.5 is half of
             their sum, which is Jeffreys' divergence.
 
     Returns:

@@ -30,10 +30,10 @@ class Part:
     """A range of bytes that is decoded to one tensor.
 
     Args:
-        offset: where it begins in the bytes of its tensor.
-        shape: of the decoded tensor, without a batch dimension.
-        dtype: of the decoded tensor.
-        native: the native codec that encodes and decodes it; None: it is copied.
+        offset: Byte at which the part begins in the bytes of its tensor.
+        shape: Shape of the decoded tensor, without a batch dimension.
+        dtype: Dtype of the decoded tensor.
+        native: The native codec that encodes and decodes it; None: it is copied.
     """
 
     offset: int
@@ -78,11 +78,11 @@ def write(
     """Encode the values of `len(outs)` samples, one after the other, into each sample from byte `offset` on.
 
     Args:
-        name: of the tensor, for errors.
-        native: the native codec; None: they are copied.
-        values: what `host_bytes` returned.
-        outs: the bytes of each sample, writable.
-        offset: where in a sample.
+        name: Name of the tensor, for errors.
+        native: The native codec; None: they are copied.
+        values: Bytes that `host_bytes` returned.
+        outs: The bytes of each sample, writable.
+        offset: Byte at which the values begin in each sample.
 
     Raises:
         ConfigError: a value that the encoding cannot hold.
@@ -104,10 +104,10 @@ def read(
     """Return the tensors of some parts, dtype [*rows, *shape] each.
 
     Args:
-        name: of the tensor, for errors.
-        parts: the parts to read.
-        sources: the bytes of as many samples as there are rows, each long enough.
-        offset: where the tensor begins in a sample.
+        name: Name of the tensor, for errors.
+        parts: The parts to read.
+        sources: The bytes of as many samples as there are rows, each long enough.
+        offset: Byte at which the tensor begins in a sample.
         rows: () for one sample, otherwise their number.
 
     Raises:
@@ -128,11 +128,11 @@ def read_into(name: str, part: Part, sources: Sequence[Any], offset: int, out: A
     """Decode one part of some samples into memory for all of them.
 
     Args:
-        name: of the tensor, for errors.
-        part: the part to read.
-        sources: the bytes of each sample.
-        offset: where the part's tensor begins in a sample.
-        out: writable bytes of `len(sources)` tensors, not empty.
+        name: Name of the tensor, for errors.
+        part: The part to read.
+        sources: The bytes of each sample.
+        offset: Byte at which the part's tensor begins in a sample.
+        out: Writable bytes of `len(sources)` tensors, not empty.
 
     Raises:
         ConfigError: a sample ends before the part does.

@@ -45,12 +45,12 @@ def row_losses(
     """Return the loss of each row; beside its arguments it keeps k + 2 numbers per row for the gradient.
 
     Args:
-        student: logits, floats [*rows, V], at least two axes; gradients flow to it.
-        values: the teacher's largest logits, floats [*rows, k].
-        indices: their classes, int64 [*rows, k].
-        lse: the teacher's log-sum-exp, float32 [*rows].
-        mask: which rows count, bool [*rows]; None: all. Others have the loss 0 and the gradient 0, whatever they hold.
-        objective: which divergence.
+        student: Logits, floats [*rows, V], at least two axes; gradients flow to it.
+        values: The teacher's largest logits, floats [*rows, k].
+        indices: Their classes, int64 [*rows, k].
+        lse: The teacher's log-sum-exp, float32 [*rows].
+        mask: Rows that count, bool [*rows]; None: all. Others have the loss 0 and the gradient 0, whatever they hold.
+        objective: Temperature, and weight of the reverse divergence.
 
     Returns:
         float32, or float64 where the student has it, [*rows].

@@ -116,7 +116,8 @@ class Connections:
         while data comes counts as one that does not answer, when its kernel has no room left: its window stays closed.
 
         Args:
-            within_s: what was sent is to be acknowledged within this; a connection on which nothing is sent is probed.
+            within_s: Seconds within which what was sent is to be acknowledged; a connection on which nothing is sent
+                is probed.
         """
         probe_s = max(1, int(within_s / 2))
         for descriptor in self._peers:

@@ -33,9 +33,9 @@ class Engine:
     It compares nothing: its caller knows that all ranks make the same call. Calls are made inside `call`.
 
     Args:
-        group: a process group, or a backend without one, which has the same methods.
-        device: where the group wants its tensors.
-        connections: those of a group of gloo; they belong to the engine.
+        group: A process group, or a backend without one, which has the same methods.
+        device: Device on which the group wants its tensors.
+        connections: Connections of a group of gloo; they belong to the engine.
 
     Attributes:
         lost: Ranks that ended the group without a word, as far as this rank knows; empty while it works.
@@ -75,12 +75,12 @@ class Engine:
         """Connect all ranks by gloo.
 
         Args:
-            rank: this process's number.
-            size: number of ranks.
-            place: distributes rank 0's address.
-            name: of the group.
-            host: the address under which others reach this host; None takes that of its name.
-            timeout_s: seconds to wait for the slowest rank, also in each call.
+            rank: This process's number.
+            size: Number of ranks.
+            place: Rendezvous that distributes rank 0's address.
+            name: Name of the group.
+            host: The address under which others reach this host; None takes that of its name.
+            timeout_s: Seconds to wait for the slowest rank, also in each call.
 
         Raises:
             PeerLost: a rank did not join in time.
@@ -123,15 +123,15 @@ class Engine:
         """Connect all ranks by gloo, with a store for this group alone.
 
         Args:
-            rank: this process's number.
-            size: number of ranks.
-            store: in which ranks find each other; no key of it was used by another group.
-            name: of the group, for texts.
-            timeout_s: seconds to wait for the slowest rank in each call.
-            connect_s: seconds to wait for it while connections are made; None for `timeout_s`.
-            host: an address of this host under which the others reach it; None takes that of its name, or of the
+            rank: This process's number.
+            size: Number of ranks.
+            store: Store in which ranks find each other; no key of it was used by another group.
+            name: Name of the group, for texts.
+            timeout_s: Seconds to wait for the slowest rank in each call.
+            connect_s: Seconds to wait for it while connections are made; None for `timeout_s`.
+            host: An address of this host under which the others reach it; None takes that of its name, or of the
                 interface that GLOO_SOCKET_IFNAME names.
-            answer_s: seconds in which the machine of each rank is to acknowledge what was sent, however late the rank is;
+            answer_s: Seconds in which the machine of each rank is to acknowledge what was sent, however late the rank is;
                 None leaves it to the kernel, which waits for minutes.
 
         Raises:
@@ -207,10 +207,10 @@ class Engine:
         copy. They are added in the order of the ranks, 16-bit floats in float32.
 
         Args:
-            output: flat.
-            tensor: flat, of `bounds[-1]` elements.
-            bounds: from 0, increasing; the same on every rank.
-            op: the reduction.
+            output: Flat tensor for this rank's elements.
+            tensor: Flat tensor of `bounds[-1]` elements.
+            bounds: Bounds of the ranks' slices, from 0, increasing; the same on every rank.
+            op: The reduction.
         """
         item = tensor.element_size()
         parts = [item * (end - begin) for begin, end in pairwise(bounds)]

@@ -155,8 +155,8 @@ class Levels:
         """Transfer each chunk between nodes while the next is reduced inside, and finish it after that.
 
         Args:
-            chunks: reduces a chunk inside the node, and yields its transfer and what follows it.
-            lap: of the call.
+            chunks: Iterator that reduces a chunk inside the node, and yields its transfer and what follows it.
+            lap: Timing of the call, to which the time of waiting is added.
         """
 
         def end(sent: Future[None], finish: Step) -> None:

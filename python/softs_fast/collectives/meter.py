@@ -45,7 +45,7 @@ def counts_errors(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator of methods that counts exceptions in the `_progress` of their object.
 
     Args:
-        name: of the operation.
+        name: Name of the operation.
     """
 
     def decorate(method: Callable[P, R]) -> Callable[P, R]:

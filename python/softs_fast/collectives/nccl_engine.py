@@ -22,8 +22,8 @@ class NcclEngine(Engine):
     gradients have been applied.
 
     Args:
-        group: of NCCL; it belongs to the engine.
-        timeout_s: seconds to wait for the slowest rank in each call.
+        group: Process group of NCCL; it belongs to the engine.
+        timeout_s: Seconds to wait for the slowest rank in each call.
     """
 
     def __init__(self, group: Any, timeout_s: float) -> None:
@@ -35,11 +35,11 @@ class NcclEngine(Engine):
         """Connect all ranks by NCCL; each uses its current CUDA device, which no other rank has.
 
         Args:
-            rank: this process's number.
-            size: number of ranks.
-            store: in which ranks find each other; no key of it was used by another group.
-            name: of the group, for texts.
-            timeout_s: seconds to wait for the slowest rank, also in each call.
+            rank: This process's number.
+            size: Number of ranks.
+            store: Store in which ranks find each other; no key of it was used by another group.
+            name: Name of the group, for texts.
+            timeout_s: Seconds to wait for the slowest rank, also in each call.
 
         Raises:
             ConfigError: this torch has no NCCL, or the host no CUDA device.

@@ -44,8 +44,8 @@ class Member:
         stays in the store, so that a rank that comes later finds it.
 
         Args:
-            store: that of all ranks.
-            timeout_s: seconds to wait for ranks that live.
+            store: Store of all ranks.
+            timeout_s: Seconds to wait for ranks that live.
 
         Raises:
             PeerLost: the ranks have decided without this one, or the store has failed.

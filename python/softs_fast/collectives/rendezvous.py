@@ -298,10 +298,10 @@ def as_store(place: object, *, size: int, serves: bool, timeout_s: float) -> Key
     """Return the store behind a user's argument for a rendezvous; None if there is none.
 
     Args:
-        place: as for `as_rendezvous`.
-        size: number of ranks.
-        serves: whether this process opens the TCPStore of an address; others connect to it.
-        timeout_s: how long to wait for a TCP server, seconds.
+        place: Place where the ranks meet, as for `as_rendezvous`.
+        size: Number of ranks.
+        serves: Whether this process opens the TCPStore of an address; others connect to it.
+        timeout_s: Seconds to wait for a TCP server.
 
     Raises:
         ConfigError: the address is malformed, or the folder is another user's.

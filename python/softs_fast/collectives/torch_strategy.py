@@ -29,10 +29,10 @@ class TorchStrategy(Strategy):
     are summed in 16 bits; for a mean they are divided before, as by DDP, so that the sum does not overflow.
 
     Args:
-        process_group: the group to use, of any backend; None makes gloo connections in `init`.
-        timeout_s: for groups made by `init`: seconds to wait for the slowest rank.
-        host: for groups made by `init`: the address under which others reach this host; None takes that of its name.
-        name: distinguishes groups that use the same rendezvous.
+        process_group: The group to use, of any backend; None makes gloo connections in `init`.
+        timeout_s: Seconds to wait for the slowest rank, for groups made by `init`.
+        host: Address under which others reach this host, for groups made by `init`; None takes that of its name.
+        name: Name that distinguishes groups that use the same rendezvous.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class TorchStrategy(Strategy):
         A strategy that was closed may connect to another group.
 
         Args:
-            rank: this process's number.
-            size: number of ranks.
-            rendezvous: as for `ShmStrategy.init`; distributes rank 0's address. Unused with a process group.
+            rank: This process's number.
+            size: Number of ranks.
+            rendezvous: Place where the ranks meet, as for `ShmStrategy.init`; distributes rank 0's address. Unused
+                with a process group.
 
         Raises:
             ConfigError: rank and size are not those of the process group, or the strategy is in a group already.
@@ -99,14 +100,14 @@ class TorchStrategy(Strategy):
         No port is opened but those of the connections: `init` has rank 0 serve a store, and shares the one it is given.
 
         Args:
-            rank: this process's number.
-            size: number of ranks.
-            store: no key of it was used by another group.
-            name: of the group, for texts.
-            timeout_s: seconds to wait for the slowest rank in each call.
-            connect_s: seconds to wait for it while connections are made; None for `timeout_s`.
-            host: an address of this host under which the others reach it; None takes that of its name.
-            answer_s: seconds in which the machine of each rank is to acknowledge what was sent, however late the rank is;
+            rank: This process's number.
+            size: Number of ranks.
+            store: Store of which no key was used by another group.
+            name: Name of the group, for texts.
+            timeout_s: Seconds to wait for the slowest rank in each call.
+            connect_s: Seconds to wait for it while connections are made; None for `timeout_s`.
+            host: An address of this host under which the others reach it; None takes that of its name.
+            answer_s: Seconds in which the machine of each rank is to acknowledge what was sent, however late the rank is;
                 None leaves it to the kernel, which waits for minutes.
 
         Raises:

@@ -15,11 +15,11 @@ class BatchIterator:
     """Hands out the batches of another iterator, for one epoch or for ever. An exception does not end it.
 
     Args:
-        batches: where they come from; endless.
-        n_batches: batches of an epoch; None: it does not end.
-        counts: of the batches that this iterator hands out.
-        move: called with each batch when it is handed out; None: nothing.
-        epoch: is told of the first batch, the last one and the end, see `reported_epoch`; None: nothing is.
+        batches: Iterator of the batches; endless.
+        n_batches: Batches of an epoch; None: it does not end.
+        counts: Counts of the batches that this iterator hands out.
+        move: Function called with each batch when it is handed out, which returns the batch to hand out; or None.
+        epoch: Object that is told of the first batch, the last one and the end, see `reported_epoch`; or None.
     """
 
     def __init__(

@@ -39,9 +39,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
     """Endless dataset of the samples of a product that may change.
 
     Args:
-        source: names the product to order, in any process.
-        endpoint, batch_config, medium_cls: as for `SoftIterableDataset`.
-        options: how the samples are taken.
+        source: Source that names the product to order, in any process.
+        endpoint, batch_config, medium_cls: The same as for `SoftIterableDataset`.
+        options: How the samples are taken.
 
     Raises:
         ConfigError: as for `SoftIterableDataset`.
@@ -123,7 +123,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         warning says so.
 
         Args:
-            state: what `state_dict` returned.
+            state: State that `state_dict` returned.
 
         Raises:
             ConfigError: `state` is something else, or another number of ranks shared the stream.
@@ -203,9 +203,9 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         """Return the samples and the reader with which this process iterates.
 
         Args:
-            plan: what the reader makes.
-            positions: how many samples of each product were handed out; kept up to date.
-            stride: which samples to take, if the dataset is ordered.
+            plan: Plan of what the reader makes.
+            positions: Number of samples of each product that were handed out; kept up to date.
+            stride: Stride of the samples to take, if the dataset is ordered.
         """
         with self._lock():
             opened = self._open_client(plan)

@@ -41,17 +41,17 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
     samples of two products. Each iterator goes on where the stream is.
 
     Args:
-        dataset: where samples come from; the attribute `soft_dataset`. Of the attribute `dataset` no other DataLoader can
-            be made, as `accelerate.skip_first_batches` does, if there is an order or an epoch to keep.
-        device: where batches are handed out: anything that `torch.device` takes. On a CUDA device they are gathered in
-            pinned memory, by one native thread at least, and each is copied while the caller works with the one before
-            it; no step waits for the copy on the host. With worker processes the copy begins when the batch is handed
-            out. None and "cpu" change nothing.
-        steps_per_epoch: batches after which an iterator ends; it is the length of the loader. The next iterator goes on
+        dataset: Dataset that samples come from; the attribute `soft_dataset`. Of the attribute `dataset` no other
+            DataLoader can be made, as `accelerate.skip_first_batches` does, if there is an order or an epoch to keep.
+        device: Device on which batches are handed out: anything that `torch.device` takes. On a CUDA device they are
+            gathered in pinned memory, by one native thread at least, and each is copied while the caller works with
+            the one before it; no step waits for the copy on the host. With worker processes the copy begins when the
+            batch is handed out. None and "cpu" change nothing.
+        steps_per_epoch: Batches after which an iterator ends; it is the length of the loader. The next iterator goes on
             where the stream is; the first one after `load_state_dict` completes the epoch of the state. None: the loader
             is endless and has no length.
-        **dataloader_kwargs: of DataLoader. `in_order` is False unless it is given, so that a slow worker holds up no
-            batch of another one; batches of an ordered dataset come in order in any case.
+        **dataloader_kwargs: Arguments of DataLoader. `in_order` is False unless it is given, so that a slow worker
+            holds up no batch of another one; batches of an ordered dataset come in order in any case.
 
     Raises:
         ConfigError: `zero_copy`, and too few slots for two batches; `CudaIpcMedium` with worker processes, `pin_memory`

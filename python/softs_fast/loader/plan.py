@@ -17,14 +17,14 @@ class IterationPlan:
     """How a process iterates over a dataset.
 
     Attributes:
-        batch_size: samples per batch; None: single samples.
-        make_batch: makes an item of a list of samples, and has none of two versions of the product; None: tensors
+        batch_size: Samples per batch; None: single samples.
+        make_batch: Function that makes an item of a list of samples, all of one version of the product; None: tensors
             are stacked natively, or single samples are handed out.
-        n_threads: native threads that gather batches ahead of the caller.
-        n_ahead: batches that they gather ahead.
-        pins: hand out tensors in pinned memory.
-        device: where tensors are copied ahead of the caller; None: they stay on the host.
-        keeps_reader: later iterators go on with what the reader of this one has begun.
+        n_threads: Native threads that gather batches ahead of the caller.
+        n_ahead: Batches that they gather ahead.
+        pins: Whether tensors are handed out in pinned memory.
+        device: Device to which tensors are copied ahead of the caller; None: they stay on the host.
+        keeps_reader: Whether later iterators continue with what the reader of this one has begun.
     """
 
     batch_size: int | None = None

@@ -43,12 +43,12 @@ class Stream:
     """The samples that one iterator takes from a client.
 
     Args:
-        source: names the product that is wanted.
-        subscription: has the client order it.
-        positions: how many samples of each product were handed out; kept up to date.
-        stride: which samples to ask for, if the client hands them out in order.
-        lock: shared by all iterators that take samples of these streams.
-        wait: decides how long to wait.
+        source: Source that names the product that is wanted.
+        subscription: Subscription by which the client orders that product.
+        positions: Number of samples of each product that were handed out; kept up to date.
+        stride: Stride of the samples to ask for, if the client hands them out in order.
+        lock: Lock shared by all iterators that take samples of these streams.
+        wait: Policy that decides how long to wait.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Stream:
         """Return the next item of a reader, all samples of one version of the product.
 
         Args:
-            reader: makes the item.
-            begins_next: have the reader begin with the next item.
+            reader: Reader that makes the item.
+            begins_next: Whether the reader then begins with the next item.
         """
         with self._lock.lock:
             with for_later():

@@ -64,10 +64,10 @@ def make_collate_fn(
     """Return a function that turns a list of finished slots into a `Batch`.
 
     Args:
-        client: the owner of the slots.
-        batch_config: what one slot holds.
-        auto_release: give the slots back as soon as they are copied, also if decoding fails; otherwise the
-            batch keeps them until `Batch.release`, or until it is garbage.
+        client: The owner of the slots.
+        batch_config: Config of the tensors that one slot holds.
+        auto_release: Whether the slots are given back as soon as they are copied, also if decoding fails; otherwise
+            the batch keeps them until `Batch.release`, or until it is garbage.
 
     Raises (the returned function):
         ConfigError: there are no slots, or a slot does not hold `batch_config.nbytes()` bytes.

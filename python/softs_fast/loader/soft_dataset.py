@@ -22,35 +22,37 @@ class SoftIterableDataset(EndlessDataset):
     slots.
 
     Args:
-        model_id: product to order; at most 256 bytes of UTF-8. `set_model` changes it for all workers.
-        endpoint: frontend of the broker; default: that of the environment (of a process that `Fleet` or
+        model_id: Product to order; at most 256 bytes of UTF-8. `set_model` changes it for all workers.
+        endpoint: Frontend of the broker; default: that of the environment (of a process that `Fleet` or
             ``softs-fast run`` has started), or else a path in /tmp.
-        batch_config: what one sample holds; required.
-        medium_cls: how samples get here. With `CudaIpcMedium` they are tensors on its device.
-        num_slots: samples on order or finished, per worker.
-        retry_delay: seconds, the shortest time between two requests that got nothing.
-        request_timeout: seconds without a sample after which iteration raises, whatever it waits for: a broker, a
+        batch_config: Config of the tensors that one sample holds; required.
+        medium_cls: How samples get here. With `CudaIpcMedium` they are tensors on its device.
+        num_slots: Samples on order or finished, per worker.
+        retry_delay: Seconds, the shortest time between two requests that got nothing.
+        request_timeout: Seconds without a sample after which iteration raises, whatever it waits for: a broker, a
             supplier, or slots that the user holds. None waits for ever. Every 10 s the cause of the wait is logged.
             Iteration raises `GeneratorFailed` after 0.5 s if orders fail, and go on to, before a first sample has come.
-        max_retries: softs 0.1.0's argument. It never gave up: with `max_retries` alone, `request_timeout` is
+        max_retries: Argument of softs 0.1.0, which never gave up: with `max_retries` alone, `request_timeout` is
             None. A whole number >= 1 as the sixth positional argument is taken for it, and a seventh for
             `retry_delay`.
-        zero_copy: tensors lie on the slots; otherwise each has memory of its own. A slot is used again when the
-            last tensor, view or array on it is gone, in whatever thread; if the user keeps them all, iteration
-            raises. What a DataLoader worker sends to its trainer is copied once on the way. To save or send a
-            tensor, `clone()` it first: torch writes with it what lies between its rows.
-        ordered: samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them; those
+        zero_copy: Whether tensors lie on the slots; otherwise each has memory of its own. A slot is used again when
+            the last tensor, view or array on it is gone, in whatever thread; if the user keeps them all, iteration
+            raises. What a DataLoader worker sends to its trainer is copied once on the way. To save or send a tensor,
+            `clone()` it first: torch writes with it what lies between its rows.
+        ordered: Samples come strictly by their sequence numbers, 0, 1, 2, ..., whichever supplier makes them; those
             of rank r of n are r, r + n, r + 2n, ... Iterators in one process go on where the last one stopped, and if
             several of them live, in whatever threads, each sample goes to one of them; so do those of a
             `SoftDataLoader` with worker processes. The workers of a DataLoader of torch take turns, sample by sample,
             and each iterator of it begins at the first one.
-        prefetch: samples that are ordered ahead at most; default: all slots.
-        debug: overwrite slots with 0xFF when they are released, so that code that reads one later notices.
-        rank: of the processes that share the streams, ordered or not: each sample has another sequence number, and
-            each number goes to one rank. Default: that of torch.distributed, which must be initialised before the first
-            sample is taken, or that of a job of `softs_fast.coordination`. A process that has neither, but a strategy of
-            several ranks, must give it. Give `rank=0, world_size=1` where all ranks need the same samples.
-        world_size: how many processes share the streams; given with `rank` only.
+        prefetch: Samples that are ordered ahead at most; default: all slots.
+        debug: Whether slots are overwritten with 0xFF when they are released, so that code that reads one later
+            notices.
+        rank: Rank of this process among those that share the streams, ordered or not: each sample has another
+            sequence number, and each number goes to one rank. Default: that of torch.distributed, which must be
+            initialised before the first sample is taken, or that of a job of `softs_fast.coordination`. A process
+            that has neither, but a strategy of several ranks, must give it. Give `rank=0, world_size=1` where all
+            ranks need the same samples.
+        world_size: Number of processes that share the streams; given with `rank` only.
 
     Raises:
         ConfigError: `model_id` is no string or too long, a number is out of range, or `zero_copy` is impossible:

@@ -56,10 +56,10 @@ class IteratorCounts:
     """What one iterator has handed out.
 
     Attributes:
-        n_batches: batches handed out.
-        waiting_s: seconds in calls of the iterator.
-        began_at: when the first call began; 0 before it.
-        returned_at: when the last call ended.
+        n_batches: Batches handed out.
+        waiting_s: Seconds in calls of the iterator.
+        began_at: Time at which the first call began, seconds; 0 before it.
+        returned_at: Time at which the last call ended, seconds.
     """
 
     __slots__ = ("began_at", "n_batches", "returned_at", "waiting_s")

@@ -16,10 +16,10 @@ class StreamOptions:
     """How a dataset takes its samples; checked when it is made.
 
     Attributes:
-        max_failures: orders that may fail in a row before iteration raises, after a second at least; None: any
+        max_failures: Orders that may fail in a row before iteration raises, after a second at least; None: any
             number.
-        first_wait_ms: how soon a wait checks whether the product has changed, see `WaitPolicy`.
-        num_slots, ...: as for `SoftIterableDataset`.
+        first_wait_ms: Milliseconds until a wait first checks whether the product has changed, see `WaitPolicy`.
+        num_slots, ...: The same as for `SoftIterableDataset`.
 
     Raises:
         ConfigError: a number is out of range.

@@ -76,8 +76,8 @@ class WaitPolicy:
         """Return after a request that got nothing if it should be made again.
 
         Args:
-            product: what was asked for.
-            is_starved: nothing can come, because the user holds all slots.
+            product: Product of the request.
+            is_starved: Whether nothing can come, because the user holds all slots.
 
         Raises:
             SampleTimeout: request_timeout has passed, or too many orders in a row have failed; subclass and text name

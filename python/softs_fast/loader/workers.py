@@ -47,9 +47,9 @@ class _Request(NamedTuple):
     """A batch that the trainer asks for.
 
     Attributes:
-        attempt: counts the errors of this iterator; a request of an earlier attempt is over, and its answer is dropped.
-        version: of the product, see `ProductSource`.
-        first: number of the first sample in an ordered stream, else 0.
+        attempt: Counts the errors of this iterator; a request of an earlier attempt is over, and its answer is dropped.
+        version: Version of the product, see `ProductSource`.
+        first: Number of the first sample in an ordered stream, else 0.
     """
 
     attempt: int
@@ -87,9 +87,9 @@ class BatchesOfWorkers:
     """The batches that worker processes make of a dataset, in the trainer. All iterators of a loader share one.
 
     Args:
-        dataset: is sent to the workers, and has the positions of this process.
-        plan: how batches are made.
-        options: of the workers.
+        dataset: Dataset that is sent to the workers, and has the positions of this process.
+        plan: How batches are made.
+        options: Options of the workers.
     """
 
     def __init__(self, dataset: EndlessDataset, plan: IterationPlan, options: WorkerOptions) -> None:
@@ -194,11 +194,11 @@ class _RequestedBatches(Dataset[_Answer]):
     """Makes the batches that are requested, in a worker.
 
     Args:
-        dataset: opens a client here.
-        plan: how batches are made.
-        n_workers: how many workers take turns.
-        attempt: requests of an earlier one are over.
-        used: where each worker notes how many numbers of an unordered stream are used.
+        dataset: Dataset, which opens a client here.
+        plan: How batches are made.
+        n_workers: Number of workers that take turns.
+        attempt: Current attempt of the iterator; requests of an earlier one are over.
+        used: Array in which each worker notes how many numbers of an unordered stream are used.
     """
 
     def __init__(

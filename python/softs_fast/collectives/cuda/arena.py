@@ -105,11 +105,12 @@ class Arena:
         """Allocate this rank's memory, and open that of all other ranks; all or none. A collective call.
 
         Args:
-            group: the ranks.
-            device: number of this rank's device.
-            staging_bytes: size of each of four areas.
-            settings: values that must be the same on all ranks, by name.
-            words: for announcements; None on all ranks for events. They are closed with the arena, and by an error.
+            group: The ranks.
+            device: Number of this rank's device.
+            staging_bytes: Size of each of four areas.
+            settings: Values that must be the same on all ranks, by name.
+            words: Words for announcements; None on all ranks for events. They are closed with the arena, and by an
+                error.
 
         Raises:
             ConfigError: settings differ, a rank has no device or no memory, or one cannot open another's; the text

@@ -23,9 +23,9 @@ class Pieces:
     """Elements in several places, addressed as one row.
 
     Args:
-        pieces: address and number of elements of each.
-        dtype: of all elements, by name.
-        item_bytes: bytes of an element.
+        pieces: Address and number of elements of each piece.
+        dtype: Dtype of all elements, by name.
+        item_bytes: Bytes of an element.
     """
 
     def __init__(self, pieces: Sequence[tuple[int, int]], dtype: str, item_bytes: int) -> None:
@@ -66,7 +66,7 @@ class Pieces:
         """Return rows that copy to these elements from contiguous sources.
 
         Args:
-            sources: for each an address, and the range of its elements, from and to.
+            sources: Address of each source, and the range of its elements, from and to.
 
         Returns:
             The rows, with offsets from the lowest address that is written to; that address; bytes from there to the

@@ -113,9 +113,9 @@ class CudaStrategy(Strategy):
         """Join the group of all ranks, and open their memory; return self.
 
         Args:
-            rank: this process's number.
-            size: number of ranks, at most 64.
-            rendezvous: as for `ShmStrategy.init`.
+            rank: This process's number.
+            size: Number of ranks, at most 64.
+            rendezvous: Place where the ranks meet, as for `ShmStrategy.init`.
 
         Raises:
             ConfigError: an argument is wrong, ranks have different ones, a rank is not on this host or has no device,
@@ -196,13 +196,13 @@ class CudaStrategy(Strategy):
         """Reduce a tensor over all ranks; scale and casts are part of the same pass.
 
         Args:
-            tensor: on this rank's device; any shape, the same on every rank, of float64, float32, float16, bfloat16,
-                int64, int32, int16, int8, uint8 or bool.
-            op: the reduction.
-            output: tensor for the result, on the same device and of the same shape; floats for floats, integers or
+            tensor: Tensor on this rank's device; any shape, the same on every rank, of float64, float32, float16,
+                bfloat16, int64, int32, int16, int8, uint8 or bool.
+            op: The reduction.
+            output: Tensor for the result, on the same device and of the same shape; floats for floats, integers or
                 floats for integers, bool for bool. None: `tensor` itself.
-            scale: multiplies the result before it is rounded to the dtype of `output`.
-            staged: float dtype in which floats are exchanged; None: that of `tensor`. Sums are made as for tensors of
+            scale: Factor of the result, applied before it is rounded to the dtype of `output`.
+            staged: Float dtype in which floats are exchanged; None: that of `tensor`. Sums are made as for tensors of
                 this dtype.
 
         Raises:

@@ -37,13 +37,13 @@ def join_host_group(
     """Join the group of all ranks; all ranks join, or none.
 
     Args:
-        rank: this process's number.
-        size: number of ranks, at most 64.
-        rendezvous: as for `as_rendezvous`.
-        name: distinguishes groups that use the same rendezvous.
-        staging_bytes: bytes of shared memory for each rank, twice.
-        timeout_s: seconds to wait for the slowest rank in each step.
-        ending: ends the calls of the group, of its joining too; None if nothing has to.
+        rank: This process's number.
+        size: Number of ranks, at most 64.
+        rendezvous: Place where the ranks meet, as for `as_rendezvous`.
+        name: Name that distinguishes groups that use the same rendezvous.
+        staging_bytes: Bytes of shared memory for each rank, twice.
+        timeout_s: Seconds to wait for the slowest rank in each step.
+        ending: Object that ends the calls of the group, of its joining too; None if nothing has to.
 
     Raises:
         ConfigError: an argument is wrong, ranks have different ones, or a rank is not on this host (its memory cannot

@@ -292,11 +292,11 @@ class ShmStrategy(Strategy):
         """Reduce a tensor over all ranks; rank r gets elements `bounds[r]` to `bounds[r + 1]` of the result.
 
         Args:
-            output: as many elements as this rank's slice has; must not overlap `tensor`.
-            tensor: `bounds[-1]` elements, of the same dtype.
-            bounds: from 0 to the number of elements, increasing; the same on every rank.
-            op: the reduction.
-            scale: multiplies the result before it is rounded to the dtype.
+            output: Tensor with as many elements as this rank's slice has; must not overlap `tensor`.
+            tensor: Tensor of `bounds[-1]` elements, of the same dtype.
+            bounds: Bounds of the ranks' slices, from 0 to the number of elements, increasing; the same on every rank.
+            op: The reduction.
+            scale: Factor of the result, applied before it is rounded to the dtype.
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
@@ -341,9 +341,10 @@ class ShmStrategy(Strategy):
         """Put the tensor of rank r into elements `bounds[r]` to `bounds[r + 1]` of `output`.
 
         Args:
-            output: `bounds[-1]` elements.
-            tensor: as many elements as this rank's slice has, of the same dtype; may be that slice of `output`.
-            bounds: from 0 to the number of elements, increasing; the same on every rank.
+            output: Tensor of `bounds[-1]` elements.
+            tensor: Tensor with as many elements as this rank's slice has, of the same dtype; may be that slice of
+                `output`.
+            bounds: Bounds of the ranks' slices, from 0 to the number of elements, increasing; the same on every rank.
 
         Raises:
             ConfigError: sizes do not fit, or as for `all_reduce`.
@@ -404,9 +405,8 @@ class ShmStrategy(Strategy):
         """Make tensors in memory that all ranks share; they are reduced without copies. Every rank must call it.
 
         Args:
-            specs: by name, a tensor of the wanted shape and dtype, or a pair of shape and dtype; the same on every
-                rank.
-            private: whether the result is stored in each rank's tensors, as with `all_reduce`; else there is one result
+            specs: Tensor of the wanted shape and dtype, or pair of shape and dtype, by name; the same on every rank.
+            private: Whether the result is stored in each rank's tensors, as with `all_reduce`; else there is one result
                 that all ranks read, which costs the least memory traffic.
 
         Returns:

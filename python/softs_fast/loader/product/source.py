@@ -25,9 +25,9 @@ class ProductSource(Protocol):
         """Sleep until another version is wanted or `wake` is called; may return early.
 
         Args:
-            version: sleep while it is this one.
-            product: what the client leaves as soon as it is another one.
-            leave_after: `Client.leave_after`.
+            version: Version that is wanted now; the call returns when it is another one.
+            product: Product that the client leaves as soon as another version is wanted.
+            leave_after: Function with the arguments of `Client.leave_after`.
         """
 
     def wake(self) -> None:

@@ -74,8 +74,8 @@ class Subscription:
         """Begin with the product that is wanted now where it was left, for an iterator that holds no sample of it.
 
         Args:
-            positions: how many samples of each product were handed out; the iterator keeps it up to date.
-            stride: which samples to ask for, if the client hands them out in order.
+            positions: Number of samples of each product that were handed out; the iterator keeps it up to date.
+            stride: Stride of the samples to ask for, if the client hands them out in order.
 
         Returns:
             The product.

@@ -31,9 +31,9 @@ class BatchMemory:
     """Memory for one batch after the other.
 
     Args:
-        config: what a sample holds.
-        n_rows: samples per batch.
-        pins: take pinned memory, which torch uses again when no device reads it any more.
+        config: Config of the tensors that a sample holds.
+        n_rows: Samples per batch.
+        pins: Whether to take pinned memory, which torch uses again when no device reads it any more.
     """
 
     def __init__(self, config: BatchConfig, n_rows: int, pins: bool) -> None:
@@ -101,8 +101,8 @@ class _Lender:
     Memory that is used again has its pages already, and pages cost more than the copy into them.
 
     Args:
-        n_bytes: size of a piece of it.
-        dtype: of the tensors.
+        n_bytes: Size of a piece of the memory.
+        dtype: Dtype of the tensors.
     """
 
     def __init__(self, n_bytes: int, dtype: str) -> None:

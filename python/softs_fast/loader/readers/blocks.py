@@ -15,9 +15,9 @@ class Blocks:
     """A block of slots, handed out as a whole or row by row; nothing is copied ahead.
 
     Args:
-        client: has the slots, in blocks of `n_rows`.
-        n_rows: slots per block.
-        n_blocks: how many blocks there are.
+        client: Client that has the slots, in blocks of `n_rows`.
+        n_rows: Slots per block.
+        n_blocks: Number of blocks.
     """
 
     def __init__(self, client: Client, n_rows: int, n_blocks: int) -> None:

@@ -31,10 +31,10 @@ def make_reader(data: Layout, client: Client, plan: IterationPlan, block: int) -
     """Return a reader for the items of a plan.
 
     Args:
-        data: what the samples are, and where.
-        client: has the slots.
-        plan: what to make of them.
-        block: slots per block of the client.
+        data: Layout of the samples, and where they are.
+        client: Client that has the slots.
+        plan: Plan of the items to make.
+        block: Slots per block of the client.
     """
     reader = _reader(data, client, plan, block)
     is_gathered = plan.batch_size is not None and plan.make_batch is None and not data.zero_copy

@@ -36,8 +36,8 @@ class SampleReader:
     """Copies slots into tensors that own their memory, so that they can be sent to another process.
 
     Args:
-        config: what a slot holds.
-        medium: the slots.
+        config: Config of the tensors that a slot holds.
+        medium: The slots.
     """
 
     def __init__(self, config: BatchConfig, medium: Medium) -> None:
@@ -78,9 +78,9 @@ class SampleRows:
     """Reads several samples, each copied into tensors of its own, from a medium of any kind.
 
     Args:
-        config: what a slot holds.
-        client: has the slots.
-        n_rows: samples per item.
+        config: Config of the tensors that a slot holds.
+        client: Client that has the slots.
+        n_rows: Samples per item.
     """
 
     #: The user gets copies, so there are always slots for more.
@@ -130,10 +130,10 @@ class GatherReader:
     """Fills batches by native calls, each of which copies all samples that are there.
 
     Args:
-        config: what a slot holds; one for which `has_rows` is true.
-        client: has the slots, in a segment.
-        n_rows: samples per batch.
-        pins: make batches in pinned memory.
+        config: Config of the tensors that a slot holds; one for which `has_rows` is true.
+        client: Client that has the slots, in a segment.
+        n_rows: Samples per batch.
+        pins: Whether batches are made in pinned memory.
     """
 
     def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:
@@ -186,10 +186,10 @@ class RowReader:
     """Fills batches one row at a time, from a medium of any kind.
 
     Args:
-        config: what a slot holds; one for which `has_rows` is true.
-        client: has the slots.
-        n_rows: samples per batch.
-        pins: make batches in pinned memory.
+        config: Config of the tensors that a slot holds; one for which `has_rows` is true.
+        client: Client that has the slots.
+        n_rows: Samples per batch.
+        pins: Whether batches are made in pinned memory.
     """
 
     def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:

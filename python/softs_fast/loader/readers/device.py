@@ -65,9 +65,9 @@ class DeviceReader:
     do that were made there. Where the client has no device, batches are on the host.
 
     Args:
-        config: what a slot holds; one that `check_on_device` accepts.
-        client: has the slots.
-        n_rows: samples per batch.
+        config: Config of the tensors that a slot holds; one that `check_on_device` accepts.
+        client: Client that has the slots.
+        n_rows: Samples per batch.
     """
 
     def __init__(self, config: BatchConfig, client: Client, n_rows: int) -> None:
@@ -152,10 +152,10 @@ class DeviceBlockReader(Blocks):
     batches are copies on the host.
 
     Args:
-        config: what a slot holds; one that `check_on_device` accepts.
-        client: has the slots, in blocks of `n_rows`.
-        n_rows: slots per block.
-        n_blocks: how many blocks there are.
+        config: Config of the tensors that a slot holds; one that `check_on_device` accepts.
+        client: Client that has the slots, in blocks of `n_rows`.
+        n_rows: Slots per block.
+        n_blocks: Number of blocks.
     """
 
     def __init__(self, config: BatchConfig, client: Client, n_rows: int, n_blocks: int) -> None:

@@ -16,9 +16,9 @@ class GatherAheadReader:
     """Keeps a queue of batches that native threads fill in order, while the caller works with earlier ones.
 
     Args:
-        config: what a slot holds; one for which `has_rows` is true.
-        client: has the slots, in a segment.
-        plan: samples per batch, threads that copy, batches in the queue, and whether these are pinned. Samples are
+        config: Config of the tensors that a slot holds; one for which `has_rows` is true.
+        client: Client that has the slots, in a segment.
+        plan: Samples per batch, threads that copy, batches in the queue, and whether these are pinned. Samples are
             taken in order for any number of threads.
     """
 

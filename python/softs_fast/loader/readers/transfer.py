@@ -24,7 +24,7 @@ class Transfer:
     """Copies items to a device, on a CUDA device in a stream of its own.
 
     Args:
-        device: where to.
+        device: Device to which items are copied.
     """
 
     def __init__(self, device: torch.device) -> None:

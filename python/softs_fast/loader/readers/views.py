@@ -82,10 +82,10 @@ class BlockReader(Blocks):
     Each tensor has a torch storage of its own, for torch.save refuses tensors of several dtypes on one.
 
     Args:
-        config: what a slot holds; one that `check_zero_copy` accepts.
-        client: has the slots, in blocks of `n_rows`.
-        n_rows: slots per block.
-        n_blocks: how many blocks there are.
+        config: Config of the tensors that a slot holds; one that `check_zero_copy` accepts.
+        client: Client that has the slots, in blocks of `n_rows`.
+        n_rows: Slots per block.
+        n_blocks: Number of blocks.
     """
 
     def __init__(self, config: BatchConfig, client: Client, n_rows: int, n_blocks: int) -> None:
