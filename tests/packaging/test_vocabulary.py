@@ -25,18 +25,14 @@ BARE = re.compile(
 REPOSITORY = Path(__file__).parents[2]
 #: Descriptions that do not stand alone yet, by room.
 LEFT = {
-    "averaging": 2,
     "catcher.py": 1,
     "cli": 2,
-    "codecs": 17,
-    "collectives": 28,
     "configs": 5,
     "dataflow": 183,
     "distill": 13,
     "errors.py": 1,
     "fleet": 6,
     "gpu": 14,
-    "loader": 48,
     "market": 31,
     "monitoring": 6,
     "records": 4,
