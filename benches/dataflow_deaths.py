@@ -122,8 +122,8 @@ def make_flow(place: str, folder: str) -> df.Flow:
     """Return a flow; from its second step on one process works for long.
 
     Args:
-        place: one of `PLACES`.
-        folder: for the journal, and the number of a process that begins.
+        place: One of `PLACES`.
+        folder: Folder for the journal, and for the number of a process that begins.
     """
     told = {"place": place, "folder": folder}
     second = df.place(type("Second", (Sleeper,), told), on=[1], name="second")
@@ -145,13 +145,13 @@ class Killer:
     """Kills worker 1 when it is where it should be.
 
     Args:
-        flow: of which it is.
-        place: one of `PLACES`.
-        folder: see `make_flow`.
+        flow: Flow of the worker.
+        place: One of `PLACES`.
+        folder: Folder of the flow, see `make_flow`.
 
     Attributes:
-        killed_s: when the signal was sent, by `time.perf_counter`.
-        ended_s: when the kernel has reported the end of the process.
+        killed_s: Time at which the signal was sent, by `time.perf_counter`.
+        ended_s: Time at which the kernel has reported the end of the process, by `time.perf_counter`.
     """
 
     def __init__(self, flow: df.Flow, place: str, folder: str) -> None:
@@ -197,7 +197,7 @@ class Named(logging.Handler):
     """Notes when the log names a worker that has ended.
 
     Attributes:
-        at_s: when, by `time.perf_counter`.
+        at_s: Time at which the log named the worker, by `time.perf_counter`; 0 before.
     """
 
     at_s = 0.0

@@ -39,15 +39,15 @@ class Fleet:
     """Broker, suppliers and clients of one scenario on one side, each a process of its own.
 
     Args:
-        scenario: what to run.
-        side: the package of each role.
-        warm_up_s: seconds that each client takes samples before it is ready.
-        with_clients: without them the caller is the client, at `frontend`.
+        scenario: Scenario to run.
+        side: The package of each role.
+        warm_up_s: Seconds that each client takes samples before it is ready.
+        with_clients: Whether to start clients; otherwise the caller is the client, at `frontend`.
 
     Attributes:
-        processes: all of them.
-        frontend: where clients connect.
-        backend: where suppliers connect.
+        processes: All processes.
+        frontend: Endpoint for clients.
+        backend: Endpoint for suppliers.
     """
 
     def __init__(

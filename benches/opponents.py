@@ -40,10 +40,10 @@ class Room:
     """The parameters of an opponent.
 
     Attributes:
-        size: the sample.
-        data: its bytes.
-        batch_size: samples per batch, where there are batches.
-        folder: for files; it is removed afterwards, as are segments with names that begin with its name.
+        size: Size of the sample.
+        data: Bytes of the sample.
+        batch_size: Samples per batch, where there are batches.
+        folder: Folder for files; it is removed afterwards, as are segments with names that begin with its name.
     """
 
     size: Size

@@ -32,13 +32,13 @@ class Setting:
     """Of a run.
 
     Attributes:
-        layers: of the model, 1,049,600 parameters each.
-        workers: processes that train.
-        codec: of pushes.
-        pull: codec of weights.
-        planes: whether both are split into planes and compressed.
-        save_every: rounds between two state files.
-        folder: of files.
+        layers: Number of layers of the model, 1,049,600 parameters each.
+        workers: Number of processes that train.
+        codec: Codec of pushes.
+        pull: Codec of weights.
+        planes: Whether both are split into planes and compressed.
+        save_every: Rounds between two state files.
+        folder: Folder for files.
     """
 
     layers: int
@@ -59,10 +59,10 @@ class Way:
     """A server and its workers.
 
     Args:
-        serve: the server: takes the setting and a pipe, sends its address, and ends when the pipe does.
-        work: a worker: takes the setting, the address and a number; returns what does one round and says the bytes of
-            bodies so far, sent and received.
-        setting: of both.
+        serve: Function of the server: takes the setting and a pipe, sends its address, and ends when the pipe does.
+        work: Function of a worker: takes the setting, the address and a number; returns what does one round and says
+            the bytes of bodies so far, sent and received.
+        setting: Setting of the server and its workers.
     """
 
     def __init__(

@@ -34,9 +34,9 @@ def run(name: str, *options: object, core: int | None = None) -> dict[str, Any]:
     """Run an example that is built.
 
     Args:
-        name: of the example.
-        options: its arguments.
-        core: CPU that all of it shares, where there is `taskset`; None: any.
+        name: Name of the example.
+        options: Arguments of the example.
+        core: CPU that all of the example shares, where there is `taskset`; None: any.
 
     Raises:
         ExampleError: it fails, or takes longer than 5 minutes.

@@ -26,7 +26,7 @@ def open_training(batches: Iterator[Batch]) -> Callable[[float], dict[str, Any]]
     """Copy some batches into memory and warm up; return the function that measures for a time.
 
     Args:
-        batches: from the loader; `x` float32 [batch, 3, height, width], `y` int64 [batch, 1].
+        batches: Batches from the loader; `x` float32 [batch, 3, height, width], `y` int64 [batch, 1].
 
     Returns:
         A function of seconds; it returns step_ratio (median ratio of a step from the loader to the steps from memory

@@ -16,8 +16,8 @@ class StudentLayer(nn.Module):
     Before training it returns what it is given, so its error is that of leaving the layer out.
 
     Args:
-        layout: that of the teacher.
-        shrink: heads and feed-forward width are the teacher's, divided by this.
+        layout: Layout of the teacher.
+        shrink: Heads and feed-forward width are the teacher's, divided by this.
     """
 
     def __init__(self, layout: Layout, shrink: int) -> None:

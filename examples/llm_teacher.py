@@ -45,8 +45,8 @@ def read_layout(name: str, max_tokens: int | None) -> Layout:
     """Read the layout of a model.
 
     Args:
-        name: of the model, or its folder.
-        max_tokens: cuts samples shorter than the longest that the model takes.
+        name: Name of the model, or its folder.
+        max_tokens: Most tokens of a sample; cuts samples shorter than the longest that the model takes.
     """
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
@@ -72,10 +72,10 @@ def make_teacher(name: str, layout: Layout, seed: int, device: str | None = None
     tokens are text and not padding.
 
     Args:
-        name: of the model, or its folder.
-        layout: that of the model.
-        seed: of the order of the texts.
-        device: where it runs; with None on the first GPU, or the CPU without one.
+        name: Name of the model, or its folder.
+        layout: Layout of the model.
+        seed: Seed of the order of the texts.
+        device: Device on which the model runs; with None the first GPU, or the CPU without one.
     """
     outputs = {
         "x": Output("layer.input", dtype="bfloat16"),

@@ -22,8 +22,8 @@ class Passages(Sequence[str]):
     """Neighbouring sentences; a passage begins at each sentence.
 
     Args:
-        sentences: in the order in which they stand in the library.
-        n_words: how long a passage is, roughly; or down to half of that.
+        sentences: Sentences in the order in which they stand in the library.
+        n_words: How long a passage is, roughly; or down to half of that.
     """
 
     sentences: tuple[str, ...]

@@ -61,10 +61,10 @@ class Run:
     """One training.
 
     Attributes:
-        losses: of all workers, by step.
-        spans: for each process its worker, and for each of its epochs the number, first and last second of a step.
-        killed_s: when a worker was killed.
-        digests: of the weights and the optimizer at the end, by worker.
+        losses: Losses of all workers, by step.
+        spans: Worker of each process, and for each of its epochs the number, first and last second of a step.
+        killed_s: Time at which a worker was killed, seconds.
+        digests: Digests of the weights and the optimizer at the end, by worker.
     """
 
     losses: dict[int, float] = field(default_factory=dict)

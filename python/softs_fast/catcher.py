@@ -80,9 +80,9 @@ class ModelIOCatcher:
     after those of its children.
 
     Args:
-        model: the model; valid names are the keys of `dict(model.named_modules())`.
-        device: where recorded tensors are moved to; None leaves them where they are.
-        copies: copy recorded tensors that need not be moved: one more read and write of each, 2 to 4 us for 8 KiB on a
+        model: The model; valid names are the keys of `dict(model.named_modules())`.
+        device: Device that recorded tensors are moved to; None leaves them where they are.
+        copies: Copy recorded tensors that need not be moved: one more read and write of each, 2 to 4 us for 8 KiB on a
             CPU. With False a recorded tensor is the model's own, and changes if a later module writes to it.
     """
 

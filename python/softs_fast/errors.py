@@ -79,11 +79,11 @@ class NotFinite(SoftsError, ArithmeticError):
     """An average of snapshots has an infinity or a NaN, so it was not applied; the text names tensor and donor.
 
     Args:
-        text: what is not finite.
-        donor: the number of the window that has it; -1 if the sum alone exceeds its dtype.
+        text: Text that says which values are not finite.
+        donor: Number of the window that has them; -1 if the sum alone exceeds its dtype.
 
     Attributes:
-        donor: the number of the window.
+        donor: Number of the window, as given.
     """
 
     def __init__(self, text: str, donor: int = -1) -> None:

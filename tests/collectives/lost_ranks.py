@@ -90,8 +90,8 @@ def complete_late(role: Callable[..., Any], folder: Path, *options: Any) -> str:
 
     Args:
         role: `role(say, rank, size, folder, *options)` reports its process, and then that the call has failed.
-        folder: where they meet.
-        options: of the role.
+        folder: Folder in which the ranks meet.
+        options: Options of the role.
     """
     with ranks.start(role, 3, str(folder), *options) as running:
         pids = running.results()

@@ -63,10 +63,10 @@ def make_flow(folder: str = "", max_age: int = 2, journal: bool = False, **optio
     """Return the flow.
 
     Args:
-        folder: of the trace and the journal; empty: there are none.
-        max_age: as in `df.Flow`.
-        journal: whether there is one.
-        options: of `df.Flow`.
+        folder: Folder of the trace and the journal; empty: neither is written.
+        max_age: `max_age` of `df.Flow`.
+        journal: Whether there is a journal.
+        options: Further arguments of `df.Flow`.
     """
     actor, critic = df.place(Model, name="actor"), df.place(Model, name="critic")
     gen = df.place(Model, on=[1], follows=actor, name="gen")

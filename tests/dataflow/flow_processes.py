@@ -42,10 +42,10 @@ class ForkedWorkers:
     """The processes of a flow. One that has ended is started again at once.
 
     Args:
-        module: of the function that makes the flow.
-        function: its name.
-        arguments: what it is given.
-        max_restarts: of all workers together.
+        module: Module of the function that makes the flow.
+        function: Name of the function.
+        arguments: Arguments of the function.
+        max_restarts: Number of restarts of all workers together.
     """
 
     def __init__(self, module: str, function: str, arguments: dict[str, Any], max_restarts: int = 0) -> None:

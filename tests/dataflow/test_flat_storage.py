@@ -84,11 +84,11 @@ def run(
     """Run, and compare what is held after the first tenth of the steps with what is held at the end.
 
     Args:
-        flow: that is open.
-        workers: that are threads of this process.
-        n_steps: how many.
-        every: after how many steps what is held is looked at.
-        reached: containers that have to be among those that are found.
+        flow: Flow that is open.
+        workers: Workers that are threads of this process, by number.
+        n_steps: Number of steps.
+        every: Number of steps after which what is held is looked at.
+        reached: Containers that have to be among those that are found.
     """
     tenth = n_steps // 10
     samples: list[dict[str, int]] = []

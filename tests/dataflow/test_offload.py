@@ -23,8 +23,8 @@ class Data:
     """The data of a tensor on a device that this machine need not have.
 
     Args:
-        tensor: with the bits.
-        device: on which they are said to be.
+        tensor: Tensor with the bits.
+        device: Device on which the bits are said to be.
     """
 
     def __init__(self, tensor: Tensor, device: torch.device) -> None:

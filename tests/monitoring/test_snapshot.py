@@ -23,10 +23,10 @@ def write_counters(
     """Write the words of a client's or supplier's counters into a segment, where docs/segment.md has them.
 
     Args:
-        address: of the segment.
-        slots_len: bytes of its slots.
-        client: the client's counters.
-        suppliers: by index, the process and the counters of each.
+        address: Address of the segment.
+        slots_len: Size of its slots, bytes.
+        client: The client's counters.
+        suppliers: Process and counters of each supplier, by index.
     """
     lanes_at = -(-slots_len // 4096) * 4096
     with open(Path("/dev/shm", address), "r+b") as file:

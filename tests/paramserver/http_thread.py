@@ -14,8 +14,8 @@ class HttpThread:
     """Answers requests of all methods, on each connection in a thread of its own.
 
     Args:
-        answer: takes the handler of a request, and writes the answer.
-        port: of loopback; 0 for one that is free.
+        answer: Function that takes the handler of a request, and writes the answer.
+        port: Port of loopback; 0 for one that is free.
     """
 
     def __init__(self, answer: Callable[[BaseHTTPRequestHandler], None], port: int = 0) -> None:

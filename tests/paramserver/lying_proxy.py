@@ -40,9 +40,9 @@ class LyingProxy:
     """Forwards to a server, with a fault for each request that `fault` chooses.
 
     Args:
-        port: of the server.
-        fault: takes the method, the path and the number of the request, from 0.
-        max_body: bytes of a request's body; longer ones are refused with a page of status 413.
+        port: Port of the server.
+        fault: Function of the method, the path and the number of the request, from 0; returns the fault, or None.
+        max_body: Most bytes of a request's body; longer ones are refused with a page of status 413.
     """
 
     def __init__(

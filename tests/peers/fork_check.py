@@ -17,9 +17,9 @@ def check_fork(
     """Check uses in a fork of this process.
 
     Args:
-        refused: each raises ForkedError there.
-        match: for what it says.
-        then: what is done there at last, without an error.
+        refused: Functions, each of which raises ForkedError there.
+        match: Pattern that the text of each error matches.
+        then: Function called there at last, without an error.
     """
     child = os.fork()
     if child == 0:

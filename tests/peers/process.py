@@ -150,9 +150,9 @@ class Zygote:
     """A process that has imported a script, and what it imports, and forks peers that run it; see zygote.py.
 
     Args:
-        script: defines `run(role, options)`.
-        package: imported before the script; None for no other than those of the script.
-        path: in front of the Python path.
+        script: Script that defines `run(role, options)`.
+        package: Package imported before the script; None for no other than those of the script.
+        path: Path that is put in front of the Python path.
     """
 
     _all: ClassVar[dict[tuple[Path, str | None, str | None], Zygote]] = {}

@@ -41,11 +41,11 @@ def eventually(
     """Wait until a condition holds, and return what it returned.
 
     Args:
-        condition: asked again and again, until what it returns is true.
-        what: is awaited, for the text of the failure; a function is called for it then.
-        watched: a process; once it has ended, waiting is over.
-        within_s: how long to wait.
-        every_s: pause between two looks.
+        condition: Function asked again and again, until what it returns is true.
+        what: Name of what is awaited, for the text of the failure; a function is called for it then.
+        watched: A process; once it has ended, the wait ends.
+        within_s: How long to wait.
+        every_s: Pause between two looks.
 
     Raises:
         AssertionError: the time is over, or the process has ended.
@@ -87,8 +87,8 @@ class Lines:
     """A Python process that prints lines, which a thread reads.
 
     Args:
-        arguments: of the interpreter.
-        prefix: a command that runs it elsewhere.
+        arguments: Arguments of the interpreter.
+        prefix: Command that runs it elsewhere.
     """
 
     def __init__(self, arguments: Sequence[str], prefix: Sequence[str] = ()) -> None:

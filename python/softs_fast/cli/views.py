@@ -121,8 +121,8 @@ def flow_tables(before: Sequence[FlowView], now: Sequence[FlowView]) -> list[Tab
     """Lay out flows, their functions and their workers.
 
     Args:
-        before: what was seen an interval ago; there are no rates without.
-        now: what is seen now.
+        before: Views of the flows an interval ago, for rates; a flow that is not among them has none.
+        now: Views of the flows now.
     """
     earlier = {(one.pid, one.name): one for one in before if not one.error}
     return [

@@ -186,7 +186,7 @@ class BatchConfig:
             batch: {name: dtype [len(outs), *shape]}, each a numpy array or a torch tensor as for
                 `encode_into`. For a ragged tensor a list or tuple of len(outs) of them, [length, *shape[1:]] each, a
                 `RaggedTensor`, or a nested tensor of torch.
-            outs: for each sample, memory as `encode_into` takes it.
+            outs: Memory for each sample, as `encode_into` takes it.
 
         Raises:
             ConfigError, ImportError: as for `encode_into`.
@@ -220,7 +220,7 @@ class BatchConfig:
         """Return the tensors of one sample as views of `out`, to be filled in place; no copy.
 
         Args:
-            out: as for `encode_into`.
+            out: Memory of the sample, as for `encode_into`.
 
         Returns:
             {name: dtype [*shape]}: numpy arrays, and torch tensors for bfloat16 and float8, which numpy
@@ -332,7 +332,7 @@ class BatchConfig:
         It is the `collate_fn` for a DataLoader of torch that gets single samples.
 
         Args:
-            samples: what `decode` returns, at least one.
+            samples: Samples that `decode` returned, at least one.
 
         Raises:
             ConfigError: ragged tensors differ in more than their length.

@@ -54,12 +54,12 @@ class RaggedLayout:
     """Where the ragged tensors of a sample are.
 
     Args:
-        specs: the tensors; the first dimension of `shape` is the greatest length.
-        values_at: where the elements of the first one begin, bytes.
+        specs: Specs of the ragged tensors; the first dimension of `shape` is the greatest length.
+        values_at: Offset of the elements of the first ragged tensor in a sample, bytes.
 
     Attributes:
-        n_bytes: of the longest sample.
-        lengths_bytes: bytes of the lengths.
+        n_bytes: Size of the longest sample, bytes.
+        lengths_bytes: Size of the lengths, bytes.
     """
 
     def __init__(self, specs: Sequence[_Spec], values_at: int) -> None:

@@ -32,26 +32,26 @@ class DistillIterableDataset(EndlessDataset):
     `DistillDataLoader` does that.
 
     Args:
-        student_rank: of the student that orders them.
+        student_rank: Rank of the student that orders the samples.
         generation_value: `StudentClient.generation_value`; anything that has the generation in `value` will do.
-        slot_count: samples on order or finished, per process.
-        batch_config: what one sample holds.
-        frontend_endpoint: the broker's frontend.
-        max_retries: orders that may fail in a row, for at least a second, before iteration raises `GeneratorFailed`.
+        slot_count: Samples on order or finished, per process.
+        batch_config: Layout of a sample.
+        frontend_endpoint: The broker's frontend.
+        max_retries: Orders that may fail in a row, for at least a second, before iteration raises `GeneratorFailed`.
             Before a first sample has come, one order that fails is enough, after 0.5 s.
-        retry_delay: seconds, the shortest time between two requests that returned at once with nothing.
-        medium: makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one
+        retry_delay: Seconds, the shortest time between two requests that returned at once with nothing.
+        medium: Makes the memory for samples, as `medium(slot_count, slot_stride)`, in each process that iterates; one
             of `softs_fast.mediums` or your own. Default: one of medium_cls.
-        medium_cls: class of the memory that is made otherwise.
-        request_timeout: seconds without a sample after which iteration raises, whatever it waits for: a broker, a
+        medium_cls: Class of the memory that is made otherwise.
+        request_timeout: Seconds without a sample after which iteration raises, whatever it waits for: a broker, a
             supplier, or slots that the user holds. None waits for ever. Every 10 s the cause of the wait is logged.
-        zero_copy: tensors lie on the slots, see `SoftIterableDataset`.
-        ordered: samples of each model come strictly by their sequence numbers, see `SoftIterableDataset`. Each use of
+        zero_copy: Tensors lie on the slots, see `SoftIterableDataset`.
+        ordered: Samples of each model come strictly by their sequence numbers, see `SoftIterableDataset`. Each use of
             `set_model` begins at 0.
-        prefetch: samples that are ordered ahead at most; default: all slots.
-        debug: overwrite slots with 0xFF when they are released, so that code that reads one later notices.
-        rank: of the processes that share the numbers of samples, see `SoftIterableDataset`.
-        world_size: how many there are; given with `rank` only.
+        prefetch: Samples that are ordered ahead at most; default: all slots.
+        debug: Overwrite slots with 0xFF when they are released, so that code that reads one later notices.
+        rank: Rank among the processes that share the numbers of samples, see `SoftIterableDataset`.
+        world_size: Number of these processes; given with `rank` only.
 
     Raises:
         ConfigError: a number is out of range, `generation_value` has no `value`, or `zero_copy` is impossible.
@@ -133,7 +133,7 @@ class DistillIterableDataset(EndlessDataset):
         Set the model first, or wait until it is announced. A later generation begins at 0, also of the same model.
 
         Args:
-            state: what `state_dict` returned.
+            state: State that `state_dict` returned.
 
         Raises:
             ConfigError: as for `SoftIterableDataset.load_state_dict`; or the state is of another model, or
@@ -183,10 +183,10 @@ class DistillDataLoader(EndlessDataLoader):
     order of the stream, for any number of workers.
 
     Args:
-        dataset: where samples come from.
-        device: where batches are handed out, see `EndlessDataLoader`.
-        steps_per_epoch: batches after which an iterator ends, see `EndlessDataLoader`.
-        **dataloader_kwargs: of DataLoader. With `zero_copy` there must be slots for two batches.
+        dataset: Dataset that the samples come from.
+        device: Device on which batches are handed out, see `EndlessDataLoader`.
+        steps_per_epoch: Batches after which an iterator ends, see `EndlessDataLoader`.
+        **dataloader_kwargs: Arguments of DataLoader. With `zero_copy` there must be slots for two batches.
 
     Raises:
         ConfigError: `dataset` is something else, or has too few slots; or as for `EndlessDataLoader`.

@@ -34,12 +34,12 @@ def switch_model(
             train(client)
 
     Args:
-        client: the client of this process. The one with student_rank 0 sets the model; the others follow, for which
+        client: Client of this process. The one with student_rank 0 sets the model; the others follow, for which
             `start_sub_listener` is called if necessary.
-        model_id: as for `StudentClient.set_model`; the same on every rank.
-        model_cfg: as for `StudentClient.set_model`; the leader's is used.
-        group: process group of the ranks; default: all. It must contain the leader.
-        timeout_s: how long a rank waits for the announcement, seconds.
+        model_id: Name of the model, as for `StudentClient.set_model`; the same on every rank.
+        model_cfg: Settings of the model, as for `StudentClient.set_model`; the leader's are used.
+        group: Process group of the ranks; default: all. It must contain the leader.
+        timeout_s: How long a rank waits for the announcement, seconds.
 
     Returns:
         The new generation.

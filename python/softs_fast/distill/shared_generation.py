@@ -58,8 +58,8 @@ class GenerationProduct:
     """The product of the newest generation, a `ProductSource`.
 
     Args:
-        student_rank: of the student that orders them.
-        value: has the generation in `value`.
+        student_rank: Rank of the student that orders the samples.
+        value: Object with the generation in `value`.
 
     Raises:
         ConfigError: it has no such number.

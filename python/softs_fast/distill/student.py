@@ -80,19 +80,19 @@ class StudentClient:
 
     Args:
         student_rank: 0 is the leader. Each rank can be taken by one live student.
-        slot_count: samples that can be on order, finished, or in use at a time.
-        batch_config: layout of a sample.
-        frontend_endpoint: the broker's frontend; default, as for the next two: that of the environment (of a process that
+        slot_count: Samples that can be on order, finished, or in use at a time.
+        batch_config: Layout of a sample.
+        frontend_endpoint: The broker's frontend; default, as for the next two: that of the environment (of a process that
             `Fleet` or ``softs-fast run`` has started), or else a path in /tmp.
-        control_endpoint: the broker's endpoint for students, by which the leader sets the model.
-        control_pub_endpoint: where the broker announces the model, for `start_sub_listener`.
-        medium: memory for samples, one of `softs_fast.mediums` or your own, with slot_count slots of
+        control_endpoint: The broker's endpoint for students, by which the leader sets the model.
+        control_pub_endpoint: The endpoint at which the broker announces the model, for `start_sub_listener`.
+        medium: Memory for samples, one of `softs_fast.mediums` or your own, with slot_count slots of
             `batch_config.nbytes()`; it is closed and unlinked with this client. Default: one of medium_cls.
-        medium_cls: class of the medium that is created if `medium` is None.
-        ordered: hand the samples of each generation out strictly by their sequence numbers, 0, 1, 2, ...: if the
+        medium_cls: Class of the medium that is created if `medium` is None.
+        ordered: Hand the samples of each generation out strictly by their sequence numbers, 0, 1, 2, ...: if the
             workers' function depends on sequence and rank only, the stream is the same for any number of workers.
-        prefetch: samples on order or finished ahead of requests at most; default: all slots.
-        send_timeout_ms: how long a request waits for the broker, milliseconds.
+        prefetch: Samples on order or finished ahead of requests at most; default: all slots.
+        send_timeout_ms: How long a request waits for the broker, milliseconds.
 
     Raises:
         ConfigError: an argument is out of range or malformed, or the medium has other slots than it should.

@@ -37,24 +37,24 @@ class Worker:
         generator_fn: ``generator_fn(model_id, model_cfg)`` returns one sample: bytes, bytearray or memoryview of
             exactly slot_size; with a batch_config also a mapping {name: dtype [*shape]} of tensors or arrays.
             `model_cfg` is one dict for all calls, or None.
-        slot_size: bytes of one sample; default: that of batch_config.
-        backend_endpoint: the broker's backend; default: that of the fleet which this process belongs to, or else a path
+        slot_size: Bytes of one sample; default: that of batch_config.
+        backend_endpoint: The broker's backend; default: that of the fleet which this process belongs to, or else a path
             in /tmp.
-        control_pub_endpoint: where the broker announces models; default: as for backend_endpoint.
-        worker_id: a number for logs and errors; default: the process number.
+        control_pub_endpoint: Endpoint at which the broker announces models; default: as for backend_endpoint.
+        worker_id: A number for logs and errors; default: the process number.
         batch_generator_fn: ``batch_generator_fn(model_id, model_cfg, n)`` returns n samples for one student: a list of
             bytes, or all n end to end; with a batch_config also a mapping {name: dtype [n, *shape]}.
         fill_fn: ``fill_fn(model_id, model_cfg, out)`` makes one sample in place, see `Supplier`.
-        batch_config: layout of a sample, for functions that return or fill tensors or arrays.
-        max_batch: the largest n.
-        max_wait_ms: how long a batch that is not full waits for more orders, milliseconds.
-        medium_cls: class of the students' medium. With the default, files that orders name (an absolute path) are
+        batch_config: Layout of a sample, for functions that return or fill tensors or arrays.
+        max_batch: The largest n.
+        max_wait_ms: How long a batch that is not full waits for more orders, milliseconds.
+        medium_cls: Class of the students' medium. With the default, files that orders name (an absolute path) are
             written too, within the limits of file_dirs.
-        spin_us: how long it polls for work before it blocks, as long as polling finds work often enough, microseconds.
-        file_dirs: directories in which students' files may lie, such as those of a medium that users wrote; files that
+        spin_us: How long it polls for work before it blocks, as long as polling finds work often enough, microseconds.
+        file_dirs: Directories in which students' files may lie, such as those of a medium that users wrote; files that
             a softs-fast client created are always allowed.
-        allow_remote: lets orders name TCP mediums on other machines.
-        send_timeout_ms: how long `start` waits for the broker, milliseconds.
+        allow_remote: Lets orders name TCP mediums on other machines.
+        send_timeout_ms: How long `start` waits for the broker, milliseconds.
 
     Raises:
         ConfigError: not exactly one function, or an argument is malformed.

@@ -33,11 +33,12 @@ class Supervisor:
     """The workers of a fleet, numbered from 0.
 
     Args:
-        make_worker: called in each process.
-        environment_of: variables of worker i.
-        policy: when a worker that has failed starts again. One that fails before it has ever served does not.
-        start_timeout_s: how long a worker that starts again may take until it serves, seconds.
-        report: called in the thread of this object with all workers whenever the state of one has changed.
+        make_worker: Function called in each process; returns its worker, not started.
+        environment_of: Function of the number of a worker; returns the variables of its process.
+        policy: Rules for starting a worker again that has failed. One that fails before it has ever served is not
+            started again.
+        start_timeout_s: How long a worker that starts again may take until it serves, seconds.
+        report: Function called in the thread of this object with all workers whenever the state of one has changed.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class Supervisor:
         """Have so many workers, and wait until all of them serve.
 
         Args:
-            n_workers: how many.
-            timeout_s: for the wait.
-            progress: called about every second with the number of those that serve.
+            n_workers: Number of workers.
+            timeout_s: Longest wait until all of them serve, seconds.
+            progress: Function called about every second with the number of those that serve.
 
         Raises:
             FleetError: one failed before it served, or some took too long. There are as many as before then, if those

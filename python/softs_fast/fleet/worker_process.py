@@ -49,11 +49,11 @@ def serve(
     """Serve until the worker stops by itself or the fleet ends, whichever comes first.
 
     Args:
-        make_worker: returns the worker, not started.
-        environment: variables that are set before it is called.
-        fleet: the process of the fleet, as `_core.this_process` names it.
-        pipe: between the fleet and this process.
-        output: receives what is printed.
+        make_worker: Function that returns the worker, not started.
+        environment: Variables that are set before that function is called.
+        fleet: Process of the fleet, as `_core.this_process` names it.
+        pipe: Connection between the fleet and this process.
+        output: Connection that receives what is printed.
     """
     # Ctrl-C in a terminal is sent to this process too; the fleet ends it in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

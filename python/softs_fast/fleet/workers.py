@@ -27,14 +27,14 @@ class Workers:
     this process or in `environment`, sets another number.
 
     Args:
-        make_worker: called in each process; returns a `Worker` or a `Supplier` that is not started, or what has their
-            methods `start`, `stop` and `wait`.
-        environment: variables that are set in each process before.
-        gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``.
-        policy: when a worker that has failed is started again.
-        start_timeout_s: how long `scale` waits, and how long a worker that starts again may take.
-        environment_of: further variables of worker i.
-        report: called in a thread of this object with all workers whenever the state of one has changed.
+        make_worker: Function called in each process; returns a `Worker` or a `Supplier` that is not started, or an
+            object with their methods `start`, `stop` and `wait`.
+        environment: Variables that are set in each process before.
+        gpus: Devices of which worker i sees only ``gpus[i % len(gpus)]``.
+        policy: Rules for starting a worker again that has failed.
+        start_timeout_s: How long `scale` waits, and how long a worker that starts again may take.
+        environment_of: Function of the number of a worker; returns further variables of its process.
+        report: Function called in a thread of this object with all workers whenever the state of one has changed.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Workers:
         """Return how the last run of a worker has failed, as soon as its process has ended.
 
         Args:
-            number: of the worker, from 0.
-            timeout_s: how long to wait for the end of the process.
+            number: Number of the worker, from 0.
+            timeout_s: How long to wait for the end of the process.
 
         Returns:
             The traceback, or its exit status or signal; empty if it has not failed.
@@ -93,7 +93,7 @@ class Workers:
         """End the process of a worker at once, by SIGKILL; nothing if it does not run.
 
         Args:
-            number: of the worker, from 0.
+            number: Number of the worker, from 0.
         """
         self._supervisor.kill(number)
 

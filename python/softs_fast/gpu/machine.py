@@ -38,16 +38,16 @@ class Machine:
     """What was found; what was not found is None.
 
     Attributes:
-        driver_error: why the driver's library cannot be loaded.
-        driver: highest version of CUDA that the driver supports; 13000 is 13.0.
-        init_error: number and name of the error with which the driver refuses to begin.
-        devices: name, bytes of memory and attributes of each.
-        runtime: version of CUDA in `softs_fast._kernels`, and the target architectures.
-        torch: version of torch.
-        torch_error: why torch cannot be imported.
-        torch_cuda: version of CUDA in torch, as text.
-        torch_devices: how many devices torch sees.
-        other: versions, kernel, memory of /dev/shm, environment variables.
+        driver_error: Reason why the driver's library cannot be loaded.
+        driver: Highest version of CUDA that the driver supports; 13000 is 13.0.
+        init_error: Number and name of the error with which the driver refuses to begin.
+        devices: Name, bytes of memory and attributes of each.
+        runtime: Version of CUDA in `softs_fast._kernels`, and the target architectures.
+        torch: Version of torch.
+        torch_error: Reason why torch cannot be imported.
+        torch_cuda: Version of CUDA in torch, as text.
+        torch_devices: How many devices torch sees.
+        other: Versions, kernel, memory of /dev/shm, environment variables.
     """
 
     driver_error: str | None = None

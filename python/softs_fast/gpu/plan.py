@@ -15,12 +15,12 @@ class Step:
     """One step, which runs in processes of its own.
 
     Attributes:
-        name: by which it is chosen and reported.
-        proves: what its success proves, in a line.
-        function: as `module:name`; takes `quick`, returns what is reported.
-        limit_s: most seconds that it may take.
-        quick_limit_s: the same with `--quick`.
-        needs_gpu: whether the stand-in for CUDA cannot run it, because torch has no CUDA tensors there.
+        name: Name by which the step is chosen and reported.
+        proves: One line that says what a success of the step proves.
+        function: Function of the step as `module:name`; takes `quick`, returns what is reported.
+        limit_s: Longest time that the step may take, seconds.
+        quick_limit_s: The same with `--quick`.
+        needs_gpu: Whether the stand-in for CUDA cannot run it, because torch has no CUDA tensors there.
     """
 
     name: str

@@ -22,9 +22,9 @@ class Report:
     """The results of the steps that have ended.
 
     Args:
-        steps: all that are to run.
-        quick: whether their limits are the short ones.
-        machine: what was found before.
+        steps: All steps that are to run.
+        quick: Whether their limits are the short ones.
+        machine: Facts about the machine, found before the steps run.
     """
 
     def __init__(self, steps: Sequence[Step], quick: bool, machine: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Report:
         """Write everything, in place of what was written before; return the file.
 
         Args:
-            path: of the file, or of a folder, where its name tells the device.
+            path: Path of the file, or of a folder, in which the file is named after the device.
 
         Raises:
             SoftsError: it cannot be written.

@@ -33,11 +33,11 @@ class Outcome:
     """What became of a step.
 
     Attributes:
-        state: passed, skipped, failed, killed (by a signal) or timed out.
-        seconds: how long it ran.
-        reason: why it has not passed; empty if it has.
-        result: what its function returned; None if it returned nothing.
-        output: the end of what it and its processes wrote.
+        state: One of passed, skipped, failed, killed (by a signal) or timed out.
+        seconds: How long the step ran.
+        reason: Reason why the step has not passed; empty if it has.
+        result: Value that the step's function returned; None if it returned nothing.
+        output: The end of what the step and its processes wrote.
     """
 
     state: str
@@ -51,9 +51,10 @@ def run(step: Step, quick: bool, start_method: str = "forkserver") -> Outcome:
     """Run a step in a session of its own.
 
     Args:
-        step: what to run.
-        quick: choose the shorter limit, and tell the function.
-        start_method: of multiprocessing. `spawn` loads all modules anew; `forkserver` has loaded torch once.
+        step: Step to run.
+        quick: Whether to choose the shorter limit; the function is told.
+        start_method: Start method of multiprocessing. `spawn` loads all modules again; `forkserver` has loaded torch
+            once.
     """
     context: Any = multiprocessing.get_context(start_method)
     if start_method == "forkserver":

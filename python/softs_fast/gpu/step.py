@@ -22,11 +22,11 @@ def main(function: str, quick: bool, needs_gpu: bool, result: Connection, output
     """Run a step and send what becomes of it.
 
     Args:
-        function: as `module:name`.
-        quick: argument of the function.
-        needs_gpu: leave the step out on the stand-in for CUDA.
-        result: takes one JSON object: `state` (passed, skipped or failed), `reason`, `result`.
-        output: takes what the step prints.
+        function: Function of the step as `module:name`.
+        quick: Argument of the function.
+        needs_gpu: Whether to leave the step out on the stand-in for CUDA.
+        result: Connection that takes one JSON object: `state` (passed, skipped or failed), `reason`, `result`.
+        output: Connection that takes what the step prints.
     """
     # All that it starts is in its session, and can be killed by that.
     os.setsid()

@@ -52,19 +52,20 @@ class Broker:
     suppliers only, unless a control endpoint is named.
 
     Args:
-        endpoints: where clients (frontend) and suppliers (backend) connect; default: softs' two paths under ``/tmp``.
-        supplier_timeout: seconds after which an idle supplier on another host counts as dead if TCP keep-alive probes are
+        endpoints: Endpoints for clients (frontend) and suppliers (backend); default: softs' two paths under ``/tmp``.
+        supplier_timeout: Seconds after which an idle supplier on another host counts as dead if TCP keep-alive probes are
             not answered. One that holds an order answers PING, however long its generator takes; after 1.2 s without an
             answer its host is cut off, and the order goes to another supplier.
-        client_timeout: the same for clients; the smaller of the two is used.
-        max_queue_per_product: orders of softs clients for one product that wait at the broker; more are refused.
-        max_order_attempts: an order that fails so often is given up.
-        frontend_endpoint: where clients connect, instead of `endpoints`.
-        backend_endpoint: where suppliers and workers connect, instead of `endpoints`.
-        control_endpoint: where students connect to set the model.
-        control_pub_endpoint: where workers, and students that follow, receive it.
-        allow_remote: lets a TCP endpoint be reachable from other machines. There is no authentication then: any process
-            that reaches the ports, also of another user of this machine, can order samples and make suppliers write.
+        client_timeout: The same for clients; the smaller of the two is used.
+        max_queue_per_product: Orders of softs clients for one product that wait at the broker; more are refused.
+        max_order_attempts: Number of failures after which an order is given up.
+        frontend_endpoint: Endpoint for clients, instead of `endpoints`.
+        backend_endpoint: Endpoint for suppliers and workers, instead of `endpoints`.
+        control_endpoint: Endpoint for students that set the model.
+        control_pub_endpoint: Endpoint from which workers, and students that follow, receive the model.
+        allow_remote: Whether a TCP endpoint may be reachable from other machines. There is no authentication then:
+            any process that reaches the ports, also of another user of this machine, can order samples and make
+            suppliers write.
 
     Raises:
         ConfigError: a setting is out of range, or endpoints were given in both forms.

@@ -39,21 +39,21 @@ class Client:
     """Orders samples into the slots of a medium that it owns.
 
     Args:
-        endpoint: the broker's frontend.
-        medium_cls: class of the medium; called as ``medium_cls(address=, slot_size=, num_slots=, create=True)``.
-        slot_size: bytes of one sample.
-        num_slots: samples that can be on order, finished, or in use at a time.
-        address: of the medium; default: chosen by the medium.
-        send_timeout_ms: how long a request waits for the broker, milliseconds.
-        ordered: hand samples of a product out strictly by their sequence numbers, 0, 1, 2, ...: with a generator
+        endpoint: The broker's frontend.
+        medium_cls: Class of the medium; called as ``medium_cls(address=, slot_size=, num_slots=, create=True)``.
+        slot_size: Bytes of one sample.
+        num_slots: Samples that can be on order, finished, or in use at a time.
+        address: Address of the medium; default: chosen by the medium.
+        send_timeout_ms: How long a request waits for the broker, milliseconds.
+        ordered: Hand samples of a product out strictly by their sequence numbers, 0, 1, 2, ...: with a generator
             that depends on that number only, the stream is the same for any number of suppliers.
-        prefetch: samples on order or finished ahead of requests at most; default: all slots. Where copies limit a
+        prefetch: Samples on order or finished ahead of requests at most; default: all slots. Where copies limit a
             stream, the client goes on with so few that caches keep them.
-        spin_us: how long a wait polls for a result before it blocks, microseconds.
-        block: slots that are handed out together, by `lease` only; slots that do not fill a block are not used.
+        spin_us: How long a wait polls for a result before it blocks, microseconds.
+        block: Slots that are handed out together, by `lease` only; slots that do not fill a block are not used.
         share: (i, n): the samples have the sequence numbers i, i + n, i + 2n, ..., so that n clients with i from 0 to
             n - 1 have different samples of one stream; default: all numbers.
-        scribble: overwrite slots with 0xFF when they are released, so that a later read of one is noticed.
+        scribble: Overwrite slots with 0xFF when they are released, so that a later read of one is noticed.
 
     Raises:
         ConfigError: a number is out of range, or the endpoint is malformed.
@@ -196,14 +196,14 @@ class Client:
         The slots are released at once. Needs a medium in a segment (`own_segment`), and blocks of 1.
 
         Args:
-            product_id: what to order.
-            n: rows of the batch.
-            done: how many of them are filled.
-            targets: per tensor its offset in a slot, bytes, and writable contiguous memory for n rows; length / n
-                bytes of each slot are copied there. If the slots are to be decoded, a third item is the native codec
-                (`softs_fast.codecs`), and the memory is that of the decoded rows. For ragged tensors one more: the
-                native layout, memory for their offsets, and a list with memory for the values of each.
-            timeout_ms: how long to wait, milliseconds.
+            product_id: Product to order.
+            n: Number of rows of the batch.
+            done: Number of rows that are filled already.
+            targets: One tuple per tensor: its offset in a slot, bytes, and writable contiguous memory for n rows;
+                length / n bytes of each slot are copied there. If the slots are to be decoded, a third item is the
+                native codec (`softs_fast.codecs`), and the memory is that of the decoded rows. For ragged tensors one
+                more: the native layout, memory for their offsets, and a list with memory for the values of each.
+            timeout_ms: How long to wait, milliseconds.
 
         Returns:
             Number of rows that are filled now.
@@ -221,9 +221,9 @@ class Client:
         """Begin to copy finished samples into the n rows of a batch, in a native thread that waits for no sample.
 
         Args:
-            product_id: what to order.
-            n: rows of the batch.
-            targets: as for `gather`, without codecs. They must not be read before ``finish()``.
+            product_id: Product to order.
+            n: Number of rows of the batch.
+            targets: Tuples as for `gather`, without codecs. The memory must not be read before ``finish()``.
 
         Returns:
             A handle; its ``finish()`` waits for the thread and returns how many rows are filled.
@@ -275,11 +275,11 @@ class Client:
         workers can each make every stride-th run.
 
         Args:
-            product_id: product of the stream.
-            start: number of the first sample.
-            run: samples that follow each other.
-            stride: from the beginning of one run to that of the next.
-            position: index i of the next sample.
+            product_id: Product of the stream.
+            start: Number of the first sample.
+            run: Number of samples that follow each other.
+            stride: Distance from the beginning of one run to that of the next, in samples.
+            position: Index i of the next sample.
         """
         self._core.seek(product_id, start, run, stride, position)
 

@@ -160,10 +160,10 @@ class SampleGenerator:
     """`function(product_id)`, or `function(product_id, sequence)`, returns one sample.
 
     Args:
-        function: returns bytes, bytearray or memoryview of the slot's size; with a config also a mapping
-            {name: dtype [*shape]} of tensors, arrays or numbers, see `BatchConfig.encode_into`. Where tensors are
-            ragged, the bytes are those of `BatchConfig.encode`.
-        output: where samples go.
+        function: Function that returns bytes, bytearray or memoryview of the slot's size; with a config also a
+            mapping {name: dtype [*shape]} of tensors, arrays or numbers, see `BatchConfig.encode_into`. Where tensors
+            are ragged, the bytes are those of `BatchConfig.encode`.
+        output: Output that puts samples into slots.
     """
 
     max_batch = 1
@@ -189,12 +189,12 @@ class BatchGenerator:
     """`function(product_id, n)`, or `function(product_id, n, sequences)`, returns n samples.
 
     Args:
-        function: returns a list or tuple of n samples as bytes, bytearray or memoryview, or one of these with
-            all n end to end; with a config also a mapping {name: dtype [n, *shape]} of tensors or arrays, see
-            `BatchConfig.encode_batch_into`. Where tensors are ragged, byte strings are those of `BatchConfig.encode`, in
-            a list. `sequences` is a tuple of n numbers.
-        max_batch: the largest n, at least 1.
-        output: where samples go.
+        function: Function that returns a list or tuple of n samples as bytes, bytearray or memoryview, or one of
+            these with all n end to end; with a config also a mapping {name: dtype [n, *shape]} of tensors or arrays,
+            see `BatchConfig.encode_batch_into`. Where tensors are ragged, byte strings are those of
+            `BatchConfig.encode`, in a list. `sequences` is a tuple of n numbers.
+        max_batch: The largest n, at least 1.
+        output: Output that puts samples into slots.
     """
 
     is_plain = False
@@ -228,10 +228,10 @@ class FillGenerator:
     """`function(product_id, out)`, or `function(product_id, out, sequence)`, makes one sample in place.
 
     Args:
-        function: writes the whole sample into `out`, the slot's bytes; with a config into {name: dtype
+        function: Function that writes the whole sample into `out`, the slot's bytes; with a config into {name: dtype
             [*shape]} on the slot's memory, see `BatchConfig.views`. Its return value is ignored. `out` contains the
             slot's previous sample. It must not be used after the call: the slot is the client's again.
-        output: where samples go.
+        output: Output that lends the memory of slots.
     """
 
     max_batch = 1
@@ -275,13 +275,13 @@ def make_generator(
     default, as in `lambda product_id, model=model: ...`, keeps its default.
 
     Args:
-        generator_fn: see `SampleGenerator`.
-        batch_generator_fn: see `BatchGenerator`.
-        fill_fn: see `FillGenerator`.
-        slot_size: bytes of one sample.
-        batch_config: layout of a sample of `slot_size` bytes; None if functions return bytes.
-        max_batch: the largest n for `batch_generator_fn`.
-        output: where samples go; default: into the memory of the slots.
+        generator_fn: Function that makes one sample, see `SampleGenerator`.
+        batch_generator_fn: Function that makes n samples, see `BatchGenerator`.
+        fill_fn: Function that makes one sample in place, see `FillGenerator`.
+        slot_size: Bytes of one sample.
+        batch_config: Layout of a sample of `slot_size` bytes; None if functions return bytes.
+        max_batch: The largest n for `batch_generator_fn`.
+        output: Output that takes the samples; default: one that writes into the memory of the slots.
 
     Raises:
         ConfigError: not exactly one function; a config of another size, one with an `encode` of its own, or one with

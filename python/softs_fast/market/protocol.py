@@ -38,8 +38,8 @@ class EndpointConfig:
     """The two endpoints of a broker.
 
     Args:
-        frontend: where clients connect, `ipc://path` or `tcp://host:port`.
-        backend: where suppliers connect.
+        frontend: Endpoint for clients, `ipc://path` or `tcp://host:port`.
+        backend: Endpoint for suppliers.
     """
 
     frontend: str = "ipc:///tmp/softs_frontend.sock"
@@ -70,8 +70,8 @@ class ControlEndpoints:
     """The two endpoints of a broker's control channel.
 
     Args:
-        control: where students connect to set the model, `ipc://path` or `tcp://host:port`.
-        control_pub: where workers, and students that follow, receive it.
+        control: Endpoint for students that set the model, `ipc://path` or `tcp://host:port`.
+        control_pub: Endpoint from which workers, and students that follow, receive the model.
     """
 
     control: str = "ipc:///tmp/softs_control.sock"

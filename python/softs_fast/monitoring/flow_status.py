@@ -136,7 +136,7 @@ def socket_name(number: int) -> str:
     The process is named as the rule of liveness needs it: by its number, its start and its pid namespace.
 
     Args:
-        number: of the flow in this process.
+        number: Number of the flow in this process.
 
     Raises:
         SegmentError: /proc cannot be read.
@@ -157,7 +157,7 @@ def flows(timeout_s: float = 2.0) -> tuple[FlowView, ...]:
     """Ask all flows of this user on this host, the oldest process number first. Sockets that were left behind go.
 
     Args:
-        timeout_s: for each answer; a flow that holds the GIL for longer is listed with that.
+        timeout_s: Longest wait for each answer, seconds; a flow that holds the GIL for longer is listed with that.
 
     Raises:
         ConfigError: the folder belongs to another user.

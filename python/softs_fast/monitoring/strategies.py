@@ -26,7 +26,7 @@ def render_strategies(strategies: Mapping[str, Strategy]) -> str:
     """Write the metrics of strategies in Prometheus' text format, version 0.0.4.
 
     Args:
-        strategies: by a name, which becomes a label.
+        strategies: Strategies by name; the name becomes a label.
 
     Example:
         >>> from softs_fast.monitoring.text_server import TextServer

@@ -27,9 +27,9 @@ class Page:
     """An answer.
 
     Attributes:
-        text: of it.
-        status: of HTTP.
-        kind: its content type.
+        text: Text of the answer.
+        status: Status code of HTTP.
+        kind: Content type of the answer.
     """
 
     text: str
@@ -41,10 +41,10 @@ class PageServer:
     """Serves pages, in a thread, from `start` to `stop`.
 
     Args:
-        pages: functions that return a page as it is now, by path; called in the thread, for one request at a time.
-        address: where to listen, ``host:port``; port 0 takes a free one.
-        what: it serves, for texts.
-        allow_remote: lets the address be reachable from other machines. There is no authentication.
+        pages: Functions that return a page as it is now, by path; called in the thread, for one request at a time.
+        address: Address to listen at, ``host:port``; port 0 takes a free one.
+        what: Word for what the server serves, for the texts of errors and the name of the thread.
+        allow_remote: Whether the address may be reachable from other machines. There is no authentication.
 
     Raises:
         ConfigError: the address is malformed, or reachable from other machines without ``allow_remote=True``.

@@ -20,9 +20,9 @@ class _Format(Generic[_Value]):
     """One value, or one of several, as bytes.
 
     Args:
-        kinds: class of the value, or a union of classes, each with a tag.
-        most_bytes: that it may have.
-        what: it is, for errors.
+        kinds: Class of the value, or a union of classes, each with a tag.
+        most_bytes: Most bytes that an encoded value may have.
+        what: Name of the value, for errors.
     """
 
     _codec: Any

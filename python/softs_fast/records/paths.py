@@ -18,8 +18,8 @@ def named(kind: Any, text: str) -> str:
     """Return the text of an error with the path of its field in front, such as `Free.ids[1]: Expected int >= 0`.
 
     Args:
-        kind: what was read.
-        text: as msgspec says it.
+        kind: Type of the value that was read.
+        text: Text of the error, as msgspec words it.
     """
     found = _PATH.fullmatch(text)
     where, said = getattr(kind, "__name__", "value"), text

@@ -24,8 +24,8 @@ class Fetched:
     """A weighted sum of snapshots in private memory, whole and finite; made by `fetch`.
 
     Attributes:
-        headers: of each snapshot that was used.
-        layout: of the tensors.
+        headers: Header of each snapshot that was used.
+        layout: Layout of the tensors.
         memory: uint8 [layout.n_bytes]; `layout.views(memory)` are its tensors.
     """
 
@@ -37,7 +37,7 @@ class Fetched:
         """Copy it into tensors, in place.
 
         Args:
-            into: on any device; contiguous tensors in host memory are the fastest.
+            into: Tensors on any device; contiguous tensors in host memory are the fastest.
 
         Raises:
             ConfigError: the tensors do not fit the layout; none has changed.
@@ -49,7 +49,7 @@ class Fetched:
         """Copy some of the tensors, in place.
 
         Args:
-            into: as for `apply`, but only some of them.
+            into: Tensors as for `apply`, but only some of them.
 
         Raises:
             ConfigError: a tensor is not of the layout; none has changed.
@@ -89,10 +89,11 @@ def fetch(
     Integers and bool are the largest. One window with the weight 1 is a copy.
 
     Args:
-        windows: of the donors, one or more.
-        weights: of each donor; above 0, finite; for a mean they sum up to 1.
-        layout: of the tensors.
-        scratch: `layout.scratch()`, to be used again by later calls; without it, new memory is taken each time.
+        windows: Windows of the donors, one or more.
+        weights: Weight of each donor; above 0, finite; for a mean they sum up to 1.
+        layout: Layout of the tensors.
+        scratch: Memory from `layout.scratch()`, to be used again by later calls; without it, new memory is taken each
+            time.
         as_is: Names of tensors that may be infinite or NaN, such as buffers with masks.
 
     Returns:
@@ -148,12 +149,12 @@ def average(
     Only a sum that is whole and finite is copied into the tensors; otherwise they are unchanged.
 
     Args:
-        windows: as for `fetch`.
-        weights: as for `fetch`.
-        into: the tensors that are replaced.
-        layout: of the tensors.
-        scratch: as for `fetch`.
-        as_is: As for `fetch`.
+        windows: Windows of the donors, as for `fetch`.
+        weights: Weight of each donor, as for `fetch`.
+        into: Tensors that are replaced.
+        layout: Layout of the tensors.
+        scratch: Memory for the sum, as for `fetch`.
+        as_is: Names of tensors that may be infinite or NaN, as for `fetch`.
 
     Returns:
         The header of each snapshot that was used; None where `fetch` returns None.

@@ -15,7 +15,7 @@ def are_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether all floats are finite.
 
     Args:
-        tensors: of any dtype, on any device.
+        tensors: Tensors of any dtype, on any device.
 
     Example:
         >>> are_finite([torch.ones(3), torch.tensor([1.0, float("nan")])])

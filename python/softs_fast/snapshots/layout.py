@@ -48,11 +48,11 @@ class TensorEntry:
     """One tensor of a snapshot.
 
     Attributes:
-        names: its names, sorted; several for tied tensors, which are stored once.
-        dtype: such as "float32".
-        shape: of the tensor.
-        offset: of its first byte in a snapshot.
-        n_bytes: its size.
+        names: Names of the tensor, sorted; several for tied tensors, which are stored once.
+        dtype: Name of the dtype, for example "float32".
+        shape: Shape of the tensor.
+        offset: Offset of its first byte in a snapshot.
+        n_bytes: Size of the tensor, bytes.
         part: Words for the shard of a distributed tensor that this is; "" for a whole tensor.
     """
 
@@ -85,9 +85,9 @@ class SnapshotLayout:
     distributed tensor a process has its shard; layouts of other shards are other layouts.
 
     Attributes:
-        tensors: by dtype, then by name.
-        n_bytes: size of a snapshot.
-        manifest: names, dtypes, shapes and parts as canonical JSON.
+        tensors: Entries of the tensors, sorted by dtype, then by name.
+        n_bytes: Size of a snapshot, bytes.
+        manifest: Names, dtypes, shapes and parts as canonical JSON.
         digest: SHA-256 of the manifest; two layouts with equal digests are equal.
 
     Example:

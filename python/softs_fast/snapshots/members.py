@@ -63,10 +63,10 @@ class Members:
     processes that have ended, or have closed theirs, are left out.
 
     Args:
-        place: a folder of this host, also as "file://PATH", or a `torch.distributed.Store`.
-        window: of this process.
-        rank: this process's number, for the others.
-        name: distinguishes groups at the same place; letters, digits, "_", "." and "-".
+        place: Folder of this host, also as "file://PATH", or a `torch.distributed.Store`.
+        window: Window of this process.
+        rank: Number of this process, for the others.
+        name: Name that distinguishes groups at the same place; letters, digits, "_", "." and "-".
         beside: Whether a store is asked in a thread, so that no call waits for it: the process that serves it may be
             stopped, and a file store may be locked by one that is. `refresh` returns what the last answer has brought
             then, and asks again. A folder is always read at once.
@@ -76,9 +76,10 @@ class Members:
             closed.
 
     Attributes:
-        refused: why windows could not be opened, by the name of the note: those of processes that have ended, for example.
-        unseen: Why windows of ranks that may be alive cannot be opened here, by rank: those of other hosts and of other pid
-            namespaces. Each is logged once.
+        refused: Reasons why windows could not be opened, by the name of the note: those of processes that have ended,
+            for example.
+        unseen: Reasons why windows of ranks that may be alive cannot be opened here, by rank: those of other hosts
+            and of other pid namespaces. Each is logged once.
 
     Example:
         >>> import tempfile

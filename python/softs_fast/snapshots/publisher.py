@@ -43,13 +43,14 @@ class Publisher:
     on CUDA devices go through pinned memory: the stream of the training waits for their copies, but not the process.
 
     Args:
-        window: of the layout of parameters and buffers together; stays open.
-        parameters: by name, or a function that returns them. A function is called for each version, so that it finds
-            the tensors of the model after `load_state_dict(assign=True)` too; what the window does not hold is left out.
-        buffers: as the parameters; also all else that may change before the next step of the optimizer.
-        optimizer: that changes the parameters. Call `wait` before anything else changes them.
-        every: steps from one version to the next; 0 publishes the first one, and then only what others ask for.
-        inspect: whether the thread looks at each copy if its parameters are finite; buffers may have any values. A
+        window: Window with the layout of parameters and buffers together; stays open.
+        parameters: Tensors by name, or a function that returns them. A function is called for each version, so that
+            it finds the tensors of the model after `load_state_dict(assign=True)` too; what the window does not hold
+            is left out.
+        buffers: Tensors like the parameters; also all else that may change before the next step of the optimizer.
+        optimizer: Optimizer that changes the parameters. Call `wait` before anything else changes them.
+        every: Steps from one version to the next; 0 publishes the first one, and then only what others ask for.
+        inspect: Whether the thread looks at each copy if its parameters are finite; buffers may have any values. A
             version that is not is published with the metric NaN.
 
     Raises:
@@ -106,11 +107,11 @@ class Publisher:
         """Begin to publish, if it is time to or another process asks; call it between two steps of the optimizer.
 
         Args:
-            step: of this process, like the next three published with the tensors.
-            metric: None if there is none.
-            trained: steps since the start, or the last replacement of the tensors.
-            config: a small dict.
-            others: windows that may ask for a newer version.
+            step: Step of this process; published with the tensors, like the next three.
+            metric: Metric of this process; None if it has none.
+            trained: Steps since the start, or the last replacement of the tensors.
+            config: A small dict.
+            others: Windows that may ask for a newer version.
 
         Returns:
             Whether a version was begun; it is published when the copy ends.
@@ -133,10 +134,10 @@ class Publisher:
         """Begin to publish, whether it is time to or not; not while a version is copied, nor too soon after one.
 
         Args:
-            step: as for `offer`, like the others.
-            metric: of this process.
-            trained: steps since the start, or the last replacement.
-            config: a small dict.
+            step: Step of this process, as for `offer`, like the others.
+            metric: Metric of this process.
+            trained: Steps since the start, or the last replacement.
+            config: A small dict.
 
         Returns:
             Whether a version was begun.

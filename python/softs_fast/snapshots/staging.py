@@ -26,7 +26,7 @@ class Staging:
     is what the work that was submitted before `submit`, in the stream of the caller, leaves behind.
 
     Args:
-        device: of all tensors.
+        device: Device of all tensors.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -43,13 +43,13 @@ class Header:
     """What the owner of a window says of a version.
 
     Attributes:
-        version: from 1; 0 if nothing was published yet.
-        step: of the owner when it was published.
-        metric: of the owner; None if it gave none.
-        trained: steps of the owner since its start or its last replacement.
-        published_s: when the copy was complete, on the clock of `time.monotonic()`, which all processes of a host
-            share.
-        config: what the owner published with it; None if it published none.
+        version: Number of the version, from 1; 0 if nothing was published yet.
+        step: Step of the owner when the version was published.
+        metric: Metric of the owner; None if it gave none.
+        trained: Steps of the owner since its start or its last replacement.
+        published_s: Time at which the copy was complete, on the clock of `time.monotonic()`, which all processes of a
+            host share.
+        config: Dict that the owner published with the version; None if it published none.
     """
 
     version: int
@@ -68,7 +68,7 @@ class Window:
     others may be made by any thread.
 
     Args:
-        layout: of the tensors.
+        layout: Layout of the tensors.
 
     Raises:
         SegmentError: /dev/shm is missing, full, or no tmpfs.
@@ -105,11 +105,11 @@ class Window:
         Tensors that are contiguous and in host memory are copied once, without the GIL; others are first copied there.
 
         Args:
-            tensors: of the window's layout. They must not change meanwhile.
-            step: of this process.
-            metric: of this process; None if there is none.
-            trained: steps since the start, or the last replacement of the tensors.
-            config: is published with them; at most MAX_CONFIG_BYTES as JSON.
+            tensors: Tensors of the window's layout. They must not change meanwhile.
+            step: Step of this process.
+            metric: Metric of this process; None if it has none.
+            trained: Steps since the start, or the last replacement of the tensors.
+            config: Dict that is published with the tensors; at most MAX_CONFIG_BYTES as JSON.
 
         Raises:
             ConfigError: the tensors do not fit the layout, the config is too long or not JSON, or the window is closed.
@@ -166,10 +166,10 @@ class Window:
         """Publish the version that was begun, of which all tensors were written; return its number.
 
         Args:
-            step: as for `publish`, like the others.
-            metric: of this process.
-            trained: steps since the start or the last replacement.
-            config: is published with the tensors.
+            step: Step of this process, as for `publish`, like the others.
+            metric: Metric of this process.
+            trained: Steps since the start or the last replacement.
+            config: Dict that is published with the tensors.
 
         Raises:
             ConfigError: no version was begun, the config is too long or not JSON, or the window is closed.
@@ -239,7 +239,7 @@ class RemoteWindow:
         """Map the window at an address, for reading alone.
 
         Args:
-            address: what `Window.address` of its owner is; may come from anywhere.
+            address: `Window.address` of the window's owner; may come from anywhere.
 
         Raises:
             ConfigError: it is no address.

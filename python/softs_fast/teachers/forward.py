@@ -31,10 +31,10 @@ class Forward:
     Nothing is computed after the last module that is wanted. If no module is wanted, the model does not run.
 
     Args:
-        model: in evaluation mode, on its device.
-        call: calls it.
-        wanted: the tensors.
-        device: of the model.
+        model: Model in evaluation mode, on its device.
+        call: Function that calls the model.
+        wanted: Tensors that are made.
+        device: Device of the model.
     """
 
     def __init__(self, model: nn.Module, call: Call, wanted: Sequence[Wanted], device: torch.device) -> None:
@@ -47,8 +47,8 @@ class Forward:
         """Return {name: what was made of it [n, ...]} on the model's device; fields stay where they are.
 
         Args:
-            fields: of n examples, on any device.
-            layer: for tensors of the layer that model_cfg names.
+            fields: Fields of n examples, on any device.
+            layer: Layer that model_cfg names, for tensors of that layer.
 
         Raises:
             GeneratorFailed: the model does not call a module that is wanted, or a module has no tensor there.

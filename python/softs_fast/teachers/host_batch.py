@@ -20,8 +20,8 @@ class HostBatch:
     `finish`. Pinned memory is kept by torch and used again by later calls.
 
     Args:
-        n_rows: samples of the call.
-        device: where the tensors are made.
+        n_rows: Number of samples of the call.
+        device: Device on which the tensors are made.
     """
 
     def __init__(self, n_rows: int, device: torch.device) -> None:

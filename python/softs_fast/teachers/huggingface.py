@@ -168,21 +168,21 @@ class CausalLMTeacher(_HuggingFaceTeacher):
     Without `logits` a forward ends after the last module that is wanted.
 
     Args:
-        model: name on Hugging Face, or a folder that `save_pretrained` has written, with a tokenizer.
-        texts: the path of a file, of which each line is a text; or a sequence of texts; or with `column` a datasets
+        model: Name on Hugging Face, or a folder that `save_pretrained` has written, with a tokenizer.
+        texts: The path of a file, of which each line is a text; or a sequence of texts; or with `column` a datasets
             object, or anything with a length of which each element is a mapping; or a mapping of names to these, of
             which model_cfg names one: {"texts": "held_out"}. Workers get them by pickling, a file by its path.
-        length: tokens of a sample.
-        outputs: names, or {name of a tensor: codec, None, or `Output`}.
-        packed: samples are blocks of all texts, end to end with an EOS after each; every worker tokenises all texts
+        length: Tokens of a sample.
+        outputs: Names, or {name of a tensor: codec, None, or `Output`}.
+        packed: Samples are blocks of all texts, end to end with an EOS after each; every worker tokenises all texts
             when it starts. Otherwise a sample is one text, cut or padded on the right. Default: packed.
-        column: key of the text in an element of `texts`.
-        seed: of the order of the texts.
-        repeat: begin another pass when all texts were used. Otherwise later samples fail: `GeneratorFailed` is raised
-            where the student waits. A worker then makes one sample with each call.
-        dtype: of the weights; default: that of the model's configuration, or float32.
-        device: of the model; default: the first GPU that the worker sees, or else the CPU.
-        max_tokens: tokens, padding included, that go through the model at once.
+        column: Key of the text in an element of `texts`.
+        seed: Seed of the order of the texts.
+        repeat: Whether another pass begins when all texts were used. Otherwise later samples fail: `GeneratorFailed`
+            is raised where the student waits. A worker then makes one sample with each call.
+        dtype: Dtype of the weights; default: that of the model's configuration, or float32.
+        device: Device of the model; default: the first GPU that the worker sees, or else the CPU.
+        max_tokens: Tokens, padding included, that go through the model at once.
 
     Raises:
         ConfigError: an argument is malformed, or does not fit the model; the text says what to give.

@@ -23,9 +23,9 @@ def layout_of(outputs: Mapping[str, Output], wanted: Sequence[Wanted], run: Meta
     """Return the layout of samples.
 
     Args:
-        outputs: as users give them.
-        wanted: the same, found in the model.
-        run: called once, unless all outputs have a shape and a dtype of their own.
+        outputs: Outputs by name, as users give them.
+        wanted: The same outputs, found in the model.
+        run: Function called once, unless all outputs have a shape and a dtype of their own.
 
     Raises:
         ConfigError: the model cannot run, does not call a module, or a codec does not take such a tensor, for example

@@ -20,8 +20,8 @@ class Order:
     Nothing is stored, so any worker finds any sample at once, and a stream goes on wherever it is told.
 
     Args:
-        seed: of the permutations; another seed gives another order.
-        repeat: whether a pass follows the one before; otherwise a stream ends with its first pass.
+        seed: Seed of the permutations; another seed gives another order.
+        repeat: Whether a pass follows the one before; otherwise a stream ends with its first pass.
     """
 
     seed: int = 0
@@ -47,9 +47,9 @@ def permuted(place: int, n: int, key: bytes) -> int:
     """Return the image of a place under the permutation of 0 to n - 1 that a key selects.
 
     Args:
-        place: from 0 to n - 1.
-        n: at most 2**64.
-        key: up to 64 bytes.
+        place: Number from 0 to n - 1.
+        n: Number of places, at most 2**64.
+        key: Key of up to 64 bytes.
 
     Source: Feistel network with cycle walking, Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002.
     """

@@ -21,11 +21,11 @@ class Output:
     """One tensor of a sample, with a name of the user's own or with another dtype.
 
     Args:
-        source: what it is, by a name that the teacher knows: `"logits"`, `"hidden.3"`, `"outputs[lm_head]"`.
-        codec: how it is stored, see `softs_fast.codecs`. `TopK` is computed on the model's device.
-        dtype: to which it is cast on the model's device; default: the dtype that the model computes.
-        shape: of one sample. Only needed, with dtype, for a model that cannot run on torch's meta device, where
-            shapes are found without weights.
+        source: Name by which the teacher knows the tensor: `"logits"`, `"hidden.3"`, `"outputs[lm_head]"`.
+        codec: How the tensor is stored, see `softs_fast.codecs`. `TopK` is computed on the model's device.
+        dtype: Dtype to which the tensor is cast on the model's device; default: the dtype that the model computes.
+        shape: Shape of the tensor of one sample. Only needed, with dtype, for a model that cannot run on torch's meta
+            device, where shapes are found without weights.
     """
 
     source: str
@@ -58,10 +58,10 @@ class Wanted:
     """A tensor of a sample as a teacher makes it.
 
     Attributes:
-        name: of the tensor in a sample.
-        source: where it is found.
-        dtype: to which it is cast; None: as it is.
-        top_k: so many of its largest elements are kept, of each row; None: all.
+        name: Name of the tensor in a sample.
+        source: Place at which the tensor is found while the model runs.
+        dtype: Dtype to which the tensor is cast; None: it is not cast.
+        top_k: Number of the largest elements that are kept of each row; None: all.
     """
 
     name: str

@@ -24,9 +24,9 @@ class Choice:
     """What a generation is of, as the student's model_cfg says.
 
     Attributes:
-        layer: for tensors of the layer that model_cfg names; None: it names none.
-        first: the stream begins with this sample.
-        texts: name of the texts; "" where there is one set of them only.
+        layer: Layer that model_cfg names, for tensors of that layer; None: it names none.
+        first: Number of the sample with which the stream begins.
+        texts: Name of the texts; "" where there is one set of them only.
     """
 
     layer: int | None = None
@@ -39,8 +39,8 @@ class Choice:
 
         Args:
             model_cfg: `layer`, needed if there are tensors of it; `first`, default 0; `texts`, default the first ones.
-            n_layers: of the model, where a layer is needed; otherwise None.
-            names: of the texts.
+            n_layers: Number of layers of the model, where a layer is needed; otherwise None.
+            names: Names of the texts.
 
         Raises:
             ConfigError: a value that does not exist.
@@ -62,12 +62,12 @@ class SampleMaker:
     """Makes samples by their sequence numbers.
 
     Args:
-        forward: makes tensors of examples.
-        examples: what the model is given, by name; one of the name "" if there is no choice.
-        order: which example a sequence number is.
-        max_rows: examples that go through the model at once.
-        n_layers: of the model, if a layer must be chosen; otherwise None.
-        device: of the model.
+        forward: Function that makes tensors of examples.
+        examples: Examples that the model is given, by name; one of the name "" if there is no choice.
+        order: Order that maps sequence numbers to examples.
+        max_rows: Examples that go through the model at once.
+        n_layers: Number of layers of the model, if a layer must be chosen; otherwise None.
+        device: Device of the model.
     """
 
     def __init__(

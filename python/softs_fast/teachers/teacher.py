@@ -37,7 +37,7 @@ class Teacher(ABC):
         which the stream of the generation begins, and `texts`, the name of the texts where there are several.
 
         Args:
-            **arguments: of `Worker`, such as `max_batch` and endpoints.
+            **arguments: Arguments of `Worker`, for example `max_batch` and endpoints.
 
         Raises:
             ConfigError: weights, tokens or a device are missing.
@@ -49,8 +49,8 @@ class Teacher(ABC):
         """Load the weights and return a supplier that was not started; `functools.partial` fits it to `Fleet`.
 
         Args:
-            product_id: the product that it makes, or a pattern of products, which then have the same samples.
-            **arguments: of `Supplier`.
+            product_id: Product that the supplier makes, or a pattern of products, which then have the same samples.
+            **arguments: Arguments of `Supplier`.
 
         Raises:
             ConfigError: as for `worker`; or an output is of the layer that a model_cfg names, which suppliers lack.

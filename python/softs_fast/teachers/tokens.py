@@ -33,10 +33,10 @@ class PackedTexts:
     All texts are tokenised once, by the constructor; the tokens take 4 bytes each.
 
     Args:
-        tokenizer: of transformers.
-        texts: at least one.
-        length: tokens of a block.
-        eos_id: the token after each text.
+        tokenizer: Tokenizer of transformers.
+        texts: Texts, at least one.
+        length: Number of tokens of a block.
+        eos_id: Token after each text.
 
     Raises:
         ConfigError: all texts together are shorter than one block.
@@ -72,10 +72,10 @@ class PaddedTexts:
     """One text for each sample, cut or padded on the right; tokenised when it is wanted.
 
     Args:
-        tokenizer: of transformers; its special tokens are added.
-        texts: at least one.
-        length: tokens of a sample.
-        pad_id: the token for padding.
+        tokenizer: Tokenizer of transformers; its special tokens are added.
+        texts: Texts, at least one.
+        length: Number of tokens of a sample.
+        pad_id: Token for padding.
     """
 
     tokenizer: Any

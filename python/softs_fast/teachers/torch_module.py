@@ -36,15 +36,16 @@ class TorchTeacher(Teacher):
     Shapes are found on torch's meta device, where tensors have no elements: the constructor calls `make_model` there.
 
     Args:
-        make_model: returns the module; a function that other processes can import. `worker` and `supplier` call it.
-        data: a torch dataset, a tensor, a list: anything with a length and elements of one shape.
-        outputs: names, or {name of a tensor: codec, None, or `Output`}.
-        model_inputs: names of what the module takes; default: all of a mapping, by keyword, or the first of a tuple.
-        seed: of the order of the data.
-        repeat: as for `CausalLMTeacher`.
-        dtype: to which the module, and the floats that it takes, are cast; default: they are not.
-        device: as for `CausalLMTeacher`.
-        max_rows: elements that go through the module at once.
+        make_model: Function that returns the module; other processes must be able to import it. `worker` and
+            `supplier` call it.
+        data: A torch dataset, a tensor, a list: anything with a length and elements of one shape.
+        outputs: Names, or {name of a tensor: codec, None, or `Output`}.
+        model_inputs: Names of what the module takes; default: all of a mapping, by keyword, or the first of a tuple.
+        seed: Seed of the order of the data.
+        repeat: Whether another pass begins when all data were used, as for `CausalLMTeacher`.
+        dtype: Dtype to which the module, and the floats that it takes, are cast; default: they are not.
+        device: Device of the module, as for `CausalLMTeacher`.
+        max_rows: Elements that go through the module at once.
 
     Raises:
         ConfigError: an argument is malformed, or does not fit the module; the text says what to give.

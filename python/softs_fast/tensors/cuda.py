@@ -78,12 +78,12 @@ def tensor_over(
     """Return a tensor on existing device memory.
 
     Args:
-        address: of its first item, aligned to the item size.
-        dtype: by name.
-        shape: of the tensor.
-        strides: in items, one per dimension.
-        device: number of the device that owns the memory.
-        keep: object that owns the memory; it is referenced until the last tensor on the memory is gone.
+        address: Address of the first item, aligned to the item size.
+        dtype: Name of the dtype.
+        shape: Shape of the tensor.
+        strides: Strides in items, one per dimension.
+        device: Number of the device that owns the memory.
+        keep: Object that owns the memory; it is referenced until the last tensor on the memory is gone.
     """
     torch = import_torch()
     bits = STAND_INS.get(dtype, dtype) if ITEM_BYTES[dtype] == 1 else dtype

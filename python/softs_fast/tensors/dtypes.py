@@ -60,11 +60,11 @@ def checked_value(name: str, dtype: str, shape: tuple[int, ...], value: Any) -> 
     Its dtype is the one of that name, or the integer dtype that carries its bits where numpy has none.
 
     Args:
-        name: of the field, for errors.
-        dtype: required dtype; nothing is cast. A number of Python has no dtype: it must be of the kind of this
+        name: Name of the field, for errors.
+        dtype: Required dtype; nothing is cast. A number of Python has no dtype: it must be of the kind of this
             dtype and in its range.
-        shape: required shape; () for a number.
-        value: a numpy array or scalar, a torch tensor on any device, or a number.
+        shape: Required shape; () for a number.
+        value: A numpy array or scalar, a torch tensor on any device, or a number.
 
     Raises:
         ConfigError: another shape or dtype, no tensor, array or number, or a tensor without dense memory of its own.
@@ -118,7 +118,7 @@ def contiguous_bytes(value: Array | Tensor) -> Array | None:
     """Return the bytes of an array or a tensor, uint8 [n]; None if they are not contiguous, or not on the host.
 
     Args:
-        value: of a dtype of numpy.
+        value: Array or tensor of a dtype of numpy.
     """
     if is_tensor(value):
         if value.device.type != "cpu" or not value.is_contiguous():
@@ -139,8 +139,8 @@ def tensor_over(dtype: str, array: Array) -> Tensor:
     """Return a tensor on the memory of an array, which it keeps alive; no copy.
 
     Args:
-        dtype: of the tensor.
-        array: array_dtype(dtype), any shape.
+        dtype: Name of the dtype of the tensor.
+        array: Array of the dtype array_dtype(dtype), any shape.
 
     Raises:
         ImportError: torch is not installed.

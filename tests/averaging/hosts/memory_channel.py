@@ -20,8 +20,8 @@ class Post:
     """What is on its way between the ranks of a group.
 
     Attributes:
-        broken: ranks that no message reaches, and none comes from.
-        change: what becomes of a piece of a stream.
+        broken: Ranks that no message reaches, and none comes from.
+        change: Function that returns what becomes of a piece of a stream.
     """
 
     def __init__(self) -> None:

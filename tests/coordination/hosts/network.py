@@ -31,9 +31,9 @@ class Host:
     """A host of a network.
 
     Attributes:
-        name: which no other host can look up.
-        address: on the network.
-        pid: of a process on it.
+        name: Name of the host, which no other host can look up.
+        address: Address of the host on the network.
+        pid: Number of a process on the host.
     """
 
     def __init__(self, network: Network, number: int) -> None:

@@ -45,10 +45,10 @@ class Jittered:
     """An engine of which each call begins and ends at another time on each rank, so that ranks die between any two.
 
     Args:
-        name: of an engine of trainers.
-        number: of the worker.
-        n_workers: how many there are.
-        seed: of the pauses.
+        name: Name of an engine of trainers.
+        number: Number of the worker.
+        n_workers: Number of workers.
+        seed: Seed of the pauses.
     """
 
     def __init__(self, name: str, number: int, n_workers: int, seed: int) -> None:
@@ -108,12 +108,12 @@ class KillRun:
       before the last complete checkpoint.
 
     Args:
-        cluster: of the test.
-        start: starts a trainer.
-        engine: of the trainers, by name.
-        seed: of what is killed, after which step, and after which part of it.
-        folder: for checkpoints and the coordinator's state.
-        n_workers: a power of two, so that the mean of different gradients is exact.
+        cluster: Cluster of the test.
+        start: Function that starts a trainer.
+        engine: Name of the trainers' engine.
+        seed: Seed of what is killed, after which step, and after which part of it.
+        folder: Folder for checkpoints and the coordinator's state.
+        n_workers: Number of workers, a power of two, so that the mean of different gradients is exact.
     """
 
     def __init__(

@@ -59,8 +59,8 @@ class Training:
         They are such that the mean of up to four equal ones is exact, also if a third of each is rounded.
 
         Args:
-            step: its number.
-            difference: of this rank's gradients from the mean of all; a small multiple of a half.
+            step: Number of the step.
+            difference: Difference of this rank's gradients from the mean of all; a small multiple of a half.
         """
         rows = torch.arange(N_WEIGHTS, dtype=torch.float32)
         gradient = 3 * ((rows + step) % 8 - 3.5) / 8 + difference
@@ -212,10 +212,10 @@ class Trainer:
     """A process that trains, seen from a test.
 
     Args:
-        address: of the coordinator.
-        number: of the worker, and its seat.
-        host: on which it is; None for this machine.
-        options: see `train`.
+        address: Address of the coordinator.
+        number: Number of the worker, and its seat.
+        host: Host on which the process runs; None for this machine.
+        options: Options of the trainer, see `train`.
     """
 
     def __init__(self, address: str, number: int, host: Host | None = None, **options: Any) -> None:

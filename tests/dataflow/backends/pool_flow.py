@@ -77,13 +77,13 @@ def make_pooled(
     """Return the flow.
 
     Args:
-        marks: path of a folder for the note that a replica has died.
-        dies: see `Policy`.
-        n_replicas: of the pool.
-        max_age: of the flow.
-        journal: its folder; it saves each step.
-        n_rows: of the source; None: it has no end.
-        max_failed: of the flow.
+        marks: Path of a folder for the note that a replica has died.
+        dies: Worker of the replica that ends its own process within its first call; 0: none.
+        n_replicas: Number of replicas of the pool.
+        max_age: `max_age` of the flow.
+        journal: Folder of the journal, which saves each step.
+        n_rows: Number of rows of the source; None: it has no end.
+        max_failed: `max_failed` of the flow.
     """
     policy = type("Policy", (Policy,), {"marks": Path(marks), "dies": dies})
     actor = df.place(policy, name="actor")

@@ -103,10 +103,10 @@ def make_restarting(marks: str = "", place: str = "", max_age: int = 0, layout: 
     """Return the flow.
 
     Args:
-        marks: path of a file; what training has used is in a file beside it.
-        place: where the generator ends its process, as often as it is named: setup, main, hook.
-        max_age: of the flow.
-        layout: of the role that trains, on worker 0, and 3 if it is "dp2".
+        marks: Path of a file; what training has used is in a file beside it.
+        place: Places at which the generator ends its process, each as often as it is named: setup, main, hook.
+        max_age: `max_age` of the flow.
+        layout: Layout of the role that trains, on worker 0, and 3 if it is "dp2".
     """
     inside = {"place": place, "marks": Path(marks)}
     model, generator = type("Model", (Model,), inside), type("Generator", (Generator,), inside)

@@ -53,8 +53,8 @@ def make_stopping(place: str = "", deadline_s: float | None = None, **arguments:
     Args:
         place: "main", "hang", "hold" (with the GIL): worker 1, the generator; "hook": worker 0, the actor, while
             worker 1 waits for weights.
-        deadline_s: of the call in which that happens.
-        arguments: of the flow.
+        deadline_s: Deadline of the call in which that happens, seconds.
+        arguments: Arguments of the flow.
     """
     role = type("Actor", (Actor,), {"place": place})
     actor = df.place(role, name="actor")

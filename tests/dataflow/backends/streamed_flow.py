@@ -70,8 +70,8 @@ def make_flow(kind: str, layout: str = "dp1", parts: str = "") -> df.Flow:
 
     Args:
         kind: "streamed" or "reused".
-        layout: of the role that trains, on workers 0, 2, ...
-        parts: path; generation waits for the first part of each step.
+        layout: Layout of the role that trains, on workers 0, 2, ...
+        parts: Path of the files that training makes, one per step; generation waits for the first part of each step.
     """
     model = type("Model", (Model,), {"parts": Path(parts)})
     n_workers = int(layout[2:])

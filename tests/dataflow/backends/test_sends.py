@@ -26,8 +26,8 @@ class Simulation:
     """Workers that run steps by ticket; a step with several participants ends when all are inside and have fetched.
 
     Args:
-        seed: of everything.
-        fails: whether some reads fail.
+        seed: Seed of all random choices.
+        fails: Whether some reads fail.
     """
 
     seed: int

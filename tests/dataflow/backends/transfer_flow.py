@@ -73,9 +73,9 @@ def make_transfers(marks: str = "", layout: str = "dp1", moves: bool = True) -> 
     """Return the flow.
 
     Args:
-        marks: path of a file with the rows of each training call.
-        layout: of the role that reads, on worker 2, and 3 if it is "dp2".
-        moves: whether its functions have `data_transfer` hooks.
+        marks: Path of a file with the rows of each training call.
+        layout: Layout of the role that reads, on worker 2, and 3 if it is "dp2".
+        moves: Whether its functions have `data_transfer` hooks.
     """
     model = type("Model", (Model,), {"marks": Path(marks)})
     actor = df.place(model, name="actor")

@@ -45,9 +45,9 @@ def make_flow(layout: str, n_workers: int, folder: str) -> df.Flow:
     """Return a flow that goes once through the dataset.
 
     Args:
-        layout: of the role that reads.
-        n_workers: of that role; one more trains.
-        folder: for what was read where.
+        layout: Layout of the role that reads.
+        n_workers: Number of workers of that role; one more trains.
+        folder: Folder for notes of what was read where.
     """
     model = type("Model", (Model,), {"folder": Path(folder)})
     reader = df.place(model, layout, on=range(n_workers), name="reader", frozen=True)

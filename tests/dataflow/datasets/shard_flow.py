@@ -121,19 +121,19 @@ def make(
     """Return a flow that goes once through the dataset.
 
     Args:
-        layout: of the role that makes a column.
-        n_workers: of that role; one more trains.
-        kind: what a shard is.
-        n_items: of the dataset.
-        drops: whether elements are dropped by a tag.
-        max_age: of the flow.
-        method: that gives shards.
-        loader: a worker that reads, and has no function; -1: the role reads that makes a column.
-        max_bytes: of the flow; 0: no limit.
-        mark: path of a file that is made when the process of the role ends itself, once.
-        dies_at: at which row it does.
-        folder: of a journal; empty: there is none.
-        save_every: of the journal.
+        layout: Layout of the role that makes a column.
+        n_workers: Number of workers of that role; one more trains.
+        kind: Kind of a shard.
+        n_items: Number of elements of the dataset.
+        drops: Whether elements are dropped by a tag.
+        max_age: `max_age` of the flow.
+        method: Name of the method that gives shards.
+        loader: A worker that reads, and has no function; -1: the role reads that makes a column.
+        max_bytes: `max_bytes` of the flow; 0: no limit.
+        mark: Path of a file that is made when the process of the role ends itself, once.
+        dies_at: Row at which it does.
+        folder: Folder of a journal; empty: no journal.
+        save_every: `save_every` of the journal.
     """
     inside = {
         "kind": kind,

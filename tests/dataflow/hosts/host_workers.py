@@ -65,10 +65,10 @@ class HostWorkers:
     """The processes of the workers of one flow; a context manager.
 
     Args:
-        folder: for the token.
-        function: that makes the flow.
-        arguments: what it is given.
-        listen: where the master listens; None: a free port of loopback.
+        folder: Folder for the token.
+        function: Name of the function that makes the flow.
+        arguments: Arguments of the function.
+        listen: Endpoint at which the master listens; None: a free port of loopback.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class HostWorkers:
         """Start a worker; returns its process.
 
         Args:
-            worker: its number.
-            name: of the host that it believes itself on; empty: this one.
-            host: on which it is.
-            token: that it has, if it is another one.
-            again: whether it is started again until the flow has ended.
-            other: what its flow has beside the arguments of the master.
+            worker: Number of the worker.
+            name: Name of the host that the worker believes itself on; empty: this one.
+            host: Host on which the worker runs.
+            token: Path of the worker's token, if it has another one.
+            again: Whether the worker is started again until the flow has ended.
+            other: Arguments that its flow has beside those of the master.
         """
         command = [
             "flow",

@@ -25,7 +25,7 @@ def make_flow(folder: str) -> df.Flow:
     """Return the flow, with an actor and a generator on two workers each.
 
     Args:
-        folder: for the journal and the weights.
+        folder: Folder for the journal and the weights.
     """
 
     def note(role: Any) -> None:

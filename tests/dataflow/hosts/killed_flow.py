@@ -27,7 +27,7 @@ def make_flow(folder: str) -> df.Flow:
     """Return the flow: worker 0 trains, weights are mixed into a role of worker 1, and worker 2 has no training state.
 
     Args:
-        folder: of the journal.
+        folder: Folder of the journal.
     """
     actor = df.place(Model, name="actor")
     average = df.place(Model, on=[1], name="average")

@@ -22,11 +22,11 @@ def be_paced_master(
     """Be a master of workers on hosts; the numbers of the steps go to a file.
 
     Args:
-        function: that makes the flow.
-        arguments: that it is given.
-        options: of `df.Flow.on_hosts`.
-        n_steps: how many.
-        path: of the file; the one with ".go" behind its name has the number of the last step that may begin.
+        function: Name of the function that makes the flow.
+        arguments: Arguments of the function.
+        options: Options of `df.Flow.on_hosts`.
+        n_steps: Number of steps.
+        path: Path of the file; the one with ".go" behind its name has the number of the last step that may begin.
     """
     torch.manual_seed(3)  # for functions without a role
     with df.Flow.on_hosts(function, arguments, **options) as flow, open(path, "a") as file:
@@ -44,9 +44,9 @@ class PacedRun:
     """One run of a flow of which processes are killed.
 
     Args:
-        workers: that have been started.
-        n_steps: of the run.
-        path: for the numbers of the steps.
+        workers: Workers that have been started.
+        n_steps: Number of steps of the run.
+        path: Path of the file for the numbers of the steps.
     """
 
     def __init__(self, workers: HostWorkers, n_steps: int, path: Path) -> None:

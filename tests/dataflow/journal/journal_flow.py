@@ -120,14 +120,14 @@ def make_flow(
     """Return the flow.
 
     Args:
-        folder: of the journal.
-        save_every: as in `df.Journal`.
-        has_state: whether the source has one.
-        n_workers: how many.
+        folder: Folder of the journal.
+        save_every: `save_every` of `df.Journal`.
+        has_state: Whether the source has a state.
+        n_workers: Number of workers.
         max_starts: `max_restarts` of `df.Journal`.
-        max_age: as in `df.Flow`.
+        max_age: `max_age` of `df.Flow`.
         dies: "PLACE N FOLDER": where a process ends itself, at the N-th time; see `may_die`.
-        has_hooks: whether hooks of the user's change weights; otherwise a save has none of the generator.
+        has_hooks: Whether hooks of the user's change weights; otherwise a save has none of the generator.
     """
     os.environ["JOURNAL_FLOW_DIES"] = dies
     actor = df.place(Model, name="actor")

@@ -90,8 +90,8 @@ def make_flow(
     """Return the flow.
 
     Args:
-        folder: of the journal; the log is beside it.
-        waits: whether training waits for what can be generated ahead: only of workers that run beside each other, and with
+        folder: Folder of the journal; the log is beside it.
+        waits: Whether training waits for what can be generated ahead: only of workers that run beside each other, and with
             a save at each step, because the generator gets weights after each training call.
     """
 

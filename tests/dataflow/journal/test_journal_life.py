@@ -91,11 +91,11 @@ def make_flow(
     """Return a flow of two rows a step.
 
     Args:
-        folder: of the journal.
-        save_every: as in `df.Journal`.
-        max_age: as in `df.Flow`.
-        source: another one than `numbers`.
-        raises: what a function raises, one after the other.
+        folder: Folder of the journal.
+        save_every: `save_every` of `df.Journal`.
+        max_age: `max_age` of `df.Flow`.
+        source: Another source than `numbers`.
+        raises: Errors that a function raises, the last one first.
     """
 
     class Raising(Model):

@@ -33,12 +33,12 @@ class World:
     """A flow that is run to its end.
 
     Args:
-        seed: of all choices.
-        plan: of the flow.
-        n_groups: groups of the source.
-        deaths: numbers of the events at which a worker dies.
-        failures: chance that a participant of a main fails.
-        drops: chance that a group is dropped after a main.
+        seed: Seed of all random choices.
+        plan: Plan of the flow.
+        n_groups: Number of groups of the source.
+        deaths: Numbers of the events at which a worker dies.
+        failures: Chance that a participant of a main fails.
+        drops: Chance that a group is dropped after a main.
     """
 
     def __init__(

@@ -23,8 +23,8 @@ def of_processes(function: RankFunction, order: list[int]) -> list[Any]:
     """Return what a function returns in each of several processes.
 
     Args:
-        function: of a module that processes can import.
-        order: for each rank its rank in the process group.
+        function: Function of a module that processes can import.
+        order: Rank of each process in the process group, by its rank here.
     """
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory() as folder:

@@ -80,8 +80,8 @@ def market(*teachers: Sequence[Product], medium: type[Medium] = CudaIpcMedium) -
     """Yield a market with a teacher for each list of products, once all serve. Its processes are killed in the end.
 
     Args:
-        teachers: what each of them serves.
-        medium: of teachers and students.
+        teachers: Products that each teacher serves.
+        medium: Class of the medium of teachers and students.
 
     Raises:
         CheckFailed: a process of it failed.

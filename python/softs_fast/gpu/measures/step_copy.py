@@ -46,8 +46,8 @@ def measure(quick: bool, device: str = "cuda") -> dict[str, Any]:
     """Return milliseconds per step, medians of all rounds, and the share of a step that `device=` adds to the floor.
 
     Args:
-        quick: fewer rounds.
-        device: where the steps run.
+        quick: Whether to measure fewer rounds.
+        device: Device on which the steps run.
     """
     weights = torch.rand(_N_ITEMS, 256, device=device)
     work = torch.rand(2048, 2048, device=device)

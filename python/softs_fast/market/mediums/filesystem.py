@@ -17,15 +17,15 @@ class FilesystemMedium(SegmentMedium):
     """Slots in a file, for suppliers that share a file system.
 
     Args:
-        address: path of the file, a str. Missing directories are made. An existing file is overwritten,
-            unless a live client of softs-fast owns it or it is a symbolic link.
-        slot_size: bytes of one slot.
-        num_slots: number of slots.
-        create: create the file rather than attach to it. All of its blocks are reserved at once.
-        file_dirs: when attaching, directories that the file must lie in unless a client of softs-fast
-            created it; the default allows every path.
-        slot_stride: when creating, bytes from one slot to the next; default: slot_size.
-        **kwargs: ignored.
+        address: Path of the file, a str. Missing directories are made. An existing file is overwritten, unless a live
+            client of softs-fast owns it or it is a symbolic link.
+        slot_size: Bytes of one slot.
+        num_slots: Number of slots.
+        create: Whether to create the file rather than attach to it. All of its blocks are reserved at once.
+        file_dirs: Directories that a file must lie in to be attached unless a client of softs-fast created it; the
+            default allows every path.
+        slot_stride: Bytes from one slot to the next in a file that is created; default: slot_size.
+        **kwargs: Ignored.
 
     Raises:
         ConfigError: the address is not a str, or the sizes are out of range.

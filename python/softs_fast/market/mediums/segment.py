@@ -47,8 +47,8 @@ class SegmentMedium(Medium):
         """Store `data` at a byte offset.
 
         Args:
-            byte_offset: where the first byte goes.
-            data: any C-contiguous buffer.
+            byte_offset: Offset of the first byte in the memory of the slots.
+            data: Any C-contiguous buffer.
 
         Returns:
             False, and a logged warning, if the medium is closed, was replaced, has no memory left, or the range is

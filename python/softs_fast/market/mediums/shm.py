@@ -16,13 +16,13 @@ class ShmMedium(SegmentMedium):
     """Slots in POSIX shared memory, for suppliers of the same user on the same machine.
 
     Args:
-        address: name of the segment; default when creating: ``sl_`` and 16 hexadecimal digits.
-        slot_size: bytes of one slot.
-        num_slots: number of slots.
-        create: create the segment rather than attach to it. All of its memory is reserved at once.
-        slot_stride: when creating, bytes from one slot to the next; default: slot_size, as peers of softs expect that
-            use slot numbers. A `Client` has slots of a page or more begin on cache lines.
-        **kwargs: ignored.
+        address: Name of the segment; default when creating: ``sl_`` and 16 hexadecimal digits.
+        slot_size: Bytes of one slot.
+        num_slots: Number of slots.
+        create: Whether to create the segment rather than attach to it. All of its memory is reserved at once.
+        slot_stride: Bytes from one slot to the next in a segment that is created; default: slot_size, as peers of
+            softs expect that use slot numbers. A `Client` has slots of a page or more begin on cache lines.
+        **kwargs: Ignored.
 
     Raises:
         ConfigError: no address to attach to, a malformed name, or sizes that are out of range.

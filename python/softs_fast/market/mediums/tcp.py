@@ -97,8 +97,9 @@ class TCPMedium(Medium):
         """Send `data` and wait until the owner has stored it; as the owner, store it.
 
         Args:
-            byte_offset: where the first byte goes. An owner of softs-fast takes whole slots only.
-            data: any C-contiguous buffer.
+            byte_offset: Offset of the first byte in the memory of the slots. An owner of softs-fast takes whole slots
+                only.
+            data: Any C-contiguous buffer.
 
         Returns:
             False, and a logged warning, if the owner refused it, is gone, or did not answer in time, or if this
@@ -135,10 +136,10 @@ class TCPMedium(Medium):
         """Write as `write` does, but only over the connection that this thread has prepared.
 
         Args:
-            byte_offset: where the first byte goes. An owner of softs-fast takes whole slots; with the number of an order
-                less than that too, from the beginning of a slot.
-            data: any C-contiguous buffer.
-            order: number of the order; a softs-fast client refuses a sample of an order that has ended. 0: not known.
+            byte_offset: Offset of the first byte in the memory of the slots. An owner of softs-fast takes whole
+                slots; with the number of an order less than that too, from the beginning of a slot.
+            data: Any C-contiguous buffer.
+            order: Number of the order; a softs-fast client refuses a sample of an order that has ended. 0: not known.
 
         Returns:
             As `write`; False also if that connection has ended; it is not opened again.

@@ -95,10 +95,10 @@ def await_event(event: _kernels.CudaEvent, recorder: Process, what: str, timeout
     """Wait until the last record of an event has completed.
 
     Args:
-        event: recorded by another process.
-        recorder: that process.
-        what: consequence of an event that does not complete, for the error.
-        timeout_s: the longest wait.
+        event: Event recorded by another process.
+        recorder: Process that recorded the event.
+        what: Consequence of an event that does not complete, for the text of the error.
+        timeout_s: Longest wait, seconds.
 
     Returns:
         Whether it has completed. If not, the device may still work for that process.

@@ -118,8 +118,8 @@ class CudaIpcMedium(SegmentMedium):
         """Store one sample, as an attached supplier.
 
         Args:
-            byte_offset: of the slot within the segment.
-            data: slot_size bytes.
+            byte_offset: Offset of the slot within the segment.
+            data: Sample of slot_size bytes.
 
         Returns:
             False, and a logged warning, if that was not possible; a supplier should attach again.

@@ -77,10 +77,10 @@ class RemoteArena:
         """Write samples, one into each slot, after all work submitted to torch's current stream so far.
 
         Args:
-            slots: slots of this arena, drained.
-            rows: for each slot, tensors on this device.
-            copies: for each slot, data on the host: offset in the slot, address, bytes.
-            keep: owner of the memory of all these; it is referenced until the work is done.
+            slots: Slots of this arena, drained.
+            rows: Tensors on this device, for each slot.
+            copies: Data on the host, for each slot: offset in the slot, address, bytes.
+            keep: Owner of the memory of all these; it is referenced until the work is done.
 
         Returns:
             The place of each sample, for its receipt.

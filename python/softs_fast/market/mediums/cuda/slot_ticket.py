@@ -38,9 +38,9 @@ class Process:
     """A process of one machine.
 
     Attributes:
-        pid: its number.
-        start: when it started, in ticks since the boot.
-        pid_namespace: inode of the namespace in which `pid` is its number.
+        pid: Number of the process.
+        start: Time at which the process started, in ticks since the boot.
+        pid_namespace: Inode of the namespace in which `pid` is its number.
     """
 
     pid: int
@@ -166,11 +166,11 @@ class Receipt:
     """A supplier's record of a sample that it put into a slot, written before the order ends.
 
     Attributes:
-        generation: the ticket's generation.
-        place: where the sample is.
-        writer_pid: process that recorded the event `filled` last, 0 if none did; its namespace is that of the ticket's
-            owner.
-        writer_start: when that process started.
+        generation: Generation of the ticket.
+        place: Place of the sample.
+        writer_pid: Number of the process that recorded the event `filled` last, 0 if none did; its namespace is that
+            of the ticket's owner.
+        writer_start: Time at which that process started.
     """
 
     generation: int

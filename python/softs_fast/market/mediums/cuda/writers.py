@@ -38,8 +38,8 @@ class Writers:
         """Return the slot of a ticket, and open its arena if necessary.
 
         Args:
-            head: the `_core.Lease` of the slot in the segment.
-            device: on which the work is done; None: see `device_for`.
+            head: The `_core.Lease` of the slot in the segment.
+            device: Number of the device on which the work is done; None: see `device_for`.
 
         Raises:
             WireError: the slot has no ticket, or a damaged one.
