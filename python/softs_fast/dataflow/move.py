@@ -21,9 +21,9 @@ class PostedMove(PostedCall):
     """A move of rows that was posted by hand.
 
     Attributes:
-        number: of the call.
-        name: "data_transfer".
-        plan: how the rows get there, from where they were when the move was posted.
+        number: Number of the call.
+        name: Name of the call, "data_transfer".
+        plan: Plan by which the rows get there, from where they were when the move was posted.
     """
 
     def __init__(self, flow: OpenFlow, number: int, plan: RedistributionPlan) -> None:
@@ -39,10 +39,10 @@ def post_move(flow: OpenFlow, ids: Iterable[int], columns: str, to: Placement) -
     """Plan a move, and park it until a flush names it.
 
     Args:
-        flow: that is open.
-        ids: of the rows, whole groups.
-        columns: "seq, logp".
-        to: the role that will read them.
+        flow: Flow that is open.
+        ids: Ids of the rows, whole groups.
+        columns: Names of the columns, such as "seq, logp".
+        to: Role that will read them.
 
     Raises:
         ConfigError: the role is not in the flow, `columns` are no names, or rows are not there, have no such column, or

@@ -45,9 +45,9 @@ class Objects:
     """One object for each role that is in this process.
 
     Args:
-        roles: of the flow.
-        worker: number of the worker that this process is; None: all roles are here.
-        groups: process groups of the roles; None: each role is one object.
+        roles: Roles of the flow.
+        worker: Number of the worker that this process is; None: all roles are here.
+        groups: Process groups of the roles; None: each role is one object.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Objects:
         """Return whether it is well on all workers of a role, before they enter a function together.
 
         Args:
-            role: of the function; None for functions without one.
-            is_well: whether it is here.
+            role: Role of the function; None for functions without one.
+            is_well: Whether it is well here.
 
         Raises:
             RuntimeError: a worker of the role has ended.
@@ -192,10 +192,10 @@ class Objects:
         """Do the target's part of a hook that brings weights of another role.
 
         Args:
-            hook: a `Publish` or a `ParamRealloc`.
-            state: of the source, by name.
-            source: the role that it is of.
-            target: a role of this process.
+            hook: A `Publish` or a `ParamRealloc`.
+            state: Tensors of the source, by name.
+            source: Role that the state is of.
+            target: Role of this process that gets the weights.
 
         Raises:
             FlowError: the tensors do not fit.

@@ -23,8 +23,8 @@ class OptimizerState:
     """State of one optimizer.
 
     Attributes:
-        tensors: by the name of the parameter and that of the value, such as `net.weight` and `exp_avg`.
-        rest: plain values: options of groups, and of each parameter all values in their order, where a tensor of
+        tensors: Tensors by the name of the parameter and that of the value, such as `net.weight` and `exp_avg`.
+        rest: Plain values: options of groups, and of each parameter all values in their order, where a tensor of
             `tensors` is replaced by the type of its device.
     """
 

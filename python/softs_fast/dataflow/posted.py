@@ -42,8 +42,8 @@ class PostedCall:
     """A call that was posted by hand.
 
     Attributes:
-        number: of the call.
-        name: of its function or hook.
+        number: Number of the call.
+        name: Name of its function or hook.
     """
 
     def __init__(self, flow: OpenFlow, number: int, name: str) -> None:
@@ -126,8 +126,8 @@ def commit_posted(runner: Runner, calls: Sequence[PostedCall]) -> None:
     """Give posted calls their places in the order; nothing happens to those that have them.
 
     Args:
-        runner: of the flow.
-        calls: that were posted there.
+        runner: Runner of the flow.
+        calls: Calls that were posted in that flow.
 
     Raises:
         ConfigError: one of them was cancelled, has failed already, or is of another flow, or of this one before it has gone

@@ -25,9 +25,9 @@ class _Posted:
     """A hook that restores a worker, and has no answer yet.
 
     Attributes:
-        worker: that it restores.
-        workers: that take part.
-        lost: those of them that were lost meanwhile.
+        worker: Worker that the hook restores.
+        workers: Workers that take part.
+        lost: Those of them that were lost meanwhile.
     """
 
     worker: int
@@ -42,9 +42,9 @@ class Recovery:
     it is restored. Each of these hooks is posted when the one before it has ended.
 
     Args:
-        declaration: of the flow.
-        master: of the flow.
-        held: places of values.
+        declaration: Declaration of the flow.
+        master: Master of the flow.
+        held: Places of values.
     """
 
     def __init__(self, declaration: Declaration, master: Master, held: HeldRows) -> None:
@@ -82,8 +82,8 @@ class Recovery:
         """A worker is gone that is started again, or that the flow goes on without.
 
         Args:
-            worker: which one.
-            reason: how it has ended, and what was open there.
+            worker: Number of the worker.
+            reason: Text on how it has ended, and what was open there.
         """
         self._left.pop(worker, None)
         for one in self._calls.values():

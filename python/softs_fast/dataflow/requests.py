@@ -40,8 +40,8 @@ class Requests(ABC):
     """What a flow can be asked by hand; `Flow` adds its life and its steps.
 
     Attributes:
-        plan: what has been decided.
-        declaration: what was declared.
+        plan: Plan of the flow, as it has been decided.
+        declaration: Declaration of the flow.
     """
 
     plan: FlowPlan
@@ -136,9 +136,9 @@ class Requests(ABC):
         """Post a move of rows to where a role reads them: it waits until a flush names it. `explain` has its plan.
 
         Args:
-            ids: of the rows, whole groups that have the columns.
-            columns: "seq, logp".
-            to: the role.
+            ids: Ids of the rows, whole groups that have the columns.
+            columns: Names of the columns, such as "seq, logp".
+            to: Role that reads them.
 
         Raises:
             ConfigError: see `post_move`.
@@ -159,14 +159,15 @@ class Requests(ABC):
         """Send a non-blocking request.
 
         Args:
-            what: "spec" returns columns of the source, how many elements it has if it is a sequence, or all shards of a
-                dataset are (None otherwise), rows per step, and the bound of the age; "stats" rows, bytes,
-                steps, drops, restarts of workers, rows that were made again, rows that functions went without
-                ("left_out"), and NaN and infinities as `FlowStep.not_finite` has them. The last three count from the
-                moment when the flow was opened or has gone back; "inside" what each worker process is
-                inside of, also while it computes; "stacks" where the Python code of each is that is inside of something,
-                the innermost frame first; "model_config" what the role's `model_config` returns.
-            role: for "model_config".
+            what: Name of the request: "spec" returns columns of the source, how many elements it has if it is a
+                sequence, or all shards of a dataset are (None otherwise), rows per step, and the bound of the age;
+                "stats" rows, bytes, steps, drops, restarts of workers, rows that were made again, rows that
+                functions went without ("left_out"), and NaN and infinities as `FlowStep.not_finite` has them. The
+                last three count from the moment when the flow was opened or has gone back; "inside" what each worker
+                process is inside of, also while it computes; "stacks" where the Python code of each is that is
+                inside of something, the innermost frame first; "model_config" what the role's `model_config`
+                returns.
+            role: Role of the request "model_config".
 
         Raises:
             ConfigError: there is no such request, or a role is missing.

@@ -14,14 +14,14 @@ class CallResult:
     """One call that is done.
 
     Attributes:
-        function: its name.
-        ids: rows that it worked on.
-        step: of the flow to which they belong, from 0.
-        age: see `Rows`.
-        numbers: what the function returned beside columns, and its evaluation.
-        seconds: of each hook and of the main part, by name; "data_transfer" is the reading of the inputs.
-        digest: of ids and inputs; empty if the flow takes none.
-        not_finite: rows with a NaN or an infinity that a training function has read, by column.
+        function: Name of the function.
+        ids: Ids of the rows that it worked on.
+        step: Step of the flow to which they belong, from 0.
+        age: Age of the rows, see `Rows`.
+        numbers: Numbers that the function returned beside columns, and its evaluation.
+        seconds: Seconds of each hook and of the main part, by name; "data_transfer" is the reading of the inputs.
+        digest: Digest of ids and inputs; empty if the flow takes none.
+        not_finite: Number of rows with a NaN or an infinity that a training function has read, by column.
     """
 
     function: str
@@ -50,15 +50,15 @@ class FlowStep(Mapping[str, dict[str, float]]):
     It maps the functions that had a call in the step to their numbers; of several calls, to the means over their rows.
 
     Attributes:
-        number: from 1.
-        calls: of the rows of the step, in the order in which they ended.
-        n_rows: rows that the largest function had.
-        is_complete: False for the last one, if the source ended within it.
-        waited_s: from the end of the training call before to the begin of the first one of this step: how long training
-            waited for others; 0 if nothing trains.
-        dropped: groups that have been dropped since the flow began, by reason.
-        repeated: whether a step of this number was yielded before: the flow has gone back to a common save since then.
-            What counts is the last one of a number.
+        number: Number of the step, from 1.
+        calls: Calls of the rows of the step, in the order in which they ended.
+        n_rows: Number of rows that the largest function had.
+        is_complete: Whether it is complete; False for the last one, if the source ended within it.
+        waited_s: Seconds from the end of the training call before to the begin of the first one of this step: how
+            long training waited for others; 0 if nothing trains.
+        dropped: Number of groups that have been dropped since the flow began, by reason.
+        repeated: Whether a step of this number was yielded before: the flow has gone back to a common save since
+            then. What counts is the last one of a number.
     """
 
     number: int

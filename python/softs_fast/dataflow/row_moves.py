@@ -60,11 +60,11 @@ class RowMoves:
     """What workers are told to bring, and what they keep until the main part of a call takes it.
 
     Args:
-        calls: the functions, by name.
-        group: rows that stay together.
-        rows: of the flow.
-        held: places of values.
-        backend: runs the steps.
+        calls: Functions, by name.
+        group: Number of rows that stay together.
+        rows: Table of the rows of the flow.
+        held: Places of values.
+        backend: Backend that runs the steps.
     """
 
     def __init__(
@@ -93,10 +93,10 @@ class RowMoves:
         """Return what says which inputs of its main part a worker gets before it.
 
         Args:
-            worker: its number.
-            order: of the step that brings them.
-            state: of the call.
-            describe: what says what its main part is.
+            worker: Number of the worker.
+            order: Order of the step that brings the inputs.
+            state: State of the call.
+            describe: Function that returns the work of its main part.
         """
         hook = order.step.work
         assert isinstance(hook, DataTransfer)
@@ -154,9 +154,9 @@ class RowMoves:
         """A worker's part in a step has ended.
 
         Args:
-            worker: its number.
-            order: of the step.
-            has_run: whether it was told to a worker, and not skipped.
+            worker: Number of the worker.
+            order: Order of the step.
+            has_run: Whether it was told to a worker, and not skipped.
         """
         keeping = self._keeping.get(order.call)
         if keeping is not None and order.step.kind is Kind.MAIN and has_run:

@@ -32,13 +32,13 @@ class Places(Sequence[Place]):
     """Places in one segment; a sequence of `Place`.
 
     Args:
-        worker: that holds the values.
-        segment: of that worker.
-        offsets: int64 [rows], of first bytes, multiples of 64.
-        n_bytes: int64 [rows], of the values.
-        serials: uint64 [rows], the numbers behind the values.
-        forms: the different kinds and parts of values.
-        form_of: int64 [rows], the form of each.
+        worker: Number of the worker that holds the values.
+        segment: Address of that worker's segment.
+        offsets: Offsets of the first bytes, int64 [rows], multiples of 64.
+        n_bytes: Bytes of each value, int64 [rows].
+        serials: Serial numbers behind the values, uint64 [rows].
+        forms: Different kinds and parts of values.
+        form_of: Number of the form of each value, int64 [rows].
     """
 
     def __init__(

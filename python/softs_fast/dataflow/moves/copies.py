@@ -17,11 +17,11 @@ class _Copy:
     """A value that a node has, or will have, from another one.
 
     Attributes:
-        source: where the value was made; a value that is made again is another one.
-        worker: of the node, that has it or gets it.
-        ticket: of the step in which it gets it.
-        place: where it is there; None while it is on its way.
-        asked: the place from which the worker is to read it; None until that was chosen.
+        source: Place where the value was made; a value that is made again has another one.
+        worker: Worker of the node that has the value or gets it.
+        ticket: Ticket of the step in which the worker gets it.
+        place: Place of the copy at that worker; None while it is on its way.
+        asked: Place from which the worker is to read it; None until that was chosen.
     """
 
     source: Place
@@ -60,10 +60,10 @@ class Copies:
         """Have a worker get, in a step, what its node lacks and nothing else gets.
 
         Args:
-            worker: that runs the step.
-            ticket: of the step.
-            ids: of the rows.
-            columns: for each column where the values were made, as many as ids.
+            worker: Worker that runs the step.
+            ticket: Ticket of the step.
+            ids: Ids of the rows.
+            columns: Places where the values were made, by column; as many as ids.
         """
         node = self._nodes[worker]
         for column, places in columns.items():
@@ -80,7 +80,7 @@ class Copies:
         Each value is read from the holder from which the fewest bytes are being read.
 
         Args:
-            worker: as in `claim`, like the rest.
+            worker: Worker that runs the step; all arguments are those of `claim`.
 
         Returns:
             None: some of the values are on their way to another worker of the node; ask again later.

@@ -45,14 +45,14 @@ class EncodedColumn:
     """A column as it is written.
 
     Attributes:
-        forms: the different kinds and parts of values.
-        form_of: of each value.
-        n_bytes: of each value.
-        tensors: of all values, contiguous, in the memory of the host.
-        sizes: bytes of each tensor.
-        rows: the number of the value to which each tensor belongs.
-        at: where each tensor begins in its value.
-        data: bytes of values that have no tensors, by their numbers.
+        forms: Different kinds and parts of values, each with its number.
+        form_of: Number of the form of each value.
+        n_bytes: Bytes of each value.
+        tensors: Tensors of all values, contiguous, in the memory of the host.
+        sizes: Bytes of each tensor.
+        rows: Number of the value to which each tensor belongs.
+        at: Offset of each tensor in its value, in bytes.
+        data: Bytes of values that have no tensors, by the numbers of the values.
     """
 
     forms: dict[Form, int] = field(default_factory=dict)
@@ -73,8 +73,8 @@ def encode(column: str, values: Sequence[Value]) -> EncodedColumn:
     """Return a column as it is written; tensors are copied only if they are not contiguous in the memory of the host.
 
     Args:
-        column: its name, for errors.
-        values: of rows.
+        column: Name of the column, for errors.
+        values: Values of the rows.
 
     Raises:
         FlowError: one is of another type or dtype than rows have, or a tensor that is not strided.

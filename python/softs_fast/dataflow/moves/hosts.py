@@ -43,9 +43,9 @@ class _Holder:
     """A process of which values are read.
 
     Attributes:
-        endpoint: where it serves them.
-        reader: the connection to it; None while it is used, and if there is none.
-        busy: held while the connection is used.
+        endpoint: Endpoint at which the process serves its values.
+        reader: Connection to the process; None while it is used, and if it is not open.
+        busy: Lock that is held while the connection is used.
     """
 
     endpoint: str
@@ -59,11 +59,11 @@ class HostLinks:
     Any thread may call. There is one connection to each process of which values are read, and it stays.
 
     Args:
-        token: that all processes of the flow have.
-        listen: where the own values are served, such as `tcp://0.0.0.0:0`.
-        reachable: the host by which other hosts reach this process; `*`: that of the master.
-        master: the host by which this process reaches the master.
-        stall_s: seconds after which a process that sends no bytes, or takes none, counts as lost.
+        token: Token that all processes of the flow have.
+        listen: Endpoint at which this process serves its own values, such as `tcp://0.0.0.0:0`.
+        reachable: Host by which other hosts reach this process; `*`: that of the master.
+        master: Host by which this process reaches the master.
+        stall_s: Seconds after which a process that sends no bytes, or takes none, counts as lost.
 
     Raises:
         ConfigError: the token is none.
@@ -94,9 +94,9 @@ class HostLinks:
         """Serve the values of a segment from now on, in a native thread; returns where.
 
         Args:
-            file: descriptor of the segment.
-            first: byte of the file at which its data begins.
-            segment: of which values are served.
+            file: Descriptor of the segment.
+            first: Byte of the file at which the data of the segment begins.
+            segment: Address of the segment with the values that are served.
 
         Raises:
             EndpointInUse: a process listens there.
@@ -125,9 +125,9 @@ class HostLinks:
         """Read values of another process, without the GIL.
 
         Args:
-            places: of the values.
-            out: what they are written to.
-            at: int64 [rows], where each begins in `out`.
+            places: Places of the values.
+            out: Array of bytes to which the values are written.
+            at: Offset of each value in `out`, int64 [rows].
 
         Raises:
             PeerLost: the process has ended, or sends nothing.

@@ -46,8 +46,8 @@ def pack(column: str, values: Sequence[Value]) -> Packed:
     """Return values as bytes.
 
     Args:
-        column: its name, for errors.
-        values: of rows.
+        column: Name of the column, for errors.
+        values: Values of the rows.
 
     Raises:
         FlowError: one is of another type than rows have.

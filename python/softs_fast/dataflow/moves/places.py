@@ -59,14 +59,14 @@ class SegmentAddress(Message):
     """By which other processes open the segment of a store.
 
     Attributes:
-        pid: number of the process.
-        started: start of the process, clock ticks since boot.
-        pid_namespace: inode of its pid namespace.
-        fd: descriptor of the segment there.
-        nonce: random, 16 bytes; the segment has them, too.
-        n_bytes: of the segment, a multiple of 4096.
-        host: the boot id of its kernel; empty if that is not known.
-        endpoint: where other hosts read its values; empty if they cannot.
+        pid: Number of the process.
+        started: Start of the process, in clock ticks since boot.
+        pid_namespace: Inode of its pid namespace.
+        fd: Descriptor of the segment in that process.
+        nonce: Random 16 bytes; the segment has them, too.
+        n_bytes: Bytes of the segment, a multiple of 4096.
+        host: Boot id of the host's kernel; empty if that is not known.
+        endpoint: Endpoint at which other hosts read the values; empty if they cannot.
     """
 
     pid: Rank
@@ -88,13 +88,13 @@ class Place(Message):
     """Where the value of a row in a column is.
 
     Attributes:
-        worker: the number of the worker that holds it.
-        segment: of that worker.
-        offset: of its first byte, a multiple of 64.
-        n_bytes: of the value.
-        serial: the number behind the value; another one there says that the row was freed.
-        kind: one of `KINDS`.
-        parts: dtype and shape of each tensor of it; none for other values.
+        worker: Number of the worker that holds the value.
+        segment: Address of that worker's segment.
+        offset: Offset of the first byte, a multiple of 64.
+        n_bytes: Bytes of the value.
+        serial: Serial number behind the value; another one there says that the row was freed.
+        kind: Kind of the value, one of `KINDS`.
+        parts: Dtype and shape of each tensor of the value; empty for other values.
     """
 
     worker: Rank

@@ -43,11 +43,11 @@ class RedistributionPlan:
     """How the rows of a call get to its workers.
 
     Attributes:
-        slices: int64 ids of the rows of each dp rank, in the order of the call.
+        slices: Ids of the rows of each dp rank, int64, in the order of the call.
         tokens: Number of tokens of each slice.
         pulls: Rows that workers read from other nodes.
         reads: Rows that workers read from stores of their own node, once the pulls of their sources are complete.
-        least_bytes: between nodes in any plan with these slices, whichever rank gets which.
+        least_bytes: Least bytes between nodes in any plan with these slices, whichever rank gets which.
     """
 
     slices: tuple[Integers, ...]
@@ -112,11 +112,11 @@ class RowsToMove:
         """Return the rows of plain types.
 
         Args:
-            ids: of the rows; those of a group are neighbours.
-            n_bytes: by column, of each row.
-            holders: by column, of each row the workers that hold it.
-            tokens: of each row; None: slices are balanced by count.
-            group: rows of a group.
+            ids: Ids of the rows; rows of one group are neighbours.
+            n_bytes: Bytes of each row, by column.
+            holders: Workers that hold each row, by column.
+            tokens: Number of tokens of each row; None: slices are balanced by count.
+            group: Number of rows of a group.
 
         Raises:
             ConfigError: lengths or columns differ.
@@ -177,9 +177,9 @@ class Redistributor:
         Each node gets a value at most once from other nodes, from the least loaded holder; its workers read it there.
 
         Args:
-            rows: of the call.
-            targets: the workers of each dp rank: peers by tp, pp and cp get the same rows.
-            slices: ids of the rows of each rank, if that is decided; None: the plan cuts rows, and chooses ranks.
+            rows: Rows of the call.
+            targets: Workers of each dp rank: peers by tp, pp and cp get the same rows.
+            slices: Ids of the rows of each rank, if that is decided; None: the plan cuts rows, and chooses ranks.
 
         Raises:
             ConfigError: a worker has no node or two ranks, a rank has none, there are no ranks or more than 4096, rows

@@ -105,8 +105,8 @@ class RemoteSegment:
     """The segment of another process, mapped for reading alone. It stays readable when that process has ended.
 
     Args:
-        address: of it; may come from anywhere.
-        worker: its number, for errors.
+        address: Address of the segment; may come from anywhere.
+        worker: Number of the worker that owns it, for errors.
 
     Raises:
         PeerLost: the process has ended.

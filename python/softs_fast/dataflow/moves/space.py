@@ -18,7 +18,7 @@ class Space:
     """The free extents of a range of bytes.
 
     Args:
-        n_bytes: of the range.
+        n_bytes: Bytes of the range.
 
     Source: first fit and best fit, Knuth, The Art of Computer Programming 1, section 2.5.
     """
@@ -43,7 +43,7 @@ class Space:
         They lie one behind the other if there is room for all of them in one extent.
 
         Args:
-            sizes: in bytes, each at least 1.
+            sizes: Sizes of the extents in bytes, each at least 1.
         """
         total = sum(sizes)
         if not total:

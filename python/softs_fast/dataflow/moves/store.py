@@ -101,9 +101,9 @@ class DataManager:
         """Write a column of some rows; a value that is there already is replaced. Either all is written or nothing.
 
         Args:
-            column: its name.
-            ids: of the rows, each once.
-            values: of the rows: tensors on any device, lists of tensors, bytes, str, bool, int, float.
+            column: Name of the column.
+            ids: Ids of the rows, each once.
+            values: Values of the rows: tensors on any device, lists of tensors, bytes, str, bool, int, float.
 
         Returns:
             The place of each value, a sequence of `Place`.
@@ -143,12 +143,12 @@ class DataManager:
         """Write a value of `bytes` that lie in pieces in memory of this process; the one before is replaced.
 
         Args:
-            column: its name.
-            row_id: of the row.
-            sources: int64 [pieces], addresses.
-            at: int64 [pieces], where each begins in the value.
-            sizes: int64 [pieces], bytes of each.
-            n_bytes: of the value. What is between pieces has any bits.
+            column: Name of the column.
+            row_id: Id of the row.
+            sources: Addresses of the pieces, int64 [pieces].
+            at: Offset of each piece in the value, int64 [pieces].
+            sizes: Bytes of each piece, int64 [pieces].
+            n_bytes: Bytes of the value. What is between pieces has any bits.
 
         Raises:
             FlowError: `max_bytes` or /dev/shm does not hold the value.
@@ -181,8 +181,8 @@ class DataManager:
         """Drop one column of rows, such as what a call has put that failed after that; see `free`.
 
         Args:
-            column: its name.
-            ids: of rows; those of which nothing is here are skipped.
+            column: Name of the column.
+            ids: Ids of the rows; those of which nothing is here are skipped.
 
         Raises:
             FlowError: the store is closed.
@@ -216,7 +216,8 @@ class DataManager:
         still be read, until a later process has its number.
 
         Args:
-            places: that `put` has returned, here or elsewhere; `Places` as they are, or any of several holders.
+            places: Places that `put` has returned, here or elsewhere; `Places` as they are, or any of several
+                holders.
 
         Raises:
             PeerLost: the process that holds a value has ended before anything of it was read here; or it is on another
@@ -240,7 +241,7 @@ class DataManager:
         This is for values that are not freed meanwhile. If one is, the end of the block raises.
 
         Args:
-            place: of the value.
+            place: Place of the value.
 
         Raises:
             PeerLost: the process that holds the value has ended before anything of it was read here.
@@ -261,9 +262,9 @@ class DataManager:
         """Copy values of other hosts into this store, where they are held like those of `put`. All or nothing.
 
         Args:
-            column: their column.
-            ids: of the rows, each once.
-            places: of the values; may be of several holders.
+            column: Name of their column.
+            ids: Ids of the rows, each once.
+            places: Places of the values; may be of several holders.
 
         Returns:
             Their places here.

@@ -16,10 +16,10 @@ class Late:
     """A step that has not ended at its deadline.
 
     Attributes:
-        ticket: of the step.
-        workers: participants that have not ended it; all of them could be inside.
-        since_s: since when all of them could.
-        deadline_s: how long they may take.
+        ticket: Ticket of the step.
+        workers: Participants that have not ended it; all of them could be inside.
+        since_s: Time since when all of them could be inside.
+        deadline_s: Seconds that they may take.
     """
 
     ticket: Ticket
@@ -33,11 +33,11 @@ class Seen:
     """What was seen of a worker that is late.
 
     Attributes:
-        stopped: how its process stands still, in words; empty if it does not.
-        answers: whether its native thread has answered.
-        inside: the ticket that it says it is inside of; None: of none, or it has not answered.
-        waits: for what it waits within the step, by its own words; empty if it computes.
-        where: the innermost frames of its Python code; empty if they were not asked.
+        stopped: Text on how the process of the worker stands still; empty if it does not.
+        answers: Whether its native thread has answered.
+        inside: Ticket that it says it is inside of; None: of none, or it has not answered.
+        waits: Text of the worker on what it waits for within the step; empty if it computes.
+        where: Innermost frames of its Python code; empty if they were not asked.
     """
 
     stopped: str = ""
@@ -110,9 +110,9 @@ def culprits(late: Late, seen: Mapping[int, Seen], now_s: float) -> dict[int, st
     otherwise all: they wait for each other.
 
     Args:
-        late: the step.
-        seen: what was seen of each of its workers.
-        now_s: the time.
+        late: Step that is late.
+        seen: Observation of each worker of the step, by its number.
+        now_s: Present time.
     """
     groups: tuple[Callable[[Seen], bool], ...] = (
         lambda one: bool(one.stopped),

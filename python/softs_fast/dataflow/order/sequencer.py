@@ -17,11 +17,11 @@ class Ticket:
     """A step that has its place in the order.
 
     Attributes:
-        number: the place.
-        call: of which it is a step.
-        step: what is done.
-        missing: participants that have not reported its end.
-        since_s: when it was given.
+        number: Place of the step in the order.
+        call: Call that the step belongs to.
+        step: Step that is run.
+        missing: Participants that have not reported its end.
+        since_s: Time at which the ticket was given.
     """
 
     number: int
@@ -36,10 +36,10 @@ class _Progress:
     """A call with tickets.
 
     Attributes:
-        call: with all of its steps.
-        open: its tickets that have not ended.
-        later: steps that get tickets when these have ended.
-        is_answered: whether it has failed.
+        call: Call with all of its steps.
+        open: Tickets of the call that have not ended.
+        later: Steps that get tickets when these have ended.
+        is_answered: Whether the call has failed.
     """
 
     call: Call
@@ -57,13 +57,13 @@ class Sequencer:
     that were given before. docs/dataflow_design.md has the assumptions.
 
     Args:
-        workers: numbers of all workers.
-        depth: unfinished mains that a worker may have; with 2 none is idle for a round trip.
-        incarnation: of this master; larger than that of the one before it.
-        has_late_hooks: whether post-hooks in which other workers take part get tickets when the main part has ended, and
-            not with it. A worker that takes part in a hook alone, such as a generator that gets weights, would enter it,
-            and wait there until the main part has ended, in place of calls that it could run. Where no calls overlap,
-            tickets at once save a message, and their order does not depend on time.
+        workers: Numbers of all workers.
+        depth: Number of unfinished mains that a worker may have; with 2 none is idle for a round trip.
+        incarnation: Incarnation of this master; larger than that of the one before it.
+        has_late_hooks: Whether post-hooks in which other workers take part get tickets when the main part has ended,
+            and not with it. A worker that takes part in a hook alone, such as a generator that gets weights, would
+            enter it, and wait there until the main part has ended, in place of calls that it could run. Where no
+            calls overlap, tickets at once save a message, and their order does not depend on time.
     """
 
     def __init__(
@@ -127,10 +127,10 @@ class Sequencer:
         """A worker's part in a step has ended; late and double reports are dropped.
 
         Args:
-            worker: its number.
-            incarnation: as in the order.
-            ticket: as in the order.
-            reason: why it failed; None if it is done.
+            worker: Number of the worker.
+            incarnation: Incarnation of the master, as in the order.
+            ticket: Ticket of the step, as in the order.
+            reason: Reason of the failure; None if the part is done.
         """
         one = self._tickets.get(ticket) if incarnation == self.incarnation else None
         if one is None or worker not in one.missing:
@@ -144,10 +144,10 @@ class Sequencer:
         """A worker has died: its steps have failed, and what remains has live participants only.
 
         Args:
-            worker: its number.
-            reason: what is known of its end.
-            returns: whether it will join again. Then calls for which it only takes part in hooks go on without it, and
-                calls that have no tickets wait for it.
+            worker: Number of the worker.
+            reason: Text on what is known of its end.
+            returns: Whether it will join again. Then calls for which it only takes part in hooks continue without
+                it, and calls that have no tickets wait for it.
         """
         if worker not in self._alive and worker not in self._away:
             return

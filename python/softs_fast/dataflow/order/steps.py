@@ -22,11 +22,11 @@ class Step:
     """One thing with a fixed set of participants.
 
     Attributes:
-        kind: what it is.
-        workers: the participants, at least one.
-        work: what they do; of no meaning to the order.
-        expected_s: a constant for each kind of step; it only chooses between orders that are all correct. Measured times
-            are no better, see docs/dataflow_design.md.
+        kind: Kind of the step.
+        workers: Participants, at least one.
+        work: Work that they do; of no meaning to the order.
+        expected_s: Constant for each kind of step; it only chooses between orders that are all correct. Measured
+            times are no better, see docs/dataflow_design.md.
     """
 
     kind: Kind
@@ -40,11 +40,11 @@ class Call:
     """A function and its rows: moves and pre-hooks, then main, then post-hooks.
 
     Attributes:
-        number: of the call; never used twice.
-        name: of the function.
-        steps: in their own order.
-        oldest: its place among calls that are ready; lower is earlier.
-        restores: whether it brings a worker that has joined again to where other calls may use it.
+        number: Number of the call; never used twice.
+        name: Name of the function.
+        steps: Steps of the call, in their own order.
+        oldest: Place among calls that are ready; lower is earlier.
+        restores: Whether it brings a worker that has joined again to where other calls may use it.
     """
 
     number: int
@@ -79,10 +79,10 @@ class Order:
     """To a worker: run a step when all tickets before it have ended here.
 
     Attributes:
-        incarnation: of the master.
-        ticket: place in the one order of all steps.
-        call: number of the call.
-        step: what to do, with the other participants.
+        incarnation: Incarnation of the master.
+        ticket: Place in the one order of all steps.
+        call: Number of the call.
+        step: Step to run, with the other participants.
     """
 
     incarnation: int
@@ -96,9 +96,9 @@ class Abort:
     """To a worker: return from this step, or skip it.
 
     Attributes:
-        incarnation: of the master.
-        ticket: of the step.
-        reason: why.
+        incarnation: Incarnation of the master.
+        ticket: Ticket of the step.
+        reason: Reason of the abort.
     """
 
     incarnation: int
@@ -111,9 +111,9 @@ class Answer:
     """To the one that posted a call: it is done, or it failed. Each call has exactly one.
 
     Attributes:
-        call: its number.
-        name: of its function.
-        reason: why it failed; None if it is done.
+        call: Number of the call.
+        name: Name of its function.
+        reason: Reason of the failure; None if the call is done.
     """
 
     call: int

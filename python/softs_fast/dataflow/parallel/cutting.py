@@ -82,11 +82,11 @@ def slices_of(
     """Return the rows of each dp rank.
 
     Args:
-        ids: of the rows.
-        columns: by name the places of values, as many as ids.
-        ranks: the workers of each.
-        group: rows that stay together.
-        tokens: of each row, by which slices are balanced; None: by count.
+        ids: Ids of the rows.
+        columns: Places of the values by the name of the column, as many as ids.
+        ranks: Workers of each dp rank.
+        group: Number of rows that stay together.
+        tokens: Number of tokens of each row, by which slices are balanced; None: by count.
     """
     if len(ranks) == 1:
         return [list(ids)]

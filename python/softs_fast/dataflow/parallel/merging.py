@@ -26,8 +26,8 @@ class Reports:
         """A worker has done its part.
 
         Args:
-            done: what it reports.
-            version: of its weights.
+            done: Report of the worker.
+            version: Version of its weights.
         """
         self._done.append(done)
         if version is not None:
@@ -52,7 +52,7 @@ class Reports:
         """Check that each head has reported its rows, and no other worker has.
 
         Args:
-            parts: what each worker was sent; None: one worker had all.
+            parts: Work that each worker was sent; None: one worker had all.
 
         Raises:
             FlowError: a worker has reported other rows.
@@ -71,7 +71,7 @@ class Reports:
         """Return the reports that have rows, in the order of dp ranks.
 
         Args:
-            role: of the function; None if it has none.
+            role: Role of the function; None if it has none.
         """
         made = [one for one in self._done if one.outcome.ids]
         return sorted(made, key=lambda one: _rank(role, one.worker))

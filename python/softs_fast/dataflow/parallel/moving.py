@@ -24,11 +24,11 @@ def plan_of_move(
     Rows are cut as those of a call that reads these columns, by length where lengths differ. In one process all is there.
 
     Args:
-        backend: knows nodes and holders.
-        role: of which the workers get them.
-        group: rows that stay together; ids are those of whole groups.
-        ids: of the rows.
-        columns: by name the places of values, as many as ids.
+        backend: Backend, which knows nodes and holders.
+        role: Role with the workers that get the rows.
+        group: Number of rows that stay together; ids are those of whole groups.
+        ids: Ids of the rows.
+        columns: Places of the values by the name of the column, as many as ids.
     """
     ranks = ranks_of(role) if backend.cuts_rows else (role.on[:1],)
     holders = {name: backend.holders(name, ids, places) for name, places in columns.items()}
@@ -45,8 +45,8 @@ def parts_of_move(
     """Return what each worker of a role gets; workers of ranks without rows are left out.
 
     Args:
-        plan: of `plan_of_move`.
-        role: as there, like the rest.
+        plan: Plan that `plan_of_move` has returned.
+        role: Role as in `plan_of_move`, like the rest.
     """
     number = {row_id: i for i, row_id in enumerate(ids)}
     parts: dict[int, MoveWork] = {}

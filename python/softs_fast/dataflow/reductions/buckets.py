@@ -17,9 +17,9 @@ class Buckets:
     """Which tensors are in which bucket: neighbours of one dtype.
 
     Args:
-        tensors: of which shapes and dtypes count.
-        multiple: the number of elements of a bucket is a multiple of it, and at least that.
-        most_bytes: see `BUCKET_BYTES`.
+        tensors: Tensors of which shapes and dtypes count.
+        multiple: Divisor of the number of elements of a bucket, and the least number of them.
+        most_bytes: Limit of the bytes of a bucket, see `BUCKET_BYTES`.
     """
 
     def __init__(self, tensors: Sequence[Tensor], multiple: int, most_bytes: int = BUCKET_BYTES) -> None:
@@ -41,8 +41,8 @@ class Buckets:
         """Return the buckets, new tensors of one dimension.
 
         Args:
-            tensors: None is as many zeros.
-            like: of the shapes and dtypes that this was made of.
+            tensors: Tensors to be joined; None is as many zeros.
+            like: Tensors of the shapes and dtypes that this was made of.
         """
         joined = []
         for numbers in self.numbers:

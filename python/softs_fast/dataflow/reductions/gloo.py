@@ -30,8 +30,8 @@ class GlooRanks:
     where messages of different sizes would end the process.
 
     Args:
-        group: process group of torch.distributed, of these ranks alone.
-        order: for each rank of the mesh its rank in the group.
+        group: Process group of torch.distributed, of these ranks alone.
+        order: Rank in the group of each rank of the mesh.
 
     Source: reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp, IJHPCA 2005, section 4, by one exchange each.
     """
@@ -45,8 +45,8 @@ class GlooRanks:
         """Return for each flag whether it is set on any rank.
 
         Args:
-            what: in words.
-            flags: as many on each rank, if `what` is the same.
+            what: Text on what the call is about.
+            flags: Flags of this rank; as many on each rank, if `what` is the same.
 
         Raises:
             FlowError: another rank does something else.
@@ -64,10 +64,10 @@ class GlooRanks:
         """Return the sums over all ranks in their order, divided by a number.
 
         Args:
-            parts: one dimension each, of a number of elements that the number of ranks divides, contiguous; they may be
-                overwritten. Shapes and dtypes are the same on all ranks.
-            divisor: see `sum_in_order`.
-            what: in words; None: a call just before was about the same.
+            parts: Tensors of one dimension each, of a number of elements that the number of ranks divides,
+                contiguous; they may be overwritten. Shapes and dtypes are the same on all ranks.
+            divisor: Divisor of the sums, see `sum_in_order`.
+            what: Text on what the call is about; None: a call just before was about the same.
 
         Raises:
             FlowError: another rank does something else.

@@ -22,9 +22,9 @@ def all_reduce(group: GlooRanks, tensors: Sequence[Tensor], op: str) -> list[Ten
     """Return the sum or mean of each tensor over all ranks, in their order; new tensors.
 
     Args:
-        group: the ranks; all of them call this with the same shapes, dtypes and `op`.
-        tensors: on the CPU.
-        op: one of `OPS`.
+        group: Ranks of the sum; all of them call this with the same shapes, dtypes and `op`.
+        tensors: Tensors on the CPU.
+        op: Operation, one of `OPS`.
 
     Raises:
         ConfigError: a tensor cannot be summed.
@@ -44,10 +44,10 @@ def average_gradients(group: GlooRanks, owner: nn.Module | Iterable[Tensor], wei
     """Replace gradients by the sums over ranks of weight * gradient, in the order of ranks, divided by their number.
 
     Args:
-        group: the ranks; all of them call this with parameters of the same shapes and dtypes.
-        owner: a module, or parameters. A parameter without a gradient on this rank counts as zero; one that has none on
-            any rank gets none.
-        weight: of this rank; a gradient of weight 0 counts as zero, whatever it is.
+        group: Ranks of the sum; all of them call this with parameters of the same shapes and dtypes.
+        owner: Module, or parameters. A parameter without a gradient on this rank counts as zero; one that has none
+            on any rank gets none.
+        weight: Weight of this rank; a gradient of weight 0 counts as zero, whatever it is.
 
     Raises:
         ConfigError: a gradient cannot be averaged.

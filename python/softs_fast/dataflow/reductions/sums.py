@@ -26,10 +26,10 @@ def sum_in_order(parts: Sequence[Tensor], divisor: int = 1, *, overwrite: bool =
     Each element is by itself, so slices of a tensor have the sums that they have in the whole.
 
     Args:
-        parts: of one shape and dtype, at least one. float16 and bfloat16 are summed and divided in float32, and rounded
-            once; integers wrap around.
-        divisor: 1 for integers.
-        overwrite: whether the first part may be overwritten, and returned.
+        parts: Tensors of one shape and dtype, at least one. float16 and bfloat16 are summed and divided in float32,
+            and rounded once; integers wrap around.
+        divisor: Divisor of the sum; 1 for integers.
+        overwrite: Whether the first part may be overwritten, and returned.
 
     Returns:
         A tensor of the dtype of the parts, else a new one.
@@ -47,9 +47,9 @@ def check_summable(what: str, tensors: Sequence[Tensor], *, is_divided: bool) ->
     """Check that tensors can be summed over ranks.
 
     Args:
-        what: the name of the call.
-        tensors: that it was given.
-        is_divided: whether the sum is divided.
+        what: Name of the call.
+        tensors: Tensors that the call was given.
+        is_divided: Whether the sum is divided.
 
     Raises:
         ConfigError: one is not dense, not in the memory of the host, or of a dtype that has no sums or no means.

@@ -45,12 +45,12 @@ class Piece(Message):
     """Where some values of a column are.
 
     Attributes:
-        column: its name.
-        start: of the first byte in the file.
-        groups: first ids of their groups.
-        forms: see `moves.packed.Packed`, like the next two.
-        form_of: integers of 8 bytes, like the next.
-        checksums: of the bytes of each group.
+        column: Name of the column.
+        start: Offset of the first byte in the file.
+        groups: First ids of the groups of the values.
+        forms: Forms of the values, see `moves.packed.Packed`, like the next two.
+        form_of: Integers of 8 bytes, like the next.
+        checksums: Checksum of the bytes of each group.
     """
 
     column: Name

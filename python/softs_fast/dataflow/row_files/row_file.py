@@ -29,9 +29,9 @@ class Column:
     """Values of one column.
 
     Attributes:
-        name: of the column.
-        ids: of the rows, group by group.
-        values: of each row.
+        name: Name of the column.
+        ids: Ids of the rows, group by group.
+        values: Value of each row.
     """
 
     name: str
@@ -56,12 +56,12 @@ class RowFile:
     """A file that `RowFileWriter` has written.
 
     Args:
-        path: of the file.
+        path: Path of the file.
 
     Attributes:
-        groups: what was made, by the first id.
-        bound: of their age.
-        pieces: of each its column, and the first ids of its groups.
+        groups: Groups of which columns were made, by the first id.
+        bound: Bound of their age.
+        pieces: Column of each piece, and the first ids of its groups.
 
     Raises:
         WireError: it is no such file, or its index is damaged.

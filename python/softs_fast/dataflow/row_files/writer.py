@@ -20,7 +20,7 @@ class RowFileWriter:
     """Writes a new file, of which only this user may read.
 
     Args:
-        path: of the file.
+        path: Path of the file.
 
     Raises:
         OSError: it cannot be made.
@@ -37,9 +37,9 @@ class RowFileWriter:
         """Write values of a column.
 
         Args:
-            column: its name.
-            groups: of which they are.
-            values: of all rows of these groups, in their order.
+            column: Name of the column.
+            groups: Groups that the values are of.
+            values: Values of all rows of these groups, in their order.
 
         Raises:
             OSError: it cannot be written.
@@ -64,8 +64,8 @@ class RowFileWriter:
         """Write the index, and sync the file.
 
         Args:
-            groups: all that values were added of.
-            bound: of their age.
+            groups: All groups that values were added of.
+            bound: Bound of their age.
 
         Raises:
             OSError: it cannot be written.

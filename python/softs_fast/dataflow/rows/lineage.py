@@ -40,12 +40,12 @@ def remaking(
     group that a function reads belong together. Training functions never run again.
 
     Args:
-        group: with the columns that its rows have now.
-        queues: of the functions of its partition, each after those that it reads from.
-        needs: for each function the bits of its inputs.
-        makes: for each function the bits of its outputs.
-        given_back: a function of which a call was given back, after its main part perhaps: what was made of its outputs
-            is void, too.
+        group: Group with the columns that its rows have now.
+        queues: Queues of the functions of its partition, each after those that it reads from.
+        needs: Bits of the inputs of each function.
+        makes: Bits of the outputs of each function.
+        given_back: Function of which a call was given back, after its main part perhaps: what was made of its
+            outputs is void, too.
 
     Source: lineage, Zaharia et al., Resilient Distributed Datasets, NSDI 2012; columns that are void are own.
     """

@@ -23,9 +23,9 @@ def make_again(table: RowTable, group: Group, given_back: ReadyQueue | None = No
     or not, nothing begins on the group.
 
     Args:
-        table: has the group.
-        group: with the columns that its rows have now.
-        given_back: see `remaking`.
+        table: Table that has the group.
+        group: Group with the columns that its rows have now.
+        given_back: Function of which a call was given back, see `remaking`.
     """
     own = table._own[group.partition]
     found = remaking(group, own, table._needs, table._makes, given_back)
@@ -62,9 +62,9 @@ def learned_from(own: Sequence[ReadyQueue], needs: Sequence[int], makes: Sequenc
     """Return, by the number of each training function, the bits of made columns that it reads, and that these were made of.
 
     Args:
-        own: functions of a partition, each after those that it reads from.
-        needs: for each function the bits of its inputs.
-        makes: for each function the bits of its outputs.
+        own: Functions of a partition, each after those that it reads from.
+        needs: Bits of the inputs of each function.
+        makes: Bits of the outputs of each function.
     """
     made = 0
     for queue in own:
@@ -102,9 +102,9 @@ def go_without(table: RowTable, group: Group, lost: int) -> None:
     its rows.
 
     Args:
-        table: has the group.
-        group: that a training function has used.
-        lost: bits of the columns.
+        table: Table that has the group.
+        group: Group that a training function has used.
+        lost: Bits of the columns that are lost.
     """
     table.n_disturbed += 1
     for row in group.rows:

@@ -25,8 +25,8 @@ class Bound:
     """What bounds the age of rows.
 
     Attributes:
-        age: of a group when a training function takes it, in steps.
-        window: see `FlowPlan`.
+        age: Largest age of a group when a training function takes it, in steps.
+        window: Number of groups among which a strict function may choose, see `FlowPlan`.
     """
 
     age: int
@@ -37,14 +37,14 @@ class MadeGroup(Message):
     """What is kept of one group of the training partition.
 
     Attributes:
-        first_id: of its rows.
-        n_rows: how many they are.
-        n_bytes: of all their columns.
-        version: of the weights that made them.
-        done: functions that are through with it, and run again only if what they made is missing and needed.
-        columns: that functions have made, and that are complete.
-        tags: of each row.
-        uses: how often functions with reuse have used it.
+        first_id: Id of the first of its rows.
+        n_rows: Number of its rows.
+        n_bytes: Bytes of all columns of its rows.
+        version: Version of the weights that made them.
+        done: Functions that are through with it, and run again only if what they made is missing and needed.
+        columns: Columns that functions have made, and that are complete.
+        tags: Tags of each row.
+        uses: Number of times that functions with reuse have used it, by function.
     """
 
     first_id: Count
@@ -110,10 +110,10 @@ def is_recent(plan: FlowPlan, saved: Bound, version: int, n_before: int) -> bool
     It is if the bound is as it was, or wider. `ahead` and `window` may have been changed since the save.
 
     Args:
-        plan: of the flow.
-        saved: what has bounded its age.
-        version: of the weights that made it.
-        n_before: at least the groups that were admitted before it, and not dropped.
+        plan: Plan of the flow.
+        saved: Bound of its age at the time of the save.
+        version: Version of the weights that made it.
+        n_before: Upper bound of the number of groups that were admitted before it, and not dropped.
 
     Source: own, see docs/dataflow_failures.md, "Journal and resume".
     """
@@ -133,9 +133,9 @@ def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, tuple[i
     never do.
 
     Args:
-        table: has the group, with the columns of the source.
-        made: of the group.
-        columns: that are there, with the bytes of each row, and the worker that has them.
+        table: Table that has the group, with the columns of the source.
+        made: Saved record of the group.
+        columns: Columns that are there, with the bytes of each row, and the worker that has them.
     """
     group = table._rows[made.first_id].group
     regain(table, group)

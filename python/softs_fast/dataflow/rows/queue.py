@@ -17,11 +17,11 @@ class ReadyQueue:
     The work for one group does not depend on how many there are, but for the logarithm in a heap.
 
     Args:
-        plan: of the function.
-        number: of the function; its bit in the marks of groups.
-        partition: number of its partition.
-        window: for a strict function, among how many groups from the oldest on it chooses.
-        groups: all groups of the partition by index, the owner's.
+        plan: Plan of the function.
+        number: Number of the function; its bit in the marks of groups.
+        partition: Number of its partition.
+        window: Number of groups, from the oldest on, among which a strict function chooses.
+        groups: All groups of the partition by index; the mapping of the owner.
     """
 
     def __init__(
@@ -159,9 +159,9 @@ class ReadyQueue:
         """A call was not made: its number, and its part of a pass, are for another one.
 
         Args:
-            number: of the call.
-            n_counted: groups by which it has advanced the pass.
-            was_begun: whether parts of it may have run, so that the other one is its repetition.
+            number: Number of the call.
+            n_counted: Number of groups by which it has advanced the pass.
+            was_begun: Whether parts of it may have run, so that the other one is its repetition.
         """
         if number > 0:
             heappush(self._numbers if was_begun else self._unused, number)

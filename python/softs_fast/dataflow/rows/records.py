@@ -22,12 +22,12 @@ class Row:
     """One row.
 
     Attributes:
-        id: number of the row; a later row has a larger one.
-        group: the rows that it stays together with.
-        have: bits of the columns that it has.
-        holders: for each column the bits of the workers that hold it.
-        n_bytes: of all its columns, once.
-        tags: small values; None if there are none.
+        id: Number of the row; a later row has a larger one.
+        group: Group of rows that it stays together with.
+        have: Bits of the columns that it has.
+        holders: Bits of the workers that hold each column.
+        n_bytes: Bytes of all its columns, each counted once.
+        tags: Small values; None if it has none.
     """
 
     __slots__ = ("group", "have", "holders", "id", "n_bytes", "tags")
@@ -45,23 +45,24 @@ class Group:
     """Rows that stay together.
 
     Attributes:
-        index: number of the group in its partition; a later group has a larger one.
-        partition: number of the partition.
-        rows: those that were not dropped.
-        n_ready: for each function how many rows have its inputs.
-        staged: bits of the functions that have it in their queue of ready groups.
-        taken: bits of the functions that work on it.
-        done: bits of the functions that are through with it.
-        again: bits of the functions that have been through it, or have begun, and run again.
-        stale: bits of the functions that work on inputs which are made again: their results do not count.
-        without: bits of the functions that go without it: what a training function had read of it is lost, and another
-            sample in its place would be another row.
-        is_held: whether nothing may begin on it, until a training call has its answer that may have read what is lost.
-        is_hit: whether a holder of its columns was lost.
-        places: for each function how many groups it had begun before this one; -1 if it has not begun it.
-        sizes: for each function the bytes that it has added to each row.
-        uses: how often functions with reuse have used it, by function; None if none has.
-        version: steps that were complete when its weights were.
+        index: Number of the group in its partition; a later group has a larger one.
+        partition: Number of the partition.
+        rows: Rows that were not dropped.
+        n_ready: Number of rows that have the inputs of each function.
+        staged: Bits of the functions that have it in their queue of ready groups.
+        taken: Bits of the functions that work on it.
+        done: Bits of the functions that are through with it.
+        again: Bits of the functions that have been through it, or have begun, and run again.
+        stale: Bits of the functions that work on inputs which are made again: their results do not count.
+        without: Bits of the functions that go without it: what a training function had read of it is lost, and
+            another sample in its place would be another row.
+        is_held: Whether nothing may begin on it, until a training call has its answer that may have read what is
+            lost.
+        is_hit: Whether a holder of its columns was lost.
+        places: Number of groups that each function had begun before this one; -1 if it has not begun it.
+        sizes: Bytes that each function has added to each row.
+        uses: Number of times that functions with reuse have used it, by function; None if none has.
+        version: Number of steps that were complete when its weights were.
     """
 
     __slots__ = (
@@ -111,15 +112,15 @@ class Taken:
     """Rows that a call works on.
 
     Attributes:
-        ids: of the rows, group by group.
-        groups: their groups, and those that the function goes without.
-        step: of the flow, to which they belong: that of the last of them, from 0.
-        age: steps of the function since the oldest weights that made one of them; 0 if its age does not count.
-        use: which use of the rows it is, from 0.
-        ends_step: whether the function has done its part of the step with this call.
-        number: which call of the function it is, from 1; -1 if the function was through with the rows before.
-        is_repeat: whether it takes the place of a call that was given back.
-        n_counted: groups by which it has advanced the pass.
+        ids: Ids of the rows, group by group.
+        groups: Groups of these rows, and those that the function goes without.
+        step: Step of the flow to which they belong: that of the last of them, from 0.
+        age: Steps of the function since the oldest weights that made one of them; 0 if its age does not count.
+        use: Number of the use of the rows, from 0.
+        ends_step: Whether the function has done its part of the step with this call.
+        number: Number of the call of the function, from 1; -1 if the function was through with the rows before.
+        is_repeat: Whether it takes the place of a call that was given back.
+        n_counted: Number of groups by which it has advanced the pass.
     """
 
     ids: tuple[int, ...]

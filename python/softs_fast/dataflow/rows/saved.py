@@ -30,10 +30,10 @@ class SavedGroup:
     """A group that is admitted again; what functions had made of it is in `MadeGroup`, or is made again.
 
     Attributes:
-        partition: its name.
-        first_id: of its rows; `NEW` if it has none yet.
-        used_by: functions without outputs that are through with it, training functions among them: they do not get it
-            again.
+        partition: Name of its partition.
+        first_id: Id of the first of its rows; `NEW` if it has none yet.
+        used_by: Functions without outputs that are through with it, training functions among them: they do not get
+            it again.
     """
 
     partition: str
@@ -61,10 +61,10 @@ class SavedRows:
     """Counts of all rows. What functions have made of groups that are not complete is elsewhere, see `MadeGroup`.
 
     Attributes:
-        next_id: of the next new row.
-        partitions: by name.
-        n_taken: by function, see `ReadyQueue`.
-        n_calls: of each function; hooks with `every` count them.
+        next_id: Id of the next new row.
+        partitions: Counts of each partition, by name.
+        n_taken: Number of uses of groups taken, by function, see `ReadyQueue`.
+        n_calls: Number of calls of each function; hooks with `every` count them.
     """
 
     next_id: int

@@ -18,7 +18,7 @@ class RowTable:
     Columns, functions and holders are small numbers inside, and bits of integers.
 
     Args:
-        plan: of the flow.
+        plan: Plan of the flow.
     """
 
     def __init__(self, plan: FlowPlan) -> None:
@@ -85,10 +85,10 @@ class RowTable:
         """Add one group of rows with the columns of the source; returns their ids.
 
         Args:
-            partition: which rows they are.
-            holder: the worker that has their bytes.
-            n_bytes: of each row.
-            tags: of each row.
+            partition: Name of the partition of the rows.
+            holder: Worker that has their bytes.
+            n_bytes: Bytes of each row.
+            tags: Tags of each row.
 
         Raises:
             ValueError: there is no slot, or the tags are not as many as rows.
@@ -126,11 +126,12 @@ class RowTable:
         """Note that a worker holds columns of rows; ids of rows that have gone are skipped.
 
         Args:
-            ids: of the rows.
-            columns: their names.
-            holder: number of the worker.
-            n_bytes: what they add to each row.
-            version: steps that were complete when the weights that made them were; None keeps that of the admission.
+            ids: Ids of the rows.
+            columns: Names of the columns.
+            holder: Number of the worker.
+            n_bytes: Bytes that the columns add to each row.
+            version: Number of steps that were complete when the weights that made them were; None keeps that of the
+                admission.
         """
         numbers = [self._columns[column] for column in columns]
         mask, bit, rows = sum(1 << number for number in numbers), 1 << holder, self._rows
