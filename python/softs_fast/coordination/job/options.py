@@ -39,8 +39,8 @@ class JobOptions:
         reconnect_timeout_s: Seconds for which a restarted coordinator waits for the members of the open epoch.
         stalled_after_s: Seconds after which a seat that is a step behind the others is named in an alarm.
         evict_stalled: Whether such a seat is also taken from its worker.
-        lost_after_s: Seconds for which a process waits for the connection of another one with its name or its seat to
-            end: as long as pings take to find a dead peer.
+        lost_after_s: Seconds for which a process waits until the connection of another one with its name or its seat has
+            ended; pings take so long to find a dead peer.
         max_restarts: Most restarts of one seat within `restart_window_s`, however each process has ended; None for no
             limit.
         restart_window_s: Seconds in which `max_restarts` are counted.
