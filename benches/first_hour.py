@@ -51,7 +51,7 @@ def by_fleet(n_bytes: int) -> float:
     """Return samples per second of a fleet."""
     make = functools.partial(make_supplier, n_bytes)
     with (
-        sf.Fleet(make, count=N_WORKERS) as fleet,
+        sf.Fleet(make, n_workers=N_WORKERS) as fleet,
         fleet.loader("p", config_of(n_bytes), num_slots=2 * BATCH_SIZE, batch_size=BATCH_SIZE) as loader,
     ):
         return _rate(loader)

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
     """Start the supplier and the ranks, collect their curves, report."""
     print(f"{RANKS} ranks, {options.steps} steps with each of {len(POLICIES)} policies ...", flush=True)
     with (
-        sf.Fleet(functools.partial(make_supplier, options.seed), count=1) as fleet,
+        sf.Fleet(functools.partial(make_supplier, options.seed), n_workers=1) as fleet,
         tempfile.TemporaryDirectory(prefix="averaging-") as folder,
         running_ranks(fleet.endpoints.as_environment(), folder, options) as pipes,
     ):

@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
         environment: list[dict[str, str]] = [{}]
         if rank == 0:
             make_worker_of_seed = functools.partial(make_worker, options.seed)
-            fleet = stack.enter_context(sf.Fleet(make_worker_of_seed, count=options.workers))
+            fleet = stack.enter_context(sf.Fleet(make_worker_of_seed, n_workers=options.workers))
             environment = [fleet.endpoints.as_environment()]
         dist.broadcast_object_list(environment, src=0, device=device)
         # The endpoints of the first rank's fleet are the defaults from here on.

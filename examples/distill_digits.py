@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
     student_hard.load_state_dict(student_soft.state_dict())
     make_supplier_of_teacher = functools.partial(make_supplier, message.getvalue(), options.seed)
     with (
-        sf.Fleet(make_supplier_of_teacher, count=options.suppliers) as fleet,
+        sf.Fleet(make_supplier_of_teacher, n_workers=options.suppliers) as fleet,
         fleet.loader(
             PRODUCT,
             SAMPLE,

@@ -86,7 +86,7 @@ def read_settings() -> DictConfig:
 def run_all(cfg: DictConfig) -> None:
     """Run broker and student in this process, and workers in processes of their own."""
     cfg.endpoint_dir = None
-    with sf.Fleet(functools.partial(make_worker, cfg), count=cfg.worker.count) as fleet:
+    with sf.Fleet(functools.partial(make_worker, cfg), n_workers=cfg.worker.count) as fleet:
         os.environ.update(fleet.endpoints.as_environment())
         run_student(cfg)
 

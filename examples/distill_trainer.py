@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
     )
     slots = 8 * BATCH_SIZE
     with (
-        sf.Fleet(teacher.worker, count=options.workers) as fleet,
+        sf.Fleet(teacher.worker, n_workers=options.workers) as fleet,
         fleet.student(1, teacher.batch_config) as client,
     ):
         client.hello()

@@ -50,6 +50,9 @@ multiprocessing.set_forkserver_preload(
 if start_method := os.environ.get("SOFTS_TEST_START_METHOD"):
     multiprocessing.set_start_method(start_method)
 
+# As in the Makefile, for one room's tests without make.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell's background job ignores SIGINT, one of `nohup` SIGHUP, and so would every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

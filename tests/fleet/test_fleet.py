@@ -47,7 +47,7 @@ def test_it_serves_shows_what_workers_print_and_leaves_nothing(
     # More processes than cores: a thread each, without a choice.
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
-    with Fleet(factories.make_supplier, count=2) as fleet:
+    with Fleet(factories.make_supplier, n_workers=2) as fleet:
         assert fleet.states() == {"worker 0": "serving", "worker 1": "serving"}
         eventually(lambda: threads_of(fleet) == ["1", "1"], "it tells of its workers")
         assert fleet.stats().connected_suppliers == 2
@@ -75,7 +75,7 @@ def test_students_and_workers_find_each_other_and_a_leader_ends_the_workers() ->
 
 
 def test_each_worker_sees_one_device() -> None:
-    with Fleet(factories.make_supplier, count=3, gpus=[5, 7]) as fleet:
+    with Fleet(factories.make_supplier, n_workers=3, gpus=[5, 7]) as fleet:
         loader = loader_of(fleet)
         seen = {gpu for _, batch in zip(range(200), loader, strict=False) for gpu in batch["gpu"].tolist()}
         loader.soft_dataset.close()
@@ -88,8 +88,8 @@ def test_the_number_of_workers_changes() -> None:
         for count in (3, 1, 2):
             fleet.scale(count)
             assert fleet.states() == {f"worker {number}": "serving" for number in range(count)}
-            assert (fleet.count, fleet.stats().connected_suppliers) == (count, count)
-        with pytest.raises(ConfigError, match="count must be a number from 1 to 1024, got 0"):
+            assert (fleet.n_workers, fleet.stats().connected_suppliers) == (count, count)
+        with pytest.raises(ConfigError, match="n_workers must be a number from 1 to 1024, got 0"):
             fleet.scale(0)
 
 
@@ -126,13 +126,13 @@ def test_a_worker_that_fails_again_and_again_is_given_up_and_a_loader_without_a_
     ],
 )
 def test_a_worker_that_does_not_start_says_why(make_worker: Callable[[], Any], reason: str) -> None:
-    with pytest.raises(FleetError, match=reason), Fleet(make_worker, count=2):
+    with pytest.raises(FleetError, match=reason), Fleet(make_worker, n_workers=2):
         pytest.fail("it began")
 
 
 def test_a_start_that_takes_too_long_ends() -> None:
     with pytest.raises(FleetError, match=r"0 of 2 workers serve after 0.1 s"):
-        Fleet(factories.make_slow_starter, count=2, start_timeout_s=0.1).start()
+        Fleet(factories.make_slow_starter, n_workers=2, start_timeout_s=0.1).start()
 
 
 def test_workers_that_cannot_be_added_leave_the_others_at_work(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_workers_that_cannot_be_added_leave_the_others_at_work(tmp_path: Path) -
         with pytest.raises(FleetError, match=r"(?s)worker 1 failed: .*FileExistsError"):
             fleet.scale(2)
         eventually(lambda: fleet.states() == {"worker 0": "serving"}, "the other one is gone")
-        assert fleet.count == 1
+        assert fleet.n_workers == 1
         loader = loader_of(fleet)
         assert pids_of(loader)
         loader.soft_dataset.close()
@@ -164,7 +164,7 @@ def test_what_workers_print_appears_line_by_line(capfd: pytest.CaptureFixture[st
 
 def test_the_main_thread_of_its_process_frees_a_worker(capfd: pytest.CaptureFixture[str]) -> None:
     """Where another one does it while the interpreter ends, torch aborts."""
-    with Fleet(factories.make_freed, count=3):
+    with Fleet(factories.make_freed, n_workers=3):
         pass
     assert re.findall(r"freed by (.*)", capfd.readouterr().err) == ["MainThread"] * 3
 
@@ -235,9 +235,9 @@ def test_a_fork_leaves_the_fleet_of_its_parent_alone() -> None:
     [
         ({"make_worker": lambda: None}, "make_worker cannot be imported by another process"),
         ({"make_worker": "module:name"}, "make_worker must be a function, got str"),
-        ({"count": 0}, "count must be a number from 1 to 1024, got 0"),
-        ({"count": 10_000}, "count must be a number from 1 to 1024, got 10000"),
-        ({"count": 1.5}, "count must be a number from 1 to 1024, got 1.5"),
+        ({"n_workers": 0}, "n_workers must be a number from 1 to 1024, got 0"),
+        ({"n_workers": 10_000}, "n_workers must be a number from 1 to 1024, got 10000"),
+        ({"n_workers": 1.5}, "n_workers must be a number from 1 to 1024, got 1.5"),
         ({"gpus": []}, "gpus must be numbers of devices, at least one"),
         ({"gpus": ["a"]}, "gpus must be numbers of devices, at least one"),
         ({"max_restarts": -1}, "max_restarts must be at least 0"),

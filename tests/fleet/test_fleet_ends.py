@@ -34,7 +34,7 @@ def train(fleet, how):
 
 
 if __name__ == "__main__":
-    fleet = sf.Fleet(factories.make_supplier, count=2)
+    fleet = sf.Fleet(factories.make_supplier, n_workers=2)
     if sys.argv[1] == "without block":
         fleet.start()
         train(fleet, sys.argv[1])

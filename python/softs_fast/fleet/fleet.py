@@ -57,7 +57,7 @@ class Fleet:
             return sf.Worker(batch_generator_fn=generate, batch_config=config)
 
         if __name__ == "__main__":
-            with sf.Fleet(make_worker, count=4) as fleet:
+            with sf.Fleet(make_worker, n_workers=4) as fleet:
                 student = fleet.student(slot_count=64, batch_config=config)
 
     The block begins when all workers serve. What a worker prints appears on standard error after its name. A worker
@@ -73,7 +73,7 @@ class Fleet:
             Without endpoints of its own it connects to this fleet. It must be importable there: a function of a module,
             or of a script that calls `Fleet` under ``if __name__ == "__main__":``, or a `functools.partial` of one; or a
             method of an object that can be pickled, such as `worker` of a teacher.
-        count: how many workers, 1 to 1024.
+        n_workers: number of worker processes, 1 to 1024.
         gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``, by CUDA_VISIBLE_DEVICES.
         start_timeout_s: how long the start of the block waits for the workers, and how long a restart may take.
         max_restarts: failures in a row after which a worker is given up.
@@ -85,13 +85,13 @@ class Fleet:
     def __init__(
         self,
         make_worker: Callable[[], Worker | Supplier],
-        count: int = 1,
+        n_workers: int = 1,
         *,
         gpus: Sequence[int] | None = None,
         start_timeout_s: float = 120.0,
         max_restarts: int = 5,
     ) -> None:
-        count = _checked_count(count)
+        n_workers = _checked_number(n_workers)
         if not callable(make_worker):
             raise ConfigError(f"make_worker must be a function, got {type(make_worker).__name__}")
         check_importable(make_worker)
@@ -101,7 +101,7 @@ class Fleet:
             raise ConfigError(f"max_restarts must be at least 0, got {max_restarts}")
         if start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be more than 0, got {start_timeout_s}")
-        self.count = count
+        self.n_workers = n_workers
         self._make_workers = functools.partial(
             Workers,
             make_worker,
@@ -127,7 +127,7 @@ class Fleet:
         # Also if the block is never left, or there is none: before multiprocessing waits for the workers. Not in a fork.
         self._end = multiprocessing.util.Finalize(self, self._parts.close, exitpriority=10)
         try:
-            self.scale(self.count)
+            self.scale(self.n_workers)
         except BaseException:
             self.close()
             raise
@@ -137,18 +137,18 @@ class Fleet:
         if self._parts is not None:
             self._end()
 
-    def scale(self, count: int) -> None:
+    def scale(self, n_workers: int) -> None:
         """Have so many workers from now on, and wait until all serve. Those with the largest numbers end first.
 
         Raises:
-            ConfigError: `count` is out of range.
+            ConfigError: `n_workers` is out of range.
             FleetError: a worker failed before it served, or the fleet was not started.
             ForkedError: this is a fork of the process that started the fleet.
         """
         check_process(self._pid, "the fleet")
-        count = _checked_count(count)
-        self._started().workers.scale(count)
-        self.count = count
+        n_workers = _checked_number(n_workers)
+        self._started().workers.scale(n_workers)
+        self.n_workers = n_workers
 
     @property
     def endpoints(self) -> FleetEndpoints:
@@ -245,10 +245,10 @@ class _Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _checked_count(count: int) -> int:
-    if not _is_number(count) or not 1 <= count <= _MAX_WORKERS:
-        raise ConfigError(f"count must be a number from 1 to {_MAX_WORKERS}, got {count!r}")
-    return int(count)
+def _checked_number(n_workers: int) -> int:
+    if not _is_number(n_workers) or not 1 <= n_workers <= _MAX_WORKERS:
+        raise ConfigError(f"n_workers must be a number from 1 to {_MAX_WORKERS}, got {n_workers!r}")
+    return int(n_workers)
 
 
 def _is_number(value: Any) -> bool:

@@ -20,12 +20,12 @@ class Progress:
     """Shows on standard error how many workers serve, for the time of a ``with`` block.
 
     Args:
-        count: How many workers there are to be.
+        n_workers: number of workers that are to start.
         clock: Monotonic time, seconds.
     """
 
-    def __init__(self, count: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._count = count
+    def __init__(self, n_workers: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._n_workers = n_workers
         self._clock = clock
         self._began = clock()
         self._show_at = self._began + _QUIET_S
@@ -38,7 +38,7 @@ class Progress:
             return
         # Workers start where standard error is closed, or its reader has ended.
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            text = f"{n_serving} of {self._count} workers serve after {now - self._began:.0f} s"
+            text = f"{n_serving} of {self._n_workers} workers serve after {now - self._began:.0f} s"
             self._is_open = sys.stderr.isatty()
             self._show_at = now + (_UPDATE_S if self._is_open else _LINE_S)
             print(

@@ -58,16 +58,16 @@ class Workers:
             make_worker, self._environment_of, policy or RestartPolicy(), start_timeout_s, report
         )
 
-    def scale(self, count: int) -> None:
+    def scale(self, n_workers: int) -> None:
         """Have so many workers from now on, and wait until all serve.
 
         Raises:
             FleetError: a worker failed before it served, or they took too long.
         """
-        self._n_processes = count + 1
-        self._own_threads.take_share(count + 1)
-        with Progress(count) as progress:
-            self._supervisor.scale(count, self._start_timeout_s, progress)
+        self._n_processes = n_workers + 1
+        self._own_threads.take_share(n_workers + 1)
+        with Progress(n_workers) as progress:
+            self._supervisor.scale(n_workers, self._start_timeout_s, progress)
 
     def states(self) -> dict[str, str]:
         """Return the state of each worker by its name: starting, serving, ending, pausing, ended or given up."""

@@ -59,7 +59,7 @@ def measure(quick: bool, device: str = "cuda") -> dict[str, Any]:
         return float(made.sum())
 
     times: dict[str, list[float]] = {"resident": [], "device": [], "copied_by_step": []}
-    with Fleet(make_supplier, count=2) as fleet:
+    with Fleet(make_supplier, n_workers=2) as fleet:
         options: dict[str, Any] = {"num_slots": 4 * _BATCH_SIZE, "batch_size": _BATCH_SIZE, "num_workers": 1}
         with (
             fleet.loader("p", _CONFIG, device=device, **options) as moved,

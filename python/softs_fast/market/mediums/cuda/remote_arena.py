@@ -202,6 +202,12 @@ class DeviceSlot:
         self.ticket = ticket
         self._head = head
         self._payload: np.ndarray[Any, Any] | None = None
+        view: Any = head
+        self._receipt = memoryview(view)[RECEIPT_AT : RECEIPT_AT + RECEIPT_BYTES]
+        me = this_process()
+        self._begun = self._encoded(Place.NOWHERE, me)
+        #: The receipt of a sample for which this process has recorded `filled`.
+        self.after_event = self._encoded(Place.AFTER_EVENT, me)
         #: The process that recorded `filled` last, if it was killed before the event was done.
         self.lost: Process | None = None
         if arena.is_open:
@@ -229,6 +235,15 @@ class DeviceSlot:
         owner, what = self.arena.owner, "the client has not read the last sample of this slot"
         if not await_event(self._drained, owner, what, _TIMEOUT_S):
             raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {owner.pid} lives")
+        # Most often the last writer is this process, and is done: its receipt need not be decoded, which takes longer.
+        if self.lost is not None or bytes(self._receipt) != self.after_event or not self.filled.is_done():
+            self._await_last_writer()
+        self._receipt[:] = self._begun if self.lost is None else self._encoded(Place.NOWHERE, self.lost)
+
+    def _encoded(self, place: Place, writer: Process) -> bytes:
+        return Receipt(self.ticket.generation, place, writer.pid, writer.start).encode()
+
+    def _await_last_writer(self) -> None:
         last, what = self.last_device_writer(), "a device still writes the last sample of this slot"
         if last is None or last != self.lost:
             self.lost = None
@@ -240,10 +255,6 @@ class DeviceSlot:
                     raise
                 # The work of a process ends with it.
                 self.lost = last
-        name = self.lost or this_process()
-        head: Any = self._head
-        begun = Receipt(self.ticket.generation, Place.NOWHERE, name.pid, name.start)
-        memoryview(head)[RECEIPT_AT : RECEIPT_AT + RECEIPT_BYTES] = begun.encode()
 
     def finish(self, stream: int) -> Place:
         """Let the client know when all earlier work of a stream is done; return the place of the sample."""
@@ -257,9 +268,8 @@ class DeviceSlot:
 
     def last_device_writer(self) -> Process | None:
         """Return the process for which a device may still write to the slot."""
-        head: Any = self._head
         try:
-            last = Receipt.decode(memoryview(head)[RECEIPT_AT : RECEIPT_AT + RECEIPT_BYTES])
+            last = Receipt.decode(self._receipt)
         except WireError:
             return None
         return last.device_writer if last.generation == self.ticket.generation else None

@@ -9,7 +9,6 @@ from typing import Any
 from .... import _core, _kernels
 from ....errors import ConfigError
 from ....tensors.dtypes import import_numpy
-from .peer_process import this_process
 from .remote_arena import DeviceSlot, RemoteArena, device_for
 from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, Place, Process, Receipt, Ticket
 
@@ -27,7 +26,6 @@ class Writers:
 
     def __init__(self, slot_size: int) -> None:
         self._slot_size = slot_size
-        self._me = this_process()
         #: By generation and device.
         self._arenas: dict[tuple[int, int], RemoteArena] = {}
         self._slots: dict[tuple[bytes, int | None], DeviceSlot] = {}
@@ -56,10 +54,10 @@ class Writers:
         """Return the receipt for a sample."""
         match place:
             case Place.AFTER_EVENT:
-                writer: Process | None = self._me
+                return slot.after_event
             case Place.IN_SEGMENT:
                 # A device may still write for an earlier sample, which the client waits for before it copies this one.
-                writer = slot.last_device_writer()
+                writer: Process | None = slot.last_device_writer()
             case _:
                 writer = slot.lost
         pid, start = (writer.pid, writer.start) if writer is not None else (0, 0)
