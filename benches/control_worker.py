@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from softs_fast.dataflow.control import ControlClient, Ended
+from softs_fast.dataflow.link.control import ControlClient, Ended
 
 PAYLOAD = bytes(64)
 HOLD = b"hold"

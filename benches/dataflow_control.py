@@ -29,7 +29,7 @@ from typing import Any
 
 import softs_fast.dataflow as df
 from benches.control_worker import HOLD, PAYLOAD, work
-from softs_fast.dataflow.control import ControlServer, Joined, Left, Received
+from softs_fast.dataflow.link.control import ControlServer, Joined, Left, Received
 
 WORKERS = (1, 4, 32)
 WARM_UP = 20

@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.moves import DataManager
+from softs_fast.dataflow.store import DataManager
 from softs_fast.errors import FlowError
 
 #: By phase the worker that says that it is inside of something long, and what it says.

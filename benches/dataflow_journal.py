@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow import checkpoints
+from softs_fast.dataflow.process.state import checkpoints
 
 N_PARAMETERS, N_TENSORS, ROWS = 10_500_000, 10, 8
 N_ROWS = 8192

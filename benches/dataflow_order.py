@@ -29,11 +29,11 @@ import torch
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
-from softs_fast.dataflow.master import Master
-from softs_fast.dataflow.order.executor import Executor
-from softs_fast.dataflow.order.steps import Abort, Answer, Kind, Order, Step
-from softs_fast.dataflow.row_moves import steps_of
-from softs_fast.dataflow.rows.table import Taken
+from softs_fast.dataflow.engine.row_moves import steps_of
+from softs_fast.dataflow.master.master import Master
+from softs_fast.dataflow.master.order.executor import Executor
+from softs_fast.dataflow.master.order.steps import Abort, Answer, Kind, Order, Step
+from softs_fast.dataflow.master.rows.table import Taken
 
 N_STEPS, N_POSTED = 12, 12
 MODES = ("constants", "measured", "exact", "random")
@@ -304,7 +304,7 @@ def seconds_of_steps(*, is_exact: bool, n_steps: int) -> list[float]:
         )
 
     with (
-        patch("softs_fast.dataflow.runner.steps_of", exact if is_exact else steps_of),
+        patch("softs_fast.dataflow.engine.runner.steps_of", exact if is_exact else steps_of),
         df.Flow.in_processes("benches.dataflow_order:make_flow") as flow,
     ):
         ends = [time.monotonic() for _ in flow.steps(n_steps)]

@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from softs_fast.dataflow.moves import RedistributionPlan, Redistributor, RowsToMove
+from softs_fast.dataflow.store import RedistributionPlan, Redistributor, RowsToMove
 
 HOLDERS, RANKS, PEERS, PER_NODE = 8, 8, 4, 4
 

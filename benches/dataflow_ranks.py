@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from softs_fast.dataflow.reductions.gloo import GlooRanks
-from softs_fast.dataflow.reductions.reduce import average_gradients
+from softs_fast.dataflow.declare.reductions.gloo import GlooRanks
+from softs_fast.dataflow.declare.reductions.reduce import average_gradients
 
 MODELS = {
     "20 tensors, 80 KB": [(32, 32)] * 20,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
-from softs_fast.dataflow.rows.table import RowTable
+from softs_fast.dataflow.master.rows.table import RowTable
 
 ROWS = 256
 RESIDENT = [10**3, 10**4, 10**5, 10**6]

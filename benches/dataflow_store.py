@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softs_fast.dataflow.moves import DataManager, Places
+from softs_fast.dataflow.store import DataManager, Places
 
 ROWS = 8192
 COLUMNS = ("seq", "logp")

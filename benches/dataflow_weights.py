@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.moves import DataManager, Place
-from softs_fast.dataflow.weights.exchange import show, take
-from softs_fast.dataflow.weights.forms import Held, HeldForms
-from softs_fast.dataflow.weights.held import held_tensors
-from softs_fast.dataflow.wire.layouts import KnownLayouts
-from softs_fast.dataflow.wire.messages import State, decode, encode
+from softs_fast.dataflow.link.layouts import KnownLayouts
+from softs_fast.dataflow.link.messages import State, decode, encode
+from softs_fast.dataflow.store import DataManager, Place
+from softs_fast.dataflow.store.weights.exchange import show, take
+from softs_fast.dataflow.store.weights.forms import Held, HeldForms
+from softs_fast.dataflow.store.weights.held import held_tensors
 from softs_fast.snapshots import RemoteWindow, SnapshotLayout, Window, average
 
 MODELS = {

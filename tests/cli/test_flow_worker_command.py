@@ -9,7 +9,7 @@ import pytest
 
 from softs_fast.cli import main
 from softs_fast.cli.flow import argument
-from softs_fast.dataflow.control import new_token, write_token
+from softs_fast.dataflow.link.control import new_token, write_token
 
 
 def test_arguments_of_the_function_are_numbers_words_of_json_or_text() -> None:

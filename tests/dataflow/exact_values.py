@@ -8,8 +8,8 @@ import struct
 import torch
 from torch import Tensor
 
-from softs_fast.dataflow.moves.places import ITEM_BYTES
-from softs_fast.dataflow.values import Value
+from softs_fast.dataflow.store.places import ITEM_BYTES
+from softs_fast.dataflow.store.values import Value
 
 
 def bits(tensor: Tensor) -> Tensor:

@@ -14,11 +14,11 @@ from typing import Any
 from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.backends.processes import ProcessBackend
-from softs_fast.dataflow.control import new_token
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
-from softs_fast.dataflow.worker.process import FlowWorker
+from softs_fast.dataflow.link.control import new_token
+from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
+from softs_fast.dataflow.process.worker import FlowWorker
+from softs_fast.dataflow.workers.processes import ProcessBackend
 
 #: So long a fleet waits for a worker that was told to end.
 END_S = 3.0

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.backends.processes import ProcessBackend
-from softs_fast.dataflow.control import Published
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.wire.frames import Assembler, cut
-from softs_fast.dataflow.wire.layouts import KnownLayouts
-from softs_fast.dataflow.wire.links import Joined, Left, LinkEvent, Received
-from softs_fast.dataflow.wire.messages import Message, Ready, decode, encode
-from softs_fast.dataflow.worker.process import FlowWorker
+from softs_fast.dataflow.link.control import Published
+from softs_fast.dataflow.link.frames import Assembler, cut
+from softs_fast.dataflow.link.layouts import KnownLayouts
+from softs_fast.dataflow.link.links import Joined, Left, LinkEvent, Received
+from softs_fast.dataflow.link.messages import Message, Ready, decode, encode
+from softs_fast.dataflow.process.worker import FlowWorker
+from softs_fast.dataflow.workers.processes import ProcessBackend
 from softs_fast.errors import FlowError, PeerLost
 
 

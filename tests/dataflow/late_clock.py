@@ -9,9 +9,10 @@ import pytest
 from flow_processes import stop
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.backends.sightings import stopped
-from softs_fast.dataflow.order.steps import Kind
-from softs_fast.dataflow.watch import late_steps, thread
+from softs_fast.dataflow.engine import late_steps
+from softs_fast.dataflow.master.order.steps import Kind
+from softs_fast.dataflow.watch import thread
+from softs_fast.dataflow.workers.sightings import stopped
 
 
 class LateClock:

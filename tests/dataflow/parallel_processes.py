@@ -12,11 +12,11 @@ from flow_processes import ForkedWorkers
 from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.backends.processes import ProcessBackend
-from softs_fast.dataflow.control import new_token
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.wire.control import ControlMaster, ControlWorker
-from softs_fast.dataflow.worker.process import FlowWorker
+from softs_fast.dataflow.link.control import new_token
+from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
+from softs_fast.dataflow.process.worker import FlowWorker
+from softs_fast.dataflow.workers.processes import ProcessBackend
 
 #: So long a fleet waits for a worker that was told to end; one that has nothing to wait for may take longer to exit.
 FLEET_END_S = 3.0

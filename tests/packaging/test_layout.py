@@ -41,8 +41,12 @@ def modules(folder: Path) -> list[Path]:
 
 
 def rooms() -> list[str]:
-    """The folders of the package that hold modules; `_dropin` holds a package that is found by its path."""
+    """The folders of the package that hold modules, but not those that only export what the rooms in them have.
+
+    `_dropin` holds a package that is found by its path.
+    """
     folders = [folder for folder in PACKAGE.rglob("*") if folder.is_dir() and modules(folder)]
+    folders = [one for one in folders if len(modules(one)) > 1 or not [*one.glob("*/__init__.py")]]
     names = [folder.relative_to(PACKAGE).as_posix() for folder in folders]
     return sorted(name for name in names if not name.startswith("_dropin"))
 

@@ -12,7 +12,7 @@ import pytest
 from softs_fast import Broker, EndpointConfig
 from softs_fast.coordination.job.options import JobOptions
 from softs_fast.coordination.server.serving import Coordinator, CoordinatorOptions
-from softs_fast.dataflow.control import ControlServer
+from softs_fast.dataflow.link.control import ControlServer
 
 _LOW = 512
 

@@ -23,7 +23,7 @@ examples:
 
 The master is a process with softs_fast.dataflow.Flow.on_hosts. The function and the arguments must be those of the
 master. When the master is lost, or begins anew, so does the worker: the same process, by exec, waits for a master again;
-with --exit-when-lost it ends. The token file has mode 0600; softs_fast.dataflow.control.write_token makes one."""
+with --exit-when-lost it ends. The token file has mode 0600; softs_fast.dataflow.link.control.write_token makes one."""
 
 logger = logging.getLogger(__name__)
 
@@ -88,9 +88,9 @@ def _run(arguments: argparse.Namespace) -> None:
     """
     from .. import setup_logging
     from ..coordination.launcher import launched_seat
-    from ..dataflow.backends.fleet_processes import declaration_of
-    from ..dataflow.worker.anew import Program, say
-    from ..dataflow.worker.by_hand import MasterLost, run_worker
+    from ..dataflow.process.anew import Program, say
+    from ..dataflow.process.by_hand import MasterLost, run_worker
+    from ..dataflow.workers.fleet_processes import declaration_of
 
     program = Program(is_anew=_ANEW in os.environ)
     setup_logging(arguments.log_level)

@@ -3,17 +3,17 @@
 `place` a `Role`, `call` its functions on columns, and run a `Flow` of them ([docs/dataflow.md]).
 """
 
-from .batch import Rows
 from .declare.calls import Interface, MFCDef, call
 from .declare.datasets import Dataset, dataset
 from .declare.hooks import evaluate, hook, offload, param_realloc, publish, save
 from .declare.layout import Layout
 from .declare.roles import Mesh, Placement, Role, place
 from .declare.transfer import data_transfer
-from .flow import Flow, PostedCall
+from .engine.results import CallResult, FlowStep
+from .flow.flow import Flow, PostedCall
+from .flow.move import PostedMove
 from .journal.options import Journal
-from .move import PostedMove
-from .results import CallResult, FlowStep
+from .process.batch import Rows
 
 __all__ = [
     "CallResult",

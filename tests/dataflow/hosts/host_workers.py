@@ -17,8 +17,8 @@ from waiting import WATCHDOG_S, free_ports
 
 import softs_fast.dataflow as df
 from softs_fast.cli import main
-from softs_fast.dataflow.control import new_token, write_token
-from softs_fast.dataflow.moves import segments
+from softs_fast.dataflow.link.control import new_token, write_token
+from softs_fast.dataflow.store import segments
 
 _PR_SET_PDEATHSIG = 1
 

@@ -13,7 +13,7 @@ from killed_flow import weights_of
 from paced_masters import PacedRun
 from waiting import WATCHDOG_S
 
-from softs_fast.dataflow.backends.host_meeting import HostMeeting
+from softs_fast.dataflow.workers.host_meeting import HostMeeting
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -15,8 +15,8 @@ from host_workers import HostWorkers
 from small_flow import make_flow, summary
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.backends import host_processes
-from softs_fast.dataflow.control import ControlServer, new_token
+from softs_fast.dataflow.link.control import ControlServer, new_token
+from softs_fast.dataflow.workers import host_processes
 from softs_fast.errors import ConfigError, FlowError
 
 

@@ -14,8 +14,8 @@ from host_workers import HostWorkers
 from parallel_processes import in_meeting
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.backends.host_meeting import HostMeeting, check_groups
-from softs_fast.dataflow.worker.interfaces import interface_of
+from softs_fast.dataflow.process.interfaces import interface_of
+from softs_fast.dataflow.workers.host_meeting import HostMeeting, check_groups
 from softs_fast.errors import ConfigError, FlowError
 
 

@@ -12,7 +12,7 @@ from host_workers import HostWorkers
 from transfer_flow import ROWS, make_transfers
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.backends.host_meeting import HostMeeting
+from softs_fast.dataflow.workers.host_meeting import HostMeeting
 from softs_fast.errors import FlowError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from softs_fast.dataflow.journal.records import CommonSave
-from softs_fast.dataflow.rows.saved import NEW, SavedGroup, SavedPartition, SavedRows
+from softs_fast.dataflow.master.rows.saved import NEW, SavedGroup, SavedPartition, SavedRows
 
 LINES = ("rows stay together in groups of 2; digests: False", "role a: é on [0]")
 

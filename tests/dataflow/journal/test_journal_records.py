@@ -11,7 +11,7 @@ import pytest
 from journal_samples import LINES, some_save
 
 from softs_fast.dataflow.journal.records import Record, decode, encode
-from softs_fast.dataflow.rows.saved import SavedGroup, SavedPartition, SavedRows
+from softs_fast.dataflow.master.rows.saved import SavedGroup, SavedPartition, SavedRows
 from softs_fast.errors import WireError
 
 

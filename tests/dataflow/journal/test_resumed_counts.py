@@ -13,10 +13,10 @@ import torch
 from counting_flow import N_ITEMS, Killed, Plan, make_flow, role, some_plan
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow import checkpoints
 from softs_fast.dataflow.journal import saves
 from softs_fast.dataflow.journal.folder import JournalFolder
-from softs_fast.dataflow.rows.made import MadeGroup
+from softs_fast.dataflow.master.rows.made import MadeGroup
+from softs_fast.dataflow.process.state import checkpoints
 
 
 def run(plan: Plan, folder: Path | None, numbers: list[tuple[int, bool]]) -> dict[str, list[int]]:

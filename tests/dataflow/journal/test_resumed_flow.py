@@ -15,7 +15,7 @@ from flow_threads import in_threads
 from journal_flow import Model, Numbers, make_flow, same, weights_of
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow import admission
+from softs_fast.dataflow.engine import admission
 from softs_fast.errors import ConfigError, FlowError
 
 # Workers are threads here, and what a thread does to filters of warnings another one may undo.

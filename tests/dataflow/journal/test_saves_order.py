@@ -13,7 +13,7 @@ from journal_flow import make_flow
 from waiting import eventually
 
 from softs_fast.dataflow.journal.folder import JournalFolder
-from softs_fast.dataflow.wire.messages import RunHook, RunMain, StepEnded
+from softs_fast.dataflow.link.messages import RunHook, RunMain, StepEnded
 
 # Workers are threads here, and what a thread does to filters of warnings another one may undo.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
 from ...errors import ConfigError
-from ..reductions.gloo import GlooRanks
-from ..reductions.reduce import OPS, all_reduce, average_gradients, broadcast, scale_gradients
 from .attributes import attributes_of
 from .layout import DIMS, Layout
+from .reductions.gloo import GlooRanks
+from .reductions.reduce import OPS, all_reduce, average_gradients, broadcast, scale_gradients
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ...errors import WireError
-from ..admission import Again
-from ..backends.backend import Done
 from ..declare.calls import TRAIN
 from ..declare.declaration import Declaration
 from ..declare.hooks import LoadRows
 from ..declare.plan import FlowPlan
 from ..declare.ranks import heads_of
-from ..master import DRIVER
-from ..moves import Place
-from ..moves.forms import forms_of
-from ..order.steps import Kind, Step
-from ..row_files.row_file import RowFile
-from ..rows.made import MadeGroup, is_recent, restore_made
-from ..rows.saved import NEW
-from ..runner import Runner
-from ..values import n_bytes_of
-from ..worker.saved_rows import REFUSED
+from ..engine.admission import Again
+from ..engine.runner import Runner
+from ..master.master import DRIVER
+from ..master.order.steps import Kind, Step
+from ..master.rows.made import MadeGroup, is_recent, restore_made
+from ..master.rows.saved import NEW
+from ..process.row_files.row_file import RowFile
+from ..process.saved_rows import REFUSED
+from ..store import Place
+from ..store.forms import forms_of
+from ..store.values import n_bytes_of
+from ..workers.backend import Done
 
 __all__ = ["FILE", "KeptRows"]
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from ...errors import WireError
 from ...records import Count, Message, Packed, most, span
-from ..rows.records import Name
-from ..rows.saved import NEW, SavedGroup, SavedPartition, SavedRows
+from ..master.rows.records import Name
+from ..master.rows.saved import NEW, SavedGroup, SavedPartition, SavedRows
 
 __all__ = ["CommonSave", "Record", "decode", "encode"]
 

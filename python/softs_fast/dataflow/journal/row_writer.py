@@ -10,11 +10,11 @@ from typing import Any
 
 from ...errors import FlowError, PeerLost, SegmentError, WireError
 from ...records import from_plain
-from ..backends.backend import Backend
-from ..held import HeldRows
-from ..row_files.writer import RowFileWriter
-from ..rows.made import Bound, MadeGroup
-from ..rows.records import Tag, Tags
+from ..engine.held import HeldRows
+from ..master.rows.made import Bound, MadeGroup
+from ..master.rows.records import Tag, Tags
+from ..process.row_files.writer import RowFileWriter
+from ..workers.backend import Backend
 
 __all__ = ["RowWriter"]
 

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, FlowError
-from ..admission import Admission, Again, Sources
-from ..backends.backend import Backend
 from ..declare.calls import TRAIN
 from ..declare.declaration import Declaration
 from ..declare.hooks import Hook
 from ..declare.plan import FlowPlan
-from ..order.steps import Kind, Step
-from ..rows.made import bound_of, made_groups
-from ..rows.saved import SavedGroup, restore_rows, saved_rows
-from ..runner import Runner
-from ..values import Value
-from . import files
+from ..engine.admission import Admission, Again, Sources
+from ..engine.runner import Runner
+from ..master.order.steps import Kind, Step
+from ..master.rows.made import bound_of, made_groups
+from ..master.rows.saved import SavedGroup, restore_rows, saved_rows
+from ..process.state import files
+from ..process.state.random_state import process_state, restore_process
+from ..store.values import Value
+from ..workers.backend import Backend
 from .folder import JournalFolder, kept_text
 from .kept_rows import FILE as ROWS_FILE
 from .kept_rows import KeptRows
 from .options import Journal, check_steps
-from .random_state import process_state, restore_process
 from .records import CommonSave
 from .roles import kept_roles, load_hooks, publishing, save_hooks
 from .row_writer import RowWriter

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends.backend import Backend
-from ..backends.sightings import Sight
 from ..declare.calls import TRAIN
-from ..explain import explain
-from ..runner import Runner
+from ..engine.explain import explain
+from ..engine.runner import Runner
+from ..workers.backend import Backend
+from ..workers.sightings import Sight
 
 __all__ = ["quiet_since", "report_of", "status_of"]
 

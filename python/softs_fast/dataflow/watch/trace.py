@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError
-from ..backends.backend import Done
 from ..declare.calls import MFCDef
 from ..declare.hooks import Hook
-from ..master import DRIVER
-from ..order.steps import Order
-from ..rows.table import Taken
+from ..master.master import DRIVER
+from ..master.order.steps import Order
+from ..master.rows.table import Taken
+from ..workers.backend import Done
 
 __all__ = ["Trace"]
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from ...errors import FlowError
-from ..backends.backend import Backend
-from ..runner import Runner
+from ..engine.runner import Runner
+from ..workers.backend import Backend
 from .options import WatchOptions
 from .status import quiet_since, report_of, status_of
 from .thread import WatchThread
@@ -39,8 +39,8 @@ class Watch:
         self._runner, pid, opened_s = runner, os.getpid(), time.monotonic()
         # When all workers had begun; after it has gone back, infinite until they have again.
         self._begun_s = opened_s
-        if options.trace is not None:
-            runner.trace = Trace(Path(options.trace), runner.master.plan.group)
+        self._trace = None if options.trace is None else Trace(Path(options.trace), runner.master.plan.group)
+        runner.observer = self._trace
         self._thread = WatchThread(
             lambda: status_of(name, pid, opened_s, self._runner, backend, time.monotonic()),
             lambda: self._quiet_since(backend),
@@ -51,10 +51,10 @@ class Watch:
     def follow(self, runner: Runner) -> None:
         """Watch another runner from now on: the flow goes back to a common save. It is not quiet before `begun`."""
         self._begun_s = math.inf
-        trace, self._runner.trace = self._runner.trace, None
-        if trace is not None:
-            trace.drop_all()
-        runner.trace, self._runner = trace, runner
+        self._runner.observer = None
+        if self._trace is not None:
+            self._trace.drop_all()
+        runner.observer, self._runner = self._trace, runner
 
     def begun(self) -> None:
         """All workers have begun again."""
@@ -75,9 +75,9 @@ class Watch:
     def close(self) -> None:
         """End it."""
         self._thread.close()
-        trace, self._runner.trace = self._runner.trace, None
-        if trace is not None:
-            trace.close()
+        self._runner.observer = None
+        if self._trace is not None:
+            self._trace.close()
 
     def _quiet_since(self, backend: Backend) -> float | None:
         since_s = quiet_since(self._runner, backend)

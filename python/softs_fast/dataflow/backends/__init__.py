@@ -1,1 +1,0 @@
-"""What runs the tickets of a flow: this process alone, or worker processes."""

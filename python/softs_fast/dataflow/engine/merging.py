@@ -1,0 +1,127 @@
+"""What the heads of data-parallel ranks report, together: always in the order of the ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from ...errors import FlowError
+from ..declare.ranks import rank_of
+from ..declare.roles import Placement
+from ..process.work import MainWork
+from ..workers.backend import Done
+
+__all__ = ["Reports", "digest_of_ranks", "mean_numbers"]
+
+
+class Reports:
+    """What the workers of one step have reported, until the last one has."""
+
+    def __init__(self) -> None:
+        self._done: list[Done] = []
+        #: Version of the weights that have made the rows: the oldest of all workers; None if there is none.
+        self.version: int | None = None
+
+    def add(self, done: Done, version: int | None) -> None:
+        """A worker has done its part.
+
+        Args:
+            done: Report of the worker.
+            version: Version of its weights.
+        """
+        self._done.append(done)
+        if version is not None:
+            self.version = version if self.version is None else min(self.version, version)
+
+    def clear(self) -> list[Done]:
+        """The step has failed; returns what was reported."""
+        done, self._done = self._done, []
+        return done
+
+    @property
+    def done(self) -> list[Done]:
+        """What was reported."""
+        return list(self._done)
+
+    @property
+    def seconds(self) -> float:
+        """How long the slowest part took, with the reading of its rows."""
+        return max((one.outcome.read_s + one.outcome.seconds for one in self._done), default=0.0)
+
+    def check(self, parts: Mapping[int, MainWork] | None) -> None:
+        """Check that each head has reported its rows, and no other worker has.
+
+        Args:
+            parts: Work that each worker was sent; None: one worker had all.
+
+        Raises:
+            FlowError: a worker has reported other rows.
+        """
+        for one in self._done:
+            work = (parts or {}).get(one.worker)
+            if work is not None and work.part is not None:
+                due = work.ids[: work.part.n_real] if work.part.is_head else ()
+                if one.outcome.ids != due:
+                    raise FlowError(
+                        f"worker {one.worker} has reported {len(one.outcome.ids)} rows {list(one.outcome.ids[:8])}; it "
+                        f"had to report {len(due)} rows {list(due[:8])}"
+                    )
+
+    def made(self, role: Placement | None) -> list[Done]:
+        """Return the reports that have rows, in the order of dp ranks.
+
+        Args:
+            role: Role of the function; None if it has none.
+        """
+        made = [one for one in self._done if one.outcome.ids]
+        return sorted(made, key=lambda one: _rank(role, one.worker))
+
+    def numbers(self, role: Placement | None) -> dict[str, float]:
+        """Return the means of what was reported: over rows, or over ranks for what has no rows."""
+        done = sorted(self._done, key=lambda one: _rank(role, one.worker))
+        return mean_numbers(
+            [(one.outcome.numbers, len(one.outcome.ids) or 1) for one in done if one.outcome.numbers]
+        )
+
+    def not_finite(self) -> dict[str, int]:
+        """Return the rows with a NaN or an infinity by column, of all ranks."""
+        counts: dict[str, int] = {}
+        for one in self._done:
+            for column, n in one.outcome.not_finite.items():
+                counts[column] = counts.get(column, 0) + n
+        return counts
+
+    def digest(self, role: Placement | None) -> str:
+        """Return the digest of all inputs."""
+        return digest_of_ranks([one.outcome.digest for one in self.made(role)])
+
+
+def _rank(role: Placement | None, worker: int) -> int:
+    return rank_of(role, worker) if role is not None and worker in role.on else 0
+
+
+def mean_numbers(reports: Sequence[tuple[Mapping[str, float], int]]) -> dict[str, float]:
+    """Return the means of numbers by name, over the reports that have the name.
+
+    Args:
+        reports: numbers of each head, and how many rows they are of.
+    """
+    means: dict[str, float] = {}
+    for name in {name: None for numbers, _ in reports for name in numbers}:
+        own = [(numbers[name], n) for numbers, n in reports if name in numbers and n]
+        if not own:
+            continue
+        first = own[0][0]
+        # The mean of equal numbers is that number, to the last bit.
+        if all(value == first for value, _ in own) or len(own) == 1:
+            means[name] = first
+        else:
+            means[name] = sum(value * n for value, n in own) / sum(n for _, n in own)
+    return means
+
+
+def digest_of_ranks(digests: Sequence[str]) -> str:
+    """Return one digest for those of all ranks; that of a single rank is as it is."""
+    if len(digests) < 2 or not all(digests):
+        return digests[0] if digests else ""
+    return hashlib.blake2b(" ".join(digests).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,1 @@
+"""What a user holds: a flow, its steps, and requests by hand."""

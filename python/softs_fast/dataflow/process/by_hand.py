@@ -1,0 +1,161 @@
+"""A worker of a flow that a launcher has started, on any host: it connects to the master, and serves until the end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ...coordination.addresses import Address, own_address, parse_address
+from ...errors import ConfigError, FlowError, PeerLost
+from ..declare.declaration import Declaration
+from ..link.control import read_token
+from ..link.messages import Declared, End, Ready, Refused
+from ..link.seats import new_seat
+from ..link.stream import ControlWorker
+from ..store import DataManager, HostLinks
+from .functions import Failure
+from .groups import Groups
+from .interfaces import interface_of
+from .loop import WorkerLoop
+from .stack import answers_stack
+from .watched_link import WatchedLink
+from .worker import check_same
+
+__all__ = ["MasterLost", "run_worker"]
+
+logger = logging.getLogger(__name__)
+
+#: Pauses between two attempts to connect: the first, and the longest.
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
+#: How long a step may take to return when there is no master any more, seconds.
+_GRACE_S = 3.0
+
+
+class MasterLost(PeerLost):
+    """The master of a worker has gone, or has given it up; the flow may go on with another process."""
+
+
+def run_worker(
+    endpoint: str,
+    worker: int,
+    build: Callable[[], Declaration],
+    token_file: Path,
+    *,
+    wait_s: float = 300.0,
+    stall_s: float = 30.0,
+    stuck: Callable[[MasterLost | None], None] | None = None,
+) -> None:
+    """Be a worker of a flow until the flow ends.
+
+    Args:
+        endpoint: Endpoint of the master, `tcp://HOST:PORT`.
+        worker: Number of this worker.
+        build: Function that returns the declaration of the flow.
+        token_file: File with the token of the master, mode 0600.
+        wait_s: Seconds that the master may take until it listens.
+        stall_s: Seconds after which a process of which rows are read, and that sends no bytes, counts as lost.
+        stuck: Function called in another thread, if a step does not return within 3 s after the master was lost, or
+            the flow has ended (None): it ends this process. Without it, what runs is awaited.
+
+    Raises:
+        ConfigError: this process has built another flow than the master, has no role in it, or the endpoint or the token
+            file cannot be used.
+        HelloError: the master refused this worker.
+        PeerLost: no master listens there.
+        MasterLost: the master has gone without a word, or has given this worker up; the worker may begin anew.
+        Exception: what the function of the flow, or `setup` of a role, raised.
+    """
+    if not endpoint.startswith("tcp://"):
+        raise ConfigError(f"the endpoint of the master is {endpoint!r}; need tcp://HOST:PORT")
+    there = parse_address(endpoint.removeprefix("tcp://"), "master")
+    token = read_token(token_file)
+    declaration = build()
+    connection = _connected(endpoint, token, worker, wait_s)
+
+    def lost() -> MasterLost:
+        return MasterLost(f"worker {worker} has lost its master: {link.lost}")
+
+    def is_stuck() -> None:
+        if stuck is not None:
+            stuck(None if link.has_ended else lost())
+
+    link = WatchedLink(connection, _GRACE_S, is_stuck)
+    try:
+        own = own_address(there)
+        with answers_stack(link), contextlib.ExitStack() as stack:
+            try:
+                if worker not in declaration.workers:
+                    numbers = ", ".join(map(str, declaration.workers))
+                    raise ConfigError(f"worker {worker} has no role in this flow; there are {numbers}")
+                declared = _declared(link)
+                check_same(worker, declared.lines, declaration.lines())
+                links = HostLinks(
+                    token,
+                    listen=f"tcp://{_serves_at(there, own, declared.host)}:0",
+                    # On the host of the master others know this process by the master's name.
+                    reachable="*" if there.is_loopback else own,
+                    master=there.host,
+                    stall_s=stall_s,
+                )
+                store = stack.enter_context(DataManager(worker, links=links))
+                groups = None
+                if declared.meeting_port:
+                    meeting = (there.numeric[0], declared.meeting_port)
+                    groups = stack.enter_context(Groups(declaration, worker, meeting, interface_of(own)))
+                loop = WorkerLoop(worker, declaration, link, store, groups)
+                loop.setup()
+            except BaseException as error:
+                link.check()
+                try:
+                    link.send(Refused(Failure.of(error).text))
+                except PeerLost:
+                    raise lost() from error
+                raise
+            with contextlib.suppress(PeerLost):  # `run` returns then
+                link.send(Ready(store.node, store.free_bytes))
+            logger.info("worker %d has begun", worker)
+            loop.run()
+            if not link.has_ended:
+                raise lost()
+    finally:
+        link.close()
+
+
+def _serves_at(there: Address, own: str, host: str) -> str:
+    """Return where a worker serves its rows: no more can reach it than have to.
+
+    Args:
+        there: Address at which this worker has reached its master.
+        own: Own address of this worker on the way there.
+        host: Host at which the master listens. A worker that has come by loopback is beside it, so others come there,
+            too.
+    """
+    if there.is_loopback:
+        return host
+    return f"[{own}]" if ":" in own else own
+
+
+def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> ControlWorker:
+    """Connect as soon as the master listens: a launcher may start it after its workers."""
+    end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
+    while True:
+        try:
+            return ControlWorker(endpoint, token, new_seat(worker))
+        except PeerLost as error:
+            if time.monotonic() + pause_s > end_s:
+                raise PeerLost(f"worker {worker} has waited {wait_s:g} s for the master: {error}") from error
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+
+
+def _declared(link: WatchedLink) -> Declared:
+    """Wait for the flow of the master; it is sent as soon as a worker has joined, and no other one has its number."""
+    while True:
+        for message in link.receive(None):
+            if isinstance(message, Declared):
+                return message
+            if isinstance(message, End):
+                raise FlowError("the flow has ended before this worker had begun")

@@ -1,0 +1,264 @@
+"""The loop of a worker: orders strictly by ticket, one at a time; what arrives between them is handled at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgpack
+
+from ...errors import FlowError, PeerLost, WireError
+from ...user_code import is_ctrl_c, text_of_error
+from ..declare.declaration import Declaration
+from ..link.links import WorkerLink
+from ..link.messages import (
+    AbortStep,
+    Columns,
+    Declared,
+    ElementsRead,
+    End,
+    Fetched,
+    Free,
+    Message,
+    ReadElements,
+    Ready,
+    Refused,
+    RunHook,
+    RunMain,
+    RunMove,
+    State,
+    StepEnded,
+)
+from ..master.order.executor import Executor
+from ..master.order.steps import Abort, Kind, Order, Step
+from ..store import DataManager, Place
+from ..store.weights.shown import Shown
+from .functions import Failure, Outcome
+from .groups import Groups
+from .loader import Loader
+from .objects import Objects
+from .orders import work_of
+from .part import Part
+from .work import Work, name_of
+
+__all__ = ["WorkerLoop"]
+
+
+class _Aborted(FlowError):
+    """The hook that this worker waits in has failed elsewhere."""
+
+
+@dataclass
+class WorkerLoop:
+    """Runs what a master orders until the flow ends.
+
+    Args:
+        worker: Number of this worker.
+        declaration: Declaration of the flow.
+        link: Link to the master.
+        store: Store of this process.
+        groups: Process groups of roles on several workers; None: the flow has no groups.
+    """
+
+    worker: int
+    declaration: Declaration
+    link: WorkerLink
+    store: DataManager
+    groups: Groups | None = None
+    _executor: Executor = field(default_factory=Executor, init=False)
+    _states: dict[int, list[Shown]] = field(default_factory=dict, init=False)
+    _aborted: str | None = field(default=None, init=False)
+    _last_ticket: int = field(default=0, init=False)
+    _is_ending: bool = field(default=False, init=False)
+    _shown: Order | None = field(default=None, init=False)
+    #: The step of now, and what is to be done.
+    _work: tuple[Order, Work] | None = field(default=None, init=False)
+    _since_s: float = field(default_factory=time.monotonic, init=False)
+    #: Of the master that has ordered the step of now.
+    _incarnation: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._objects = Objects(self.declaration.roles, self.worker, self.groups)
+        self._part = Part(self.declaration, self._objects, self.store, self._arrived)
+        self._loader = Loader(self.declaration, self.worker, self.store, self.link.send)
+
+    def setup(self) -> None:
+        """Make the objects of the roles, and publish what `model_config` says of each, and how long shards are.
+
+        Raises:
+            Exception: what `setup` of a role raised, or a method that gives a shard.
+        """
+        self._objects.setup()
+        for source, n_elements in self._loader.setup(self._objects).items():
+            self.link.publish(f"dataset {source}", msgpack.packb(n_elements))
+        for role in self._objects.roles:
+            try:
+                config = msgpack.packb({"value": self._objects[role].model_config()})
+            except BaseException as error:
+                if is_ctrl_c(error):
+                    raise
+                config = msgpack.packb({"error": text_of_error(error)[:1000]})
+            self.link.publish(f"model_config {role.name}", config)
+        self._publish_inside(None)
+
+    def end(self) -> None:
+        """Have `run` return when the step that runs has ended; any thread may call it. The link is closed at once."""
+        self._is_ending = True
+        self.link.close()
+
+    def run(self) -> None:
+        """Run until the flow ends, or its master.
+
+        Raises:
+            WireError: the master has sent what it cannot mean: the two are not of one version.
+        """
+        try:
+            while not self._is_ending:
+                self._receive(0.0 if self._executor.waiting else None)
+                order = None if self._is_ending else self._executor.enter()
+                if order is not None:
+                    self._run(order)
+        except PeerLost:
+            return
+        finally:
+            self._loader.close()
+            self._objects.close()
+
+    def _run(self, order: Order) -> None:
+        if self._executor.is_void(order):
+            self._last_ticket = order.ticket
+            self._executor.leave()
+            self._skip(order.incarnation, order.ticket, "an earlier step of the same call has failed here")
+            return
+        self._publish_inside(order)
+        self._incarnation = order.incarnation
+        try:
+            work = self._work_of(order)
+            outcome, n_bytes = self._part.run(
+                work,
+                order.ticket,
+                lambda role, known: self._await_state(order.ticket, role, known),
+                lambda shown: self.link.send(State(order.incarnation, order.ticket, shown)),
+            )
+        finally:
+            # Also those of steps before it that were skipped: what was shown for them may have come after that.
+            for ticket in [one for one in self._states if one <= order.ticket]:
+                self._drop_states(ticket)
+            self._last_ticket = order.ticket
+            self._aborted = None
+            self._executor.leave()
+            self._work = None
+        self._publish_inside(None)
+        failure = outcome.failure
+        if failure is not None:
+            self._executor.fail(order.call)
+        message = StepEnded(
+            order.incarnation,
+            order.ticket,
+            outcome.seconds,
+            outcome.ids,
+            Columns.of(outcome.columns.values()),
+            n_bytes,
+            outcome.numbers,
+            outcome.dropped,
+            outcome.failed,
+            outcome.tags,
+            outcome.digest,
+            (failure.reason, failure.text) if failure is not None else None,
+            outcome.unread,
+            outcome.began_s,
+            outcome.read_s,
+            outcome.not_finite,
+        )
+        try:
+            self.link.send(message)
+        except WireError as error:
+            self._failed(order, Failure.of(error), outcome)
+
+    def _skip(self, incarnation: int, ticket: int, reason: str) -> None:
+        """Say that a step has ended that has not run."""
+        self._drop_states(ticket)
+        self.link.send(StepEnded(incarnation, ticket, failure=(reason, reason)))
+
+    def _work_of(self, order: Order) -> Work:
+        if self._work is None or self._work[0] is not order:
+            assert isinstance(order.step.work, RunMain | RunHook | RunMove)
+            self._work = (order, work_of(self.declaration, order.step.work))
+        return self._work[1]
+
+    def _failed(self, order: Order, failure: Failure, outcome: Outcome) -> None:
+        self._executor.fail(order.call)
+        self._part.drop(outcome.ids, outcome.columns)
+        self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
+
+    def _drop_states(self, ticket: int) -> None:
+        for shown in self._states.pop(ticket, ()):
+            self._part.near.pop(shown.place, None)
+
+    def _arrived(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> None:
+        incarnation = self._incarnation
+        self.link.send(Fetched(incarnation, ticket, tuple(ids), (column,), Columns.of((places,))))
+
+    def _await_state(self, ticket: int, role: int, known: int) -> list[Shown]:
+        self._publish_inside(self._executor.inside, waits="the weights of another worker")
+        try:
+            return self._shown_of(ticket, role, known)
+        finally:
+            self._publish_inside(self._executor.inside)
+
+    def _shown_of(self, ticket: int, role: int, known: int) -> list[Shown]:
+        while True:
+            found = [one for one in self._states.get(ticket, ()) if one.role == role]
+            if len(found) > known:
+                return found
+            self._receive(None)
+            if self._aborted is not None:
+                raise _Aborted(self._aborted)
+            if self._is_ending:
+                raise _Aborted("the flow has ended")
+
+    def _receive(self, timeout_s: float | None) -> None:
+        for message in self.link.receive(timeout_s):
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case RunMain() | RunHook() | RunMove():
+                kind = Kind.MAIN if isinstance(message, RunMain) else Kind.POST
+                step = Step(kind, frozenset({self.worker}), message)
+                self._executor.receive(Order(message.incarnation, message.ticket, message.call, step))
+            case AbortStep():
+                abort = Abort(message.incarnation, message.ticket, message.reason)
+                found = self._executor.abort(abort)
+                if found == "inside":
+                    # A function goes on, and the master drops what it makes; only a hook that waits returns.
+                    self._aborted = message.reason
+                elif found == "skipped":
+                    self._skip(message.incarnation, message.ticket, message.reason)
+            case State():
+                # A step may end without what is shown last.
+                if message.ticket > self._last_ticket:
+                    self._states.setdefault(message.ticket, []).append(message.shown)
+                    if message.near is not None:
+                        self._part.near[message.shown.place] = message.near
+            case ReadElements():
+                self._loader.read(message)
+            case Free():
+                self._part.free(message.ids)
+            case End():
+                self._is_ending = True
+            case Declared():
+                pass  # it was read when this worker joined
+            case StepEnded() | Ready() | Refused() | Fetched() | ElementsRead():
+                raise WireError(f"a worker has got a {type(message).__name__}, which only masters get")
+
+    def _publish_inside(self, order: Order | None, *, waits: str = "") -> None:
+        """Say what this worker is inside of, and for what it waits there; the link answers while Python is busy."""
+        if order is not self._shown:
+            self._shown, self._since_s = order, time.monotonic()
+        inside: dict[str, object] = {"seconds": time.monotonic() - self._since_s}
+        inside |= {"waits": waits} if waits else {}
+        if order is not None:
+            inside |= {"ticket": order.ticket, "name": name_of(self._work_of(order))}
+        self.link.publish("inside", msgpack.packb(inside))

@@ -1,1 +1,0 @@
-"""What a worker does: functions and hooks on the objects of its roles, in the order of the tickets."""

@@ -1,0 +1,129 @@
+"""How a master has elements of datasets read: by objects of this process, or by messages to worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgpack
+
+from ..declare.declaration import Declaration
+from ..link.messages import ElementsRead, ReadElements
+from ..process.functions import Failure
+from ..process.objects import Objects
+from ..process.shards import ShardReader
+from ..store.values import cut, n_bytes_of
+from .backend import Loaded
+
+__all__ = ["LocalElements", "RemoteElements"]
+
+
+class LocalElements:
+    """Reads all shards in this process, when they are asked for; see `ElementReads`.
+
+    Args:
+        declaration: Declaration of the flow.
+    """
+
+    reads_ahead = False
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._datasets = tuple(declaration.datasets.values())
+        #: By number of the dataset and worker.
+        self._readers: dict[tuple[int, int], ShardReader] = {}
+
+    def open(self, objects: Objects) -> None:
+        """Have the roles give all shards.
+
+        Raises:
+            Exception: what a method of a role raised.
+        """
+        for source, one in enumerate(self._datasets):
+            method = getattr(objects[one.role], one.method)
+            for shard, worker in enumerate(one.heads):
+                self._readers[source, worker] = ShardReader(one, method, shard, worker)
+
+    def close(self) -> None:
+        """Drop them."""
+        self._readers.clear()
+
+    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
+        """Read elements at once, up to the end of the shard or an error."""
+        found = self._readers[source, worker].read(numbers)
+        names = self._datasets[source].columns
+        columns = [cut(name, values, len(values)) for name, values in zip(names, found.columns, strict=True)]
+        sizes = [sum(map(n_bytes_of, values)) for values in zip(*columns, strict=True)]
+        return [Loaded(request, columns, sizes, found.tags, found.length, found.failure)]
+
+    def n_elements(self, source: int) -> int | None:
+        """Return how many elements all shards of a dataset have; None if one of them is no sequence."""
+        return _sum([one.n_elements for (number, _), one in self._readers.items() if number == source])
+
+
+class RemoteElements:
+    """Has heads in worker processes read, and knows which requests they have not answered; see `ElementReads`.
+
+    Args:
+        declaration: Declaration of the flow.
+        tell: Function that sends a worker a message; it returns False if the worker has left.
+        ask: Function that returns what a worker has published.
+    """
+
+    reads_ahead = True
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        tell: Callable[[int, ReadElements], bool],
+        ask: Callable[[int, str], bytes],
+    ) -> None:
+        self._datasets = tuple(declaration.datasets.values())
+        self._tell = tell
+        self._ask = ask
+        #: By worker the numbers of requests.
+        self._open: dict[int, set[int]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether a head has yet to answer."""
+        return bool(self._open)
+
+    def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
+        """Send a request to the head of a shard, unless it has left."""
+        if self._tell(worker, ReadElements(request, source, tuple(numbers))):
+            self._open.setdefault(worker, set()).add(request)
+        return []
+
+    def n_elements(self, source: int) -> int | None:
+        """Return how many elements all shards of a dataset have, as their heads have published it.
+
+        Raises:
+            FlowError: a worker does not answer.
+        """
+        heads = self._datasets[source].heads
+        return _sum([msgpack.unpackb(self._ask(worker, f"dataset {source}")) for worker in heads])
+
+    def answered(self, worker: int, message: ElementsRead) -> list[Loaded]:
+        """Return what an answer says; nothing if that worker was not asked."""
+        mine = self._open.get(worker, set())
+        if message.request not in mine:
+            return []
+        mine.discard(message.request)
+        if not mine:
+            del self._open[worker]
+        failure = Failure(*message.failure) if message.failure is not None else None
+        return [
+            Loaded(
+                message.request, message.columns.places, message.sizes, message.tags, message.length, failure
+            )
+        ]
+
+    def lose(self, worker: int) -> None:
+        """A worker has left: it answers nothing more."""
+        self._open.pop(worker, None)
+
+    def close(self) -> None:
+        """All workers have left."""
+        self._open.clear()
+
+
+def _sum(lengths: Sequence[int | None]) -> int | None:
+    return None if None in lengths else sum(one or 0 for one in lengths)

@@ -1,0 +1,225 @@
+"""Workers of a flow on several hosts: others start them, and this process waits for them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import ConfigError, FlowError
+from ..declare.declaration import Declaration
+from ..link.control import ControlLimits, read_token
+from ..link.links import Joined, Left, LinkEvent, MasterLink, Received
+from ..link.messages import Declared, End, Ready, Refused
+from ..link.seats import Seats
+from ..link.stream import ControlMaster
+from ..process.groups import has_groups
+from ..store import HostLinks
+from .host_link import HostLink
+from .host_meeting import HostMeeting, check_groups, open_meeting
+from .returns import Returns
+
+__all__ = ["HostOptions", "HostProcesses"]
+
+logger = logging.getLogger(__name__)
+
+#: One wait for workers.
+_SLICE_S = 0.5
+#: So often the log says which workers are missing, seconds.
+_PROGRESS_S = 10.0
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """How a master waits for workers of other hosts.
+
+    Args:
+        listen: Endpoint that workers connect to, `tcp://HOST:PORT`.
+        token_file: File with the token that workers must have; mode 0600.
+        start_timeout_s: How long the workers may take until their roles are made.
+        dead_after_s: Seconds without a sign of life after which a worker on another host has left.
+        rejoin_s: How long another process may take to join with the number of a worker that has left, and to make its
+            roles; 0: a worker that has left is lost.
+        max_restarts: Failures of a worker in a row after which it is lost.
+        allow_unauthenticated_groups: Whether processes of roles on several workers may be connected by torch between hosts.
+
+    Raises:
+        ConfigError: a number is out of range, or `listen` is no endpoint of TCP.
+    """
+
+    listen: str
+    token_file: Path
+    start_timeout_s: float = 600.0
+    dead_after_s: float = 30.0
+    rejoin_s: float = 300.0
+    max_restarts: int = 5
+    allow_unauthenticated_groups: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.listen.startswith("tcp://"):
+            raise ConfigError(f"listen is {self.listen!r}; need tcp://HOST:PORT")
+        if not self.start_timeout_s > 0:
+            raise ConfigError(f"start_timeout_s must be above 0, have {self.start_timeout_s}")
+        if not self.rejoin_s >= 0:
+            raise ConfigError(f"rejoin_s must be at least 0, have {self.rejoin_s}")
+        if self.max_restarts < 0:
+            raise ConfigError(f"max_restarts is {self.max_restarts}; it counts failures in a row, from 0")
+
+
+class HostProcesses:
+    """The processes of a flow, which `softs-fast flow worker` or `run_worker` has started, on any host.
+
+    Args:
+        declaration: Declaration of the master's flow.
+        options: Options that say how the master waits for the workers.
+
+    Raises:
+        ConfigError: the token file cannot be used, or see `check_groups`.
+    """
+
+    def __init__(self, declaration: Declaration, options: HostOptions) -> None:
+        check_groups(declaration, options.listen, is_allowed=options.allow_unauthenticated_groups)
+        self._options = options
+        self._limits = ControlLimits(dead_after_s=options.dead_after_s)
+        self._declaration = declaration
+        self._listen = options.listen
+        self._token = read_token(options.token_file)
+        self._nodes: dict[int, str] = {}
+        self._free_bytes: dict[int, int] = {}
+        self._hosts: dict[int, str] = {}
+        self._link: HostLink | None = None
+        self._meeting: HostMeeting | None = None
+        self._returns = Returns(options.rejoin_s, options.max_restarts)
+        #: Of the last master of this object; 0 before the first.
+        self._incarnation = 0
+
+    def links(self) -> HostLinks:
+        """Return by what the store of the master serves other hosts; workers know the host of the master."""
+        return HostLinks(self._token, listen=f"tcp://{self._host}:0", stall_s=self._limits.dead_after_s)
+
+    @property
+    def _host(self) -> str:
+        return self._listen.removeprefix("tcp://").rpartition(":")[0]
+
+    def nodes(self) -> Mapping[int, str]:
+        """Return the node of each worker."""
+        return self._nodes
+
+    def free_bytes(self) -> int:
+        """Return what /dev/shm had free when workers began, on the host with the least."""
+        return min(self._free_bytes.values())
+
+    def start(self) -> MasterLink:
+        """Wait until each worker has joined, has the same flow, and has made its roles.
+
+        Raises:
+            FlowError: one of them failed, or they took too long; the text has the numbers of those that are missing.
+            EndpointInUse: a process listens there already.
+            ConfigError: the endpoint is malformed.
+        """
+        self._nodes = {}
+        is_first = self._incarnation == 0
+        # Random: the next master of a flow may be on another host, with a clock that is behind.
+        self._incarnation = 1 + secrets.randbits(62)
+        master = ControlMaster(
+            self._token, listen=self._listen, limits=self._limits, incarnation=self._incarnation, oldest=1
+        )
+        # Workers that begin anew know no other endpoint.
+        self._listen = master.endpoint
+        link = HostLink(master, Seats(self._declaration.workers), self._note)
+        try:
+            if has_groups(self._declaration):
+                self._meeting = open_meeting(self._listen)
+            port = self._meeting.port if self._meeting is not None else 0
+            link.greeting = Declared(tuple(self._declaration.lines()), port, self._host)
+            self._await(link, self._options.start_timeout_s if is_first else self._options.rejoin_s)
+        except BaseException:
+            if is_first:
+                for worker in link.seats.held:
+                    link.send(worker, End())
+            link.close()
+            self.close()
+            raise
+        link.begin()
+        self._returns.clear()
+        self._link = link
+        return link
+
+    def why(self, worker: int) -> str:
+        """Return why a worker is not awaited any more; of the end of its process only its connection tells."""
+        return self._returns.why(worker, time.monotonic())
+
+    def kill(self, worker: int, reason: str) -> None:
+        """Take nothing more of a worker: its process ends, or begins anew, when it can read that."""
+        if self._link is not None:
+            self._returns.left(worker, reason, time.monotonic())
+            self._link.give_up(worker, reason)
+
+    def restarts(self, worker: int) -> bool:
+        """Return whether another process may join with the number of a worker that has left, or has."""
+        return self._returns.is_awaited(worker, time.monotonic())
+
+    def close(self) -> None:
+        """Workers end by themselves when the flow does, or begin anew."""
+        self._link = None
+        meeting, self._meeting = self._meeting, None
+        if meeting is not None:
+            meeting.close()
+
+    def _note(self, event: LinkEvent) -> None:
+        worker, now_s = event.worker, time.monotonic()
+        match event:
+            case Received(message=Ready(node=node, free_bytes=free_bytes)):
+                self._nodes[worker] = node
+                self._free_bytes[worker] = free_bytes
+                self._returns.joined(worker, now_s)
+                logger.info("worker %d is ready", worker)
+            case Received(message=Refused(reason=reason)):
+                self._returns.refused(worker, reason)
+                logger.warning("worker %d cannot begin: %s", worker, reason)
+            case Left(reason=reason):
+                self._returns.left(worker, reason, now_s)
+            case _:
+                pass
+
+    def _await(self, link: HostLink, timeout_s: float) -> None:
+        numbers = self._declaration.workers
+        begun_s = said_s = time.monotonic()
+        logger.info("waiting at %s for workers %s", link.endpoint, _listed(numbers))
+        while missing := [worker for worker in numbers if worker not in self._nodes]:
+            for event in link.receive(_SLICE_S):
+                self._check(link, event)
+            now_s = time.monotonic()
+            absent = [worker for worker in missing if worker not in link.seats.held]
+            text = (
+                f"workers {_listed(missing)} of {_listed(numbers)} have not begun after {now_s - begun_s:.0f} s at "
+                f"{link.endpoint}; of these {_listed(absent) if absent else 'none'} have not connected"
+            )
+            if now_s - begun_s > timeout_s:
+                raise FlowError(
+                    f"{text}; start them with softs-fast flow worker, or raise start_timeout_s or rejoin_s"
+                )
+            if now_s - said_s > _PROGRESS_S:
+                said_s = now_s
+                logger.warning("%s", text)
+
+    def _check(self, link: HostLink, event: LinkEvent) -> None:
+        """Check that a worker has begun well; before all have, none is awaited a second time."""
+        worker = event.worker
+        match event:
+            case Received(message=Refused(reason=reason)):
+                # It may have left by now.
+                raise FlowError(f"worker {worker} of host {self._hosts[worker]} cannot begin: {reason}")
+            case Left(reason=reason):
+                raise FlowError(f"worker {worker} has left before all had begun: {reason}")
+            case Joined(host=host):
+                self._hosts[worker] = host
+            case Received():
+                pass
+
+
+def _listed(numbers: list[int] | tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))

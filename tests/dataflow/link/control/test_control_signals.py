@@ -1,0 +1,196 @@
+"""Signals of a process that waits for messages in its main thread: it sleeps until there is something, and takes each one."""
+
+from __future__ import annotations
+
+import _thread
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import WATCHDOG_S, eventually
+
+from softs_fast.dataflow.link.control import ControlClient, ControlServer, Joined, Left, Received
+
+
+def to_the_process() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def to_another_thread() -> None:
+    """A call of the system that waits in the main thread is not interrupted then."""
+    signal.raise_signal(signal.SIGINT)
+
+
+def without_a_signal() -> None:
+    _thread.interrupt_main()
+
+
+def interrupted_by(send: Callable[[], None], client: ControlClient) -> None:
+    def interrupt() -> None:
+        wait_for_sleep(os.getpid())
+        send()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        client.receive()
+    except KeyboardInterrupt:
+        client.send(b"interrupted")
+    thread.join()
+
+
+def handled(client: ControlClient) -> None:
+    """A handler that returns ends no wait."""
+    signal.signal(signal.SIGUSR1, lambda number, frame: client.send(b"handled"))
+    client.send(b"ready")
+    assert client.receive() == [b"go on"]
+    client.send(b"received")
+
+
+def with_an_event_loop(client: ControlClient) -> None:
+    """The descriptor of an event loop stays its own, and gets the signal; the wait gets it, too."""
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    signal.set_wakeup_fd(writer)
+    signal.signal(signal.SIGUSR1, lambda number, frame: client.send(b"handled"))
+    client.send(b"ready")
+    assert client.receive() == [b"go on"]
+    assert os.read(reader, 10) == bytes([signal.SIGUSR1])
+    assert signal.set_wakeup_fd(-1) == writer
+    client.send(b"received")
+
+
+def idle(client: ControlClient) -> None:
+    client.send(b"ready")
+    client.receive()
+
+
+def idle_in_a_thread(client: ControlClient) -> None:
+    client.send(b"ready")
+    thread = threading.Thread(target=client.receive, daemon=True)
+    thread.start()
+    signal.pause()
+
+
+def wait_for_sleep(pid: int) -> None:
+    """Wait until no thread of a process has run for a while: longer than the first slice of a wait."""
+    seen: list[dict[str, int]] = [{}]
+
+    def rests() -> bool:
+        seen.append(switches(pid))
+        return bool(seen[-1]) and seen[-1] == seen[-2]
+
+    eventually(rests, seen, every_s=0.25)
+
+
+def switches(pid: int) -> dict[str, int]:
+    """Return how often each thread of a process has gone to sleep; without the one that asks."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        if int(task.name) != threading.get_native_id():
+            lines = (task / "status").read_text().splitlines()
+            (line,) = [line for line in lines if line.startswith("voluntary_ctxt_switches:")]
+            found[task.name] = int(line.split()[1])
+    return found
+
+
+def serve(endpoint: str, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    client = ControlClient(endpoint, 3)
+    function(*arguments, client)
+    client.close()
+
+
+class Master:
+    """One message after the other."""
+
+    def __init__(self, server: ControlServer) -> None:
+        self._server = server
+        self._events: deque[Joined | Received | Left] = deque()
+
+    def send(self, text: bytes) -> None:
+        self._server.send(3, text)
+
+    def message(self) -> bytes:
+        while True:
+            if not self._events:
+                self._events.extend(self._server.receive(WATCHDOG_S))
+                assert self._events, f"nothing came within {WATCHDOG_S} s"
+            event = self._events.popleft()
+            assert not isinstance(event, Left), event
+            if isinstance(event, Received):
+                return event.payload
+
+
+@contextmanager
+def worker(function: Callable[..., None], *arguments: Any) -> Iterator[tuple[Master, Any]]:
+    """A worker in the main thread of a process of its own."""
+    with ControlServer(incarnation=1) as server:
+        context = multiprocessing.get_context("forkserver")
+        process = context.Process(target=serve, args=(server.endpoint, function, arguments))
+        process.start()
+        try:
+            yield Master(server), process
+        finally:
+            process.kill()
+            process.join()
+            process.close()
+
+
+@pytest.mark.parametrize("send", [to_the_process, to_another_thread, without_a_signal])
+def test_ctrl_c_ends_a_wait_whichever_thread_gets_it(send: Callable[[], None]) -> None:
+    with worker(interrupted_by, send) as (master, _):
+        assert master.message() == b"interrupted"
+
+
+@pytest.mark.parametrize("function", [handled, with_an_event_loop])
+def test_a_handler_runs_while_the_wait_goes_on(function: Callable[[ControlClient], None]) -> None:
+    with worker(function) as (master, process):
+        assert master.message() == b"ready"
+        if function is handled:
+            wait_for_sleep(process.pid)
+        os.kill(process.pid, signal.SIGUSR1)
+        assert master.message() == b"handled"
+        master.send(b"go on")
+        assert master.message() == b"received"
+
+
+@pytest.mark.parametrize("function", [idle, idle_in_a_thread])
+def test_a_process_that_waits_for_messages_does_not_wake(function: Callable[[ControlClient], None]) -> None:
+    with worker(function) as (master, process):
+        assert master.message() == b"ready"
+        wait_for_sleep(process.pid)
+        before = switches(process.pid)
+        time.sleep(1)
+        assert switches(process.pid) == before
+        assert process.is_alive()
+
+
+def test_a_master_that_waits_sleeps_too() -> None:
+    """In this process: of the thread that waits."""
+    with ControlServer(incarnation=1) as server:
+        thread = threading.Thread(target=server.receive, args=(1.5,))
+        thread.start()
+        task = Path(f"/proc/self/task/{thread.native_id}/status")
+        counts = []
+        while thread.is_alive():
+            with_count = [line for line in _lines(task) if line.startswith("voluntary")]
+            counts += [int(line.split()[1]) for line in with_count]
+            time.sleep(0.05)
+        thread.join()
+    assert counts
+    assert counts[-1] - counts[0] <= 4, f"{counts}: it woke again and again"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:  # it has ended
+        return []

@@ -1,0 +1,255 @@
+"""Single rules of the order: epochs, tickets, flushes, aborts, late reports."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import softs_fast.dataflow.master
+from softs_fast.dataflow.master.order.executor import Executor
+from softs_fast.dataflow.master.order.sequencer import Sequencer
+from softs_fast.dataflow.master.order.steps import Abort, Answer, Call, Kind, Order, Output, Step
+
+PURE = {"__future__", "collections", "collections.abc", "dataclasses", "enum", "heapq", "itertools", "typing"}
+
+
+def call(number: int, *workers: int, oldest: int = 0, seconds: float = 1.0) -> Call:
+    """A call of one main step."""
+    step = Step(Kind.MAIN, frozenset(workers), expected_s=seconds)
+    return Call(number, f"f{number}", (step,), oldest)
+
+
+def tickets(outputs: list[Output]) -> list[tuple[int, int]]:
+    """The pairs of ticket and call that were given."""
+    orders = [one[1] for one in outputs if not isinstance(one, Answer)]
+    return sorted({(one.ticket, one.call) for one in orders if isinstance(one, Order)})
+
+
+def answers(outputs: list[Output]) -> list[Answer]:
+    return [one for one in outputs if isinstance(one, Answer)]
+
+
+def aborts(outputs: list[Output]) -> list[tuple[int, int]]:
+    return [
+        (one[0], one[1].ticket)
+        for one in outputs
+        if not isinstance(one, Answer) and isinstance(one[1], Abort)
+    ]
+
+
+def test_the_cores_have_no_clock_no_socket_and_no_tensor() -> None:
+    for file in Path(str(softs_fast.dataflow.master.__file__)).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                assert {alias.name for alias in node.names} <= PURE
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                assert node.module in PURE
+
+
+def test_a_call_has_one_answer_when_all_its_steps_have_ended() -> None:
+    order = Sequencer([0, 1])
+    pre, main, post = (Step(kind, frozenset({0, 1})) for kind in (Kind.PRE, Kind.MAIN, Kind.POST))
+    order.offer(Call(7, "f", (pre, main, post)))
+    assert tickets(order.advance(0.0)) == [(1, 7), (2, 7), (3, 7)]
+    for ticket in (1, 2, 3):
+        order.report(0, 1, ticket)
+        assert answers(order.advance(0.0)) == []
+        order.report(1, 1, ticket)
+        order.report(1, 1, ticket)  # twice
+    assert answers(order.advance(0.0)) == [Answer(7, "f")]
+    assert answers(order.advance(0.0)) == []
+
+
+def test_posted_calls_wait_for_a_flush_that_names_them_and_come_first() -> None:
+    order = Sequencer([0])
+    order.park(call(1, 0, oldest=-1))
+    order.park(call(2, 0, oldest=-1))
+    assert tickets(order.advance(0.0)) == []
+    order.offer(call(3, 0, oldest=5))
+    order.flush([2])
+    assert tickets(order.advance(0.0)) == [(1, 2), (2, 3)]
+    assert [one.number for one in order.parked] == [1]
+    with pytest.raises(ValueError, match=r"flush names calls \[7\], which are not parked; parked are \[1\]"):
+        order.flush([1, 7])
+    assert [one.number for one in order.parked] == [1], "nothing is flushed then"
+
+
+@pytest.mark.parametrize("has_late_hooks", [False, True])
+def test_moves_of_an_epoch_come_first_and_hooks_of_two_calls_nest(has_late_hooks: bool) -> None:
+    order = Sequencer([0, 1, 2], has_late_hooks=has_late_hooks)
+    kinds_of = (Kind.MOVE, Kind.PRE, Kind.MAIN, Kind.POST)
+    order.offer(Call(1, "large", tuple(Step(kind, frozenset({0, 1, 2})) for kind in kinds_of)))
+    order.offer(Call(2, "small", tuple(Step(kind, frozenset({0})) for kind in kinds_of)))
+    said = [one[1] for one in order.advance(0.0) if not isinstance(one, Answer)]
+    kinds = {one.ticket: (one.call, one.step.kind) for one in said if isinstance(one, Order)}
+    listed = [kinds[ticket] for ticket in sorted(kinds)]
+    assert {kind for _, kind in listed[:2]} == {Kind.MOVE}
+    assert listed[2:] == [(call, kind) for call in (2, 1) for kind in kinds_of[1:]]
+
+
+def test_a_call_waits_for_the_late_hooks_of_one_that_encloses_its_workers() -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    own, both = frozenset({0}), frozenset({0, 1})
+    order.offer(Call(1, "first", (Step(Kind.PRE, own), Step(Kind.MAIN, own), Step(Kind.POST, both))))
+    order.offer(Call(2, "plain", (Step(Kind.MAIN, own),)))
+    order.offer(Call(3, "other", (Step(Kind.MAIN, frozenset({1})),)))
+    said = tickets(order.advance(0.0))
+    assert sorted(number for _, number in said) == [1, 1, 3]
+    for ticket, number in said:
+        if number == 1:
+            order.report(0, 1, ticket)
+    assert [number for _, number in tickets(order.advance(0.0))] == [1, 2]
+
+
+def test_a_worker_has_at_most_so_many_unfinished_mains() -> None:
+    order = Sequencer([0, 1], depth=2)
+    for number in (1, 2, 3, 4):
+        order.offer(call(number, 0))
+    order.offer(call(5, 1))
+    assert {number for _, number in tickets(order.advance(0.0))} == {1, 2, 5}
+    order.report(0, 1, next(ticket.number for ticket in order.tickets if ticket.call.number == 1))
+    assert [number for _, number in tickets(order.advance(0.0))] == [3]
+
+
+def test_a_call_of_many_workers_does_not_starve() -> None:
+    order = Sequencer([0, 1], depth=1)
+    order.offer(call(1, 0))
+    order.advance(0.0)
+    order.offer(call(2, 0, 1, oldest=1))
+    order.offer(call(3, 1, oldest=2))  # worker 1 is free, but call 2 is older and waits for it, too
+    assert tickets(order.advance(0.0)) == []
+    order.report(0, 1, 1)
+    assert [number for _, number in tickets(order.advance(0.0))] == [2]
+
+
+def test_a_death_fails_the_calls_of_the_worker_and_spares_the_others() -> None:
+    order = Sequencer([0, 1, 2])
+    order.offer(Call(1, "both", tuple(Step(kind, frozenset({0, 1})) for kind in (Kind.MAIN, Kind.POST))))
+    order.offer(call(2, 2))
+    order.advance(0.0)
+    order.park(call(3, 1))
+    order.report(0, 1, 1)
+    order.lose(1, "worker 1 died")
+    order.lose(1, "again")
+    outputs = order.advance(0.0)
+    assert set(answers(outputs)) == {Answer(1, "both", "worker 1 died"), Answer(3, "f3", "worker 1 died")}
+    assert all(worker == 0 for worker, _ in aborts(outputs))
+    for worker, ticket in aborts(outputs):
+        order.report(worker, 1, ticket, "aborted")
+    assert [ticket.call.number for ticket in order.tickets] == [2]
+    order.offer(call(4, 1))
+    assert answers(order.advance(0.0)) == [Answer(4, "f4", "workers [1] are lost")]
+
+
+def test_a_step_that_fails_aborts_the_rest_of_its_call() -> None:
+    order = Sequencer([0, 1])
+    order.offer(Call(1, "f", tuple(Step(kind, frozenset({0, 1})) for kind in (Kind.PRE, Kind.MAIN))))
+    order.advance(0.0)
+    order.report(0, 1, 1, "bad rows")
+    outputs = order.advance(0.0)
+    assert answers(outputs) == [Answer(1, "f", "bad rows")]
+    assert sorted(aborts(outputs)) == [(0, 2), (1, 1), (1, 2)]
+    order.report(1, 1, 1, "aborted")
+    order.report(0, 1, 2, "aborted")
+    order.report(1, 1, 2, "aborted")
+    assert order.tickets == []
+    assert answers(order.advance(0.0)) == []
+
+
+def train_and_publish(number: int, *own: Step) -> Call:
+    steps = (Step(Kind.MAIN, frozenset({0})), *own, Step(Kind.POST, frozenset({0, 1}), "publish"))
+    return Call(number, "train", (*steps, Step(Kind.POST, frozenset({0}), "save")))
+
+
+def test_a_worker_gets_a_hook_of_others_when_their_main_part_has_ended() -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    order.offer(train_and_publish(1, Step(Kind.POST, frozenset({0}), "evaluate")))
+    assert tickets(order.advance(0.0)) == [(1, 1), (2, 1)]  # the hook of the same worker at once
+    order.offer(call(2, 1))
+    assert tickets(order.advance(0.0)) == [(3, 2)]  # before the weights come
+    order.report(0, 1, 1)
+    assert not order.advance(0.0)
+    order.report(0, 1, 2)
+    order.offer(call(3, 0))
+    assert order.has_run(1)
+    # Hooks that are due come before what begins now, in their own order.
+    assert tickets(order.advance(0.0)) == [(4, 1), (5, 1), (6, 3)]
+    for worker, ticket in ((0, 4), (1, 4), (0, 5)):
+        order.report(worker, 1, ticket)
+    assert answers(order.advance(0.0)) == [Answer(1, "train")]
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+def test_a_death_before_a_hook_has_its_ticket_fails_the_call(is_due: bool) -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    order.offer(train_and_publish(1))
+    order.advance(0.0)
+    if is_due:
+        order.report(0, 1, 1)
+    order.lose(1, "worker 1 died")
+    outputs = order.advance(0.0)
+    assert answers(outputs) == [Answer(1, "train", "worker 1 died")]
+    assert aborts(outputs) == ([] if is_due else [(0, 1)])
+    order.report(0, 1, 1)
+    order.offer(call(2, 0))
+    order.offer(call(3, 0))
+    assert tickets(order.advance(0.0)) == [(2, 2), (3, 3)]  # nothing counts the call of before
+
+
+def test_hooks_of_a_main_part_that_failed_get_no_tickets() -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    order.offer(train_and_publish(1))
+    order.advance(0.0)
+    order.report(0, 1, 1, "it failed")
+    assert order.advance(0.0) == [Answer(1, "train", "it failed")]
+    assert not order.tickets
+    assert order.advance(0.0) == []
+
+
+def test_a_call_of_hooks_alone_has_its_tickets_at_once() -> None:
+    order = Sequencer([0, 1], has_late_hooks=True)
+    order.offer(Call(1, "publish", (Step(Kind.POST, frozenset({0, 1})),)))
+    assert tickets(order.advance(0.0)) == [(1, 1)]
+
+
+def test_hooks_come_with_their_main_part_where_nothing_overlaps() -> None:
+    order = Sequencer([0, 1])
+    order.offer(train_and_publish(1))
+    assert tickets(order.advance(0.0)) == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_reports_to_another_master_are_dropped() -> None:
+    order = Sequencer([0], incarnation=3)
+    order.offer(call(1, 0))
+    order.advance(0.0)
+    order.report(0, 2, 1)
+    assert [ticket.number for ticket in order.tickets] == [1]
+    assert order.cancel(1, "too late") is False
+    order.park(call(2, 0))
+    assert order.cancel(2, "not wanted") is True
+    assert answers(order.advance(0.0)) == [Answer(2, "f2", "not wanted")]
+
+
+def test_an_executor_runs_by_ticket_and_refuses_what_is_out_of_order() -> None:
+    step = Step(Kind.MAIN, frozenset({0}))
+    executor = Executor()
+    assert all(executor.receive(Order(2, ticket, ticket, step)) for ticket in (1, 4, 5))
+    assert executor.receive(Order(1, 9, 9, step)) is False
+    with pytest.raises(ValueError, match="ticket 3 arrived after ticket 5"):
+        executor.receive(Order(2, 3, 3, step))
+    first = executor.enter()
+    assert first is not None
+    assert (first.ticket, executor.enter()) == (1, None)
+    assert executor.abort(Abort(2, 1, "")) == "inside"
+    assert executor.abort(Abort(2, 4, "")) == "skipped"
+    assert executor.abort(Abort(2, 4, "")) == "gone"
+    assert executor.abort(Abort(1, 5, "")) == "gone"
+    assert executor.leave().ticket == 1
+    with pytest.raises(ValueError, match="no step is running"):
+        executor.leave()
+    assert executor.receive(Order(3, 1, 1, step))  # a newer master: what waited of the older one is dropped
+    second = executor.enter()
+    assert second is not None
+    assert (second.incarnation, executor.waiting) == (3, 0)

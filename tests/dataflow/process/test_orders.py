@@ -1,0 +1,88 @@
+"""Orders as messages: functions, roles and hooks by their numbers; what is not declared is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import softs_fast.dataflow as df
+from softs_fast.dataflow.declare.declaration import Declaration
+from softs_fast.dataflow.declare.hooks import Hook, Load, Save
+from softs_fast.dataflow.link.messages import HookForm, RunHook, decode, encode
+from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.process.orders import form_of, message_of, work_of
+from softs_fast.dataflow.process.work import HookWork, MainWork
+from softs_fast.errors import WireError
+from softs_fast.records import replace
+
+
+class Model(df.Role):
+    def generate(self, rows: df.Rows) -> Any: ...
+    def train(self, rows: df.Rows) -> Any: ...
+
+
+def note(role: Model) -> None: ...
+
+
+actor = df.place(Model, name="actor")
+gen = df.place(Model, on=[1], follows=actor, name="gen")
+declaration = Declaration(
+    (
+        df.call(gen.generate, "x -> y", rows=2),
+        df.call(actor.train, "x, y", rows=2, after=[df.publish(gen), df.hook(note, every=2)]),
+    )
+)
+ORDER = Order(1, 5, 3, Step(Kind.MAIN, frozenset({0})))
+
+
+def sent(work: MainWork | HookWork) -> Any:
+    return work_of(declaration, decode(encode(message_of(declaration, ORDER, work))))  # type: ignore[arg-type]
+
+
+def test_a_function_is_the_same_at_the_worker() -> None:
+    work = MainWork("actor.train", (1, 2), {"x": [], "y": []}, [{}, {"a": 1}], 2, 0, True, 1)
+    with pytest.raises(WireError, match="2 ids and a column of 0 values"):
+        message_of(declaration, ORDER, work)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        *declaration.hooks,
+        df.offload(gen),
+        df.param_realloc(actor, gen, eta=0.25),
+        Save((actor,), folder=Path("/a")),
+        Load((actor,), folder=Path("/b")),
+    ],
+    ids=lambda hook: hook.name,
+)
+def test_a_hook_is_the_same_at_the_worker(hook: Hook) -> None:
+    for owner in (actor, None):
+        work = HookWork(hook, owner, 4)
+        assert sent(work) == work
+
+
+def form(kind: str, role: int) -> HookForm:
+    return HookForm(kind, (role,), 1.0, "", "", (), ())
+
+
+def test_a_function_of_the_users_has_no_form() -> None:
+    assert form_of(declaration, df.hook(print)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"hook": 2}, "hook 2 is not declared; the flow has 2"),
+        ({"owner": 7}, "role 7 is not declared"),
+        ({"form": form("UserHook", 0)}, "there is no hook 'UserHook'"),
+        ({"form": form("ParamRealloc", 0)}, "hook ParamRealloc has 1 roles; it needs 2"),
+        ({"form": form("Save", 2)}, "role 2 is not declared"),
+    ],
+)
+def test_what_is_not_declared_is_refused(changes: dict[str, Any], complaint: str) -> None:
+    message = RunHook(1, 5, 3, 0, None, 0, 1)
+    with pytest.raises(WireError, match=complaint):
+        work_of(declaration, replace(message, **changes))

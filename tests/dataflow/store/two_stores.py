@@ -1,0 +1,24 @@
+"""Stores that believe themselves on different hosts, so that they reach each other over TCP alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from softs_fast.dataflow.link.control import new_token
+from softs_fast.dataflow.store import DataManager, HostLinks, segments
+
+TOKEN = new_token()
+
+
+@contextmanager
+def store_on(
+    host: str, worker: int, *, max_bytes: int = 1 << 22, token: str = TOKEN, stall_s: float = 30.0
+) -> Iterator[DataManager]:
+    """A store of a worker on a host of that name."""
+    links = HostLinks(token, stall_s=stall_s)
+    with mock.patch.object(segments, "boot_id", return_value=host):
+        store = DataManager(worker, max_bytes=max_bytes, links=links)
+    with store:
+        yield store

@@ -1,0 +1,116 @@
+"""A worker dies at any message, a function fails, a hook waits for one that has died: each call has an answer."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+import pytest
+import small_flow
+from flow_threads import in_threads, when
+from small_flow import make_flow
+
+import softs_fast.dataflow as df
+from softs_fast.dataflow.link.messages import State
+from softs_fast.errors import FlowError
+
+
+def run(flow: df.Flow, n_steps: int) -> None:
+    with flow:
+        for _ in flow.steps(n_steps):
+            pass
+
+
+@pytest.mark.parametrize("worker", [0, 1, 2])
+def test_a_death_before_any_message_is_named(worker: int) -> None:
+    for n in range(0, 100, 3):
+        flow, workers = in_threads(make_flow)
+        left = [n]
+
+        def dies(sender: int, message: Any, left: list[int] = left) -> bool:
+            left[0] -= sender == worker
+            return left[0] < 0
+
+        done = when(workers.hub, dies, functools.partial(workers.hub.kill, worker))
+        workers.reasons[worker] = "its process ended: signal SIGKILL"
+        try:
+            run(flow, 2)
+        except FlowError as error:
+            text = str(error)
+            assert (
+                f"worker {worker} is lost: process {1000 + worker}: its process ended: signal SIGKILL" in text
+            )
+        else:
+            assert not done.is_set()
+            assert n > 5
+            return
+    pytest.fail("the flow did not end")
+
+
+def test_every_open_call_is_answered_when_a_worker_dies() -> None:
+    flow, workers = in_threads(make_flow)
+    with flow:
+        ids = flow.fetch(8)
+        calls = [flow.post("gen.generate", ids[:4]), flow.post("gen.generate", ids[4:])]
+        when(workers.hub, lambda worker, message: worker == 1, functools.partial(workers.hub.kill, 1))
+        flow.flush(*calls)
+        for call in calls:
+            with pytest.raises(
+                FlowError, match=f"call {call.number} of gen.generate failed: worker 1 is lost: process 1001"
+            ):
+                call.result(timeout_s=45)
+        with pytest.raises(
+            FlowError,
+            match=r"worker 1 is lost: .*; ticket 2, main of gen.generate \(call \d\), was open there, and behind it call \d of gen",
+        ):
+            next(flow.steps(1))
+
+
+def test_targets_return_when_the_source_of_weights_dies_or_fails() -> None:
+    flow, workers = in_threads(make_flow)
+    done = when(
+        workers.hub,
+        lambda worker, message: worker == 0 and isinstance(message, State) and message.ticket > 3,
+        functools.partial(workers.hub.kill, 0),
+    )
+    with pytest.raises(FlowError, match="worker 0 is lost"), flow:
+        next(flow.steps(1))
+    assert done.is_set()
+
+
+def test_an_exception_in_a_worker_is_raised_with_its_traceback() -> None:
+    def broken() -> df.Flow:
+        actor = df.place(small_flow.Model, name="actor")
+        return df.Flow([df.call(actor.train, "x", rows=2)], source=small_flow.numbers())
+
+    flow, _ = in_threads(broken)
+    with (
+        pytest.raises(FlowError, match=r"(?s)actor.train failed on 2 rows \[0, 1\]: KeyError: 'y'.*in train"),
+        flow,
+    ):
+        next(flow.steps(1))
+
+
+def test_a_result_that_does_not_come_in_time_may_be_asked_again() -> None:
+    may_go = threading.Event()
+
+    class Slow(small_flow.Model):
+        def wait(self, rows: df.Rows) -> None:
+            assert may_go.wait(45)
+
+    def slow() -> df.Flow:
+        role = df.place(Slow, name="slow", frozen=True)
+        return df.Flow([df.call(role.wait, "x", rows=2)], source=small_flow.numbers())
+
+    flow, _ = in_threads(slow)
+    with flow:
+        call = flow.post("slow.wait", flow.fetch(2))
+        flow.flush(call)
+        with pytest.raises(
+            TimeoutError, match=r"call 1 of slow.wait has no answer after 0.05 s(?s:.)*inside: worker 0"
+        ):
+            call.result(timeout_s=0.05)
+        assert flow.ask("inside")[0]["name"] == "slow.wait"
+        may_go.set()
+        assert call.result(timeout_s=45).ids == (0, 1)

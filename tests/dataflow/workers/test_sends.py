@@ -1,0 +1,197 @@
+"""Orders for workers of several nodes, in virtual time: nothing waits for ever, and each node gets each value once."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+
+from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.process.work import MainWork, MoveWork, Work
+from softs_fast.dataflow.store import Place, Redistributor, RowsToMove, SegmentAddress
+from softs_fast.dataflow.workers.sends import Sends
+
+DRIVER = 9
+
+
+def place(worker: int, serial: int, n_bytes: int) -> Place:
+    segment = SegmentAddress(worker + 1, 1, 1, 3, worker.to_bytes(16, "little"), 1 << 20, "", "")
+    return Place(worker, segment, 64 * serial, n_bytes, serial, "bytes", ())
+
+
+@dataclass
+class Simulation:
+    """Workers that run steps by ticket; a step with several participants ends when all are inside and have fetched.
+
+    Args:
+        seed: Seed of all random choices.
+        fails: Whether some reads fail.
+    """
+
+    seed: int
+    fails: bool
+    inboxes: dict[int, deque[tuple[Order, MainWork | MoveWork]]] = field(default_factory=dict)
+    #: By worker the step that it is inside of, and what it has to fetch.
+    inside: dict[int, tuple[Order, list[tuple[int, Place]]]] = field(default_factory=dict)
+    fetched: dict[tuple[int, str], int] = field(default_factory=dict)
+    ended: set[tuple[int, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
+        self.nodes = {worker: self.draw.choice("abc") for worker in range(self.draw.randint(2, 6))}
+        self.inboxes = {worker: deque() for worker in self.nodes}
+        self.rows = {
+            row: place(self.draw.choice(list(self.nodes)), row + 1, self.draw.randint(0, 50))
+            for row in range(10)
+        }
+        self.sends = Sends(self.deliver, lambda worker, state: None, DRIVER)
+        self.sends.begin({**self.nodes, DRIVER: "a"})
+        self.steps: list[tuple[Order, list[int]]] = []
+        for ticket in range(1, 40):
+            workers = self.draw.sample(list(self.nodes), self.draw.choice([1, 1, 1, 2]))
+            ids = sorted(self.draw.sample(list(self.rows), self.draw.randint(1, 5)))
+            self.steps.append((Order(1, ticket, ticket, Step(Kind.MAIN, frozenset(workers))), ids))
+
+    def deliver(self, worker: int, order: Order, made: Work | None) -> None:
+        assert isinstance(made, MainWork | MoveWork)
+        assert all(before.ticket < order.ticket for before, _ in self.inboxes[worker]), "in their order"
+        self.inboxes[worker].append((order, made))
+
+    def run(self) -> None:
+        """Send all in the order of tickets, at random moments between events, until all have ended."""
+        issued = deque(self.steps)
+        while issued or len(self.ended) < sum(len(order.step.workers) for order, _ in self.steps):
+            moves = [*self.movable(), *([-1] if issued else [])]
+            assert moves, f"seed {self.seed}: nothing can go on"
+            worker = self.draw.choice(moves)
+            if worker >= 0:
+                self.move(worker)
+                continue
+            order, ids = issued.popleft()
+            columns = {"x": [self.rows[row] for row in ids]}
+            work: Work = MainWork("f", tuple(ids), columns, [], 0, 0, True, 0)
+            if self.draw.random() < 0.3:
+                work = MoveWork(tuple(ids), columns)
+            for one in sorted(order.step.workers):
+                self.sends.order(one, order, lambda work=work: work)  # type: ignore[misc]
+
+    def movable(self) -> list[int]:
+        return [
+            worker
+            for worker, inbox in self.inboxes.items()
+            if (worker not in self.inside and inbox) or (worker in self.inside and self.can_go_on(worker))
+        ]
+
+    def can_go_on(self, worker: int) -> bool:
+        order, far = self.inside[worker]
+        return bool(far) or all(
+            (one, order.ticket) in self.ended
+            or (one in self.inside and self.inside[one][0].ticket == order.ticket and not self.inside[one][1])
+            for one in order.step.workers
+        )
+
+    def move(self, worker: int) -> None:
+        if worker not in self.inside:
+            order, work = self.inboxes[worker].popleft()
+            far = [
+                (row, one)
+                for row, one in zip(work.ids, work.columns["x"], strict=True)
+                if self.nodes[one.worker] != self.nodes[worker]
+            ]
+            self.inside[worker] = order, far
+            return
+        order, far = self.inside[worker]
+        if far:
+            row, one = far.pop()
+            if self.fails and self.draw.random() < 0.3:
+                self.end(worker, order)  # whatever the others do
+                return
+            key = row, self.nodes[worker]
+            self.fetched[key] = self.fetched.get(key, 0) + 1
+            self.sends.arrived(worker, order.ticket, "x", [row], [place(worker, 100 + row, one.n_bytes)])
+            return
+        self.end(worker, order)
+
+    def end(self, worker: int, order: Order) -> None:
+        del self.inside[worker]
+        self.ended.add((worker, order.ticket))
+        self.sends.ended(worker, order.ticket)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_random_flows_end_and_each_node_gets_each_value_once(fails: bool) -> None:
+    for seed in range(250):
+        simulation = Simulation(seed, fails)
+        simulation.run()
+        assert set(simulation.fetched.values()) <= {1}, f"seed {seed}"
+        if not fails:
+            assert simulation.sends.n_bytes == least_bytes(simulation), f"seed {seed}"
+
+
+def least_bytes(simulation: Simulation) -> int:
+    """Return the least that can go between nodes, by the plans of moves."""
+    nodes, rows = simulation.nodes, simulation.rows
+    numbers = {node: i for i, node in enumerate("abc")}
+    plans = Redistributor({worker: numbers[node] for worker, node in nodes.items()})
+    least = 0
+    for node in set(nodes.values()):
+        readers = {worker for worker, other in nodes.items() if other == node}
+        ids = sorted(
+            {row for order, some in simulation.steps if order.step.workers & readers for row in some}
+        )
+        move = RowsToMove.of(
+            ids, {"x": [rows[row].n_bytes for row in ids]}, {"x": [[rows[row].worker] for row in ids]}
+        )
+        least += plans.plan(move, [[min(readers)]]).least_bytes
+    return least
+
+
+def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next() -> None:
+    sent: list[tuple[int, int]] = []
+    sends = Sends(
+        lambda worker, order, made: sent.append((worker, order.ticket)), lambda worker, state: None, DRIVER
+    )
+    sends.begin({0: "a", 1: "b", 2: "b", DRIVER: "a"})
+    rows = [place(0, 1, 8), place(0, 2, 8)]
+
+    def order(worker: int, ticket: int, *ids: int) -> None:
+        work = MainWork("f", ids, {"x": [rows[i] for i in ids]}, [], 0, 0, True, 0)
+        sends.order(worker, Order(1, ticket, ticket, Step(Kind.MAIN, frozenset({worker}))), lambda: work)
+
+    order(1, 1, 0)
+    order(2, 2, 0, 1)
+    order(1, 3, 1)
+    assert sent == [(1, 1)]
+    assert sends.held_back() == {2, 3}
+    assert sends.abort(2, 2)
+    assert sends.held_back() == {3}
+    assert not sends.abort(2, 2)
+    sends.ended(2, 2)
+    assert sent == [(1, 1), (1, 3)]
+    assert not sends.held_back()
+    sends.lose(1)
+    order(2, 4, 0, 1)
+    assert sent == [(1, 1), (1, 3), (2, 4)]
+    sends.close()
+    assert sends.n_bytes == 0
+
+
+def test_a_step_behind_one_that_waits_does_not_wait_for_a_later_one() -> None:
+    sent: list[tuple[int, int]] = []
+    sends = Sends(
+        lambda worker, order, made: sent.append((worker, order.ticket)), lambda worker, state: None, DRIVER
+    )
+    sends.begin({0: "a", 1: "b", 2: "b", DRIVER: "a"})
+    rows = [place(0, 1, 8), place(0, 2, 8)]
+    for worker, ticket, row in ((2, 1, 0), (1, 2, 0), (1, 3, 1), (2, 5, 1)):
+        work = MainWork("f", (row,), {"x": [rows[row]]}, [], 0, 0, True, 0)
+        order = Order(1, ticket, ticket, Step(Kind.MAIN, frozenset({worker})))
+        sends.order(worker, order, lambda work=work: work)  # type: ignore[misc]
+    # If 5 were there, 3 would wait for it; and both workers may have to be in 4 before.
+    assert sent == [(2, 1)]
+    sends.arrived(2, 1, "x", [0], [place(2, 9, 8)])
+    assert sent == [(2, 1), (1, 2), (1, 3)]
+    sends.arrived(1, 3, "x", [1], [place(1, 9, 8)])
+    assert sent == [(2, 1), (1, 2), (1, 3), (2, 5)]
