@@ -83,6 +83,20 @@ def test_a_metric_of_the_weights_before_does_not_count() -> None:
     assert [bool(team.step(0.1, 0.5)[0]) for _ in range(2)] == [False, True]
 
 
+def test_by_age_each_rank_is_replaced_after_its_lifetime() -> None:
+    rules = Rules(every=1, mode="age", age_range=(3, 3), strategy="best_only")
+    team = Team(2, rules, PATIENT, build=made(7.0), takeover=Takeover(optimizer_state="fresh"))
+    steps: list[list[int]] = [[], []]
+    for step in range(24):
+        for event in team.step(0.1, 0.5):
+            if event is not None:
+                steps[event.rank].append(step)
+    for of_rank in steps:
+        assert len(of_rank) >= 2
+        assert of_rank[0] >= 4
+        assert all(later - sooner >= 4 for sooner, later in pairwise(of_rank))
+
+
 def test_the_next_rank_does_not_move_up_when_the_worst_is_replaced() -> None:
     team = Team(4, schedule=PATIENT)
     team.meet()
