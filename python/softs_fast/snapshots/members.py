@@ -83,8 +83,8 @@ class Members:
             and of other pid namespaces. Each is logged once.
 
     Example:
-        >>> import tempfile
-        >>> from softs_fast.snapshots import SnapshotLayout
+        >>> import tempfile, torch
+        >>> from softs_fast.snapshots import SnapshotLayout, Window
         >>> layout = SnapshotLayout.of({"w": torch.zeros(3)})
         >>> with tempfile.TemporaryDirectory() as folder, Window(layout) as mine, Window(layout) as other:
         ...     with Members(folder, mine, rank=0) as members, Members(folder, other, rank=1):
