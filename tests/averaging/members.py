@@ -12,6 +12,7 @@ from typing import Any
 import ranks
 import torch
 
+from softs_fast.averaging import SelectiveAveraging
 from softs_fast.collectives import Schedule, ShmStrategy
 
 SCHEDULE = Schedule(1 << 15, 1 << 16)
@@ -77,3 +78,11 @@ def survived(role: Callable[..., Any], folder: Path, delay_s: float) -> Any:
     assert told[1] is None
     assert told[0] == told[2], getattr(told[0], "trace", told[0])
     return told[0]
+
+
+def settle(engine: SelectiveAveraging) -> None:
+    """Wait until all that an engine has begun is complete."""
+    board = engine._board
+    board.settle()
+    while engine._pending is not None and engine._pending.is_fetching and board.fetched() is None:
+        time.sleep(0.001)

@@ -217,11 +217,6 @@ def test_cadence_cooldown_and_burn_in(
         assert decision.reason == reason
 
 
-def test_a_donor_has_the_same_tensors() -> None:
-    board = [*board_of(0.0, 0.5), Member(2, True, 1, 50, 1.0, b"other")]
-    assert ask(0, board, strategy="best_only").donors == ((1, 1.0),)
-
-
 def test_nan_is_the_worst_and_none_takes_no_part() -> None:
     board = board_of(0.1, math.nan, None, 0.9)
     assert ask(1, board).donors == ((0, 0.5), (3, 0.5))

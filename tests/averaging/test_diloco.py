@@ -12,7 +12,7 @@ import ranks
 import torch
 from members import SaysWhenItReduces, descend, join, line, survived, values_of
 
-from softs_fast.averaging import AverageAll, DiLoCo
+from softs_fast.averaging import DiLoCo
 from softs_fast.collectives import TorchStrategy
 from softs_fast.errors import ConfigError
 
@@ -51,16 +51,11 @@ TWO_FRAGMENTS = [
 ]
 
 
-def test_each_weight_of_each_step_is_the_known_number(tmp_path: Path) -> None:
-    options = {"every": 2, "lr": 0.5, "momentum": 0.5}
-    told = ranks.run(trains, 2, str(tmp_path), 6, options)
-    assert [list(pair) for pair in zip(*told, strict=True)] == ONE_FRAGMENT
-
-
-def test_fragments_take_their_outer_steps_in_turn(tmp_path: Path) -> None:
-    options = {"every": 2, "lr": 0.5, "momentum": 0.5, "n_fragments": 2}
-    told = ranks.run(trains, 2, str(tmp_path), 4, options)
-    assert [list(pair) for pair in zip(*told, strict=True)] == TWO_FRAGMENTS
+@pytest.mark.parametrize(("n_fragments", "known"), [(1, ONE_FRAGMENT), (2, TWO_FRAGMENTS)])
+def test_each_weight_of_each_step_is_the_known_number(tmp_path: Path, n_fragments: int, known: Any) -> None:
+    options = {"every": 2, "lr": 0.5, "momentum": 0.5, "n_fragments": n_fragments}
+    told = ranks.run(trains, 2, str(tmp_path), len(known), options)
+    assert [list(pair) for pair in zip(*told, strict=True)] == known
 
 
 SHAPES = {"a": (37, 5), "b": (11,), "c": ()}
@@ -107,23 +102,6 @@ def test_eight_rounds_are_equal_to_the_closed_form(tmp_path: Path) -> None:
         )
         expected = np.full(shape, 0.5) - moved
         assert np.abs(told[0][name].astype(np.float64) - expected).max() < 1e-6
-
-
-def joins_both_ways(say: Callable[[Any], None], rank: int, size: int, folder: str) -> tuple[Any, ...]:
-    one, two = line(1.0, 2.0), line(1.0, 2.0)
-    with join(rank, size, folder) as strategy:
-        diloco = DiLoCo(one, strategy, every=2, lr=1.0, momentum=0.0)
-        average = AverageAll(two, strategy, every=2)
-        for _ in range(4):
-            for model in (one, two):
-                descend(model, 0.3 * rank, 0.7)
-            assert diloco.step() == average.step()
-    return values_of(one), values_of(two)
-
-
-def test_without_momentum_and_with_rate_one_it_is_the_mean(tmp_path: Path) -> None:
-    for one, two in ranks.run(joins_both_ways, 3, str(tmp_path)):
-        assert one == pytest.approx(two, abs=1e-6)
 
 
 def resumes(say: Callable[[Any], None], rank: int, size: int, folder: str, path: str) -> tuple[Any, ...]:

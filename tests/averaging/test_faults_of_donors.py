@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,19 +12,13 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from members import settle
+from small_memory import run_in_small_memory
 from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import gloo
 from waiting import eventually
 
 from softs_fast.averaging import Event, Rules, Schedule, SelectiveAveraging
-
-
-def settle(engine: SelectiveAveraging) -> None:
-    """Wait until all that the engine has begun is complete."""
-    board = engine._board
-    board.settle()
-    while engine._pending is not None and engine._pending.is_fetching and board.fetched() is None:
-        time.sleep(0.001)
 
 
 def trains_in_ddp(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[Any]:
@@ -144,18 +135,8 @@ print(os.listdir("/dev/shm"), os.listdir(sys.argv[1]))
 
 
 def test_without_shared_memory_the_first_step_says_so_and_leaves_nothing(tmp_path: Path) -> None:
-    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
-    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small /dev/shm needs the right to do so")
-    place = tmp_path / "place"
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f'{mount} && exec "$0" -c "$1" "$2"', sys.executable, FULL, str(place)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    first, second, after, left = done.stdout.splitlines()
+    done = run_in_small_memory(FULL, str(tmp_path / "place"))
+    first, second, after, left = done.splitlines()
     assert first.startswith("cannot take 8421376 bytes of shared memory, 1044480 are free")
     assert "enlarge /dev/shm" in first
     assert second == first, "it may be tried again"

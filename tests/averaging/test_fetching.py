@@ -165,20 +165,6 @@ def test_a_rank_that_may_not_publish_does_not_after_a_replacement() -> None:
     assert team.world.snapshots[0][-1].trained == 1
 
 
-def test_weights_that_get_other_memory_while_they_are_fetched_are_taken_over_there() -> None:
-    team = Team(2)
-    engine = decided(team)
-    model = team.models[0]
-    team.world.reading.clear()
-    model.one.weight.data = torch.full((3, 3), 7.0)
-    model.norm.running_mean = torch.full((3,), 7.0)
-    held = model.one.weight
-    assert engine.step(0.1) is not None
-    assert team.value(0) == 1.0
-    assert model.norm.running_mean.tolist() == [1.0] * 3
-    assert model.one.weight is held
-
-
 def test_parameters_that_are_other_objects_are_published() -> None:
     team = Team(1)
     team.step(0.1)

@@ -283,17 +283,3 @@ def test_shards_are_averaged(averager: str) -> None:
         return model.w.to_local().unique().tolist()
 
     assert run_threads(rank) == [[0.5]] * 2
-
-
-def test_parameters_that_share_memory_are_averaged_once() -> None:
-    """Some libraries tie weights by parameters of their own on one memory, which torch lists twice."""
-
-    def rank(strategy: Any) -> list[float]:
-        model = net()
-        model.head.weight = nn.Parameter(model.body.weight.detach())
-        with torch.no_grad():
-            model.body.weight.fill_(4.0 * strategy.rank)
-        AverageAll(model, strategy, every=1, momentum=0.75).step()
-        return [float(layer.weight[0, 0].detach()) for layer in (model.body, model.head)]
-
-    assert run_threads(rank) == [[0.5, 0.5], [3.5, 3.5]]

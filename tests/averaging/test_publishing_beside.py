@@ -9,32 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from copy_gate import Gate
+from members import settle
 from waiting import eventually
 
 from softs_fast.averaging import Event, Rules, Schedule, SelectiveAveraging, Takeover
 from softs_fast.averaging.meeting import meet_at
 from softs_fast.averaging.window_board import WindowBoard, WindowFetch
-from softs_fast.snapshots import Window
 
 NOW = Schedule(publish_every=1, max_wait_steps=0)
-
-
-class Gate:
-    """Holds the thread that copies the parameters of a board until it is opened."""
-
-    def __init__(self, board: WindowBoard) -> None:
-        self.open = threading.Event()
-        self.reached = threading.Event()
-        window = board._window
-        assert isinstance(window, Window)
-        self._write = window.write
-        window.write = self  # type: ignore[method-assign]
-
-    def __call__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            self.reached.set()
-            assert self.open.wait(30)
-        self._write(tensors)
 
 
 def net(value: float) -> torch.nn.Module:
@@ -94,7 +77,7 @@ def test_what_an_optimizer_changes_is_copied_by_a_thread_and_all_else_at_once(
     optimizer = optimizer_of(model)
     assert pair[0].inspected() is None
     pair[0].follow(optimizer, {"ours"})
-    gate = Gate(pair[0])
+    gate = Gate(pair[0]._opened)
     assert publish(pair[0], model) == 1
     assert gate.reached.wait(30)
     assert [member.version for member in pair[1].members()] == [0]
@@ -112,7 +95,7 @@ def test_what_an_optimizer_changes_is_copied_by_a_thread_and_all_else_at_once(
 def test_an_ask_is_answered_by_the_copy_that_runs(pair: list[WindowBoard]) -> None:
     model = net(1.0)
     pair[0].follow(optimizer_of(model), {"ours"})
-    gate = Gate(pair[0])
+    gate = Gate(pair[0]._opened)
     for board in pair:
         board.members()
     publish(pair[0], model)
@@ -167,14 +150,6 @@ def engine_of(place: Path, rank: int, value: float, **named: object) -> Selectiv
     return SelectiveAveraging(model, optimizer, rules, meet=meet_at(place, rank), **arguments)  # type: ignore[arg-type]
 
 
-def settle(engine: SelectiveAveraging) -> None:
-    """Wait until all that the engine has begun is complete."""
-    board = engine._board
-    board.settle()
-    while engine._pending is not None and engine._pending.is_fetching and board.fetched() is None:
-        pass
-
-
 def run(engine: SelectiveAveraging, metric: float, n_steps: int) -> list[Event]:
     events = []
     for _ in range(n_steps):
@@ -191,7 +166,7 @@ def board_of(engine: SelectiveAveraging) -> WindowBoard:
 def under_way(engine: SelectiveAveraging) -> Gate:
     """Have the thread of an engine copy its weights until the gate is opened."""
     board = board_of(engine)
-    gate = Gate(board)
+    gate = Gate(board._opened)
     shared, version = engine._shared.tensors(), board._version
     eventually(
         lambda: board.publish(shared, step=9, metric=0.1, trained=9, config=None) > version, "a version"
@@ -255,16 +230,6 @@ def test_the_optimizer_of_another_model_waits_from_then_on(place: Path) -> None:
         (member,) = reader.members()
         assert member.trained == 9
         reader.close()
-
-
-def test_the_thread_ends_with_the_engine(place: Path) -> None:
-    def names() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("softs-")]
-
-    with engine_of(place, 0, 1.0) as ours:
-        ours.step(0.1)
-        assert names() == ["softs-publisher"]
-    assert names() == []
 
 
 def test_the_state_of_the_optimizer_is_copied_with_the_weights(place: Path) -> None:

@@ -204,15 +204,17 @@ def test_a_builder_that_adds_a_layer_and_a_buffer_that_grows_raise_nothing(
 
 @pytest.mark.parametrize("how", ["assign", "data"])
 def test_tensors_that_are_replaced_are_taken_over_where_they_are_now(how: str) -> None:
-    pair = Pair(layer)
+    pair = Pair(with_buffer)
     pair.step()
     model = pair.models[0]
     if how == "assign":
         model.load_state_dict({name: one + 5 for name, one in model.state_dict().items()}, assign=True)
     else:
         model.weight.data = model.weight.detach() + 5
+        model.seen = model.seen + 5
     assert pair.step() is not None, "it was fetched before"
     assert torch.equal(model.weight, pair.models[1].weight)
+    assert model.seen[0] == 1.0
 
 
 def test_a_parameter_of_another_dtype_is_refused_by_name() -> None:

@@ -81,7 +81,9 @@ def tensors_are_matched_by_name(strategy: Strategy, rank: int, size: int) -> Non
     gradients = {name: torch.full((1 + number % 2,), float(number)) for number, name in enumerate(names)}
     for turn in range(3):
         order = names[rank + turn :] + names[: rank + turn]
-        strategy.all_reduce_gradients({name: gradients[name] for name in order}, "mean")
+        others = {"empty": torch.empty(0), "half": torch.full((7, 3), rank, dtype=torch.bfloat16)}
+        strategy.all_reduce_gradients({name: gradients[name] for name in order} | others, "mean")
+        assert others["half"].eq((size - 1) / 2).all()
         for number, name in enumerate(names):
             assert gradients[name].eq(number).all()
 
@@ -213,6 +215,16 @@ def views_are_reduced_where_they_lie(strategy: Strategy, rank: int, size: int) -
     assert negative.eq(-sum(range(size + 1))).all()
     strategy.all_gather(every := torch.zeros(2 * size), torch.full((2,), complex(0, rank)).conj().imag)
     assert every.tolist() == [-float(number) for number in range(size) for _ in range(2)]
+    scalar = torch.tensor(float(rank + 1))
+    strategy.all_reduce(scalar, "max")
+    assert scalar == size
+    parameter = torch.nn.Parameter(torch.ones(3))
+    strategy.all_reduce(parameter, "mean")
+    assert parameter.tolist() == [1.0] * 3
+    gathered = torch.zeros(size, 2)
+    gathered[rank] = rank
+    strategy.all_gather(gathered, gathered[rank])
+    assert gathered[:, 0].tolist() == list(range(size))
     source = torch.arange(4.0 * size).view(-1, 2).t()
     target = torch.zeros(2, 6)[:, ::3]
     strategy.reduce_scatter(target, source)

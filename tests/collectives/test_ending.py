@@ -11,14 +11,10 @@ import hierarchies
 import pytest
 import ranks
 import torch
+from lost_ranks import reduce_for_ever
 
 from softs_fast.collectives import ShmStrategy
 from softs_fast.errors import PeerLost
-
-
-def reduce_for_ever(strategy: ShmStrategy) -> None:
-    while True:
-        strategy.all_reduce(torch.ones(100))
 
 
 def ended_in_a_call(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
@@ -34,7 +30,7 @@ def ended_in_a_call(say: Callable[[Any], None], rank: int, size: int, folder: st
         )
         ends.start()
     with pytest.raises(PeerLost) as raised:
-        reduce_for_ever(strategy)
+        reduce_for_ever(strategy, torch.ones(100))
     if rank == 0:
         ends.join()
     strategy.end("the epoch is over")

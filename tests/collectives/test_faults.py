@@ -5,8 +5,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +23,7 @@ from lost_ranks import (
     reduce_for_ever,
     reduce_until_lost,
 )
+from small_memory import run_in_small_memory
 
 from softs_fast.collectives import Schedule, ShmStrategy
 from softs_fast.errors import ConfigError, PeerLost, SegmentError
@@ -317,7 +316,6 @@ def test_without_memory_no_rank_gets_a_bucket_and_all_go_on(tmp_path: Path) -> N
 
 FULL = """
 import sys
-sys.path[:0] = sys.argv[2:]
 from softs_fast.collectives import ShmStrategy
 from softs_fast.errors import SegmentError
 try:
@@ -328,14 +326,6 @@ except SegmentError as error:
 
 
 def test_a_full_shared_memory_is_an_error_with_a_remedy(tmp_path: Path) -> None:
-    alone = ["unshare", "--user", "--map-root-user", "--mount"]
-    if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no unprivileged namespaces on this machine")
-    command = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
-    done = subprocess.run(
-        [*alone, "sh", "-c", command, "sh", sys.executable, "-c", FULL, str(tmp_path / "place"), *sys.path],
-        capture_output=True,
-        text=True,
-    )
-    assert "No space left on device" in done.stdout, done.stderr
-    assert "--shm-size" in done.stdout
+    told = run_in_small_memory(FULL, str(tmp_path / "place"))
+    assert "No space left on device" in told
+    assert "--shm-size" in told

@@ -1,10 +1,5 @@
 """HierarchicalStrategy: nodes of any size, every root, one result on all ranks; and TorchStrategy, its engine."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +9,6 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from lost_ranks import until_lost
-from waiting import WATCHDOG_S, free_ports
 
 from softs_fast.collectives import (
     AllReduceStrategy,
@@ -117,7 +110,7 @@ def by_process_group(say: Callable[[Any], None], rank: int, size: int, folder: s
             engine.init(rank, size + 1, None)
         everything(engine.init(rank, size, None), rank, size)
     local = ShmStrategy(timeout_s=20, schedule=hierarchies.SCHEDULE)
-    with HierarchicalStrategy(local, TorchStrategy(timeout_s=20)).init(rank, size, world) as strategy:
+    with AllReduceStrategy(local, TorchStrategy(timeout_s=20)).init(rank, size, world) as strategy:
         everything(strategy, rank, size)
         nodes = strategy.nodes
     dist.destroy_process_group()
@@ -147,67 +140,6 @@ def test_large_tensors_go_in_chunks_and_all_ranks_end_with_the_same_bits(tmp_pat
     assert len(set(ranks.run(in_chunks, 3, str(tmp_path), [2, 1]))) == 1
 
 
-def finds_out(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[list[int]]:
-    local = ShmStrategy(timeout_s=20, schedule=hierarchies.SCHEDULE)
-    with AllReduceStrategy(local, TorchStrategy(timeout_s=20)).init(rank, size, folder) as strategy:
-        tensor = torch.ones(3)
-        strategy.all_reduce(tensor)
-        assert tensor.tolist() == [size] * 3
-        return strategy.nodes
-
-
-def test_ranks_of_one_host_find_out_that_they_are(tmp_path: Path) -> None:
-    assert ranks.run(finds_out, 3, str(tmp_path)) == [[[0, 1, 2]]] * 3
-
-
-NODE = """
-import os, sys
-rank, size, port, here = *map(int, sys.argv[1:4]), int(sys.argv[4])
-sys.path[:0] = sys.argv[5:]
-import torch
-from softs_fast.collectives import HierarchicalStrategy, Schedule, ShmStrategy, TorchStrategy
-torch.set_num_threads(1)
-for _ in range(here - 1):
-    if os.fork() == 0:
-        rank += _ + 1
-        break
-local = ShmStrategy(timeout_s=20, schedule=Schedule(1 << 15, 1 << 16))
-engine = TorchStrategy(timeout_s=20, host="127.0.0.1")
-with HierarchicalStrategy(local, engine).init(rank, size, f"tcp://127.0.0.1:{port}") as strategy:
-    tensor = torch.full((1000,), float(rank))
-    strategy.all_reduce(tensor, "mean")
-    assert tensor.eq((size - 1) / 2).all()
-    nodes = strategy.nodes
-    strategy.barrier()
-    if rank in (0, size - 1):
-        print(nodes, flush=True)
-"""
-
-
-def test_nodes_apart_are_told_apart_by_what_memory_they_can_read(tmp_path: Path) -> None:
-    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no unprivileged namespaces on this machine")
-    [port] = free_ports()
-    # Two nodes, of two ranks and of one: each sees only its own processes.
-    nodes = [
-        subprocess.Popen(
-            [*apart, sys.executable, "-c", NODE, str(first), "3", str(port), str(here), *sys.path],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for first, here in ((0, 2), (2, 1))
-    ]
-    try:
-        told = [node.communicate(timeout=WATCHDOG_S) for node in nodes]
-    finally:
-        for node in nodes:
-            node.kill()
-            node.wait()
-    assert [out for out, _ in told] == ["[[0, 1], [2]]\n"] * 2, told
-
-
 def wrong_groups(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
     local = ShmStrategy(timeout_s=20, schedule=hierarchies.SCHEDULE).init(rank, size, folder)
     with pytest.raises(ConfigError) as raised:
@@ -218,19 +150,3 @@ def wrong_groups(say: Callable[[Any], None], rank: int, size: int, folder: str) 
 
 def test_groups_that_make_no_hierarchy_are_refused(tmp_path: Path) -> None:
     assert all("need numbers 0 to 1" in text for text in ranks.run(wrong_groups, 2, str(tmp_path)))
-
-
-def loses_one(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
-    with joined(rank, size, folder, [2, 2], timeout_s=300.0) as strategy:
-        say(os.getpid())
-        return until_lost(strategy, torch.zeros(100_000))
-
-
-def test_a_killed_rank_ends_the_call_on_all_nodes(tmp_path: Path) -> None:
-    with ranks.start(loses_one, 4, str(tmp_path)) as running:
-        pids = running.results()
-        time.sleep(0.1)
-        os.kill(pids[3], signal.SIGKILL)
-        told = running.results()
-    assert f"process {pids[3]}" in told[2] or "gave up" in told[2], told[2]
-    assert all(isinstance(text, str) for text in told[:3]), told

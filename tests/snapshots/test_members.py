@@ -13,7 +13,6 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from fork_check import check_fork
 from waiting import eventually
 
 from softs_fast import _kernels
@@ -249,16 +248,3 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the window is closed"):
         Members(tmp_path, window, rank=0)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_cannot_look_for_members(tmp_path: Path) -> None:
-    with (
-        Window(LAYOUT) as window,
-        Window(LAYOUT) as other,
-        Members(tmp_path, window, rank=0) as members,
-        Members(tmp_path, other, rank=1),
-    ):
-        assert ranks_of(members) == [1]
-        check_fork(members.refresh)
-        assert ranks_of(members) == [1]

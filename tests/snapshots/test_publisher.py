@@ -3,12 +3,13 @@
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 import torch
+from copy_gate import Gate
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -75,22 +76,6 @@ class Model(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.count += 1
         return self.b(self.a(x))
-
-
-class Gate:
-    """Holds the copy of the parameters of a publisher until it is opened."""
-
-    def __init__(self, window: Window) -> None:
-        self.open = threading.Event()
-        self.reached = threading.Event()
-        self._write = window.write
-        window.write = self  # type: ignore[method-assign]
-
-    def __call__(self, tensors: Mapping[str, Tensor]) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            self.reached.set()
-            assert self.open.wait(30)
-        self._write(tensors)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 from waiting import eventually
 
-from softs_fast.averaging import Rules, Schedule, SelectiveAveraging
 from softs_fast.snapshots import Publisher, RemoteWindow, SnapshotLayout, Window, publisher
 from softs_fast.snapshots.staging import Staging, by_device
 
@@ -156,47 +154,3 @@ def test_a_copy_that_fails_is_raised_by_the_next_offer(
         eventually(has_failed, "the error of the copy")
         assert failed == ["the device is lost"]
         publisher_.close()
-
-
-def test_weights_on_a_device_change_after_they_were_copied(
-    device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Selective averaging publishes a model on a device through pinned memory."""
-    monkeypatch.setattr(publisher, "by_device", lambda tensors: {DEVICE: dict(tensors)} if tensors else {})
-
-    def rank(number: int, value: float) -> SelectiveAveraging:
-        model = torch.nn.BatchNorm1d(2)
-        torch.nn.init.constant_(model.weight, value)
-        rules = Rules(every=1, strategy="best_only")
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0) if number == 0 else None
-        return SelectiveAveraging(
-            model,
-            optimizer,
-            rules,
-            meet=tmp_path,
-            rank=number,
-            schedule=Schedule(publish_every=1000, max_wait_steps=0),
-        )
-
-    with rank(0, 1.0) as ours, rank(1, 2.0) as theirs:
-        theirs.step(0.9)
-        device.log.clear()
-        assert ours.step(0.1) is None
-        buffers, parameters = ["copy [2] in training"] * 2 + ["copy [] in training"], ["copy [2] in side"] * 2
-        copied = [*buffers, "side waits for training", *parameters, "event in side"]
-        assert [entry for entry in device.log if entry != "pinned"] == copied
-        assert device.is_waited_for.wait(30)
-        assert [member.version for member in theirs._board.members()] == [0]
-        while ours._board.fetched() is None:
-            pass
-        events: list[object] = []
-        step = threading.Thread(target=lambda: events.append(ours.step(0.1)))
-        step.start()
-        step.join(0.2)
-        assert step.is_alive(), "the copy of the device is not complete"
-        assert ours.model.weight.tolist() == [1.0, 1.0]
-        device.done.set()
-        step.join()
-        assert events != [None]
-        assert ours.model.weight.tolist() == [2.0, 2.0]
-        assert [member.version for member in theirs._board.members()] == [1]

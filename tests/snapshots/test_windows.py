@@ -3,13 +3,12 @@
 import math
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from fork_check import check_fork
+from small_memory import run_in_small_memory
 from torch import Tensor
 
 from softs_fast import _kernels
@@ -311,8 +310,6 @@ def test_a_fork_cannot_use_them_and_does_not_end_them() -> None:
 
 
 FULL = """
-import sys
-sys.path[:0] = sys.argv[1:]
 import torch
 from softs_fast.errors import SegmentError
 from softs_fast.snapshots import SnapshotLayout, Window
@@ -327,20 +324,11 @@ print("the first one goes on")
 
 
 def test_a_full_shared_memory_is_an_error_with_numbers() -> None:
-    alone = ["unshare", "--user", "--map-root-user", "--mount"]
-    if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no unprivileged namespaces on this machine")
-    command = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
-    done = subprocess.run(
-        [*alone, "sh", "-c", command, "sh", sys.executable, "-c", FULL, *sys.path],
-        capture_output=True,
-        text=True,
-    )
-    text, last = done.stdout.splitlines()
+    text, last = run_in_small_memory(FULL).splitlines()
     found = re.match(
         r"cannot take (\d+) bytes of shared memory, (\d+) are free: No space left on device; ", text
     )
-    assert found, (text, done.stderr)
+    assert found, text
     assert int(found[1]) > 2 * 800_000 > 1_048_576 > int(found[2]) > 900_000
     assert last == "the first one goes on"
 

@@ -242,11 +242,6 @@ class SelectiveAveraging:
         """Have the lifetime and the burn-in begin now."""
         self._trained = 0
 
-    def print_stats(self) -> None:
-        """Print the counters to stdout, one per line."""
-        for name, value in self.counters.items():
-            print(f"rank {self.rank} {name}: {value:g}")
-
     def state_dict(self) -> dict[str, Any]:
         """Return counters, metric and lineage; save them with model and optimizer."""
         return {

@@ -78,10 +78,6 @@ class WindowBoard(Board):
     def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
         """Make windows, and make them known; return the digest of the layout.
 
-        Args:
-            tensors: All that is shared, by name.
-            as_is: Names of those that may have any values; others must be finite.
-
         Raises:
             ConfigError: there is no place to meet, or a tensor cannot be in a snapshot.
             PeerLost: a rank did not take part.

@@ -48,15 +48,7 @@ class BoundedStore:
         return self._bounded(lambda: self._store.decided(key))
 
     def _bounded(self, call: Callable[[], _T]) -> _T:
-        result: Future[_T] = Future()
-
-        def run() -> None:
-            try:
-                result.set_result(call())
-            except BaseException as error:  # raised by the waiting thread
-                result.set_exception(error)
-
-        threading.Thread(target=run, name="softs-store", daemon=True).start()
+        result = in_thread(call, "softs-store")
         try:
             return result.result(self._timeout_s)
         except TimeoutError as error:
@@ -69,3 +61,17 @@ class BoundedStore:
                 f"the store has failed, and the loss of the process that serves it cannot be survived: {error}; start all "
                 "ranks anew"
             ) from error
+
+
+def in_thread(call: Callable[[], _T], name: str) -> Future[_T]:
+    """Begin a call in a thread that does not hold up the end of the process; return its future."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # raised where the result is looked at
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -133,15 +133,6 @@ class HierarchicalStrategy(Strategy):
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
         """Reduce a tensor over all ranks of the world, in place. All ranks get the same bits.
 
-        Args:
-            tensor: any shape, the same on every rank, of a dtype that `ShmStrategy` supports.
-            op: the reduction.
-
-        Raises:
-            ConfigError: dtype or operation is unknown, ranks differ (nothing was moved), or the strategy is closed.
-            PeerLost: a rank died, stopped or left; the contents of `tensor` are undefined.
-            ForkedError: called in a fork of the process that made the group.
-
         Source: own; slices instead of the leaders of Horovod's hierarchical all-reduce.
         """
         with self._call("all_reduce", tensor) as (levels, lap):
@@ -154,17 +145,7 @@ class HierarchicalStrategy(Strategy):
     def all_reduce_gradients(
         self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
-        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
-
-        Args:
-            gradients: Tensors by name; None for a parameter that has no gradient on any rank.
-            op: The reduction.
-
-        Raises:
-            ConfigError: as for `all_reduce`; the text names the tensors that differ.
-            PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter."""
         own = Gradients.of(gradients, op)
         with self._call("all_reduce", *own.tensors.values()) as (levels, lap):
             levels.agree(f"all_reduce_gradients {op}", own.manifest)
@@ -182,16 +163,7 @@ class HierarchicalStrategy(Strategy):
         Between nodes each rank receives its own elements alone, and a share of those of ranks of its node without a
         slice. Sums over nodes are made in the order of the nodes, 16-bit floats in float32 and then rounded;
         `all_reduce` adds in the engine's order, so with more than two nodes floats may differ in the last bits.
-
-        Args:
-            output: n elements; may be this rank's part of `tensor`, but must not overlap it otherwise.
-            tensor: size * n elements, of the same dtype.
-            op: the reduction.
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
+        `output` may be this rank's part of `tensor`.
         """
         with self._call("reduce_scatter", tensor) as (levels, lap):
             with RefusedByAll(levels.agree, "reduce_scatter"):
@@ -204,13 +176,7 @@ class HierarchicalStrategy(Strategy):
                 levels.reduce_scatter(lent.detach().view(-1), parts, ReduceOp(op), lap)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Put the `tensor` [n] of every rank, by rank of the world, into `output` [size * n].
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Put the `tensor` [n] of every rank, by rank of the world, into `output` [size * n]."""
         with self._call("all_gather", output) as (levels, _):
             with RefusedByAll(levels.agree, "all_gather"):
                 source = operand(tensor, written=False)
@@ -221,13 +187,7 @@ class HierarchicalStrategy(Strategy):
                 levels.gather(lent.detach().view(self.size, -1), as_plain(source).detach().view(-1))
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Copy `tensor` of rank `root` of the world to every rank.
-
-        Raises:
-            ConfigError: there is no such rank, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Copy `tensor` of rank `root` of the world to every rank."""
         with self._call("broadcast", tensor) as (levels, _):
             with RefusedByAll(levels.agree, "broadcast"):
                 local = operand(tensor)
@@ -237,13 +197,7 @@ class HierarchicalStrategy(Strategy):
                 levels.broadcast(lent, root)
 
     def barrier(self) -> None:
-        """Return once every rank of the world has called it.
-
-        Raises:
-            ConfigError: ranks do different things, or the strategy is closed.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Return once every rank of the world has called it."""
         with self._call("barrier") as (levels, _):
             levels.agree("barrier", {})
 
@@ -266,7 +220,6 @@ class HierarchicalStrategy(Strategy):
             PeerLost: the other ranks formed their group without this one, the store has failed, or a rank was lost
                 meanwhile.
             SegmentError: no shared memory for the new group.
-            ForkedError: called in a fork of the process that made the group.
         """
         member = self._member
         if member is None or self._closed:

@@ -50,8 +50,13 @@ class Strategy(Protocol):
     """Collective operations over a fixed group of ranks.
 
     Every rank makes the same calls in the same order. A call returns when this rank's result is complete; on CUDA
-    devices, when it is submitted to the current stream. After `PeerLost` the contents of the tensors of that call are
-    undefined, and every later call raises `PeerLost` too.
+    devices, when it is submitted to the current stream. Every call raises
+
+    * ConfigError if ranks differ in the call, its shape, dtype, operation or names, or an argument is unsuitable on one of
+      them: on all ranks, nothing was moved, and the group is usable. Also if this rank has closed the group.
+    * PeerLost if a rank died, stopped, was too late or left. The contents of the tensors of that call are undefined then,
+      and every later call raises `PeerLost` too.
+    * ForkedError in a fork of the process that joined the group.
     """
 
     @property
@@ -70,27 +75,46 @@ class Strategy(Protocol):
         """Join the group of all ranks; return self. The strategy's class documents `rendezvous`."""
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
-        """Reduce `tensor`, of the same shape and dtype on every rank, in place."""
+        """Reduce a tensor over all ranks, in place.
+
+        Args:
+            tensor: Tensor of any shape, the same on every rank, of float64, float32, float16, bfloat16, int64, int32,
+                int16, int8, uint8 or bool; 16-bit floats are summed in float32 unless the class says otherwise.
+            op: The reduction.
+        """
 
     def all_reduce_gradients(
         self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
-        """Reduce all tensors in place, matched by name; the order of the mapping does not matter.
+        """Reduce all tensors of a mapping, in place, matched by name; its order does not matter.
 
-        None stands for a parameter that has no gradient on any rank. If some ranks have one, all raise a ConfigError
-        that names it, and nothing was moved.
+        Args:
+            gradients: Tensors by name; the same names, shapes and dtypes on every rank. None for a parameter that has
+                no gradient on any rank; if some ranks have one, all raise a ConfigError that names it.
+            op: The reduction.
         """
 
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
     ) -> None:
-        """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n]."""
+        """Reduce a tensor over all ranks; each rank gets one of `size` equal parts of the result.
+
+        Args:
+            output: Tensor [n] for this rank's part; must not overlap `tensor`.
+            tensor: Tensor [size * n], of the same dtype.
+            op: The reduction.
+        """
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n]."""
+        """Put the tensor of every rank, one after another, into `output`.
+
+        Args:
+            output: Tensor [size * n].
+            tensor: Tensor [n] of the same dtype; may be this rank's part of `output`.
+        """
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Copy `tensor` of rank `root` to every rank."""
+        """Copy a tensor of rank `root`, as for `all_reduce`, to every rank."""
 
     def barrier(self) -> None:
         """Return once every rank has called it."""

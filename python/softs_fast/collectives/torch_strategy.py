@@ -216,16 +216,7 @@ class TorchStrategy(Strategy):
         return self._engine
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
-        """Reduce a tensor over all ranks, in place.
-
-        Args:
-            tensor: any shape, the same on every rank, of a dtype that `ShmStrategy` and the engine support.
-            op: the reduction.
-
-        Raises:
-            ConfigError: dtype or operation is unknown, or ranks differ (nothing was moved).
-            PeerLost: the engine failed: a rank died, or was too late.
-        """
+        """Reduce a tensor over all ranks, in place."""
         with self._call("all_reduce", tensor) as engine:
             with self._refused_by_all(engine, "all_reduce"):
                 local = operand(tensor, op)
@@ -235,16 +226,7 @@ class TorchStrategy(Strategy):
     def all_reduce_gradients(
         self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
-        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
-
-        Args:
-            gradients: Tensors by name; None for a parameter that has no gradient on any rank.
-            op: The reduction.
-
-        Raises:
-            ConfigError: as for `all_reduce`; the text names the tensors that differ.
-            PeerLost: the engine failed: a rank died, or was too late.
-        """
+        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter."""
         own = Gradients.of(gradients, op)
         with self._call("all_reduce", *own.tensors.values()) as engine:
             self._agree(engine, f"all_reduce_gradients {op}", own.manifest)
@@ -264,10 +246,6 @@ class TorchStrategy(Strategy):
         Each rank receives only its own elements, of all ranks, and adds them in the order of the ranks, 16-bit floats
         in float32. `all_reduce` adds in the engine's order, so with more than two ranks floats may differ in the last
         bits.
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: the engine failed: a rank died, or was too late.
         """
         with self._call("reduce_scatter", tensor) as engine:
             with self._refused_by_all(engine, "reduce_scatter"):
@@ -283,12 +261,7 @@ class TorchStrategy(Strategy):
             target.detach().copy_(own.view(target.shape))
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n].
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: the engine failed: a rank died, or was too late.
-        """
+        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n]."""
         with self._call("all_gather", output) as engine:
             with self._refused_by_all(engine, "all_gather"):
                 source = operand(tensor, written=False)
@@ -299,12 +272,7 @@ class TorchStrategy(Strategy):
             target.detach().copy_(torch.cat(every).view(target.dtype).view(target.shape))
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Copy `tensor` of rank `root` to every rank.
-
-        Raises:
-            ConfigError: there is no such rank, or as for `all_reduce`.
-            PeerLost: the engine failed: a rank died, or was too late.
-        """
+        """Copy `tensor` of rank `root` to every rank."""
         with self._call("broadcast", tensor) as engine:
             with self._refused_by_all(engine, "broadcast"):
                 local = operand(tensor)
@@ -313,12 +281,7 @@ class TorchStrategy(Strategy):
             engine.broadcast(local, root)
 
     def barrier(self) -> None:
-        """Return once every rank has called it.
-
-        Raises:
-            ConfigError: ranks do different things, or the strategy is closed.
-            PeerLost: the engine failed: a rank died, or was too late.
-        """
+        """Return once every rank has called it."""
         with self._call("barrier") as engine:
             self._agree(engine, "barrier", {})
 

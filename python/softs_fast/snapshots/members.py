@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future
@@ -15,9 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from .. import _kernels
+from ..collectives.bounded_store import in_thread
 from ..collectives.rendezvous import MAX_MESSAGE_BYTES, FolderStore, TorchStore
 from ..errors import ConfigError, SegmentError, SoftsError
 from .window import RemoteWindow, Window
@@ -35,10 +35,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # File systems note times in ticks of 10 ms at most.
 _TICK_NS = 100_000_000
 
+# Name of the threads in which a store is asked.
+_THREAD = "softs-members"
+
 # How long `close` waits for a store that is asked in a thread.
 _CLOSE_S = 1.0
-
-_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -82,8 +83,8 @@ class Members:
             and of other pid namespaces. Each is logged once.
 
     Example:
-        >>> import tempfile
-        >>> from softs_fast.snapshots import SnapshotLayout
+        >>> import tempfile, torch
+        >>> from softs_fast.snapshots import SnapshotLayout, Window
         >>> layout = SnapshotLayout.of({"w": torch.zeros(3)})
         >>> with tempfile.TemporaryDirectory() as folder, Window(layout) as mine, Window(layout) as other:
         ...     with Members(folder, mine, rank=0) as members, Members(folder, other, rank=1):
@@ -113,7 +114,7 @@ class Members:
         self._asked: Future[list[tuple[str, bytes]]] | None = None
         self._is_beside = beside and isinstance(self._notes, _StoreNotes)
         if self._is_beside:
-            self._asked = _in_thread(partial(self._look, set()))
+            self._asked = in_thread(partial(self._look, set()), _THREAD)
         else:
             self._key = self._notes.add(self._note)
 
@@ -150,7 +151,7 @@ class Members:
         if key is not None:
             remove = partial(self._notes.remove, key)
             try:
-                _in_thread(remove).result(_CLOSE_S) if self._is_beside else remove()
+                in_thread(remove, _THREAD).result(_CLOSE_S) if self._is_beside else remove()
             except (OSError, RuntimeError) as error:
                 _log.warning("cannot remove the note of this member: %r", error)
 
@@ -174,7 +175,7 @@ class Members:
         asked = self._asked
         if asked is None or not asked.done():
             return []
-        self._asked = _in_thread(look)
+        self._asked = in_thread(look, _THREAD)
         return asked.result()
 
     def _open(self, key: str, note: bytes) -> None:
@@ -212,20 +213,6 @@ def _may_be_alive(host: object, address: Mapping[str, int]) -> bool:
     if host != _this_host():
         return True
     return _kernels.is_alive(address["pid"], address["started"], _kernels.this_process()[2])
-
-
-def _in_thread(call: Callable[[], _T]) -> Future[_T]:
-    """Begin a call in a thread that does not hold up the end of the process."""
-    future: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # raised by the one that looks at the result
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="softs-members", daemon=True).start()
-    return future
 
 
 class _Notes(Protocol):

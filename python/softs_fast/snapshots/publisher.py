@@ -41,6 +41,7 @@ class Publisher:
     Buffers, which change in the forward pass, are copied inside the call of `offer`. Parameters, which change only when
     the optimizer steps, are copied by a thread; a hook lets the optimizer's step wait for the end of that copy. Tensors
     on CUDA devices go through pinned memory: the stream of the training waits for their copies, but not the process.
+    In a fork of the process that made the window, calls that publish raise ForkedError.
 
     Args:
         window: Window with the layout of parameters and buffers together; stays open.
@@ -120,7 +121,6 @@ class Publisher:
             ConfigError: the window or the publisher is closed, the config is too long or not JSON, or tensors no longer
                 fit the window, such as after a change of their dtype.
             RuntimeError: CUDA failed; also of the copy before.
-            ForkedError: called in a fork of the process that made the window.
         """
         now_s = self._ready()
         if now_s is None or not (self._pace.is_due(step) or self._window.is_asked(others)):
@@ -133,19 +133,7 @@ class Publisher:
     ) -> bool:
         """Begin to publish, whether it is time to or not; not while a version is copied, nor too soon after one.
 
-        Args:
-            step: Step of this process, as for `offer`, like the others.
-            metric: Metric of this process.
-            trained: Steps since the start, or the last replacement.
-            config: A small dict.
-
-        Returns:
-            Whether a version was begun.
-
-        Raises:
-            ConfigError: as for `offer`.
-            RuntimeError: as for `offer`.
-            ForkedError: called in a fork of the process that made the window.
+        Arguments, result and errors are those of `offer`.
         """
         now_s = self._ready()
         if now_s is None:

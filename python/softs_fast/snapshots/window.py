@@ -65,7 +65,7 @@ class Window:
 
     Others map it read-only; neither side waits for the other. The memory is in /dev/shm without a name, two times the
     size of the tensors, and is freed with the last process that has it. Calls that publish exclude each other; all
-    others may be made by any thread.
+    others may be made by any thread. After `close` they raise ConfigError, in a fork of this process ForkedError.
 
     Args:
         layout: Layout of the tensors.
@@ -113,7 +113,6 @@ class Window:
 
         Raises:
             ConfigError: the tensors do not fit the layout, the config is too long or not JSON, or the window is closed.
-            ForkedError: called in a fork of the process that made the window.
         """
         said = as_json(config)
         bound = self.layout.bind(tensors)
@@ -121,12 +120,7 @@ class Window:
             return self._native.publish(rows, step, metric, trained, said)
 
     def begin(self) -> None:
-        """Begin a version that is written in parts; what was begun before and not committed is dropped.
-
-        Raises:
-            ConfigError: the window is closed.
-            ForkedError: called in a fork of the process that made the window.
-        """
+        """Begin a version that is written in parts; what was begun before and not committed is dropped."""
         with self._publishing:
             self._native.begin()
 
@@ -135,7 +129,6 @@ class Window:
 
         Raises:
             ConfigError: a tensor is not of the layout, no version was begun, or the window is closed.
-            ForkedError: called in a fork of the process that made the window.
         """
         entries, bound = self.layout.bind_part(tensors)
         with _rows(entries, bound) as rows, self._publishing:
@@ -151,7 +144,6 @@ class Window:
         Raises:
             ConfigError: it is no such tensor, the bytes are outside of a snapshot, no version was begun, or the window is
                 closed.
-            ForkedError: called in a fork of the process that made the window.
         """
         if part.dtype is not torch.uint8 or not is_plain(part):
             raise ConfigError(
@@ -173,7 +165,6 @@ class Window:
 
         Raises:
             ConfigError: no version was begun, the config is too long or not JSON, or the window is closed.
-            ForkedError: called in a fork of the process that made the window.
         """
         said = as_json(config)
         with self._publishing:
@@ -181,12 +172,7 @@ class Window:
 
     @property
     def address(self) -> Address:
-        """By which others of this host open it; JSON of about 130 bytes.
-
-        Raises:
-            ConfigError: the window is closed.
-            ForkedError: called in a fork of the process that made the window.
-        """
+        """By which others of this host open it; JSON of about 130 bytes."""
         pid, started, fd, id_, n_bytes = self._native.address()
         return {"pid": pid, "started": started, "fd": fd, "id": id_.hex(), "n_bytes": n_bytes}
 
@@ -194,20 +180,11 @@ class Window:
         """Say, in this window, that a newer version of another window is wanted than the present one.
 
         Any newer version answers it. The owner of the other window learns it when it calls `is_asked`.
-
-        Raises:
-            ConfigError: one of the windows is closed.
-            ForkedError: called in a fork of the process that made the window.
         """
         self._native.ask(wanted.native)
 
     def is_asked(self, others: Iterable[RemoteWindow]) -> bool:
-        """Return whether the owner of one of other windows wants a newer version than this window has.
-
-        Raises:
-            ConfigError: one of the windows is closed.
-            ForkedError: called in a fork of the process that made the window.
-        """
+        """Return whether the owner of one of other windows wants a newer version than this window has."""
         return self._native.is_asked([other.native for other in others])
 
     def close(self) -> None:
@@ -226,7 +203,10 @@ class Window:
 
 
 class RemoteWindow:
-    """The window of another process of this host, and of the same user; made by `open`."""
+    """The window of another process of this host, and of the same user; made by `open`.
+
+    After `close` its uses raise ConfigError, in a fork of the process that opened it ForkedError.
+    """
 
     def __init__(self, native: _kernels.SnapshotRemote, address: Address) -> None:
         self.native = native
@@ -263,7 +243,6 @@ class RemoteWindow:
 
         Raises:
             SegmentError: the segment says another one than its digest.
-            ConfigError: the window is closed.
         """
         layout = SnapshotLayout.parse(self.native.manifest())
         if layout.digest != self.digest:
@@ -277,18 +256,11 @@ class RemoteWindow:
 
         Raises:
             SegmentError: the segment is malformed.
-            ConfigError: the window is closed.
-            ForkedError: called in a fork of the process that opened it.
         """
         return header_of(self.native.header())
 
     def is_alive(self) -> bool:
-        """Return whether the owner runs, and has not closed its window. What it published can be read anyway.
-
-        Raises:
-            ConfigError: the window is closed here.
-            ForkedError: called in a fork of the process that opened it.
-        """
+        """Return whether the owner runs, and has not closed its window. What it published can be read anyway."""
         return self.native.is_alive()
 
     def close(self) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -19,7 +18,8 @@ from softs_fast.averaging.hosts.channel import Channel
 from softs_fast.averaging.hosts.courier import Courier, Unavailable
 from softs_fast.averaging.reports import Report
 from softs_fast.averaging.window_board import WindowBoard, WindowFetch, read_windows
-from softs_fast.errors import ConfigError, SegmentError
+from softs_fast.errors import ConfigError, SegmentError, WireError
+from softs_fast.records import Json, Record, most, shaped
 from softs_fast.snapshots import Fetched, Header, RemoteWindow, SnapshotLayout, Window
 from softs_fast.snapshots import Member as Owner
 
@@ -34,58 +34,48 @@ Exchange = Callable[[bytes], list[bytes]]
 Connect = Callable[[str, Sequence[int]], Channel]
 
 
-@dataclass(frozen=True)
-class Greeting:
+_Address = dict[Annotated[str, most(16)], int | Annotated[str, most(64)]]
+
+
+class Greeting(Record):
     """What the ranks of a group tell each other once.
 
     Attributes:
         host: Text that is equal for ranks that can open each other's windows.
         window: Address of the rank's window.
         line: Address of the window of its reports.
-        digest: Digest of the layout of the rank's window.
+        digest: Digest of the layout of the rank's window, in hexadecimal digits.
         nonce: A random text.
     """
 
-    host: str
-    window: dict[str, Any]
-    line: dict[str, Any]
-    digest: bytes
-    nonce: str
+    host: Annotated[str, most(256)]
+    window: _Address
+    line: _Address
+    digest: Annotated[str, shaped("[0-9a-f]{64}")]
+    nonce: Annotated[str, most(64)]
+
+
+_GREETING: Json[Greeting] = Json(Greeting, most_bytes=1024, what="greeting")
 
 
 def exchange_greetings(window: Window, line: Window, host: str, exchange: Exchange) -> list[Greeting]:
     """Return what the ranks of a group say, by rank. A call of all of them.
 
     Raises:
-        ConfigError: a rank does not say what it should.
+        ConfigError: A rank does not say what it should.
     """
-    own = {
-        "host": host,
-        "window": window.address,
-        "line": line.address,
-        "digest": window.layout.digest.hex(),
-        "nonce": secrets.token_hex(8),
-    }
-    return [_parsed(rank, said) for rank, said in enumerate(exchange(json.dumps(own).encode()))]
+    digest, nonce = window.layout.digest.hex(), secrets.token_hex(8)
+    own = Greeting(host=host, window=window.address, line=line.address, digest=digest, nonce=nonce)
+    return [_parsed(rank, said) for rank, said in enumerate(exchange(_GREETING.encode(own)))]
 
 
 def _parsed(rank: int, said: bytes) -> Greeting:
     try:
-        found = json.loads(said)
-        greeting = Greeting(
-            found["host"],
-            dict(found["window"]),
-            dict(found["line"]),
-            bytes.fromhex(found["digest"]),
-            found["nonce"],
-        )
-        if not isinstance(greeting.host, str) or not isinstance(greeting.nonce, str):
-            raise ValueError("a value is of another type")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return _GREETING.decode(said)
+    except WireError as error:
         raise ConfigError(
             f"rank {rank} of the group says {said[:80]!r} ({error}); use the same softs_fast on all ranks"
         ) from error
-    return greeting
 
 
 class GatheredMembers:
@@ -155,10 +145,6 @@ class GroupBoard(WindowBoard):
 
     def open(self, tensors: Mapping[str, torch.Tensor], as_is: Set[str] = frozenset()) -> bytes:
         """Make a window, and tell all ranks of the group; a call of all of them. Return the digest of its layout.
-
-        Args:
-            tensors: All that is shared, by name.
-            as_is: Names of those that may have any values; others must be finite.
 
         Raises:
             ConfigError: a tensor cannot be in a snapshot; or there are several hosts, and the transport cannot serve a
@@ -236,7 +222,9 @@ class GroupBoard(WindowBoard):
         here = {
             rank: one for rank, one in enumerate(greetings) if rank != self.rank and one.host == self._host
         }
-        self._elsewhere = {rank: one.digest for rank, one in enumerate(greetings) if one.host != self._host}
+        self._elsewhere = {
+            rank: bytes.fromhex(one.digest) for rank, one in enumerate(greetings) if one.host != self._host
+        }
         if self._elsewhere:
             channel = self._connect(greetings[0].nonce, list(self._elsewhere))
             self._courier = Courier(

@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from softs_fast import _kernels
 from softs_fast.errors import SegmentError
@@ -34,41 +33,12 @@ def next_mark(mark: int) -> int:
     return (mark + 1) & 0xFFFFFFFF
 
 
-class Signals(Protocol):
-    """Announcements of all ranks, for one rank."""
-
-    @property
-    def drains(self) -> bool:
-        """Whether waits for ranks that have ended, or broke the group, end."""
-
-    @property
-    def stop(self) -> int:
-        """Address, for kernels, of the word that ends their waits for other ranks; 0 if there is none."""
-
-    def announce(self, mark: int, stream: int) -> None:
-        """Announce a mark when all earlier work of this rank's stream is done."""
-
-    def want(self, mark: int) -> None:
-        """Prepare waits for a mark; before they are submitted."""
-
-    def wait(self, mark: int, stream: int) -> None:
-        """Let a stream of this rank wait until all other ranks have announced a mark."""
-
-    def undone(self) -> list[int]:
-        """Return the ranks that have not announced by themselves what this rank's streams wait for."""
-
-    def drained(self) -> bool:
-        """Return whether a stream of any rank went on without the work of another one: results may be wrong."""
-
-    def close_others(self) -> None:
-        """Release what other ranks share; no stream of this rank may announce or wait any more. Idempotent."""
-
-    def close(self) -> None:
-        """Release everything. Idempotent."""
-
-
 class Words:
     """Announcements by words in memory of the host.
+
+    Attributes:
+        drains: Whether waits for ranks that have ended, or broke the group, end.
+        stop: Address, for kernels, of the word that ends their waits for other ranks; 0 if there is none.
 
     Args:
         group: the ranks.
@@ -134,15 +104,15 @@ class Words:
         return None
 
     def announce(self, mark: int, stream: int) -> None:
-        """Write the mark."""
+        """Announce a mark when all earlier work of this rank's stream is done."""
         _kernels.cuda_write_word(self._own, mark, self._device, stream)
 
     def want(self, mark: int) -> None:
-        """Tell the watchdog."""
+        """Prepare waits for a mark, before they are submitted."""
         self._words.want(mark)
 
     def wait(self, mark: int, stream: int) -> None:
-        """Wait for one word after the other."""
+        """Let a stream of this rank wait until all other ranks have announced a mark."""
         for at in self._others:
             _kernels.cuda_wait_for_word(at, mark, self._device, stream)
 
@@ -151,11 +121,11 @@ class Words:
         return self._words.undone()
 
     def drained(self) -> bool:
-        """Return whether any watchdog has raised a word."""
+        """Return whether a stream of any rank went on without the work of another one: results may be wrong."""
         return self._words.drained()
 
     def close_others(self) -> None:
-        """End the watchdog, and release the memory from the device."""
+        """End the watchdog, and release the memory from the device; no stream of this rank uses it any more."""
         if self._is_open:
             self._is_open = False
             self._words.close()
@@ -243,6 +213,10 @@ class Events:
         """Close all events."""
         self.close_others()
         _close_all(self._own)
+
+
+#: Announcements of all ranks, for one rank.
+Signals = Words | Events
 
 
 def _close_all(events: Sequence[_kernels.CudaEvent]) -> None:

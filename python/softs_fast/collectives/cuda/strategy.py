@@ -65,6 +65,8 @@ class CudaStrategy(Strategy):
     With `in_kernel` the blocks of an all-reduce wait for each other inside one kernel, up to `timeout_s`. Calls return
     when the kernel is done, and raise PeerLost with the missing ranks. It is meant for one rank per device.
 
+    Operations also raise CudaError if CUDA refuses, and ConfigError if a tensor is on another device.
+
     Args:
         device: number of this rank's device; None for torch's current one at `init`.
         timeout_s: seconds to wait for the slowest rank, in each step of an operation.
@@ -205,13 +207,6 @@ class CudaStrategy(Strategy):
             staged: Float dtype in which floats are exchanged; None: that of `tensor`. Sums are made as for tensors of
                 this dtype.
 
-        Raises:
-            ConfigError: another dtype, operation or device than described above, ranks differ (nothing was moved, the
-                group is usable), or the group is closed.
-            PeerLost: a rank died, stopped or left; the contents of `output` are undefined.
-            ForkedError: called in a fork of the process that made the group.
-            CudaError: CUDA refused.
-
         Source: own, see docs/collectives.md; one-shot and two-shot as in vLLM's custom all-reduce, with events instead
         of flags.
         """
@@ -239,17 +234,6 @@ class CudaStrategy(Strategy):
         """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
 
         Tensors of one dtype are exchanged together, whatever their sizes.
-
-        Args:
-            gradients: Tensors by name; None for a parameter that has no gradient on any rank.
-            op: The reduction.
-
-        Raises:
-            ConfigError: ranks differ in names, shapes or dtypes (the text names them; nothing was moved, the group is
-                usable), or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
-            ForkedError: called in a fork of the process that made the group.
-            CudaError: CUDA refused.
         """
         own = Gradients.of(gradients, op, lambda name, tensor: check_device(name, tensor, self.device))
         what = f"all_reduce_gradients {op}"
@@ -269,14 +253,7 @@ class CudaStrategy(Strategy):
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
     ) -> None:
-        """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n].
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
-            CudaError: CUDA refused.
-        """
+        """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n]."""
         with self._call("reduce_scatter", tensor) as steps:
             with self._refused_by_all(steps, "reduce_scatter"):
                 whole = operand(tensor, op, written=False)
@@ -292,14 +269,7 @@ class CudaStrategy(Strategy):
                     self._explain(what)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n], of which it may be a part.
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
-            CudaError: CUDA refused.
-        """
+        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n], of which it may be a part."""
         with self._call("all_gather", output) as steps:
             with self._refused_by_all(steps, "all_gather"):
                 own = operand(tensor, written=False)
@@ -313,14 +283,7 @@ class CudaStrategy(Strategy):
                     self._explain(what)
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Copy `tensor` of rank `root` to every rank.
-
-        Raises:
-            ConfigError: there is no such rank, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
-            CudaError: CUDA refused.
-        """
+        """Copy `tensor` of rank `root` to every rank."""
         with self._call("broadcast", tensor) as steps:
             with self._refused_by_all(steps, "broadcast"):
                 local = operand(tensor)
@@ -332,13 +295,7 @@ class CudaStrategy(Strategy):
                     self._explain(what)
 
     def barrier(self) -> None:
-        """Return once every rank has called it, and all work submitted before is done on their devices.
-
-        Raises:
-            ConfigError: another rank makes another call, or the group is closed.
-            PeerLost: a rank died, stopped or left, or the device was not done within `timeout_s`.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Return once every rank has called it, and all work submitted before is done on their devices."""
         with self._call("barrier") as steps:
             if not steps.barrier(_BARRIER):
                 self._explain("barrier")
@@ -349,7 +306,6 @@ class CudaStrategy(Strategy):
         Raises:
             PeerLost: a rank died before its part was done, or broke the group; or `timeout_s` is over.
             ConfigError: the group is closed.
-            ForkedError: called in a fork of the process that made the group.
         """
         with self._call("synchronize") as steps:
             steps.synchronize()
@@ -367,7 +323,6 @@ class CudaStrategy(Strategy):
                 by `synchronize` or `barrier` that a call is complete that failed on others, which waited too short for
                 the last one: the new group works then, and the error is raised on all of its ranks.
             SegmentError: no shared memory for the new group.
-            ForkedError: called in a fork of the process that made the group.
         """
         with self._call("rebuild") as steps:
             old, arena = self._group, self._arena

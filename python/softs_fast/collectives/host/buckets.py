@@ -90,7 +90,6 @@ class Bucket:
         Raises:
             ConfigError: another rank makes another call, or the group is closed or was rebuilt, which ends its buckets.
             PeerLost: a rank died, stopped or left; all contents are undefined.
-            ForkedError: called in a fork of the process that made the group.
         """
         for dtype, begin, count in self._plan.runs:
             agreed = self._group.all_reduce_region(

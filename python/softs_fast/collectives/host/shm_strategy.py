@@ -174,17 +174,6 @@ class ShmStrategy(Strategy):
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
         """Reduce a tensor over all ranks, in place.
 
-        Args:
-            tensor: any shape, the same on every rank, of float64, float32, float16, bfloat16, int64, int32, int16,
-                int8, uint8 or bool; 16-bit floats are summed in float32.
-            op: the reduction.
-
-        Raises:
-            ConfigError: dtype or operation is unknown, ranks differ in shape, dtype or operation (nothing was moved,
-                the group is usable), or the group is closed.
-            PeerLost: a rank died, stopped or left; the contents of `tensor` are undefined.
-            ForkedError: called in a fork of the process that made the group.
-
         Source: own, see docs/collectives.md; reduce-scatter and all-gather over memory, in pieces that stay in the
         caches.
         """
@@ -208,19 +197,7 @@ class ShmStrategy(Strategy):
     def all_reduce_gradients(
         self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
-        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
-
-        Args:
-            gradients: Tensors by name; the same names, shapes and dtypes on every rank. None for a parameter that has
-                no gradient on any rank.
-            op: the reduction.
-
-        Raises:
-            ConfigError: ranks differ in names, shapes or dtypes (the text names them; nothing was moved, the group is
-                usable), or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left; the contents of the tensors are undefined.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter."""
         self._reduce(f"all_reduce_gradients {op}", Gradients.of(gradients, op), op)
 
     @counts_errors("all_reduce")
@@ -231,11 +208,6 @@ class ShmStrategy(Strategy):
 
         Args:
             tensors: Tensors by name; the same names, shapes and dtypes on every rank.
-
-        Raises:
-            ConfigError: as for `all_reduce_gradients`.
-            PeerLost: as for `all_reduce_gradients`.
-            ForkedError: as for `all_reduce_gradients`.
         """
         self._reduce("average_tensors", Gradients.of(tensors, ReduceOp.MEAN), None)
 
@@ -259,18 +231,7 @@ class ShmStrategy(Strategy):
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
     ) -> None:
-        """Reduce a tensor over all ranks; each rank gets one of `size` equal parts of the result.
-
-        Args:
-            output: n elements; must not overlap `tensor`.
-            tensor: size * n elements, of the same dtype.
-            op: the reduction.
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Reduce a tensor over all ranks; each rank gets one of `size` equal parts of the result."""
         group = self._group
         with RefusedByAll(self._agree, "reduce_scatter"):
             source = operand(tensor, op, written=False)
@@ -297,11 +258,6 @@ class ShmStrategy(Strategy):
             bounds: Bounds of the ranks' slices, from 0 to the number of elements, increasing; the same on every rank.
             op: The reduction.
             scale: Factor of the result, applied before it is rounded to the dtype.
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
         """
         group = self._group
         with RefusedByAll(self._agree, "reduce_scatter"):
@@ -318,17 +274,7 @@ class ShmStrategy(Strategy):
         self._progress.completed += 1
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Put the tensor of every rank, one after another, into `output`.
-
-        Args:
-            output: size * n elements.
-            tensor: n elements of the same dtype; may be this rank's part of `output`.
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Put the tensor of every rank, one after another, into `output`."""
         group = self._group
         with RefusedByAll(self._agree, "all_gather"):
             source = operand(tensor, written=False)
@@ -345,11 +291,6 @@ class ShmStrategy(Strategy):
             tensor: Tensor with as many elements as this rank's slice has, of the same dtype; may be that slice of
                 `output`.
             bounds: Bounds of the ranks' slices, from 0 to the number of elements, increasing; the same on every rank.
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
         """
         group = self._group
         with RefusedByAll(self._agree, "all_gather"):
@@ -366,17 +307,7 @@ class ShmStrategy(Strategy):
 
     @counts_errors("broadcast")
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Copy a tensor of one rank to every rank.
-
-        Args:
-            tensor: any shape, the same on every rank, of a dtype that `all_reduce` supports.
-            root: the rank that has the values.
-
-        Raises:
-            ConfigError: there is no such rank, or as for `all_reduce`.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Copy a tensor of one rank to every rank."""
         group = self._group
         with RefusedByAll(self._agree, "broadcast"):
             local = operand(tensor)
@@ -390,13 +321,7 @@ class ShmStrategy(Strategy):
 
     @counts_errors("barrier")
     def barrier(self) -> None:
-        """Return once every rank has called it.
-
-        Raises:
-            ConfigError: another rank makes another call, or the group is closed.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Return once every rank has called it."""
         if not self._group.barrier(0):
             self._explain("barrier")
         self._progress.completed += 1
@@ -415,8 +340,6 @@ class ShmStrategy(Strategy):
         Raises:
             ConfigError: ranks pass different arguments, or a tensor cannot be reduced; on all ranks, by its name.
             SegmentError: no memory; then no rank has a bucket.
-            PeerLost: a rank died, stopped or left.
-            ForkedError: called in a fork of the process that made the group.
         """
         group = self._group
         self._n_buckets += 1
@@ -437,7 +360,6 @@ class ShmStrategy(Strategy):
                 short for the last one, so that it must not be repeated by the others alone: the new group works then,
                 and the error is raised on all of its ranks.
             SegmentError: no shared memory for the new group.
-            ForkedError: called in a fork of the process that made the group.
         """
         old = self._group
         group = old.rebuild()
