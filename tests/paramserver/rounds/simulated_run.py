@@ -232,7 +232,7 @@ class Worker:
             return
         if self.id is not None:
             self.world.request(self, events.Seen(self.id, self._attempt), lambda _: None)
-        self.world.later(self.world.options.lease_s / 4, lambda: self.run(self._beat))
+        self.world.later(self.world.options.lost_after_s / 4, lambda: self.run(self._beat))
 
 
 class World:
@@ -440,7 +440,7 @@ class World:
     def check_lead(self, worker: Worker) -> None:
         """P7, where no member ever joined late or was away."""
         for other in self.workers:
-            assert self._applied_by_line[other.line] >= worker.n_counted - self.options.slack
+            assert self._applied_by_line[other.line] >= worker.n_counted - self.options.max_lead
 
     def check_end(self) -> None:
         """What holds once the run is over."""

@@ -15,7 +15,7 @@ from softs_fast.paramserver.rounds.pace import paying_s
 
 
 def test_the_first_round_waits_for_the_world() -> None:
-    run = joined("a", "b", world=3)
+    run = joined("a", "b", world_size=3)
     assert run.phase == "waiting"
     assert run.text == "waits for workers: 2 of 3 are here"
     run.push("a")
@@ -29,7 +29,7 @@ def test_the_first_round_waits_for_the_world() -> None:
 
 
 def test_the_owner_may_start_with_fewer() -> None:
-    run = joined("a", "b", world=4)
+    run = joined("a", "b", world_size=4)
     run.tell(events.Start())
     assert run.phase == "open"
 
@@ -52,7 +52,7 @@ def test_a_round_closes_with_the_last_active_member() -> None:
 
 
 def test_the_rate_is_not_scaled_if_told_so() -> None:
-    run = joined("a", "b", scale_by_world=False)
+    run = joined("a", "b", scale_rate="none")
     run.push("a")
     run.push("b")
     assert run.one(events.Apply).rate_factor == 1.0
@@ -61,7 +61,7 @@ def test_the_rate_is_not_scaled_if_told_so() -> None:
 def test_any_order_of_arrival_gives_the_same_step() -> None:
     steps = set()
     for order in itertools.permutations("abcd"):
-        run = joined(*"abcd", world=4, quorum=4)
+        run = joined(*"abcd", world_size=4, quorum=4)
         for worker in order:
             run.push(worker, samples=1 + ord(worker) % 3)
         step = run.one(events.Apply)
@@ -159,7 +159,7 @@ def seconds_of_rounds(seconds: dict[str, float], n: int, **options: Any) -> list
 @pytest.mark.parametrize("scale", [0.01, 1.0, 60.0])
 def test_a_worker_twenty_times_slower_costs_a_round_half_of_one_at_most(quorum: int, scale: float) -> None:
     seconds = {"a": scale, "b": 1.05 * scale, "c": 1.1 * scale, "d": 20.0 * scale}
-    rounds = seconds_of_rounds(seconds, 60, quorum=quorum, lease_s=10_000.0)
+    rounds = seconds_of_rounds(seconds, 60, quorum=quorum, lost_after_s=10_000.0)
     assert max(rounds) <= 1.5 * seconds["b"]
 
 
@@ -183,7 +183,7 @@ def test_the_wait_that_pays_has_the_most_pushes_per_second() -> None:
 
 
 def test_the_deadline_of_the_user_bounds_a_round() -> None:
-    run = joined("a", "b", "c", quorum=2, round_deadline_s=10.0)
+    run = joined("a", "b", "c", quorum=2, round_timeout_s=10.0)
     run.push("a")
     run.wait(11.0, "a", "b", "c")
     assert run.phase == "open"
@@ -202,7 +202,7 @@ def test_enough_samples_close_a_round() -> None:
 
 
 def test_a_silent_member_is_removed_once() -> None:
-    run = joined("a", "b", quorum=1, lease_s=20.0)
+    run = joined("a", "b", quorum=1, lost_after_s=20.0)
     run.wait(16.0, "a")
     run.push("a")
     assert not run.all(events.Apply)

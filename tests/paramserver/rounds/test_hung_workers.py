@@ -15,7 +15,7 @@ LEASE_S = 20.0
 
 def run_with_a_hung_worker(**options: Any) -> DrivenRun:
     """Three workers, of which "c" computes for ever after its first pull."""
-    run = joined("a", "b", "c", **{"quorum": 3, "lease_s": LEASE_S} | options)
+    run = joined("a", "b", "c", **{"quorum": 3, "lost_after_s": LEASE_S} | options)
     for worker in "abc":
         run.tell(events.Pull(worker))
         if options.get("dataset_size"):
@@ -37,7 +37,7 @@ def beat(run: DrivenRun, seconds: float, progress: int = 7) -> list[events.Actio
 @pytest.mark.parametrize("mode", ["bsp", "ssp", "async"])
 def test_a_hung_worker_holds_up_no_run_for_ever(mode: str) -> None:
     """A strict round can still not close without it, but says why, and another worker may take its place."""
-    run = run_with_a_hung_worker(mode=mode, slack=0, buffer=3, max_workers=4)
+    run = run_with_a_hung_worker(mode=mode, max_lead=0, pushes_per_step=3, max_workers=4)
     beat(run, 1.0)
     for worker in "ab":
         run.push(worker)

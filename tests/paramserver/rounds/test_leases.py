@@ -52,7 +52,7 @@ def test_an_epoch_begins_while_samples_of_the_last_are_held() -> None:
 
 
 def test_a_fixed_world_has_strided_positions() -> None:
-    leases = Leases(10, world=3)
+    leases = Leases(10, world_size=3)
     assert leases.take("c", 2, 2) == (Range(0, 2, 8, 3),)
     assert [*range(2, 8, 3)] == [2, 5]
     leases.count("c", 1, None)
@@ -63,7 +63,7 @@ def test_a_fixed_world_has_strided_positions() -> None:
 
 
 def test_a_set_smaller_than_the_world_leaves_ranks_without_samples() -> None:
-    leases = Leases(2, world=3)
+    leases = Leases(2, world_size=3)
     assert leases.take("c", 2, 2) == ()
 
 
@@ -78,7 +78,7 @@ def test_records_have_what_no_step_has_used() -> None:
     again = Leases(10, records=leases.records())
     assert again.take("x", 0, 99) == (Range(0, 3, 10, 1),)
     with pytest.raises(ConfigError, match="1 ranks, the run has 2"):
-        Leases(10, world=2, records=leases.records())
+        Leases(10, world_size=2, records=leases.records())
 
 
 def test_a_lease_has_few_pieces() -> None:
@@ -90,11 +90,11 @@ def test_a_lease_has_few_pieces() -> None:
     assert len(leases.take("x", 0, 1000)) == MAX_RANGES
 
 
-@pytest.mark.parametrize("world", [None, 3])
-def test_each_position_is_done_once(world: int | None) -> None:
+@pytest.mark.parametrize("world_size", [None, 3])
+def test_each_position_is_done_once(world_size: int | None) -> None:
     for seed in range(50):
         pick = random.Random(seed)
-        leases = Leases(50, world, epochs=3)
+        leases = Leases(50, world_size, epochs=3)
         done: list[tuple[int, int]] = []
         held: dict[str, tuple[Range, ...]] = {}
         counted: dict[int, tuple[Range, ...]] = {}
@@ -202,7 +202,7 @@ def test_samples_that_are_given_back_wake_a_resting_worker() -> None:
     run = joined("a", "b", quorum=1, dataset_size=4, epochs=1)
     run.tell(events.Take("a", 4))
     assert run.tell(events.Take("b", 4)) == events.NoData()
-    assert [one.state for one in run.run.status(0.0).workers] == ["active", "resting"]
+    assert [one.state for one in run.run.status(0.0).workers] == ["active", "paused"]
     run.tell(events.Leave("a"))
     assert isinstance(run.tell(events.Take("b", 4)), events.Granted)
     assert [one.state for one in run.run.status(0.0).workers] == ["active"]

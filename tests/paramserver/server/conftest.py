@@ -32,12 +32,17 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             options: dict[str, Any] | None = None,
             **run: Any,
         ) -> Server:
-            given = {"world": 1, "rounds": 100} | run
-            files = {"port": 0, "state": tmp_path / "s.state", "output": tmp_path / "o.pth", "linger_s": 0}
+            given = {"world_size": 1, "rounds": 100} | run
+            files = {
+                "listen": "127.0.0.1:0",
+                "state": tmp_path / "s.state",
+                "output": tmp_path / "o.pth",
+                "linger_s": 0,
+            }
             server = Server(
                 job or job_of(),
                 RunOptions(**given),
-                RunConfig(**({"target": 1, "batch_size": 4} | (config or {}))),
+                RunConfig(**({"rounds": 1, "batch_size": 4} | (config or {}))),
                 ServerOptions(**(files | (options or {}))),
             )
             return stack.enter_context(server)

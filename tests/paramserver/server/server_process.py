@@ -21,7 +21,7 @@ from zygote import report
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.server import guard, state_file
 from softs_fast.paramserver.server.options import ServerOptions
-from softs_fast.paramserver.server.service import Service, fitting
+from softs_fast.paramserver.server.service import Service
 from softs_fast.paramserver.wire.messages import RunConfig
 
 ROUNDS = 6
@@ -78,10 +78,12 @@ async def main(folder: Path, port: int, point: str) -> None:
     blocker.around(os, "fsync", "fsync")
     blocker.around(os, "replace", "replace")
     blocker.around(os, "replace", "synced", after=True)
-    run = RunOptions(world=1, rounds=ROUNDS, lease_s=60.0)
-    config = fitting(RunConfig(target=ROUNDS, batch_size=4), run)
+    run = RunOptions(world_size=1, rounds=ROUNDS, lost_after_s=60.0)
+    config = RunConfig(rounds=ROUNDS, batch_size=4)
     job = job_of(large_model, optimizer=lambda parameters: Optimizer(parameters, lr=0.5, momentum=0.5))
-    options = ServerOptions(port=port, state=folder / "s.state", output=folder / "o.pth", linger_s=0)
+    options = ServerOptions(
+        listen=f"127.0.0.1:{port}", state=folder / "s.state", output=folder / "o.pth", linger_s=0
+    )
     service = Service(job, run, config, options)
     await service.start()
     report(event="serving", invite=str(service.invite))

@@ -24,7 +24,7 @@ from softs_fast.paramserver.wire.frame import Frame
 from softs_fast.paramserver.wire.messages import Counted, UploadState
 from softs_fast.paramserver.wire.records import decode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
-from softs_fast.paramserver.worker.session import Options
+from softs_fast.paramserver.worker.session import WorkerOptions
 
 JOB = job_of(large_model)
 
@@ -233,11 +233,11 @@ def test_steps_of_a_model_of_many_parts_are_exact(serve, tmp_path: Path, has_tls
         return nn.Linear(2048, 1024)
 
     tls = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True) if has_tls else None
-    server = serve(job_of(model), {"codec": "f32", "pull": "f32"}, {"tls": tls})
+    server = serve(job_of(model), {"push_codec": "f32", "pull_codec": "f32"}, {"tls": tls})
     module = model()
     expected = [one.detach().clone() for one in module.parameters()]
     generator = torch.Generator().manual_seed(5)
-    with RemoteOptimizer(module, server.invite, Options("w", max_part_bytes=3_000_000)) as optimizer:
+    with RemoteOptimizer(module, server.invite, WorkerOptions("w", max_part_bytes=3_000_000)) as optimizer:
         for _ in range(2):
             for one, weights in zip(module.parameters(), expected, strict=True):
                 one.grad = torch.randn(one.shape, generator=generator)

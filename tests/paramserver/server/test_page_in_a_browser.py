@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_the_page_shows_the_run_and_pauses_it(serve, enter, tmp_path: Path) -> None:
-    server = serve(world=1, quorum=1)
+    server = serve(world_size=1, quorum=1)
     client = enter(server)
     client.pull()
     saved = load_state(tmp_path / "s.state")

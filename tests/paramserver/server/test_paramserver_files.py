@@ -195,9 +195,9 @@ def test_a_server_needs_its_file_to_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be written: No such file"):
         Server(
             job_of(),
-            RunOptions(world=1, rounds=1),
-            RunConfig(target=1, batch_size=1),
-            ServerOptions(port=0, state=folder / "s"),
+            RunOptions(world_size=1, rounds=1),
+            RunConfig(rounds=1, batch_size=1),
+            ServerOptions(listen="127.0.0.1:0", state=folder / "s"),
         )
 
 
@@ -205,7 +205,7 @@ def test_two_servers_do_not_share_an_address(serve) -> None:
     server = serve()
     port = int(server.invite.url.rpartition(":")[2])
     with pytest.raises(EndpointInUse, match=f"127.0.0.1:{port}"):
-        serve(options={"port": port})
+        serve(options={"listen": f"127.0.0.1:{port}"})
 
 
 def test_a_restart_keeps_the_invite(serve, enter) -> None:
@@ -265,9 +265,11 @@ def test_a_restart_with_another_optimizer_ends_and_the_file_stays(serve, enter, 
 
     second = Server(
         job_of(optimizer=two_groups),
-        RunOptions(world=1, rounds=100),
-        RunConfig(target=1, batch_size=4),
-        ServerOptions(port=0, state=tmp_path / "s.state", output=tmp_path / "o.pth", linger_s=0),
+        RunOptions(world_size=1, rounds=100),
+        RunConfig(rounds=1, batch_size=4),
+        ServerOptions(
+            listen="127.0.0.1:0", state=tmp_path / "s.state", output=tmp_path / "o.pth", linger_s=0
+        ),
     )
     with pytest.raises(ConfigError, match="another model or optimizer"):
         second.wait(45)
@@ -296,7 +298,7 @@ def test_a_run_that_is_over_writes_its_model_again(serve, enter, tmp_path: Path)
 def test_the_best_file_and_an_early_end(serve, enter, tmp_path: Path) -> None:
     results = iter([0.5, 0.7, 0.6, 0.6, 0.1])
     job = job_of(evaluate=lambda module: next(results))
-    server = serve(job, options={"evaluate_every": 1, "stop_after": 2})
+    server = serve(job, options={"evaluate_every": 1, "stop_after_evaluations": 2})
     client = enter(server)
     for version in range(4):
         client.push(client.frame(version=(1, version)))
@@ -324,7 +326,7 @@ def test_a_state_knows_the_result_of_its_version(serve, enter, tmp_path: Path) -
 
 def test_a_run_that_got_no_better_is_over_for_later_servers(serve, enter, tmp_path: Path) -> None:
     job = job_of(evaluate=lambda module: 0.5)
-    options = {"evaluate_every": 1, "stop_after": 2}
+    options = {"evaluate_every": 1, "stop_after_evaluations": 2}
     first = serve(job, options=options)
     client = enter(first)
     for version in range(3):
@@ -340,7 +342,9 @@ def test_a_run_that_got_no_better_is_over_for_later_servers(serve, enter, tmp_pa
 def test_lower_may_be_better(tmp_path: Path) -> None:
     results = iter([2.0, 1.0, float("nan"), 3.0])
     trainer = Trainer(job_of(evaluate=lambda module: next(results)))
-    options = ServerOptions(output=tmp_path / "o.pth", is_lower_better=True, evaluate_every=2, stop_after=2)
+    options = ServerOptions(
+        output=tmp_path / "o.pth", lower_is_better=True, evaluate_every=2, stop_after_evaluations=2
+    )
     evaluation = Evaluation(options)
     assert [evaluation.is_due(number) for number in (1, 2, 3, 4)] == [False, True, False, True]
     for number in range(4):
@@ -428,7 +432,7 @@ def test_a_certificate_is_made_once(tmp_path: Path) -> None:
     server_context(files)
     assert certificate_pin(files) == pin
     assert files.key.stat().st_mode & 0o777 == 0o600
-    assert certificate_pin(TlsFiles(files.certificate, files.key)) is None
+    assert certificate_pin(TlsFiles(files.cert, files.key)) is None
     files.key.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         server_context(files)
@@ -438,7 +442,7 @@ def test_a_certificate_is_made_once(tmp_path: Path) -> None:
 
 def test_other_machines_need_tls_or_a_word(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="without encryption"):
-        ServerOptions(host="0.0.0.0")
-    ServerOptions(host="0.0.0.0", allow_plain=True)
-    ServerOptions(host="0.0.0.0", tls=TlsFiles(tmp_path / "c", tmp_path / "k", True))
-    ServerOptions(host="::1")
+        ServerOptions(listen="0.0.0.0:0")
+    ServerOptions(listen="0.0.0.0:0", allow_insecure=True)
+    ServerOptions(listen="0.0.0.0:0", tls=TlsFiles(tmp_path / "c", tmp_path / "k", True))
+    ServerOptions(listen="[::1]:0")

@@ -233,7 +233,7 @@ def test_a_line_of_one_kind_is_written_once_in_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "is_self_made", "has_pin"),
+    ("url", "self_signed", "has_pin"),
     [
         ("https://a.example:8000", True, True),
         ("https://a.example", False, False),
@@ -241,7 +241,7 @@ def test_a_line_of_one_kind_is_written_once_in_a_while() -> None:
     ],
 )
 def test_the_invite_of_a_url_pins_a_certificate_of_its_own(
-    tmp_path, url: str, is_self_made: bool, has_pin: bool
+    tmp_path, url: str, self_signed: bool, has_pin: bool
 ) -> None:
     pytest.importorskip("cryptography")
     from softs_fast.paramserver.server.tls import server_context
@@ -249,6 +249,6 @@ def test_the_invite_of_a_url_pins_a_certificate_of_its_own(
     files = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True)
     server_context(files)
     service = Service.__new__(Service)
-    service.options = ServerOptions(url=url, tls=TlsFiles(files.certificate, files.key, is_self_made))
+    service.options = ServerOptions(public_url=url, tls=TlsFiles(files.cert, files.key, self_signed))
     service._saved = type("Saved", (), {"job": bytes(16), "secret": bytes(32)})()  # type: ignore[assignment]
     assert (service.invite.pin is not None) == has_pin

@@ -30,7 +30,7 @@ from softs_fast.paramserver.server.state_file import load_state
 from softs_fast.paramserver.wire import answers
 from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import Control
-from softs_fast.paramserver.worker.session import Options, Session
+from softs_fast.paramserver.worker.session import Session, WorkerOptions
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_body_that_stops_is_cut(serve, enter) -> None:
 
 @pytest.mark.usefixtures("short")
 def test_a_long_poll_is_not_cut(serve, enter) -> None:
-    server = serve(world=2, quorum=2)
+    server = serve(world_size=2, quorum=2)
     client = enter(server)
     client.push(client.frame())
     assert client.pull("1.0", 0.5).status == 204
@@ -171,14 +171,14 @@ def test_a_pinned_certificate(serve, tmp_path: Path) -> None:
     server = serve(job, options={"tls": TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True)})
     assert server.invite.url.startswith("https://")
     assert server.invite.pin is not None
-    session = Session(server.invite, Manifest.of(job.model()), Options(name="w"))
+    session = Session(server.invite, Manifest.of(job.model()), WorkerOptions(name="w"))
     try:
         assert session.join().rank == 0
     finally:
         session.close()
     invite = server.invite
     other = type(invite)(invite.url, invite.job, invite.secret, bytes(32))
-    wrong = Session(other, Manifest.of(job.model()), Options())
+    wrong = Session(other, Manifest.of(job.model()), WorkerOptions())
     try:
         with pytest.raises(ConfigError, match="is not the one of the invite"):
             wrong.join()
@@ -197,14 +197,14 @@ def owner_of(server: Server, state: Path) -> OwnerClient:
 
 
 def test_the_owner_sees_and_rules(serve, enter, tmp_path: Path) -> None:
-    server = serve(world=2, quorum=2)
+    server = serve(world_size=2, quorum=2)
     first, second = enter(server), enter(server)
     second.pull()
     first.push(first.frame())
     with owner_of(server, tmp_path / "s.state") as owner:
         status = owner.status()
         assert status is not None
-        assert (status.state, status.have, status.need, status.world) == ("open", 1, 2, 2)
+        assert (status.state, status.have, status.need, status.world_size) == ("open", 1, 2, 2)
         assert '1 of 2 pushes are here; waits for worker "w" (rank 1)' in status.waiting_for
         assert owner.status(status.serial, 0.05) is None
         owner.control(Control("pause"))

@@ -63,7 +63,7 @@ def test_what_has_changed_is_sent(serve, enter) -> None:
 
 
 def test_nothing_newer_is_no_content(serve, enter) -> None:
-    server = serve(world=2, quorum=2)
+    server = serve(world_size=2, quorum=2)
     client = enter(server)
     enter(server).pull()
     client.push(client.frame())
@@ -72,7 +72,7 @@ def test_nothing_newer_is_no_content(serve, enter) -> None:
 
 
 def test_a_long_poll_ends_with_the_round(serve, enter) -> None:
-    server = serve(world=2, quorum=2)
+    server = serve(world_size=2, quorum=2)
     first, second = enter(server), enter(server)
     first.push(first.frame())
     got = []
@@ -84,7 +84,7 @@ def test_a_long_poll_ends_with_the_round(serve, enter) -> None:
 
 
 def test_a_long_poll_ends_with_the_server(serve, enter, caplog: pytest.LogCaptureFixture) -> None:
-    server = serve(world=2, quorum=2)
+    server = serve(world_size=2, quorum=2)
     client = enter(server)
     client.push(client.frame())
     got = []
@@ -104,7 +104,7 @@ def test_a_long_poll_ends_with_the_server(serve, enter, caplog: pytest.LogCaptur
 
 
 def test_a_push_counts_once(serve, enter) -> None:
-    server = serve(world=2, quorum=2)
+    server = serve(world_size=2, quorum=2)
     client = enter(server)
     other = enter(server)
     assert client.push(client.frame(1.0)).record(Counted) == Counted(1, 2)
@@ -118,7 +118,7 @@ def test_a_push_counts_once(serve, enter) -> None:
 
 
 def test_a_stale_push_learns_what_is_next(serve, enter) -> None:
-    server = serve(world=2, quorum=1, round_samples=1)
+    server = serve(world_size=2, quorum=1, round_samples=1)
     first, second = enter(server), enter(server)
     second.pull()
     first.push(first.frame())
@@ -360,7 +360,7 @@ def test_the_end_is_told(serve, enter) -> None:
 
 
 def test_samples_are_handed_out(serve, enter) -> None:
-    server = serve(world=2, dataset_size=10, config={"seed": 7})
+    server = serve(world_size=2, dataset_size=10, config={"seed": 7})
     first, second = enter(server), enter(server)
     wish = encode(DataRequest(4, 1))
     assert first.ask("POST", answers.DATA, wish).record(DataRange) == DataRange(0, 7, ((0, 4, 1),))
@@ -374,7 +374,7 @@ def test_samples_are_handed_out(serve, enter) -> None:
 
 
 def test_samples_of_a_fixed_world_are_every_second_one(serve, enter) -> None:
-    server = serve(world=2, dataset_size=10, is_fixed_world=True)
+    server = serve(world_size=2, dataset_size=10, is_fixed_world=True)
     workers = [enter(server), enter(server)]
     taken = [
         one.ask("POST", answers.DATA, encode(DataRequest(2, 1))).record(DataRange).ranges for one in workers
@@ -384,7 +384,7 @@ def test_samples_of_a_fixed_world_are_every_second_one(serve, enter) -> None:
 
 def test_a_request_for_samples_that_arrives_late_changes_no_count(serve, enter) -> None:
     """The worker gives up its first request, which a proxy holds until the push of the second one was counted."""
-    server = serve(world=1, dataset_size=12, epochs=1)
+    server = serve(world_size=1, dataset_size=12, epochs=1)
     client = enter(server)
     first, second = (encode(DataRequest(4, number)) for number in (1, 2))
     assert client.ask("POST", answers.DATA, second).record(DataRange).ranges == ((0, 4, 1),)
@@ -428,7 +428,7 @@ def test_a_run_without_samples_says_so(serve, enter) -> None:
 
 
 def test_pause_and_leave(serve, enter) -> None:
-    server = serve(world=2, quorum=1)
+    server = serve(world_size=2, quorum=1)
     first, second = enter(server), enter(server)
     second.pull()
     assert second.ask("POST", answers.PAUSE, b"{}").status == 204
@@ -472,7 +472,7 @@ def test_a_long_body_is_refused(serve, enter) -> None:
 
 def test_strict_rounds_scale_the_rate(serve, enter) -> None:
     """The page: two workers, mean of gradients, rate times WORLD_SIZE."""
-    server = serve(world=2, quorum=2)
+    server = serve(world_size=2, quorum=2)
     first, second = enter(server), enter(server)
     _, before = first.contents(first.pull())
     second.push(second.frame(3.0, samples=1))
@@ -482,5 +482,5 @@ def test_strict_rounds_scale_the_rate(serve, enter) -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ValueError, match="world of the run is 0"):
-        RunOptions(world=0, rounds=1)
+    with pytest.raises(ValueError, match="world_size of the run is 0"):
+        RunOptions(world_size=0, rounds=1)

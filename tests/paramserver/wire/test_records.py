@@ -19,7 +19,7 @@ from softs_fast.paramserver.wire.header import Codec
 from softs_fast.paramserver.wire.permutation import order, shard
 from softs_fast.paramserver.wire.records import decode, encode
 
-CONFIG = m.RunConfig(target=10, batch_size=32, codec="int8", data="leases", data_size=100)
+CONFIG = m.RunConfig(rounds=10, batch_size=32, push_codec="int8", data="leases", dataset_size=100)
 RECORDS = [
     m.JoinRequest("mac", (1,), "{}", "ab" * 16),
     m.JoinAnswer("w1", 0, 3, CONFIG, "cd" * 16, 1, 5, "ef" * 32),

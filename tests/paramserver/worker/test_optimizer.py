@@ -19,11 +19,11 @@ from softs_fast.paramserver.wire.header import Codec, Kind
 from softs_fast.paramserver.wire.messages import Heartbeat, RunConfig
 from softs_fast.paramserver.wire.records import decode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
-from softs_fast.paramserver.worker.session import Options
+from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.records import replace
 
-CONFIG = RunConfig(target=5, batch_size=8, codec="f32", planes=False)
-OPTIONS = Options("test", patience_s=20.0)
+CONFIG = RunConfig(rounds=5, batch_size=8, push_codec="f32", compression=False)
+OPTIONS = WorkerOptions("test", rejoin_timeout_s=20.0)
 X = torch.linspace(-1, 1, 24).reshape(8, 3)
 Y = X @ torch.tensor([[1.0], [-2.0], [0.5]])
 
@@ -72,7 +72,7 @@ def last_of(server: FakeServer, pull: str) -> Tensor:
 
 @pytest.mark.parametrize("pull", ["f32", "bf16"])
 def test_steps_are_those_of_one_process(pull: str) -> None:
-    config = RunConfig(target=5, batch_size=8, codec="f32", planes=False, pull=pull)  # type: ignore[arg-type]
+    config = RunConfig(rounds=5, batch_size=8, push_codec="f32", compression=False, pull_codec=pull)  # type: ignore[arg-type]
     module = other_weights()
     with FakeServer(linear(), config) as server:
         with RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
@@ -109,7 +109,7 @@ def test_the_learning_rate_of_a_group_is_a_factor() -> None:
 
 
 def test_local_steps_push_what_changed() -> None:
-    config = RunConfig(target=2, batch_size=8, local_steps=3, codec="f32", planes=False)
+    config = RunConfig(rounds=2, batch_size=8, local_steps=3, push_codec="f32", compression=False)
     module = other_weights()
     with (
         FakeServer(linear(), config, lr=1.0) as server,
@@ -130,7 +130,7 @@ def test_local_steps_push_what_changed() -> None:
 
 
 def test_local_steps_need_an_optimizer() -> None:
-    config = RunConfig(target=2, batch_size=8, local_steps=3)
+    config = RunConfig(rounds=2, batch_size=8, local_steps=3)
     with (
         FakeServer(linear(), config) as server,
         pytest.raises(ConfigError, match="wants 3 local steps; pass local="),
@@ -194,7 +194,7 @@ def two_heads() -> nn.Module:
 
 @pytest.mark.parametrize("local_steps", [0, 2])
 def test_a_push_says_which_parameters_have_no_gradient(local_steps: int) -> None:
-    config = RunConfig(target=3, batch_size=8, codec="f32", planes=False, local_steps=local_steps)
+    config = RunConfig(rounds=3, batch_size=8, push_codec="f32", compression=False, local_steps=local_steps)
     module = two_heads()
     given: list[tuple[bool, ...] | None] = []
     with (
@@ -248,7 +248,7 @@ def test_a_scaler_and_clipping_work() -> None:
 
 @pytest.mark.parametrize("codec", ["bf16", "int8", "top_k"])
 def test_codecs_of_the_server_train_with_error_feedback(codec: str) -> None:
-    config = RunConfig(target=60, batch_size=8, codec=codec, top_k=0.3, planes=True)  # type: ignore[arg-type]
+    config = RunConfig(rounds=60, batch_size=8, push_codec=codec, top_k_fraction=0.3, compression=True)  # type: ignore[arg-type]
     module = linear()
     with FakeServer(linear(), config) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
         while not optimizer.is_over:
@@ -260,11 +260,11 @@ def test_codecs_of_the_server_train_with_error_feedback(codec: str) -> None:
 
 
 def test_a_worker_has_a_codec_and_parts_of_its_own() -> None:
-    config = RunConfig(target=4, batch_size=8, codec="bf16", planes=False)
-    own = Options("test", 20.0, codec="top_k", top_k=0.25, max_part_bytes=4 << 10)
-    with FakeServer(linear(), config, world=2, need=2) as server:
+    config = RunConfig(rounds=4, batch_size=8, push_codec="bf16", compression=False)
+    own = WorkerOptions("test", 20.0, push_codec="top_k", top_k_fraction=0.25, max_part_bytes=4 << 10)
+    with FakeServer(linear(), config, world_size=2, need=2) as server:
 
-        def work(options: Options) -> None:
+        def work(options: WorkerOptions) -> None:
             module = linear()
             with RemoteOptimizer(module, server.invite, options) as optimizer:
                 while not optimizer.is_over:
@@ -279,8 +279,8 @@ def test_a_worker_has_a_codec_and_parts_of_its_own() -> None:
 
 def test_parts_of_a_worker_are_no_longer_than_it_wants() -> None:
     module = nn.Linear(400, 300)
-    config = RunConfig(target=1, batch_size=8, codec="f32", planes=False)
-    options = Options("test", 20.0, max_part_bytes=100_000)
+    config = RunConfig(rounds=1, batch_size=8, push_codec="f32", compression=False)
+    options = WorkerOptions("test", 20.0, max_part_bytes=100_000)
     with FakeServer(module, config) as server, RemoteOptimizer(module, server.invite, options) as optimizer:
         module(torch.ones(1, 400)).sum().backward()
         optimizer.step()
@@ -291,18 +291,19 @@ def test_parts_of_a_worker_are_no_longer_than_it_wants() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"codec": "gzip"}, "no codec 'gzip'; need f32, bf16, int8, top_k"),
-        ({"top_k": 0.0}, "more than 0"),
-        ({"max_part_bytes": 1}, "need 4096 to 16777216"),
+        ({"push_codec": "gzip"}, "push_codec of a worker is 'gzip'; expected f32, bf16, int8, top_k"),
+        ({"top_k_fraction": 0.0}, "more than 0"),
+        ({"max_part_bytes": 1}, "expected 4096 to 16777216"),
+        ({"rejoin_timeout_s": 0.0}, "rejoin_timeout_s of a worker is 0.0; expected more than 0"),
     ],
 )
 def test_options_out_of_range_are_refused(change: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        Options(**change)
+        WorkerOptions(**change)
 
 
 def test_a_server_that_starts_again_may_have_another_codec() -> None:
-    config = RunConfig(target=6, batch_size=8, codec="top_k", top_k=0.25, planes=False)
+    config = RunConfig(rounds=6, batch_size=8, push_codec="top_k", top_k_fraction=0.25, compression=False)
     module = linear()
     with (
         FakeServer(module, config, lr=0.1) as server,
@@ -313,7 +314,7 @@ def test_a_server_that_starts_again_may_have_another_codec() -> None:
         assert feedback.residual is not None
         left = feedback.residual.clone()
         assert left.norm() > 0
-        server.config = replace(config, codec="f32", max_wait_s=5.0)
+        server.config = replace(config, push_codec="f32", max_wait_s=5.0)
         server.restart()
         seen: list[Tensor] = []
 
@@ -336,7 +337,7 @@ def test_a_server_that_starts_again_may_have_another_codec() -> None:
 
 
 def test_a_stale_push_leaves_the_residual_as_it_was() -> None:
-    config = RunConfig(target=9, batch_size=8, codec="top_k", top_k=0.25, planes=False)
+    config = RunConfig(rounds=9, batch_size=8, push_codec="top_k", top_k_fraction=0.25, compression=False)
     module = linear()
     with FakeServer(module, config) as server, RemoteOptimizer(module, server.invite, OPTIONS) as optimizer:
         optimizer.step(closure_of(module, optimizer))
@@ -389,7 +390,7 @@ def test_lightning_trains_with_it() -> None:
         def on_train_end(self) -> None:
             self.remote.close()
 
-    config = RunConfig(target=4, batch_size=8, codec="f32", planes=False)
+    config = RunConfig(rounds=4, batch_size=8, push_codec="f32", compression=False)
     loader = torch.utils.data.DataLoader([(X, Y)] * 4, batch_size=None)
     with FakeServer(linear(), config) as server:
         student = Student(server.invite)
@@ -423,7 +424,7 @@ def test_pause_and_resume_are_requests() -> None:
 
 
 def test_heartbeats_renew_the_lease_and_tell_progress() -> None:
-    config = RunConfig(target=5, batch_size=8, lease_s=0.15)
+    config = RunConfig(rounds=5, batch_size=8, lost_after_s=0.15)
     told: list[int | None] = []
 
     def note(method: str, path: str, body: bytes) -> None:

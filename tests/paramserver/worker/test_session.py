@@ -28,10 +28,10 @@ from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import Failure, RunConfig
 from softs_fast.paramserver.wire.records import encode
 from softs_fast.paramserver.worker.exchanges import Call
-from softs_fast.paramserver.worker.session import Options, Session
+from softs_fast.paramserver.worker.session import Session, WorkerOptions
 from softs_fast.reach import outage
 
-CONFIG = RunConfig(target=3, batch_size=2, codec="f32", planes=False)
+CONFIG = RunConfig(rounds=3, batch_size=2, push_codec="f32", compression=False)
 
 
 def model() -> nn.Module:
@@ -40,8 +40,8 @@ def model() -> nn.Module:
 
 
 @contextmanager
-def session(invite: Invite, options: Options | None = None) -> Iterator[Session]:
-    one = Session(invite, Manifest.of(model()), options or Options("test", patience_s=20.0))
+def session(invite: Invite, options: WorkerOptions | None = None) -> Iterator[Session]:
+    one = Session(invite, Manifest.of(model()), options or WorkerOptions("test", rejoin_timeout_s=20.0))
     try:
         yield one
     finally:
@@ -68,11 +68,11 @@ def test_nothing_can_be_asked_before_the_join() -> None:
         assert one.traffic.joins == 2
 
 
-def test_patience_ends_with_what_was_tried() -> None:
+def test_the_rejoin_timeout_ends_with_what_was_tried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     invite = Invite(f"http://127.0.0.1:{port}", bytes(16), bytes(32))
-    with session(invite, Options(patience_s=0.3)) as one, pytest.raises(PeerLost) as raised:
+    with session(invite, WorkerOptions(rejoin_timeout_s=0.3)) as one, pytest.raises(PeerLost) as raised:
         one.join()
     assert "attempts; the last: the connection was lost: " in str(raised.value)
     assert "object at" not in str(raised.value)
@@ -81,7 +81,7 @@ def test_patience_ends_with_what_was_tried() -> None:
 def test_a_name_that_is_unknown_is_named() -> None:
     invite = Invite("http://no-such-host.invalid", bytes(16), bytes(32))
     with (
-        session(invite, Options(patience_s=0.3)) as one,
+        session(invite, WorkerOptions(rejoin_timeout_s=0.3)) as one,
         pytest.raises(PeerLost, match="the name of the host is unknown"),
     ):
         one.join()
@@ -251,7 +251,7 @@ def test_people_are_told_once_why_the_server_does_not_answer(
     monkeypatch.setattr(outage, "_WARN_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    options = Options("test", patience_s=0.5)
+    options = WorkerOptions("test", rejoin_timeout_s=0.5)
     with session(Invite(url, bytes(16), bytes(32)), options) as one, pytest.raises(PeerLost):
         one.join()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -272,7 +272,7 @@ def test_a_new_url_is_asked_for_and_must_be_one(
     with FakeServer(model(), CONFIG) as server, LyingProxy(server.port, lambda *_: Fault(page=404)) as moved:
         other = Invite(server.invite.url, server.job, bytes(range(32)))
         given += [str(other), server.invite.url]
-        options = Options("test", 20.0, ask_url=lambda: given.pop(0))
+        options = WorkerOptions("test", 20.0, ask_url=lambda: given.pop(0))
         with session(server.invite.moved(moved.url), options) as one:
             one.join()
             assert one.invite.url == server.invite.url

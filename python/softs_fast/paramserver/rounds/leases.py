@@ -60,7 +60,7 @@ class Leases:
 
     Args:
         size: Positions of an epoch.
-        world: Ranks, if each gets positions of its own (rank, rank + world, ...); None: all workers get the next
+        world_size: Ranks, if each gets positions of its own (rank, rank + world_size, ...); None: all workers get the next
             ones.
         epochs: Epochs at most; None for any number.
         records: Lane records of a server before this one.
@@ -72,13 +72,13 @@ class Leases:
     def __init__(
         self,
         size: int,
-        world: int | None = None,
+        world_size: int | None = None,
         epochs: int | None = None,
         records: Sequence[LaneRecord] = (),
     ) -> None:
         self._size = size
         self._epochs = epochs
-        self._lanes = [_Lane(first, world or 1) for first in range(world or 1)]
+        self._lanes = [_Lane(first, world_size or 1) for first in range(world_size or 1)]
         self._held: dict[str, tuple[object, tuple[Range, ...]]] = {}
         self._counted: dict[int, tuple[Range, ...]] = {}
         self.n_done = 0

@@ -12,7 +12,9 @@ from .events import Version
 from .options import MAX_TEXT
 from .pace import RECENT, hung_after_s
 
-__all__ = ["Member", "Members"]
+__all__ = ["Member", "Members", "PresentState"]
+
+PresentState = Literal["joining", "active", "paused", "stalled"]
 
 #: Members that are gone and may still ask, and processes that try to join, at most.
 _MAX_GONE = 1024
@@ -30,7 +32,7 @@ class Member:
         process: Name of its process, the same for all its joins; "" if it is not known.
         rank: Rank among the members; free for another one once this one is gone.
         state: `joining` until its first request after the join, so the lost answer of a join leaves nothing to wait for;
-            `resting`: alive, but it does nothing; `stalled`: alive, but it makes no progress with what it should do.
+            `paused`: alive, but it does nothing; `stalled`: alive, but it makes no progress with what it should do.
         seen_s: Time of its last request.
         moved_s: Time of its last progress.
         progress: Count in its last heartbeat.
@@ -56,7 +58,7 @@ class Member:
     seen_s: float
     moved_s: float
     busy_s: float | None
-    state: Literal["joining", "active", "resting", "stalled", "gone"] = "joining"
+    state: PresentState | Literal["gone"] = "joining"
     process: str = ""
     progress: int | None = None
     work_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -83,12 +85,12 @@ class Members:
 
     Args:
         capacity: members at a time, at most.
-        lease_s: a member that is silent for so long is gone.
+        lost_after_s: a member that is silent for so long is gone.
     """
 
-    def __init__(self, capacity: int, lease_s: float) -> None:
+    def __init__(self, capacity: int, lost_after_s: float) -> None:
         self._capacity = capacity
-        self._lease_s = lease_s
+        self._lost_after_s = lost_after_s
         self._by_id: dict[str, Member] = {}
         #: When each process that has no rank yet has first tried to join.
         self._attempts: OrderedDict[str, float] = OrderedDict()
@@ -112,14 +114,14 @@ class Members:
 
     def out(self) -> list[Member]:
         """Return the members for which there are no samples."""
-        return [one for one in self if one.state == "resting" and one.is_out]
+        return [one for one in self if one.state == "paused" and one.is_out]
 
     def present(self) -> list[Member]:
         """Return the members that are not gone."""
         return [one for one in self if one.state != "gone"]
 
     def add(
-        self, worker: str, name: str, now_s: float, before: Member | None = None, world: int = 0
+        self, worker: str, name: str, now_s: float, before: Member | None = None, world_size: int = 0
     ) -> Member | None:
         """Make a member, with the rank that it had before if that is free; None if there is no rank.
 
@@ -132,10 +134,10 @@ class Members:
             name: Name of it, for people.
             now_s: Time of its join.
             before: Member that it was before, if it knows.
-            world: Ranks that must not stay free.
+            world_size: Ranks that must not stay free.
         """
         wanted = before.rank if before is not None else self._last_rank_of(name)
-        if wanted is not None and wanted >= world and self.has_room(world):
+        if wanted is not None and wanted >= world_size and self.has_room(world_size):
             wanted = None
         rank = self._free_rank(wanted)
         if rank is None:
@@ -149,7 +151,7 @@ class Members:
             member.counted.extend(before.counted)
         return member
 
-    def unproven(self, process: str, world: int, now_s: float) -> list[Member]:
+    def unproven(self, process: str, world_size: int, now_s: float) -> list[Member]:
         """Return the members of the world that may be gone, if a process that joins would get a rank above the world.
 
         One of them may be the life of the process before a restart, and no other process has its samples. Each is alive if it
@@ -157,10 +159,10 @@ class Members:
 
         Args:
             process: Name of the process; "" if it is not known, and then it does not wait.
-            world: Ranks that have samples of their own.
+            world_size: Ranks that have samples of their own.
             now_s: Time of this attempt.
         """
-        if not process or self.has_room(world):
+        if not process or self.has_room(world_size):
             # A member that has asked since that attempt may be gone at a later one.
             self._attempts.pop(process, None)
             return []
@@ -168,14 +170,14 @@ class Members:
         self._attempts.move_to_end(process)
         if len(self._attempts) > _MAX_GONE:
             self._attempts.popitem(last=False)
-        found = [one for one in self.present() if one.rank < world and one.seen_s <= since_s]
+        found = [one for one in self.present() if one.rank < world_size and one.seen_s <= since_s]
         if not found:
             del self._attempts[process]
         return found
 
-    def has_room(self, world: int) -> bool:
+    def has_room(self, world_size: int) -> bool:
         """Return whether a rank below the world is free."""
-        return len({one.rank for one in self.present() if one.rank < world}) < world
+        return len({one.rank for one in self.present() if one.rank < world_size}) < world_size
 
     def restore(self, member: Member) -> None:
         """Add a member of a server before this one."""
@@ -199,7 +201,7 @@ class Members:
 
     def silent(self, now_s: float) -> list[Member]:
         """Return the members of which the lease has ended."""
-        return [one for one in self.present() if now_s >= one.seen_s + self._lease_s]
+        return [one for one in self.present() if now_s >= one.seen_s + self._lost_after_s]
 
     def hung(self, now_s: float) -> list[Member]:
         """Return the active members of which the run expects a push, and that have made no progress for too long."""
@@ -209,7 +211,7 @@ class Members:
         """Remember how long a push has taken."""
         if member.busy_s is not None:
             member.work_s.append(now_s - member.busy_s)
-            self._hung_s = hung_after_s([one.work_s for one in self], self._lease_s)
+            self._hung_s = hung_after_s([one.work_s for one in self], self._lost_after_s)
 
     def excuse(self, now_s: float) -> None:
         """Begin all leases anew, after a time in which the server could not see any request."""
@@ -219,7 +221,7 @@ class Members:
 
     def next_end_s(self) -> float | None:
         """Return when the first lease ends, or the first member hangs; None without members."""
-        ends = [one.seen_s + self._lease_s for one in self.present()]
+        ends = [one.seen_s + self._lost_after_s for one in self.present()]
         return min((*ends, *(self._hangs_at_s(one) for one in self.active())), default=None)
 
     def least_clock(self, applied: bool, but: Iterable[Member] = ()) -> int | None:

@@ -127,9 +127,9 @@ class Barrier:
     def close_s(self) -> float | None:
         if self._state.phase == "grace":
             return self._end_s
-        deadline_s = self._state.options.round_deadline_s
-        if self._state.phase == "open" and deadline_s is not None and not self._is_late:
-            return self._opened_s + deadline_s
+        timeout_s = self._state.options.round_timeout_s
+        if self._state.phase == "open" and timeout_s is not None and not self._is_late:
+            return self._opened_s + timeout_s
         return None
 
     def _is_before(self, at_s: float) -> bool:
@@ -140,19 +140,19 @@ class Barrier:
 
         Source: own; the wait for a part of the workers is that of Chen et al., Revisiting Distributed Synchronous SGD, 2016.
         """
-        state, bound_s = self._state, self._state.options.round_deadline_s
+        state, bound_s = self._state, self._state.options.round_timeout_s
         usual_s = paying_s([one.work_s for one in state.members.active()], state.options.needed) or 0.0
         waits_s = SLACK * max(usual_s, state.clock_s - self._opened_s)
         return self._opened_s + (waits_s if bound_s is None else min(waits_s, bound_s))
 
     def _note_late(self) -> None:
         """Say once that the time of a round is over and it has no quorum; it stays open."""
-        deadline_s = self._state.options.round_deadline_s
-        if deadline_s is None or self._is_late or self._is_before(self._opened_s + deadline_s):
+        timeout_s = self._state.options.round_timeout_s
+        if timeout_s is None or self._is_late or self._is_before(self._opened_s + timeout_s):
             return
         self._is_late = True
         self._state.log(
-            f"round {self._state.number} is open for {deadline_s:g} s and has {len(self._state.pending)} of "
+            f"round {self._state.number} is open for {timeout_s:g} s and has {len(self._state.pending)} of "
             f"{self._state.options.needed} pushes; it stays open",
             is_warning=True,
         )
@@ -173,16 +173,14 @@ class BoundedLead:
     def stale(self, member: Member, base: Version) -> str | None:
         if not member.is_behind:
             return None
-        return (
-            f"{member.title} was away, and the others are more than {self._state.options.slack} pushes ahead"
-        )
+        return f"{member.title} was away, and the others are more than {self._state.options.max_lead} pushes ahead"
 
     def holds(self, member: Member) -> bool:
         if member.is_behind:
             return False
         # Pushes that wait for their step are not in the weights yet, its own included.
         least = self._state.members.least_clock(applied=True)
-        is_ahead = least is not None and member.clock > least + self._state.options.slack
+        is_ahead = least is not None and member.clock > least + self._state.options.max_lead
         return is_ahead or member.applied_clock < member.clock
 
     def opened(self) -> None:
@@ -230,7 +228,7 @@ class BufferedAge:
         return
 
     def need(self) -> int:
-        return self._state.options.buffer
+        return self._state.options.pushes_per_step
 
     def due(self) -> list[Contribution]:
         state = self._state

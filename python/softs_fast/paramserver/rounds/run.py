@@ -42,7 +42,7 @@ class Run:
         P5: no member that is silent holds up a run for longer than its lease; none that makes no progress for longer than
             ten times the longest recent push (`pace`). Only a quorum of the world waits for the next worker then.
         P6: each position of an epoch is in one committed push, or still to do (`leases`).
-        P7: a worker of `ssp` reads weights with all pushes that are more than `slack` clocks older than its own.
+        P7: a worker of `ssp` reads weights with all pushes that are more than `max_lead` clocks older than its own.
         P8: nothing grows without bound.
         P9: a run waits only for what its status names: members that are active, or that are still to join.
 
@@ -50,13 +50,13 @@ class Run:
     """
 
     def __init__(self, options: RunOptions, now_s: float, snapshot: Snapshot | None = None) -> None:
-        world = options.world if options.is_fixed_world else None
+        world_size = options.world_size if options.is_fixed_world else None
         lanes = () if snapshot is None else snapshot.lanes
         self._state = State(
             options,
             1 if snapshot is None else snapshot.timeline + 1,
-            Members(options.capacity, options.lease_s),
-            Leases(options.dataset_size, world, options.epochs, lanes),
+            Members(options.capacity, options.lost_after_s),
+            Leases(options.dataset_size, world_size, options.epochs, lanes),
             now_s,
             since_s=now_s,
         )
@@ -75,7 +75,7 @@ class Run:
         state.now_s = max(state.now_s, now_s)
         state.actions = []
         for member in state.members.silent(state.now_s):
-            self._remove(member, f"it was silent for {state.options.lease_s:g} s", can_return=True)
+            self._remove(member, f"it was silent for {state.options.lost_after_s:g} s", can_return=True)
         for member in state.members.hung(state.now_s):
             self._stall(member)
         before = (state.phase, state.number, state.paused_why is None)
@@ -174,7 +174,7 @@ class Run:
             if member.state == "stalled":
                 self._activate(member)
                 state.log(f"{member.title} makes progress again")
-        if member.state == "resting" and not isinstance(event, events.Seen | events.Offer | events.Leave):
+        if member.state == "paused" and not isinstance(event, events.Seen | events.Offer | events.Leave):
             self._activate(member)
         match event:
             case events.Pull():
@@ -188,7 +188,7 @@ class Run:
             case events.Leave():
                 self._remove(member, event.why[:MAX_TEXT], can_return=False, is_failure=event.is_failure)
             case events.Rest(is_over=False):
-                member.state = "resting"
+                member.state = "paused"
                 state.leases.release(member.id)
                 state.log(f"{member.title} rests")
             case events.Seen():
@@ -213,7 +213,7 @@ class Run:
         least = state.members.least_clock(applied=True, but=[member])
         if least is not None and not member.can_return:
             member.clock = member.applied_clock = least
-        member.is_behind = least is not None and member.clock < least - state.options.slack
+        member.is_behind = least is not None and member.clock < least - state.options.max_lead
         member.state, member.can_return, member.is_out = "active", True, False
         member.busy_s = state.now_s
 
@@ -230,15 +230,16 @@ class Run:
         # Where samples go by leases, ranks decide nothing.
         is_by_rank = not state.options.dataset_size
         if is_by_rank and (
-            unproven := state.members.unproven(event.process, state.options.world, state.now_s)
+            unproven := state.members.unproven(event.process, state.options.world_size, state.now_s)
         ):
             names = ", ".join(one.title for one in unproven[:_MOST_NAMES])
             return events.Full(
-                1.0, f"the run has its {state.options.world} workers, unless one of these is gone: {names}"
+                1.0,
+                f"the run has its {state.options.world_size} workers, unless one of these is gone: {names}",
             )
-        member = state.members.add(event.worker, event.name, state.now_s, before, state.options.world)
+        member = state.members.add(event.worker, event.name, state.now_s, before, state.options.world_size)
         if member is None:
-            return events.Full(state.options.lease_s, "the run has as many workers as it can have")
+            return events.Full(state.options.lost_after_s, "the run has as many workers as it can have")
         member.process = event.process
         return events.Welcome(member.rank, state.version)
 
@@ -324,7 +325,7 @@ class Run:
         ranges = state.leases.take(member.id, member.rank, event.n, number)
         if not ranges:
             # It cannot push until another worker gives something back, so no round waits for it.
-            member.state, member.is_out = "resting", True
+            member.state, member.is_out = "paused", True
             return events.NoData()
         if number is not None:
             member.lease_number = number
@@ -430,14 +431,14 @@ class Run:
         present |= {one.member.id for one in state.pending}
         if state.has_opened or state.is_told_to_start:
             return len(present) >= state.options.needed
-        return len(present) >= state.options.world
+        return len(present) >= state.options.world_size
 
     def _apply(self, batch: list[Contribution]) -> None:
         state = self._state
         shares = self._policy.shares(batch)
         state.applying, state.pending = batch, [one for one in state.pending if one not in batch]
         state.enter("apply")
-        is_scaled = state.options.scale_by_world and state.options.mode == "bsp"
+        is_scaled = state.options.scale_rate == "world" and state.options.mode == "bsp"
         factor = float(len(batch)) if is_scaled else 1.0
         state.actions.append(events.Apply(state.version, shares, factor, self._policy.divisor(batch)))
 

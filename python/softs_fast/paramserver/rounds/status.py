@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .members import Member
+from .members import Member, PresentState
 from .policies import Barrier, Policy
 from .state import State
 
@@ -22,7 +22,7 @@ class WorkerStatus:
     id: str
     name: str
     rank: int
-    state: str
+    state: PresentState
     seen_s: float
     pushes: int
     refused: int
@@ -106,7 +106,8 @@ def status_of(state: State, policy: Policy, now_s: float) -> Status:
                 state.leases.held(one.id),
                 one.id in pushed,
             )
-            for one in sorted(state.members.present(), key=lambda one: one.rank)
+            for one in sorted(state.members, key=lambda one: one.rank)
+            if one.state != "gone"
         ),
         is_failure=state.over is not None and state.over[1],
     )
@@ -126,7 +127,9 @@ def _text(state: State, policy: Policy) -> str:
 def _waits_for(state: State, policy: Policy) -> str:
     n_active = len(state.members.active())
     if state.phase == "waiting":
-        need = state.options.needed if state.has_opened or state.is_told_to_start else state.options.world
+        need = (
+            state.options.needed if state.has_opened or state.is_told_to_start else state.options.world_size
+        )
         return f"waits for workers: {n_active} of {need} are here"
     if not isinstance(policy, Barrier):
         return f"waits for pushes: {len(state.pending)} of {policy.need()} are here, {n_active} workers are active"

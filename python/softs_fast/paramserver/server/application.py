@@ -56,7 +56,7 @@ class Application:
         owner: Interface of the owner: what the owner sees and does.
         manifest: Manifest of the model.
         config: Configuration of the run, for workers.
-        world: Workers that the run expects.
+        world_size: Workers that the run expects.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Application:
         owner: Owner,
         manifest: Manifest,
         config: RunConfig,
-        world: int,
+        world_size: int,
     ) -> None:
         self._driver = driver
         self._sessions = sessions
@@ -75,7 +75,7 @@ class Application:
         self._owner = owner
         self._manifest = manifest
         self._config = config
-        self._world = world
+        self._world_size = world_size
         self.budget = Budget()
         #: Answers with weights that are under way.
         self.n_sending = 0
@@ -225,7 +225,7 @@ class Application:
         return JoinAnswer(
             worker_id,
             answer.rank,
-            self._world,
+            self._world_size,
             self._config,
             own.hex(),
             answer.version.timeline,

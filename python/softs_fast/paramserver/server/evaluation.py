@@ -35,7 +35,10 @@ class Evaluation:
     @property
     def is_enough(self) -> bool:
         """Whether the last evaluations were no better than one before them."""
-        return self._options.stop_after is not None and self.best[1] >= self._options.stop_after
+        return (
+            self._options.stop_after_evaluations is not None
+            and self.best[1] >= self._options.stop_after_evaluations
+        )
 
     def evaluate(self, version: Version, trainer: Trainer) -> str | None:
         """Evaluate, and write the best file if there is no better result; return what came of it, for people."""
@@ -76,4 +79,4 @@ class Evaluation:
         best = self.best[0]
         if best is None:
             return True
-        return value < best if self._options.is_lower_better else value > best
+        return value < best if self._options.lower_is_better else value > best

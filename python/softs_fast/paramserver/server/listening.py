@@ -34,7 +34,7 @@ def listen(options: ServerOptions) -> socket.socket:
     except OSError as error:
         listener.close()
         raise EndpointInUse(
-            f"cannot listen at {options.host}:{options.port}: {error.strerror}; choose another --listen"
+            f"cannot listen at {options.listen}: {error.strerror}; choose another --listen"
         ) from None
     listener.setblocking(False)
     return listener

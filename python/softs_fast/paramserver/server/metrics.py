@@ -29,7 +29,7 @@ def render(driver: Driver, uploads: Uploads, received_bytes: int, sent_bytes: in
             "paramserver_workers",
             "gauge",
             "Workers by state.",
-            [({"state": name}, float(states[name])) for name in ("joining", "active", "resting", "stalled")],
+            [({"state": name}, float(states[name])) for name in ("joining", "active", "paused", "stalled")],
         ),
         ("paramserver_pushes_pending", "gauge", "Pushes that no step has used.", one(status.have)),
         ("paramserver_samples_total", "counter", "Samples that steps have used.", one(status.samples)),

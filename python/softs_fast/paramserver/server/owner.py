@@ -29,15 +29,15 @@ class Owner:
         driver: Driver of the run.
         pushes: Pushes of the workers.
         sessions: Sessions of the run.
-        world: Workers that the run expects.
+        world_size: Workers that the run expects.
     """
 
-    def __init__(self, driver: Driver, pushes: Pushes, sessions: Sessions, world: int) -> None:
+    def __init__(self, driver: Driver, pushes: Pushes, sessions: Sessions, world_size: int) -> None:
         self._driver = driver
         self._pushes = pushes
         self._uploads = pushes.uploads
         self._sessions = sessions
-        self._world = world
+        self._world_size = world_size
         self.sent_bytes = 0
 
     def public(self, path: str) -> Reply | None:
@@ -94,7 +94,7 @@ class Owner:
                     one.id,
                     one.name,
                     one.rank,
-                    {"resting": "paused"}.get(one.state, one.state),
+                    one.state,
                     one.pushes,
                     one.refused,
                     round(one.seen_s, 1),
@@ -109,8 +109,8 @@ class Owner:
             state=now.phase,
             timeline=now.timeline,
             version=now.version,
-            target=now.rounds,
-            world=self._world,
+            rounds=now.rounds,
+            world_size=self._world_size,
             have=now.have,
             need=now.need,
             waiting_for=f"{now.text}, for {now.since_s:.0f} s" + (f"; {trouble}" if trouble else ""),

@@ -16,7 +16,7 @@ from ..rounds.status import Status
 from ..wire.invite import Invite
 from ..wire.messages import RunConfig
 from .options import ServerOptions
-from .service import Service, fitting
+from .service import Service
 
 __all__ = ["Server"]
 
@@ -36,7 +36,7 @@ class Server:
 
     Example:
         ```python
-        with Server(job, RunOptions(world=2, rounds=50), RunConfig(target=50, batch_size=32)) as server:
+        with Server(job, RunOptions(world_size=2, rounds=50), RunConfig(rounds=50, batch_size=32)) as server:
             print(server.invite)
             server.wait()
         ```
@@ -45,7 +45,7 @@ class Server:
     def __init__(
         self, job: Job, run: RunOptions, config: RunConfig, options: ServerOptions | None = None
     ) -> None:
-        self._given = (job, run, fitting(config, run), options or ServerOptions())
+        self._given = (job, run, config, options or ServerOptions())
         self._service: Service | None = None
         self._pid = os.getpid()
         self._failure: BaseException | None = None

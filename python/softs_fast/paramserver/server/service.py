@@ -34,7 +34,7 @@ from .trainer import Trainer
 from .uploads import Uploads
 from .weights import Committed, Weights
 
-__all__ = ["Service", "fitting"]
+__all__ = ["Service"]
 
 _log = logging.getLogger("softs_fast.paramserver")
 
@@ -55,7 +55,7 @@ class Service:
     Args:
         job: Job to train.
         run: Options of the run: how many workers, and when pushes are applied.
-        config: Configuration that workers are told.
+        config: Configuration that workers are told; values that the run options have too are taken from those.
         options: Options of this process.
         listener: Listening socket, as `listen` returns it; None: it is made here.
 
@@ -73,7 +73,8 @@ class Service:
         listener: socket.socket | None = None,
     ) -> None:
         import_uvicorn()
-        if config.planes:
+        config = _fitting(config, run)
+        if config.compression:
             import_zstd()
         self.options = options
         self._config = config
@@ -91,8 +92,8 @@ class Service:
             self._saved.job,
             self._trainer.manifest,
             Committed(self.run.version, self._trainer.contents()),
-            1 if run.mode == "bsp" else 2 * run.world,
-            config.planes,
+            1 if run.mode == "bsp" else 2 * run.world_size,
+            config.compression,
         )
         self._uploads = Uploads(options.max_upload_bytes)
         self.driver = Driver(
@@ -112,10 +113,10 @@ class Service:
             self.driver,
             self._sessions,
             self._pushes,
-            Owner(self.driver, self._pushes, self._sessions, run.world),
+            Owner(self.driver, self._pushes, self._sessions, run.world_size),
             manifest,
             config,
-            run.world,
+            run.world_size,
         )
         self._server: asyncio.Server | None = None
         self._state: Any = None
@@ -143,9 +144,9 @@ class Service:
     @property
     def invite(self) -> Invite:
         """The line with which workers are started."""
-        if self.options.url is None:
+        if self.options.public_url is None:
             return self.local_invite
-        url = self.options.url.rstrip("/")
+        url = self.options.public_url.rstrip("/")
         # With a certificate of its own the server is meant to be seen behind the URL, such as by a forwarded port.
         pin = self._pin if url.startswith("https://") else None
         return Invite(url, self._saved.job, self._saved.secret, pin)
@@ -256,13 +257,13 @@ class Service:
         self._uploads.reserved -= n
 
 
-def fitting(config: RunConfig, run: RunOptions) -> RunConfig:
+def _fitting(config: RunConfig, run: RunOptions) -> RunConfig:
     """Return the configuration of workers with what the run says."""
     return records.replace(
         config,
-        target=run.rounds,
+        rounds=run.rounds,
         mode=run.mode,
-        lease_s=run.lease_s,
+        lost_after_s=run.lost_after_s,
         data="leases" if run.dataset_size else "rank",
-        data_size=run.dataset_size or config.data_size,
+        dataset_size=run.dataset_size or config.dataset_size,
     )

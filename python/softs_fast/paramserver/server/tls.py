@@ -18,12 +18,12 @@ _DAYS = 3650
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return a context with a certificate; a self-made one is written if it is not there.
+    """Return a context with a certificate; a self-signed one is written if it is not there.
 
     Raises:
         ConfigError: a file cannot be used, others can read the key, or cryptography is not installed.
     """
-    if files.is_self_made and not (files.certificate.exists() and files.key.exists()):
+    if files.self_signed and not (files.cert.exists() and files.key.exists()):
         _make(files)
     try:
         mode = files.key.stat()
@@ -36,20 +36,18 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(files.certificate, files.key)
+        context.load_cert_chain(files.cert, files.key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"{files.certificate} and {files.key} are no certificate with its key: {error}"
-        ) from None
+        raise ConfigError(f"{files.cert} and {files.key} are no certificate with its key: {error}") from None
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 def certificate_pin(files: TlsFiles) -> bytes | None:
-    """Return the SHA-256 of a self-made certificate; None of one that an authority has signed."""
-    if not files.is_self_made:
+    """Return the SHA-256 of a self-signed certificate; None of one that an authority has signed."""
+    if not files.self_signed:
         return None
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(files.certificate.read_text())).digest()
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(files.cert.read_text())).digest()
 
 
 def _make(files: TlsFiles) -> None:
@@ -83,6 +81,6 @@ def _make(files: TlsFiles) -> None:
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     try:
         write_file(files.key, pem_key)
-        write_file(files.certificate, pem)
+        write_file(files.cert, pem)
     except OSError as error:
-        raise ConfigError(f"cannot write {files.certificate} and {files.key}: {error.strerror}") from None
+        raise ConfigError(f"cannot write {files.cert} and {files.key}: {error.strerror}") from None

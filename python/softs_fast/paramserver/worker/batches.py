@@ -41,12 +41,12 @@ class Indices(Protocol):
 
 
 class RankIndices:
-    """Every world-th sample from the rank on, in the order of the epoch; then the next epoch.
+    """Every `world_size`-th sample from the rank on, in the order of the epoch; then the next epoch.
 
     The last batch of an epoch may be shorter. A world with more workers than the data have samples is refused.
 
     Args:
-        joined: rank, world, batch size and seed.
+        joined: Answer to the join, with rank, world size, batch size and seed.
         n: samples of the data.
 
     Raises:
@@ -57,8 +57,8 @@ class RankIndices:
     lease = 0
 
     def __init__(self, joined: JoinAnswer, n: int) -> None:
-        if n < joined.world:
-            raise ConfigError(f"the data have {n} samples for {joined.world} workers; need one for each")
+        if n < joined.world_size:
+            raise ConfigError(f"the data have {n} samples for {joined.world_size} workers; need one for each")
         self._batches = self._generate(joined, n)
         self._n = max(1, joined.config.local_steps)
 
@@ -70,7 +70,7 @@ class RankIndices:
     def _generate(joined: JoinAnswer, n: int) -> Iterator[list[int]]:
         config, epoch = joined.config, 0
         while True:
-            share = shard(order(config.seed, epoch, n), joined.rank, joined.world)
+            share = shard(order(config.seed, epoch, n), joined.rank, joined.world_size)
             for begin in range(0, len(share), config.batch_size):
                 yield list(share[begin : begin + config.batch_size])
             epoch += 1
@@ -103,7 +103,7 @@ class LeasedIndices:
 
         Raises:
             ConfigError: the server's data have more samples than these; or it refuses the worker.
-            PeerLost: the server is out of reach for longer than the patience.
+            PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the server does not understand the request.
         """
         config = self._session.joined.config

@@ -51,9 +51,9 @@ class Progress:
         self._optimizer = optimizer
         joined = optimizer.joined
         self._print(
-            f"joined as {joined.worker_id}, rank {joined.rank} of {joined.world}; {joined.config.mode}, "
-            f"batches of {joined.config.batch_size}, {optimizer.codec} pushes, version "
-            f"{joined.version} of {joined.config.target}"
+            f"joined as {joined.worker_id}, rank {joined.rank} of {joined.world_size}; {joined.config.mode}, "
+            f"batches of {joined.config.batch_size}, {optimizer.push_codec} pushes, version "
+            f"{joined.version} of {joined.config.rounds}"
         )
 
     def doing(self, what: str) -> None:
@@ -80,10 +80,10 @@ class Progress:
         optimizer = self._optimizer
         if optimizer is None:
             return what
-        target, (_, version) = optimizer.config.target, optimizer.version
+        rounds, (_, version) = optimizer.config.rounds, optimizer.version
         loss = optimizer.counts.loss
         parts = [
-            f"{bar(version, target)} {version}/{target}",
+            f"{bar(version, rounds)} {version}/{rounds}",
             "" if math.isnan(loss) else f"loss {loss:.4g}",
             f"{size(optimizer.traffic.sent)} up, {size(optimizer.traffic.received)} down",
             optimizer.traffic.trouble or what,

@@ -30,12 +30,12 @@ async function send(method, target, body = "", counter = 1 + crypto.getRandomVal
 function show(status) {
   element("state").textContent = status.state;
   element("waiting").textContent = status.waiting_for;
-  element("progress").value = status.version / status.target;
+  element("progress").value = status.version / status.rounds;
   const numbers = {
-    Round: `${status.version} of ${status.target}`,
+    Round: `${status.version} of ${status.rounds}`,
     Timeline: status.timeline,
     Pushes: `${status.have} of ${status.need}`,
-    Workers: `${status.members.filter((one) => one.state === "active").length} of ${status.world}`,
+    Workers: `${status.members.filter((one) => one.state === "active").length} of ${status.world_size}`,
     Loss: status.loss === null ? "-" : status.loss.toPrecision(4),
     Evaluation: status.metric === null ? "-" : status.metric.toPrecision(4),
   };
@@ -49,7 +49,7 @@ function show(status) {
   }));
   element("workers").replaceChildren(...status.members.map((one) => {
     const row = document.createElement("tr");
-    const upload = one.upload_bytes ? `${Math.round(100 * one.uploaded / one.upload_bytes)} %` : "-";
+    const upload = one.upload_bytes ? `${Math.round(100 * one.uploaded_bytes / one.upload_bytes)} %` : "-";
     const loss = one.loss === null ? "-" : one.loss.toPrecision(4);
     for (const text of [one.rank, one.name, one.state, one.counted, one.stale, loss, upload, `${one.silent_s} s ago`]) {
       row.appendChild(document.createElement("td")).textContent = text;
