@@ -45,16 +45,16 @@ def stale() -> dict[str, Any]:
         slow, quick = (remote(setting, invite, i) for i in range(2))
         frame = push_of(slow, setting)
         halfway = Upload(frame, PartSizes(1 << 20))
-        before = slow.traffic.sent
+        before = slow.traffic.sent_bytes
         for _ in range(2):
             slow.session.attempt(halfway)
         quick.step()
-        begun = slow.traffic.sent
+        begun = slow.traffic.sent_bytes
         slow.session.run(halfway)
-        after_round = slow.traffic.sent - begun
-        begun = slow.traffic.sent
+        after_round = slow.traffic.sent_bytes - begun
+        begun = slow.traffic.sent_bytes
         slow.session.run(Upload(frame, PartSizes(1 << 20)))
-        announced = slow.traffic.sent - begun
+        announced = slow.traffic.sent_bytes - begun
         for one in (slow, quick):
             one.close()
         return {

@@ -164,7 +164,7 @@ def our_worker(setting: Setting, invite: str, number: int) -> Any:
 
     def step() -> tuple[int, int]:
         optimizer.step()
-        return optimizer.traffic.sent, optimizer.traffic.received
+        return optimizer.traffic.sent_bytes, optimizer.traffic.received_bytes
 
     return step
 

@@ -237,7 +237,7 @@ def test_one_worker_is_killed_and_one_joins_late(serve: Start, tmp_path: Path) -
         assert workers[3].event("joined")["rank"] >= 0
         while (last := workers[3].event("pushed"))["counted"] < 3:
             pass
-        server.stop("enough")
+        server.stop_run("enough")
         done = [worker.event("done") for worker in workers[1:]]
         assert server.wait(WATCHDOG_S)
     finally:

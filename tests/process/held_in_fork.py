@@ -189,7 +189,12 @@ def rounds(stack: ExitStack, folder: Path) -> Iterator[tuple[str, Uses]]:
     real = stack.enter_context(Server(job, run, RunConfig(rounds=1, batch_size=4), files))
     yield (
         "Server",
-        {"status": real.status, "wait": lambda: real.wait(0.1), "stop": real.stop, "close": real.close},
+        {
+            "status": real.status,
+            "wait": lambda: real.wait(0.1),
+            "stop_run": real.stop_run,
+            "close": real.close,
+        },
     )
     lock = stack.enter_context(closing(Lock(folder / "lock", "the lock")))
     yield "Lock", {"close": lock.close}

@@ -336,7 +336,7 @@ def _watch_signals(service: Service) -> asyncio.Event:
         if n_interrupts > 2:
             ended.set()
         else:
-            service.stop("interrupted", at_once=n_interrupts > 1)
+            service.stop_run("interrupted", at_once=n_interrupts > 1)
 
     for number, handler in (
         (signal.SIGINT, interrupt),

@@ -89,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> None:
         with pause_on_signal() as is_paused:
             train(job, invite, options, device, progress, is_paused=is_paused)
     finally:
-        progress.end()
+        progress.close()
 
 
 def _invite(text: str) -> str:

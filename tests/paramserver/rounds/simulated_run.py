@@ -340,8 +340,8 @@ class World:
                     self.file = (snapshot, self.model)
                 case events.Drop(content):
                     self._contents.pop(content, None)
-                case events.Ended(why, is_failure):
-                    self.ended = (why, is_failure)
+                case events.Ended(reason, is_failure):
+                    self.ended = (reason, is_failure)
                 case events.Changed() | events.Log():
                     pass
                 case _:
@@ -417,7 +417,7 @@ class World:
         if isinstance(event, events.Push) and event.content not in self._contents:
             # The server was started again, and with it went the parts that it had.
             return
-        if isinstance(event, events.Join) and self._is_member(event.worker):
+        if isinstance(event, events.Join) and self._is_member(event.worker_id):
             # The server knows the nonce, and gives the answer that it gave.
             answer: Any = events.Welcome(0, self.run.version)
         else:
@@ -427,7 +427,7 @@ class World:
 
     def _is_member(self, worker: str) -> bool:
         assert self.run is not None
-        return any(one.id == worker for one in self.run.status(self.now_s).workers)
+        return any(one.worker_id == worker for one in self.run.status(self.now_s).workers)
 
     # --- What must hold ---
 

@@ -150,7 +150,7 @@ def test_samples_of_a_dead_worker_are_handed_out_again() -> None:
     assert run.tell(events.Take("a", 4)) == events.Granted((Range(0, 0, 4, 1),))
     answer = run.push("b", Version(1, 0))
     assert isinstance(answer, events.Stale)
-    assert "samples were taken back" in answer.why
+    assert "samples were taken back" in answer.reason
     assert answer.next == Version(1, 0)
 
 
@@ -193,7 +193,7 @@ def test_the_last_samples_need_no_quorum() -> None:
     assert isinstance(run.tell(events.Take("a", 2)), events.Granted)
     assert run.tell(events.Take("b", 2)) == events.NoData()
     run.push("a")
-    assert [one.worker for one in run.one(events.Apply).shares] == ["a"]
+    assert [one.worker_id for one in run.one(events.Apply).shares] == ["a"]
     run.tell(events.Applied())
     assert run.one(events.Ended) == events.Ended("all epochs are done", False)
 

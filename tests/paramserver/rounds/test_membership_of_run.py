@@ -38,9 +38,9 @@ def test_a_silent_worker_is_a_member_again_with_its_next_request() -> None:
     run = joined("a", "b")
     run.push("b")
     run.wait(30.0, "a")
-    assert [one.id for one in run.run.status(run.now_s).workers] == ["a"]
+    assert [one.worker_id for one in run.run.status(run.now_s).workers] == ["a"]
     assert run.push("b", Version(1, 0)) == events.AlreadyCounted()
-    assert [one.id for one in run.run.status(run.now_s).workers] == ["a", "b"]
+    assert [one.worker_id for one in run.run.status(run.now_s).workers] == ["a", "b"]
 
 
 def test_a_worker_that_has_left_must_join_again() -> None:
@@ -66,7 +66,7 @@ def test_a_join_with_the_old_id_has_its_rank_and_its_counted_push() -> None:
     assert run.tell(events.Seen("b")) == events.Unknown()
     run.push("a")
     run.push("c")
-    assert [one.worker for one in run.one(events.Apply).shares] == ["a", "b", "c"]
+    assert [one.worker_id for one in run.one(events.Apply).shares] == ["a", "b", "c"]
 
 
 def test_a_member_that_has_these_weights_waits_only_if_it_has_pushed() -> None:
@@ -275,11 +275,11 @@ def test_a_worker_that_is_started_again_gets_its_own_rank() -> None:
     # Killed, and started again at once: its lease has not ended.
     answer = run.tell(events.Join("b3", "b", process="r"), 1.0)
     assert isinstance(answer, events.Full)
-    assert '"b" (rank 1)' in answer.why
+    assert '"b" (rank 1)' in answer.reason
     run.wait(7.0, "a2")
     answer = run.tell(events.Join("b4", "b", process="r"))
     assert isinstance(answer, events.Full)
-    assert '"a"' not in answer.why, "it lives"
+    assert '"a"' not in answer.reason, "it lives"
     run.wait(3.0, "a2")
     assert run.tell(events.Join("b5", "b", process="r")) == events.Welcome(1, Version(1, 0))
 

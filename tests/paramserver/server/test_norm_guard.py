@@ -71,7 +71,7 @@ def test_a_step_is_bounded_by_the_others() -> None:
     _, after = trainer.step([(share, bad)], 1.0, 1.0, 0.0, before)
     # SGD with a rate of 0.1, and ten times a norm of 1.
     assert math.isclose(float((after.parameters - before.parameters).norm()), 1.0, rel_tol=1e-4)
-    assert [one.worker for one, _ in trainer.scaled] == ["w"]
+    assert [one.worker_id for one, _ in trainer.scaled] == ["w"]
 
 
 def test_the_owner_is_told_of_a_worker_ever_more_rarely(serve, enter) -> None:

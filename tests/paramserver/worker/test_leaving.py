@@ -34,7 +34,7 @@ class OddError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "why"),
+    ("error", "reason"),
     [
         (
             RuntimeError("CUDA error:\n device-side \0 assert \udcff"),
@@ -45,18 +45,18 @@ class OddError(Exception):
         (KeyboardInterrupt(), ""),
     ],
 )
-def test_the_server_is_told_why_a_worker_ends(error: BaseException, why: str) -> None:
+def test_the_server_is_told_why_a_worker_ends(error: BaseException, reason: str) -> None:
     told: list[str] = []
 
     def note(method: str, path: str, body: bytes) -> None:
         if path == "/v1/leave":
-            told.append(decode(Leave, body).why)
+            told.append(decode(Leave, body).reason)
 
     with FakeServer(linear(), CONFIG) as server:
         server.before_body = note  # type: ignore[assignment]
         with pytest.raises(type(error)), RemoteOptimizer(linear(), server.invite, OPTIONS):
             raise error
-    assert told == [why]
+    assert told == [reason]
 
 
 def test_a_worker_says_that_it_waits_before_it_does() -> None:

@@ -114,7 +114,7 @@ def test_local_steps_push_what_changed() -> None:
     with (
         FakeServer(linear(), config, lr=1.0) as server,
         RemoteOptimizer(
-            module, server.invite, OPTIONS, local=lambda given: torch.optim.SGD(given, lr=0.1)
+            module, server.invite, OPTIONS, local_optimizer=lambda given: torch.optim.SGD(given, lr=0.1)
         ) as optimizer,
     ):
         scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
@@ -133,7 +133,7 @@ def test_local_steps_need_an_optimizer() -> None:
     config = RunConfig(rounds=2, batch_size=8, local_steps=3)
     with (
         FakeServer(linear(), config) as server,
-        pytest.raises(ConfigError, match="wants 3 local steps; pass local="),
+        pytest.raises(ConfigError, match="wants 3 local steps; pass local_optimizer="),
     ):
         RemoteOptimizer(linear(), server.invite, OPTIONS)
 
@@ -199,7 +199,7 @@ def test_a_push_says_which_parameters_have_no_gradient(local_steps: int) -> None
     given: list[tuple[bool, ...] | None] = []
     with (
         FakeServer(two_heads(), config, lr=1.0) as server,
-        RemoteOptimizer(module, server.invite, OPTIONS, local=torch.optim.SGD) as optimizer,
+        RemoteOptimizer(module, server.invite, OPTIONS, local_optimizer=torch.optim.SGD) as optimizer,
     ):
         for number in range(3 * max(1, local_steps)):
             optimizer.zero_grad()

@@ -127,7 +127,7 @@ def test_leased_samples_are_not_computed_twice() -> None:
         out = io.StringIO()
         progress = Progress(out)
         train(JOB, server.invite, OPTIONS, "cpu", progress)
-        progress.end()
+        progress.close()
         assert n_data == 3
         assert "2 pushes of 8 samples counted, 1 stale" in out.getvalue()
         assert [header.samples for header in server.frames] == [4, 4]
@@ -201,7 +201,7 @@ def test_what_is_shown() -> None:
     with FakeServer(model(), config) as server:
         progress = Progress(out)
         train(JOB, server.invite, OPTIONS, "cpu", progress)
-        progress.end()
+        progress.close()
     text = out.getvalue()
     assert "\r[" in text
     assert "3 pushes of 15 samples counted, 0 stale" in text

@@ -84,20 +84,20 @@ class Leases:
         self.n_done = 0
         self._restore(records)
 
-    def take(self, worker: str, rank: int, n: int, key: object = None) -> tuple[Range, ...]:
+    def take(self, worker_id: str, rank: int, n: int, key: object = None) -> tuple[Range, ...]:
         """Return samples for a worker: those that it holds already, or else up to n new ones.
 
         Args:
-            worker: Id of the worker.
+            worker_id: Id of the worker.
             rank: Rank of the worker.
             n: Samples, at most.
             key: Purpose of the lease; one for something else is taken back first. None: any purpose.
         """
-        if worker in self._held:
-            held_for, ranges = self._held[worker]
+        if worker_id in self._held:
+            held_for, ranges = self._held[worker_id]
             if key is None or held_for is None or held_for == key:
                 return ranges
-            self.release(worker)
+            self.release(worker_id)
         lane = self._lanes[rank % len(self._lanes)]
         taken: list[Range] = []
         while n > 0 and len(taken) < MAX_RANGES:
@@ -112,17 +112,17 @@ class Leases:
             taken.append(one)
             n -= one.n
         if taken:
-            self._held[worker] = (key, tuple(taken))
+            self._held[worker_id] = (key, tuple(taken))
         return tuple(taken)
 
-    def has(self, worker: str, key: object) -> bool:
+    def has(self, worker_id: str, key: object) -> bool:
         """Return whether a worker holds samples for something."""
-        return worker in self._held and self._held[worker][0] in (None, key)
+        return worker_id in self._held and self._held[worker_id][0] in (None, key)
 
-    def count(self, worker: str, content: int, key: object) -> None:
+    def count(self, worker_id: str, content: int, key: object) -> None:
         """Note that a push counts that has used what a worker holds."""
-        if self.has(worker, key):
-            self._counted[content] = self._held.pop(worker)[1]
+        if self.has(worker_id, key):
+            self._counted[content] = self._held.pop(worker_id)[1]
 
     def commit(self, content: int) -> None:
         """Note that a step has used a push."""
@@ -132,14 +132,14 @@ class Leases:
         """Take back the samples of a counted push that no step will use."""
         self._give_back(self._counted.pop(content, ()))
 
-    def release(self, worker: str, key: object = None) -> None:
+    def release(self, worker_id: str, key: object = None) -> None:
         """Take back what a worker holds; with a key, only if it holds it for that."""
-        if worker in self._held and (key is None or self._held[worker][0] == key):
-            self._give_back(self._held.pop(worker)[1])
+        if worker_id in self._held and (key is None or self._held[worker_id][0] == key):
+            self._give_back(self._held.pop(worker_id)[1])
 
-    def held(self, worker: str) -> int:
+    def held(self, worker_id: str) -> int:
         """Return how many samples a worker holds."""
-        return sum(one.n for one in self._held.get(worker, (None, ()))[1])
+        return sum(one.n for one in self._held.get(worker_id, (None, ()))[1])
 
     @property
     def is_drained(self) -> bool:

@@ -27,7 +27,7 @@ class Member:
     """A worker.
 
     Attributes:
-        id: Id of the worker.
+        worker_id: Id of the worker.
         name: Name of the worker, for people.
         process: Name of its process, the same for all its joins; "" if it is not known.
         rank: Rank among the members; free for another one once this one is gone.
@@ -52,7 +52,7 @@ class Member:
         lease_number: Number of its last lease of samples.
     """
 
-    id: str
+    worker_id: str
     name: str
     rank: int
     seen_s: float
@@ -104,9 +104,9 @@ class Members:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def find(self, worker: str) -> Member | None:
+    def find(self, worker_id: str) -> Member | None:
         """Return a member, or one that is gone; None if there is none."""
-        return self._by_id.get(worker)
+        return self._by_id.get(worker_id)
 
     def active(self) -> list[Member]:
         """Return the members that push."""
@@ -121,7 +121,7 @@ class Members:
         return [one for one in self if one.state != "gone"]
 
     def add(
-        self, worker: str, name: str, now_s: float, before: Member | None = None, world_size: int = 0
+        self, worker_id: str, name: str, now_s: float, before: Member | None = None, world_size: int = 0
     ) -> Member | None:
         """Make a member, with the rank that it had before if that is free; None if there is no rank.
 
@@ -130,7 +130,7 @@ class Members:
         no rank else.
 
         Args:
-            worker: Id of the new member.
+            worker_id: Id of the new member.
             name: Name of it, for people.
             now_s: Time of its join.
             before: Member that it was before, if it knows.
@@ -144,9 +144,9 @@ class Members:
             ghost = next((one for one in self if one.state == "joining" and not one.can_return), None)
             if ghost is None:
                 return None
-            del self._by_id[ghost.id]
+            del self._by_id[ghost.worker_id]
             rank = ghost.rank
-        member = self._by_id[worker] = Member(worker, name[:MAX_TEXT], rank, now_s, now_s, now_s)
+        member = self._by_id[worker_id] = Member(worker_id, name[:MAX_TEXT], rank, now_s, now_s, now_s)
         if before is not None:
             member.counted.extend(before.counted)
         return member
@@ -181,7 +181,7 @@ class Members:
 
     def restore(self, member: Member) -> None:
         """Add a member of a server before this one."""
-        self._by_id[member.id] = member
+        self._by_id[member.worker_id] = member
 
     def revive(self, member: Member) -> bool:
         """Make one that was silent a member again, if its rank is still free; return whether it is one."""
@@ -194,10 +194,10 @@ class Members:
         """Make a member one that is gone."""
         member.state, member.can_return = "gone", member.can_return and can_return
         # The newest last, so that the oldest are dropped.
-        self._by_id[member.id] = self._by_id.pop(member.id)
+        self._by_id[member.worker_id] = self._by_id.pop(member.worker_id)
         gone = [one for one in self if one.state == "gone"]
         for one in gone[: len(gone) - _MAX_GONE]:
-            del self._by_id[one.id]
+            del self._by_id[one.worker_id]
 
     def silent(self, now_s: float) -> list[Member]:
         """Return the members of which the lease has ended."""
@@ -226,11 +226,11 @@ class Members:
 
     def least_clock(self, applied: bool, but: Iterable[Member] = ()) -> int | None:
         """Return the clock of the slowest active member, counted or applied; None if there is none."""
-        excluded = {one.id for one in but}
+        excluded = {one.worker_id for one in but}
         clocks = (
             one.applied_clock if applied else one.clock
             for one in self.active()
-            if not one.is_behind and one.id not in excluded
+            if not one.is_behind and one.worker_id not in excluded
         )
         return min(clocks, default=None)
 

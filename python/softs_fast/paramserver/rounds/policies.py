@@ -118,7 +118,7 @@ class Barrier:
         return pending if is_enough else []
 
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
-        ordered = sorted(batch, key=lambda one: (one.rank, one.member.id))
+        ordered = sorted(batch, key=lambda one: (one.rank, one.member.worker_id))
         return tuple(one.share(one.samples) for one in ordered)
 
     def divisor(self, batch: list[Contribution]) -> float:

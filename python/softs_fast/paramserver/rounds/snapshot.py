@@ -14,7 +14,7 @@ class MemberRecord:
     """A member, when the file was written.
 
     Attributes:
-        id: Its id.
+        worker_id: Id of the worker.
         name: Its name, for people.
         rank: Its rank.
         clock: Its pushes that are in the weights, plus the least of all when it joined.
@@ -22,7 +22,7 @@ class MemberRecord:
         is_gone: Whether it was gone.
     """
 
-    id: str
+    worker_id: str
     name: str
     rank: int
     clock: int

@@ -19,7 +19,7 @@ _MOST_NAMES = 5
 class WorkerStatus:
     """Of a member; times are seconds ago."""
 
-    id: str
+    worker_id: str
     name: str
     rank: int
     state: PresentState
@@ -75,8 +75,8 @@ class Status:
 
 def status_of(state: State, policy: Policy, now_s: float) -> Status:
     """Return the status of a run."""
-    is_paused = state.paused_why is not None
-    pushed = {one.member.id for one in (*state.pending, *state.applying)}
+    is_paused = state.pause_reason is not None
+    pushed = {one.member.worker_id for one in (*state.pending, *state.applying)}
     return Status(
         phase="paused" if is_paused else state.phase,
         text=_text(state, policy),
@@ -94,7 +94,7 @@ def status_of(state: State, policy: Policy, now_s: float) -> Status:
         samples_done=state.leases.n_done,
         workers=tuple(
             WorkerStatus(
-                one.id,
+                one.worker_id,
                 one.name,
                 one.rank,
                 one.state,
@@ -103,8 +103,8 @@ def status_of(state: State, policy: Policy, now_s: float) -> Status:
                 one.refused,
                 one.samples,
                 one.loss,
-                state.leases.held(one.id),
-                one.id in pushed,
+                state.leases.held(one.worker_id),
+                one.worker_id in pushed,
             )
             for one in sorted(state.members, key=lambda one: one.rank)
             if one.state != "gone"
@@ -116,8 +116,8 @@ def status_of(state: State, policy: Policy, now_s: float) -> Status:
 def _text(state: State, policy: Policy) -> str:
     if state.over is not None:
         return state.over[0]
-    if state.paused_why is not None:
-        return f"paused: {state.paused_why}"
+    if state.pause_reason is not None:
+        return f"paused: {state.pause_reason}"
     if state.phase == "apply":
         return f"the optimizer makes version {state.number + 1} of {len(state.applying)} pushes"
     stalled = [one for one in state.members if one.state == "stalled"]

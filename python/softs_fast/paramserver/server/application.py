@@ -281,33 +281,37 @@ class Application:
             raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, f"a part has no {answers.UPLOAD_OFFSET}")
         return await self._pushes.part(upload, request, offset)
 
-    async def _of_worker(self, request: Request, worker: str, body: bytes) -> Reply:
+    async def _of_worker(self, request: Request, worker_id: str, body: bytes) -> Reply:
         tell = self._driver.tell
         match request.method, request.path:
             case "GET", answers.MODEL:
-                return await self._pull(request, worker)
+                return await self._pull(request, worker_id)
             case "POST", answers.HEARTBEAT:
                 progress = _decoded(Heartbeat, body).progress
-                self._expect(tell(events.Seen(worker, progress)), events.Noted)
+                self._expect(tell(events.Seen(worker_id, progress)), events.Noted)
             case "POST", answers.DATA:
-                return self._data(worker, body)
+                return self._data(worker_id, body)
             case "POST", answers.LEAVE:
-                why = _decoded(Leave, body).why
-                left = events.Leave(worker, f"it has failed: {why}", True) if why else events.Leave(worker)
+                reason = _decoded(Leave, body).reason
+                left = (
+                    events.Leave(worker_id, f"it has failed: {reason}", True)
+                    if reason
+                    else events.Leave(worker_id)
+                )
                 self._expect(tell(left), events.Noted)
-                self._pushes.uploads.drop(worker)
+                self._pushes.uploads.drop(worker_id)
             case "POST", answers.PAUSE:
-                self._expect(tell(events.Rest(worker)), events.Noted)
+                self._expect(tell(events.Rest(worker_id)), events.Noted)
             case "POST", answers.RESUME:
-                self._expect(tell(events.Rest(worker, is_over=True)), events.Noted)
+                self._expect(tell(events.Rest(worker_id, is_over=True)), events.Noted)
             case "GET", answers.STATUS:
-                self._expect(tell(events.Seen(worker)), events.Noted)
+                self._expect(tell(events.Seen(worker_id)), events.Noted)
                 return await self._owner.status(request)
             case _:
                 raise _no_route(request)
         return Reply(HTTPStatus.NO_CONTENT)
 
-    async def _pull(self, request: Request, worker: str) -> Reply:
+    async def _pull(self, request: Request, worker_id: str) -> Reply:
         have = Version(*_version(request.query["have"])) if "have" in request.query else None
         codec = request.query.get("codec", "f32")
         if codec not in get_args(PullCodec):
@@ -317,11 +321,11 @@ class Application:
         until_s = asyncio.get_running_loop().time() + _seconds(
             request.query.get("wait", "0"), self._config.max_wait_s
         )
-        answer = self._driver.tell(events.Pull(worker, have))
+        answer = self._driver.tell(events.Pull(worker_id, have))
         while isinstance(answer, events.Hold):
             if not await self._driver.wait_for_change(until_s):
                 return Reply(HTTPStatus.NO_CONTENT)
-            answer = self._driver.tell(events.Pull(worker, have, is_again=True))
+            answer = self._driver.tell(events.Pull(worker_id, have, is_again=True))
         self._expect(answer, events.Serve)
         frame = await self._driver.weights.frame(cast(PullCodec, codec), have)
         begin = _range(request.headers.get("range"), len(frame))
@@ -337,7 +341,7 @@ class Application:
         self._owner.sent_bytes += len(frame) - begin
         return Reply(status, frame=frame, begin=begin)
 
-    def _data(self, worker: str, body: bytes) -> Reply:
+    def _data(self, worker_id: str, body: bytes) -> Reply:
         if self._config.data != "leases":
             raise failure(
                 HTTPStatus.BAD_REQUEST,
@@ -345,7 +349,7 @@ class Application:
                 "this run hands out no samples: each worker takes those of its rank",
             )
         wish = _decoded(DataRequest, body)
-        answer = self._driver.tell(events.Take(worker, wish.n, wish.number))
+        answer = self._driver.tell(events.Take(worker_id, wish.n, wish.number))
         if isinstance(answer, events.NoData):
             return Reply(HTTPStatus.NO_CONTENT)
         if isinstance(answer, events.Spent):

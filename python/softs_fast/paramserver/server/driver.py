@@ -136,8 +136,8 @@ class Driver:
                     pass
                 case events.Log(text, is_warning):
                     self.note(text, is_warning)
-                case events.Ended(why, is_failure):
-                    self.note(f"the run is over: {why}", is_failure)
+                case events.Ended(reason, is_failure):
+                    self.note(f"the run is over: {reason}", is_failure)
                     self._spawn(self._end(is_failure))
                 case _:
                     answer = action
@@ -234,8 +234,8 @@ class Driver:
             if self.failure is not None:
                 return
             _log.exception("the step after version %s failed", action.version)
-            why = f"the step after version {action.version} failed: {text_of_error(error)}"
-            self.tell(events.Stop(why, is_failure=True))
+            reason = f"the step after version {action.version} failed: {text_of_error(error)}"
+            self.tell(events.Stop(reason, is_failure=True))
             return
         self.step_s = self._loop.time() - began_s
         for share, factor in self._trainer.scaled:
@@ -257,8 +257,8 @@ class Driver:
 
     def _note_scaled(self, share: events.Share, factor: float) -> None:
         """Tell of the 1st, 10th, 100th ... push of a worker that was scaled down: those of an honest one may be, too."""
-        self._n_scaled[share.worker] += 1
-        n = self._n_scaled[share.worker]
+        self._n_scaled[share.worker_id] += 1
+        n = self._n_scaled[share.worker_id]
         if str(n).rstrip("0") == "1":
             self.note(
                 f"pushes of rank {share.rank} are longer than {self._options.norm_guard:g} median norms of recent ones, and "

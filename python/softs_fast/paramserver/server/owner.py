@@ -88,10 +88,10 @@ class Owner:
         now = self._driver.status()
         members = []
         for one in now.workers:
-            upload = self._uploads.find(one.id)
+            upload = self._uploads.find(one.worker_id)
             members.append(
                 MemberStatus(
-                    one.id,
+                    one.worker_id,
                     one.name,
                     one.rank,
                     one.state,

@@ -48,7 +48,7 @@ class Pushes:
         self._tasks: set[asyncio.Task[None]] = set()
         self.n_bytes = 0
 
-    async def announce(self, worker: str, head: bytes, rest: bytes) -> Reply:
+    async def announce(self, worker_id: str, head: bytes, rest: bytes) -> Reply:
         """Take the header of a push, and perhaps all of its payload.
 
         Raises:
@@ -73,9 +73,9 @@ class Pushes:
                 HTTPStatus.UNPROCESSABLE_ENTITY, Code.BAD_PUSH, str(error), "use the same job on both sides"
             ) from None
         base = Version(header.timeline, header.version)
-        self._check(self._driver.tell(events.Offer(worker, base, header.lease or None)))
-        present = {one.id for one in self._driver.status().workers}
-        upload = self.uploads.begin(worker, header, head, present)
+        self._check(self._driver.tell(events.Offer(worker_id, base, header.lease or None)))
+        present = {one.worker_id for one in self._driver.status().workers}
+        upload = self.uploads.begin(worker_id, header, head, present)
         if upload is None:
             raise failure(
                 HTTPStatus.TOO_MANY_REQUESTS,
@@ -87,7 +87,7 @@ class Pushes:
         if upload.head != head:
             # The one before has arrived, and is looked at: it counts, if it can be read.
             await self._finish(upload)
-            return await self.announce(worker, head, rest)
+            return await self.announce(worker_id, head, rest)
         if rest and upload.result is None:
             part = upload.begin_part(len(rest) - upload.offset)
             part.room()[:] = rest[upload.offset :]
@@ -104,7 +104,7 @@ class Pushes:
             Refusal: the push does not count, or the part begins elsewhere than where the last one ended.
             Disconnected: the peer is gone; what has arrived is kept.
         """
-        self._check(self._driver.tell(events.Offer(upload.worker, upload.base, upload.lease)), upload)
+        self._check(self._driver.tell(events.Offer(upload.worker_id, upload.base, upload.lease)), upload)
         if upload.result is None:
             if offset != upload.offset:
                 state = UploadState(upload.offset, self._config.max_part_bytes)
@@ -112,7 +112,7 @@ class Pushes:
             try:
                 part = upload.begin_part(request.length(MAX_PART_BYTES) or 0)
             except WireError as error:
-                self.uploads.drop(upload.worker)
+                self.uploads.drop(upload.worker_id)
                 raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_DIGEST, str(error), "send it again") from None
             try:
                 is_whole = await request.read_into(part, MAX_PART_BYTES)
@@ -152,8 +152,8 @@ class Pushes:
         else:
             result.set_result(counted)
         finally:
-            if self.uploads.find(upload.worker) is upload:
-                self.uploads.drop(upload.worker)
+            if self.uploads.find(upload.worker_id) is upload:
+                self.uploads.drop(upload.worker_id)
 
     async def _count(self, upload: Upload) -> Counted:
         header = upload.header
@@ -176,7 +176,7 @@ class Pushes:
         )
         loss = None if header.loss != header.loss else header.loss
         answer = self._driver.tell(
-            events.Push(upload.worker, upload.base, header.samples, loss, content, upload.lease)
+            events.Push(upload.worker_id, upload.base, header.samples, loss, content, upload.lease)
         )
         self._check(answer)
         assert isinstance(answer, events.Counted)
@@ -193,7 +193,7 @@ class Pushes:
         if isinstance(answer, events.Wanted | events.Counted):
             return
         if upload is not None:
-            self.uploads.drop(upload.worker)
+            self.uploads.drop(upload.worker_id)
         if isinstance(answer, events.AlreadyCounted):
             status = self._driver.status()
             raise Refusal(HTTPStatus.OK, Counted(status.have, status.need, again=True))
@@ -203,17 +203,17 @@ class Pushes:
 def refusal_of(answer: events.Action | None, driver: Driver) -> Refusal:
     """Return the error for an answer of the machine that is none of those that a request expects."""
     match answer:
-        case events.Stale(following, why):
-            return Refusal(HTTPStatus.CONFLICT, Stale(following.timeline, following.number, message=why))
+        case events.Stale(following, reason):
+            return Refusal(HTTPStatus.CONFLICT, Stale(following.timeline, following.number, message=reason))
         case events.Over():
             return Refusal(HTTPStatus.GONE, driver.summary())
-        case events.Banned(why):
-            return failure(HTTPStatus.FORBIDDEN, Code.KICKED, why, "ask the owner of the run")
-        case events.Full(retry_s, why):
+        case events.Banned(reason):
+            return failure(HTTPStatus.FORBIDDEN, Code.KICKED, reason, "ask the owner of the run")
+        case events.Full(retry_s, reason):
             return failure(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 Code.FULL,
-                why,
+                reason,
                 "wait until one leaves",
                 retry_s,
             )

@@ -79,7 +79,7 @@ class Server:
 
         return asyncio.run_coroutine_threadsafe(read(), loop).result()
 
-    def stop(self, why: str = "stopped by the program") -> None:
+    def stop_run(self, reason: str = "stopped by the program") -> None:
         """End the run: after the open round, if it has a quorum.
 
         Raises:
@@ -87,7 +87,7 @@ class Server:
         """
         service, loop = self._running(), self._loop
         assert loop is not None
-        loop.call_soon_threadsafe(service.stop, why)
+        loop.call_soon_threadsafe(service.stop_run, reason)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the run is over and its workers know it; return False if it takes longer.

@@ -214,9 +214,9 @@ class Service:
                 break
             await asyncio.sleep(0.1)
 
-    def stop(self, why: str, at_once: bool = False) -> None:
+    def stop_run(self, reason: str, at_once: bool = False) -> None:
         """End the run: after the open round, if it has a quorum."""
-        self.driver.tell(events.Stop(why, at_once=at_once))
+        self.driver.tell(events.Stop(reason, at_once=at_once))
 
     async def close(self) -> None:
         """Stop listening, end answers, write what is to be written."""

@@ -24,7 +24,7 @@ class Upload:
     """A push that has been announced.
 
     Attributes:
-        worker: Id of the worker.
+        worker_id: Id of the worker.
         header: Header of the frame.
         head: 128 bytes of the header.
         payload: All bytes, of which the first `offset` have arrived.
@@ -33,7 +33,7 @@ class Upload:
         n_parts: Requests that have begun to write; only the last one may.
     """
 
-    worker: str
+    worker_id: str
     header: FrameHeader
     head: bytes
     payload: memoryview
@@ -130,24 +130,24 @@ class Uploads:
         """Memory of all uploads, and of pushes that no step has used."""
         return self.reserved + sum(len(one.payload) for one in self._by_worker.values())
 
-    def find(self, worker: str, base: Version | None = None) -> Upload | None:
+    def find(self, worker_id: str, base: Version | None = None) -> Upload | None:
         """Return the upload of a worker; None if there is none, or it is for other weights."""
-        found = self._by_worker.get(worker)
+        found = self._by_worker.get(worker_id)
         return found if found is not None and base in (None, found.base) else None
 
-    def begin(self, worker: str, header: FrameHeader, head: bytes, present: set[str]) -> Upload | None:
+    def begin(self, worker_id: str, header: FrameHeader, head: bytes, present: set[str]) -> Upload | None:
         """Return the upload that a header announces, perhaps with bytes that have arrived; None without room for it.
 
         Args:
-            worker: Id of the worker.
+            worker_id: Id of the worker.
             header: Header of the frame.
             head: 128 bytes of the header.
             present: Ids of the members; what others have sent is dropped if memory is needed.
         """
-        before = self._by_worker.get(worker)
+        before = self._by_worker.get(worker_id)
         if before is not None and (before.head == head or before.result is not None):
             return before
-        self.drop(worker)
+        self.drop(worker_id)
         if self.n_bytes + header.encoded_bytes > self._max_bytes:
             for gone in [one for one in self._by_worker if one not in present]:
                 self.drop(gone)
@@ -158,9 +158,9 @@ class Uploads:
             )
             return None
         room = self._memory.take(header.encoded_bytes)
-        upload = self._by_worker[worker] = Upload(worker, header, head, room)
+        upload = self._by_worker[worker_id] = Upload(worker_id, header, head, room)
         return upload
 
-    def drop(self, worker: str) -> None:
+    def drop(self, worker_id: str) -> None:
         """Drop the upload of a worker, if there is one."""
-        self._by_worker.pop(worker, None)
+        self._by_worker.pop(worker_id, None)

@@ -20,7 +20,7 @@ from .limits import (
 from .signing import NONCE_BYTES, WORKER_ID
 
 __all__ = [
-    "MAX_WHY",
+    "MAX_REASON",
     "CodecName",
     "Control",
     "Counted",
@@ -43,7 +43,7 @@ __all__ = [
 _MAX_WORLD = 4096
 _MAX_NAME = 128
 #: Characters of the reason of a worker that leaves.
-MAX_WHY = 180
+MAX_REASON = 180
 #: Quotes within a text of JSON have a backslash, so this is a key and its value.
 _NONCE = re.compile(rb'"nonce":"([0-9a-f]{32})"')
 
@@ -225,10 +225,10 @@ class Leave(Record):
     """POST /v1/leave: the worker asks for nothing more.
 
     Attributes:
-        why: Type and text of the exception that has ended it; "" for none.
+        reason: Type and text of the exception that has ended it; "" for none.
     """
 
-    why: Annotated[str, most(MAX_WHY), NO_NUL] = ""
+    reason: Annotated[str, most(MAX_REASON), NO_NUL] = ""
 
 
 class DataRequest(Record):

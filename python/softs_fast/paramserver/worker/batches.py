@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ...errors import ConfigError, PeerLost
+from ...errors import ConfigError
 from ..job import Job, Samples
 from ..wire import answers
 from ..wire.answers import Code
@@ -86,13 +86,11 @@ class LeasedIndices:
     Args:
         session: Session of the worker.
         n: Samples of the data.
-        stopped: Event that ends a wait for data.
     """
 
-    def __init__(self, session: Session, n: int, stopped: threading.Event | None = None) -> None:
+    def __init__(self, session: Session, n: int) -> None:
         self._session = session
         self._n = n
-        self._stopped = stopped or threading.Event()
         #: Number of the last lease, for the push with its samples.
         self.lease = 0
         self._epoch: tuple[int, int] | None = None
@@ -140,8 +138,7 @@ class LeasedIndices:
                         raise refusal(call.answer, "samples")
                     self.lease += 1
                     continue
-            if self._stopped.wait(_EXHAUSTED_S):
-                raise PeerLost("the worker was stopped while it waited for data")
+            time.sleep(_EXHAUSTED_S)
 
 
 class Batches:

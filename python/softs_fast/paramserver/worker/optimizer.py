@@ -17,7 +17,7 @@ from ..wire.feedback import ErrorFeedback
 from ..wire.header import Kind
 from ..wire.invite import Invite
 from ..wire.manifest import Manifest
-from ..wire.messages import MAX_WHY, JoinAnswer, Leave, RunConfig, Summary
+from ..wire.messages import MAX_REASON, JoinAnswer, Leave, RunConfig, Summary
 from ..wire.records import encode
 from ..wire.tensors import buffers_of, flattened, load_into, parameters_of
 from .exchanges import Call
@@ -62,7 +62,7 @@ class RemoteOptimizer(optim.Optimizer):
         module: Module of which all parameters with `requires_grad` are trained, on any device.
         invite: Line that the server printed.
         options: WorkerOptions of the worker.
-        local: Function that takes parameters and returns the local optimizer; used if the server wants local steps.
+        local_optimizer: Function that takes parameters and returns the local optimizer; used if the server wants local steps.
         on_progress: Function that takes a text for people now and then, such as "push 12 %".
 
     Raises:
@@ -80,7 +80,7 @@ class RemoteOptimizer(optim.Optimizer):
         invite: Invite | str,
         options: WorkerOptions | None = None,
         *,
-        local: Callable[[Iterable[nn.Parameter]], optim.Optimizer] | None = None,
+        local_optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer] | None = None,
         on_progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         manifest = Manifest.of(module)
@@ -105,12 +105,12 @@ class RemoteOptimizer(optim.Optimizer):
             self._heartbeats = Heartbeats(self._session)
             self._weights = RemoteWeights(self._session, on_progress)
             if self.config.local_steps:
-                if local is None:
+                if local_optimizer is None:
                     raise ConfigError(
-                        f"the server wants {self.config.local_steps} local steps; pass local=, such as "
+                        f"the server wants {self.config.local_steps} local steps; pass local_optimizer=, such as "
                         "lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
                     )
-                self._local = local(parameters)
+                self._local = local_optimizer(parameters)
                 # Schedulers, and loops that write the learning rate, act on the local optimizer.
                 self.param_groups = self._local.param_groups
                 self.defaults = self._local.defaults
@@ -344,7 +344,7 @@ class RemoteOptimizer(optim.Optimizer):
             return
         heartbeats.close()
         try:
-            self._session.attempt(Call("POST", answers.LEAVE, encode(Leave(_why(error)))))
+            self._session.attempt(Call("POST", answers.LEAVE, encode(Leave(_reason(error)))))
         except SoftsError:
             # The lease ends by itself.
             _log.debug("the server was not told that the worker leaves")
@@ -394,7 +394,7 @@ class RemoteOptimizer(optim.Optimizer):
         return pieces
 
 
-def _why(error: BaseException | None) -> str:
+def _reason(error: BaseException | None) -> str:
     """Return type and text of an exception as a line for the owner; "" for none, and for one that a person wants."""
     if not isinstance(error, Exception):
         return ""
@@ -403,4 +403,4 @@ def _why(error: BaseException | None) -> str:
     except Exception:
         text = type(error).__name__
     line = " ".join(text.replace("\0", " ").split())
-    return line.encode(errors="replace").decode()[:MAX_WHY]
+    return line.encode(errors="replace").decode()[:MAX_REASON]

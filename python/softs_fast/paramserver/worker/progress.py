@@ -85,7 +85,7 @@ class Progress:
         parts = [
             f"{bar(version, rounds)} {version}/{rounds}",
             "" if math.isnan(loss) else f"loss {loss:.4g}",
-            f"{size(optimizer.traffic.sent)} up, {size(optimizer.traffic.received)} down",
+            f"{size(optimizer.traffic.sent_bytes)} up, {size(optimizer.traffic.received_bytes)} down",
             optimizer.traffic.trouble or what,
         ]
         return "  ".join(part for part in parts if part)
@@ -99,7 +99,7 @@ class Progress:
         lines = [
             f"{counts.counted} pushes of {counts.samples} samples counted, {counts.stale} stale, in "
             f"{time.monotonic() - self._begin:.1f} s",
-            f"{size(traffic.sent)} sent, {size(traffic.received)} received, {traffic.failures} failed attempts, "
+            f"{size(traffic.sent_bytes)} sent, {size(traffic.received_bytes)} received, {traffic.failures} failed attempts, "
             f"{traffic.joins} joins",
         ]
         if over is not None:
@@ -107,7 +107,7 @@ class Progress:
             lines.append(f"the run is over at version {over.version}{metric}: {over.message}")
         return "\n".join(lines)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Print the summary."""
         self._print(self.summary())
 

@@ -54,10 +54,10 @@ class GiveUp:
     """Stop retrying.
 
     Attributes:
-        text: Description of what failed, for how long, and what to do.
+        reason: Description of what failed, for how long, and what to do.
     """
 
-    text: str
+    reason: str
 
 
 Decision = Wait | AskUrl | GiveUp

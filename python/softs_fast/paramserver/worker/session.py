@@ -94,15 +94,15 @@ class Traffic:
     """What a session has done so far.
 
     Attributes:
-        sent: bytes of bodies.
-        received: bytes of bodies.
-        failures: attempts without an answer of the server.
-        joins: how often the worker has joined.
-        trouble: the last failure in words; "" while the server answers.
+        sent_bytes: Bytes of bodies sent.
+        received_bytes: Bytes of bodies received.
+        failures: Attempts without an answer of the server.
+        joins: Number of joins.
+        trouble: Text of the last failure; "" while the server answers.
     """
 
-    sent: int = 0
-    received: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
     failures: int = 0
     joins: int = 0
     trouble: str = ""
@@ -286,7 +286,7 @@ class Session:
             headers["Content-Type"] = "application/json" if is_json else "application/octet-stream"
         response = self._transport.send(request.method, request.target, headers, request.body, request.held_s)
         try:
-            self.traffic.sent += sum(len(piece) for piece in request.body)
+            self.traffic.sent_bytes += sum(len(piece) for piece in request.body)
             return self._read(request, response, mac, keys, download)
         finally:
             response.close()
@@ -310,7 +310,7 @@ class Session:
         else:
             body = b"" if request.method == "HEAD" else response.read(MAX_JSON_BYTES + 1)
         version, offset = response.headers.get(answers.VERSION), response.headers.get(answers.UPLOAD_OFFSET)
-        self.traffic.received += len(body)
+        self.traffic.received_bytes += len(body)
         if not any(
             signing.check_answer(
                 signing.answer_mac(
@@ -340,7 +340,7 @@ class Session:
             if n == 0:
                 raise TransportError(Trouble.CUT, f"{len(room)} bytes of a frame are missing")
             download.received(n)
-            self.traffic.received += n
+            self.traffic.received_bytes += n
             self.progress += 1
         if not download.is_intact:
             download.restart()
@@ -381,8 +381,8 @@ class Session:
                 continue
             if answer.status in _BUSY:
                 failure = _failure_of(answer.body)
-                why = "the server has no room" if failure is None else failure.message
-                full = TransportError(Trouble.BUSY, why, answer.status, answer.asked_s)
+                reason = "the server has no room" if failure is None else failure.message
+                full = TransportError(Trouble.BUSY, reason, answer.status, answer.asked_s)
                 self._pause(retries, full)
                 continue
             if answer.status == HTTPStatus.UNAUTHORIZED and answer.code() == Code.REPLAYED:
@@ -423,7 +423,7 @@ class Session:
         draw = self._random.random()
         decision = retries.failed(now, error.trouble, draw, asked_s=error.asked_s, detail=str(error))
         if isinstance(decision, GiveUp):
-            raise PeerLost(decision.text)
+            raise PeerLost(decision.reason)
         self.traffic.trouble = f"{error.trouble.value} ({error})"
         level = logging.WARNING if attempt.is_warning else logging.INFO
         _log.log(level, "no answer of %s, attempt %d: %s", self.invite.url, retries.n_failed, cause)

@@ -71,7 +71,7 @@ def train(
     module = job.model().to(device)
     module.train()
     with RemoteOptimizer(
-        module, invite, options, local=job.local_optimizer, on_progress=progress.doing
+        module, invite, options, local_optimizer=job.local_optimizer, on_progress=progress.doing
     ) as optimizer:
         progress.joined(optimizer)
         data = job.data()

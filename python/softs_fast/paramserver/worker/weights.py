@@ -162,9 +162,9 @@ class RemoteWeights:
 
     def _adopt(self, config: RunConfig) -> None:
         """Take sizes of a server; what was learned of the road with those of the one before is learned again."""
-        most = self._session.options.max_part_bytes or config.max_part_bytes
+        max_bytes = self._session.options.max_part_bytes or config.max_part_bytes
         self._config = config
-        self._sizes = PartSizes(config.first_part_bytes, min(most, config.max_part_bytes))
+        self._sizes = PartSizes(config.first_part_bytes, min(max_bytes, config.max_part_bytes))
         self._poll = PollWait(config.max_wait_s)
 
     def _target(self, wait_s: float) -> str:
