@@ -18,8 +18,8 @@ from .table import count, plain, rows_of, say
 
 if TYPE_CHECKING:
     from ..paramserver.job import Job
+    from ..paramserver.owner.client import OwnerClient
     from ..paramserver.rounds.options import RunOptions
-    from ..paramserver.server.control import OwnerClient
     from ..paramserver.server.options import ServerOptions
     from ..paramserver.server.service import Service
     from ..paramserver.wire.messages import RunConfig, Status
@@ -213,7 +213,7 @@ def _run(arguments: argparse.Namespace) -> None:
     """
     from .. import setup_logging
     from ..paramserver.requirements import import_uvicorn
-    from ..paramserver.server.listening import listen
+    from ..paramserver.server.http.listening import listen
 
     import_uvicorn()
     setup_logging(arguments.log_level)
@@ -249,7 +249,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     import torch
 
     from ..paramserver.job import load_job
-    from ..paramserver.server.model_file import read_model
+    from ..paramserver.server.training.model_file import read_model
 
     job = load_job(arguments.job)
     if job.evaluate is None:
@@ -268,8 +268,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _client(arguments: argparse.Namespace) -> OwnerClient:
-    from ..paramserver.server.control import OwnerClient
-    from ..paramserver.server.owner_file import OwnerAccess, read_owner
+    from ..paramserver.owner.access import OwnerAccess, read_owner
+    from ..paramserver.owner.client import OwnerClient
 
     # A file, or the URL of the owner's page.
     state: Path | str = arguments.state
@@ -286,9 +286,9 @@ def _print(status: Status | None, as_json: bool) -> None:
 async def _serve(
     job: Job, run: RunOptions, config: RunConfig, options: ServerOptions, listener: socket.socket
 ) -> None:
-    from ..paramserver.server.owner_file import OwnerAccess, write_owner
+    from ..paramserver.owner.access import OwnerAccess, write_owner
     from ..paramserver.server.service import Service
-    from ..paramserver.server.sessions import owner_key
+    from ..paramserver.wire.signing import owner_key
 
     service = Service(job, run, config, options, listener)
     # Before any program is told that it serves.

@@ -19,14 +19,15 @@ from torch import optim
 from zygote import report
 
 from softs_fast.paramserver.rounds.options import RunOptions
-from softs_fast.paramserver.server import guard, state_file
+from softs_fast.paramserver.server.http.connection import Connection
 from softs_fast.paramserver.server.options import ServerOptions
 from softs_fast.paramserver.server.service import Service
+from softs_fast.paramserver.server.training import state_file
 from softs_fast.paramserver.wire.messages import RunConfig
 
 ROUNDS = 6
 # What takes long to import, before the forks; the first optimizer imports much of torch.
-assert guard.GuardedProtocol is not None
+assert Connection is not None
 optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
 
 

@@ -20,19 +20,19 @@ from ..wire.invite import Invite
 from ..wire.limits import MAX_HEADER_BYTES
 from ..wire.messages import RunConfig
 from ..wire.planes import import_zstd
-from .application import Application
 from .driver import Driver
-from .evaluation import Evaluation
-from .listening import BACKLOG, listen
+from .http.application import Application
+from .http.listening import BACKLOG, listen
+from .http.owner import Owner
+from .http.pushes import Pushes
+from .http.sessions import Sessions
+from .http.tls import certificate_pin, server_context
+from .http.uploads import Uploads
 from .options import ServerOptions
-from .owner import Owner
-from .pushes import Pushes
-from .sessions import Sessions
-from .state_file import load_state, new_state, save_state
-from .tls import certificate_pin, server_context
-from .trainer import Trainer
-from .uploads import Uploads
-from .weights import Committed, Weights
+from .training.evaluation import Evaluation
+from .training.state_file import load_state, new_state, save_state
+from .training.trainer import Trainer
+from .training.weights import Committed, Weights
 
 __all__ = ["Service"]
 
@@ -165,11 +165,11 @@ class Service:
         import uvicorn
         from uvicorn.server import ServerState
 
-        from .guard import GuardedProtocol
+        from .http.connection import Connection
 
         config = uvicorn.Config(
             self._application,
-            http=GuardedProtocol,
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -185,7 +185,7 @@ class Service:
         raise_descriptor_limit()
         self._state = state = ServerState()
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: GuardedProtocol(config, state, {}, self._application.budget),
+            lambda: Connection(config, state, {}, self._application.budget),
             sock=self._socket,
             ssl=self._context,
             ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_S,
