@@ -216,7 +216,7 @@ class FakeServer:
             self.left.append(worker)
         if path == answers.DATA:
             n = decode(messages.DataRequest, body).n
-            return Answer(200, encode(messages.DataRange(0, 5, ((0, n, 1),))))
+            return Answer(200, encode(messages.DataRange(0, 5, ((0, n),))))
         return Answer(204)
 
     def _join(self, body: bytes) -> Answer:
@@ -233,8 +233,7 @@ class FakeServer:
             200,
             encode(
                 messages.JoinAnswer(
-                    *(worker, rank, self.world_size, self.config, nonce.hex(), self.timeline, self.version),
-                    self.manifest.digest.hex(),
+                    worker, rank, self.world_size, self.config, nonce.hex(), self.timeline, self.version
                 )
             ),
         )

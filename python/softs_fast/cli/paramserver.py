@@ -297,23 +297,16 @@ async def _serve(
         await service.start()
         access = OwnerAccess(service.local_invite, owner_key(service.owner_secret, service.invite.job))
         write_owner(options.state, access)
-        goes_on = " goes on" if service.is_restart else ""
-        say(
-            f"run{goes_on} at version {service.run.version} of {run.rounds}\n"
-            f"invite {service.invite}\n"
-            f"page {service.url}/#{access.key.hex()}"
-        )
-        waits: list[asyncio.Future[object]] = [
-            asyncio.ensure_future(service.wait()),
-            asyncio.ensure_future(ended.wait()),
-        ]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for one in waits:
-            one.cancel()
-        if waits[0].done():
-            waits[0].result()
-    finally:
+    except BaseException:
         await service.close()
+        raise
+    goes_on = " goes on" if service.is_restart else ""
+    say(
+        f"run{goes_on} at version {service.run.version} of {run.rounds}\n"
+        f"invite {service.invite}\n"
+        f"page {service.url}/#{access.key.hex()}"
+    )
+    await service.serve_until(ended)
     if not service.run.is_over:
         return
     status = service.driver.status()

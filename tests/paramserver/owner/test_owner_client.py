@@ -61,7 +61,7 @@ def test_a_wrong_key_rules_nothing(serve, enter) -> None:
             other.status()
     client = enter(server)
     assert client.ask("POST", answers.CONTROL, b'{"action":"stop"}').status == 404
-    assert server.status().phase != "done"
+    assert server.status().state != "done"
 
 
 def test_the_owner_reads_its_file(tmp_path: Path) -> None:

@@ -47,6 +47,6 @@ def test_the_page_shows_the_run_and_pauses_it(serve, enter, tmp_path: Path) -> N
     assert seen["open"]["workers"][:4] == ["0", "w", "active", "0"]
     assert seen["console_before"] == [], "the page has no error and breaks no rule of its own policy"
     assert seen["paused"]["state"] == "paused"
-    assert server.status().phase == "paused"
+    assert server.status().state == "paused"
     assert sorted(seen["attacked"]["violations"]) == ["connect-src", "script-src-elem"]
     assert not seen["attacked"]["isBroken"]

@@ -82,7 +82,7 @@ class DrivenRun:
 
     @property
     def phase(self) -> str:
-        return self.run.status(self.now_s).phase
+        return self.run.status(self.now_s).state
 
     @property
     def text(self) -> str:

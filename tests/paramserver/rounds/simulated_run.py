@@ -33,7 +33,7 @@ class Gradient:
     @property
     def positions(self) -> Iterator[Position]:
         for one in self.ranges:
-            for position in range(one.start, one.stop, one.step):
+            for position in range(one.start, one.stop):
                 yield one.epoch, position
 
 
@@ -427,7 +427,7 @@ class World:
 
     def _is_member(self, worker: str) -> bool:
         assert self.run is not None
-        return any(one.worker_id == worker for one in self.run.status(self.now_s).workers)
+        return any(one.worker_id == worker for one in self.run.status(self.now_s).members)
 
     # --- What must hold ---
 
@@ -449,18 +449,11 @@ class World:
         trained = self.model.trained
         if not self.options.dataset_size:
             return
-        left = {
-            (one.epoch, position)
-            for lane in self.run.snapshot().lanes
-            for one in lane.ranges
-            for position in range(one.start, one.stop, one.step)
-        }
+        newest, ranges = self.run.snapshot().leases
+        left = {(one.epoch, position) for one in ranges for position in range(one.start, one.stop)}
         assert not left & set(trained), "P6: a position is done and to do"
-        newest = [lane.epoch for lane in self.run.snapshot().lanes]
-        step = len(newest)
-        for rank, last in enumerate(newest):
-            for epoch in range(last + 1):
-                for position in range(rank, self.options.dataset_size, step):
-                    assert ((epoch, position) in left) != (trained[epoch, position] == 1), (
-                        "P6: a position is lost"
-                    )
+        for epoch in range(newest + 1):
+            for position in range(self.options.dataset_size):
+                assert ((epoch, position) in left) != (trained[epoch, position] == 1), (
+                    "P6: a position is lost"
+                )

@@ -117,12 +117,6 @@ def test_what_is_too_old_is_refused() -> None:
     assert isinstance(run.push("b", Version(1, 1)), events.Counted)
 
 
-def test_a_worker_pushes_once_for_a_version() -> None:
-    run = joined("a", "b", mode="async", pushes_per_step=2)
-    run.push("a")
-    assert run.push("a") == events.AlreadyCounted()
-
-
 def test_a_buffer_that_cannot_fill_is_used() -> None:
     """Each worker pushes once for a version, so a buffer for more pushes than workers would wait for ever."""
     run = joined("a", "b", mode="async", pushes_per_step=4)

@@ -201,19 +201,6 @@ def test_enough_samples_close_a_round() -> None:
     assert run.all(events.Apply)
 
 
-def test_a_silent_member_is_removed_once() -> None:
-    run = joined("a", "b", quorum=1, lost_after_s=20.0)
-    run.wait(16.0, "a")
-    run.push("a")
-    assert not run.all(events.Apply)
-    actions = run.wait(4.0, "a")
-    assert [one for one in actions if isinstance(one, events.Apply)], "its lease ends before the grace does"
-    run.tell(events.Applied())
-    # The next round does not wait for it at all.
-    run.push("a")
-    assert run.all(events.Apply)
-
-
 def test_the_push_of_a_dead_worker_counts() -> None:
     run = joined("a", "b", quorum=2)
     run.push("a")
@@ -221,19 +208,6 @@ def test_the_push_of_a_dead_worker_counts() -> None:
     assert run.phase == "open"
     run.push("b")
     assert len(run.one(events.Apply).shares) == 2
-
-
-def test_below_the_quorum_a_round_stays_open() -> None:
-    run = joined("a", "b", quorum=2)
-    run.round("a", "b")
-    run.tell(events.Leave("b"))
-    run.push("a")
-    run.wait(100.0, "a")
-    assert run.phase == "open"
-    assert run.text == "1 of 2 pushes are here; waits for more workers"
-    run.join("c")
-    run.push("c")
-    assert run.all(events.Apply)
 
 
 def test_a_joiner_is_waited_for() -> None:

@@ -38,7 +38,7 @@ def test_a_dead_worker_costs_one_lease_once(quorum: int, n_before: int) -> None:
     first_at_full_speed = after.index(STEP_S)
     assert after[first_at_full_speed:] == [STEP_S] * (30 - first_at_full_speed), "it is paid for again"
     assert run.tell(events.Seen("a")) == events.Noted()
-    assert [one.worker_id for one in run.run.status(run.now_s).workers] == WORKERS[:3]
+    assert [one.worker_id for one in run.run.status(run.now_s).members] == WORKERS[:3]
 
 
 def test_two_that_die_at_once_cost_one_lease() -> None:

@@ -49,7 +49,7 @@ def test_a_hung_worker_holds_up_no_run_for_ever(mode: str) -> None:
     assert log.text.startswith('worker "c" (rank 2) lives, but has made no progress for 2')
     assert [one for one in actions if isinstance(one, events.Changed)]
     assert run.phase == "apply" or run.text.endswith('; no progress of worker "c" (rank 2)')
-    assert [one.state for one in run.run.status(run.now_s).workers] == ["active", "active", "stalled"]
+    assert [one.state for one in run.run.status(run.now_s).members] == ["active", "active", "stalled"]
     if mode == "bsp":
         run.join("d")
         run.push("d")
@@ -82,7 +82,7 @@ def test_a_worker_that_makes_progress_is_waited_for() -> None:
     run.push("b")
     for progress in range(20):
         beat(run, LEASE_S / 2, progress)
-    assert [one.state for one in run.run.status(run.now_s).workers] == ["active"] * 3
+    assert [one.state for one in run.run.status(run.now_s).members] == ["active"] * 3
     run.push("c")
     assert run.all(events.Apply)
 

@@ -18,7 +18,7 @@ def test_ranks_are_the_least_free_ones() -> None:
 
 
 def test_a_full_run_says_when_to_ask_again() -> None:
-    run = joined("a", "b", is_fixed_world=True, dataset_size=10)
+    run = joined("a", "b", max_workers=2, dataset_size=10)
     assert run.tell(events.Join("c", "c")) == events.Full(20.0, "the run has as many workers as it can have")
     run.tell(events.Leave("a"))
     assert run.tell(events.Join("c", "c")) == events.Welcome(0, Version(1, 0))
@@ -38,9 +38,9 @@ def test_a_silent_worker_is_a_member_again_with_its_next_request() -> None:
     run = joined("a", "b")
     run.push("b")
     run.wait(30.0, "a")
-    assert [one.worker_id for one in run.run.status(run.now_s).workers] == ["a"]
+    assert [one.worker_id for one in run.run.status(run.now_s).members] == ["a"]
     assert run.push("b", Version(1, 0)) == events.AlreadyCounted()
-    assert [one.worker_id for one in run.run.status(run.now_s).workers] == ["a", "b"]
+    assert [one.worker_id for one in run.run.status(run.now_s).members] == ["a", "b"]
 
 
 def test_a_worker_that_has_left_must_join_again() -> None:
@@ -95,9 +95,9 @@ def test_asking_again_is_no_sign_of_life() -> None:
 def test_a_server_that_stood_still_removes_no_member() -> None:
     run = joined("a", "b", lost_after_s=20.0)
     run.tell(events.Tick(), 500.0)
-    assert len(run.run.status(run.now_s).workers) == 2
+    assert len(run.run.status(run.now_s).members) == 2
     run.tell(events.Tick(), 19.0)
-    assert len(run.run.status(run.now_s).workers) == 2
+    assert len(run.run.status(run.now_s).members) == 2
 
 
 def test_a_kicked_process_stays_out_whatever_its_name() -> None:
@@ -155,9 +155,9 @@ def test_a_resting_worker_holds_up_nothing() -> None:
     assert run.all(events.Apply)
     run.tell(events.Applied())
     run.tell(events.Seen("b"))
-    assert run.run.status(0.0).workers[1].state == "paused"
+    assert run.run.status(0.0).members[1].state == "paused"
     run.tell(events.Pull("b"))
-    assert run.run.status(0.0).workers[1].state == "active"
+    assert run.run.status(0.0).members[1].state == "active"
 
 
 def test_a_stop_commits_the_open_round() -> None:

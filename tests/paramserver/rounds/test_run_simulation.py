@@ -20,7 +20,6 @@ def options_of(seed: int) -> RunOptions:
     pick = random.Random(seed)
     world_size = pick.randint(1, 5)
     mode = ("bsp", "bsp", "ssp", "async")[seed % 4]
-    is_fixed = pick.random() < 0.3
     return RunOptions(
         world_size=world_size,
         rounds=pick.randint(5, 25),
@@ -33,7 +32,6 @@ def options_of(seed: int) -> RunOptions:
         max_age=pick.randint(0, 6),
         dataset_size=pick.choice([0, 23, 40]),
         epochs=pick.choice([None, None, 1, 2]),
-        is_fixed_world=is_fixed,
         save_every=pick.choice([1, 1, 3]),
         max_workers=world_size + pick.randint(0, 2),
     )

@@ -57,19 +57,6 @@ def test_two_servers_do_not_share_an_address(serve) -> None:
         serve(options={"listen": f"127.0.0.1:{port}"})
 
 
-def test_a_restart_keeps_the_invite(serve, enter) -> None:
-    first = serve()
-    client = enter(first)
-    client.push(client.frame())
-    client.pull("1.0", 20.0)
-    secret = first.invite.secret
-    first.close()
-    second = serve()
-    assert second.invite.secret == secret
-    status = second.status()
-    assert (status.timeline, status.version) == (2, 1)
-
-
 def test_a_restart_waits_for_no_optimizer(serve, enter) -> None:
     """Torch imports for a second to make the first one: a push is counted before that, and its step follows."""
     begun, go_on = threading.Event(), threading.Event()

@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from side_by_side import in_threads
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
@@ -199,21 +198,3 @@ def test_a_long_wait_for_weights_is_held_and_cut() -> None:
             run(optimizer)
         assert len(waits) >= 4
         assert all("wait=0.05" in path for path in waits)
-
-
-def test_three_workers_through_one_bad_proxy_are_counted_once_each() -> None:
-    def fault(method: str, path: str, number: int) -> Fault | None:
-        bad = {2: "drop_answer", 5: "page", 8: "cut_request", 10: "replay"}
-        return FAULTS[bad[number % 11]] if number % 11 in bad else None
-
-    with FakeServer(model(), CONFIG, world_size=3, need=3) as server, LyingProxy(server.port, fault) as proxy:
-
-        def work(i: int) -> None:
-            with RemoteOptimizer(model(), server.invite.moved(proxy.url), OPTIONS) as optimizer:
-                run(optimizer)
-
-        in_threads(work, range(3))
-        assert server.version == STEPS
-        assert len(server.counted) == 3 * STEPS
-        assert set(server.counted.values()) == {1}
-        assert torch.allclose(server.contents.parameters, expected(), atol=1e-6)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
-import hashlib
-import ipaddress
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from side_by_side import in_threads
-from waiting import WATCHDOG_S
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
@@ -131,118 +125,6 @@ def test_threads_that_lose_their_session_at_once_join_once() -> None:
         server.restart()
         in_threads(one.run, [Call("POST", "/v1/heartbeat", b"{}")] * 6)
         assert one.traffic.joins == 2
-
-
-def certificate(folder: Path, name: str) -> tuple[Path, bytes]:
-    """A self-made certificate with its key in one file, and its pin."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("10.0.0.1"))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / f"{name}.pem"
-    encoding = serialization.Encoding.PEM
-    path.write_bytes(
-        made.public_bytes(encoding)
-        + key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return path, hashlib.sha256(made.public_bytes(serialization.Encoding.DER)).digest()
-
-
-class TlsFront:
-    """Ends TLS in front of a server, as its own listener would."""
-
-    def __init__(self, port: int, path: Path) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(path)
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-        self._open: list[socket.socket] = []
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                raw, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                raw.settimeout(WATCHDOG_S)
-                inside = self._context.wrap_socket(raw, server_side=True)
-            except OSError:
-                raw.close()
-                continue
-            outside = socket.create_connection(("127.0.0.1", self._target), timeout=WATCHDOG_S)
-            self._open += [inside, outside]
-            for one, two in ((inside, outside), (outside, inside)):
-                thread = threading.Thread(target=self._copy, args=(one, two))
-                self._threads.append(thread)
-                thread.start()
-
-    def _copy(self, one: socket.socket, two: socket.socket) -> None:
-        try:
-            while data := one.recv(65536):
-                two.sendall(data)
-        except OSError:
-            pass
-        for end in (one, two):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-
-    def __enter__(self) -> TlsFront:
-        return self
-
-    def __exit__(self, *arguments: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(WATCHDOG_S)
-        for one in self._open:
-            one.close()
-
-
-def test_the_pinned_certificate_is_the_only_one(tmp_path: Path) -> None:
-    pytest.importorskip("cryptography")
-    path, pin = certificate(tmp_path, "ours")
-    with FakeServer(model(), CONFIG) as server, TlsFront(server.port, path) as front:
-        invite = Invite(front.url, server.job, server.secret, pin)
-        with session(Invite.parse(str(invite))) as one:
-            one.join()
-            one.run(Call("POST", "/v1/heartbeat", b"{}"))
-        for wrong in (replace(invite, pin=bytes(32)), replace(invite, pin=None)):
-            with session(wrong) as one, pytest.raises(ConfigError, match="is not the one of the invite"):
-                one.join()
-
-
-def test_tls_at_one_end_only_ends_the_worker_at_once(tmp_path: Path) -> None:
-    pytest.importorskip("cryptography")
-    path, _ = certificate(tmp_path, "ours")
-    with FakeServer(model(), CONFIG) as server, TlsFront(server.port, path) as front:
-        for url, cause in (
-            (front.url.replace("https", "http"), "it speaks TLS"),
-            (f"https://127.0.0.1:{server.port}", "it speaks no TLS"),
-        ):
-            with session(server.invite.moved(url)) as one, pytest.raises(ConfigError, match=cause):
-                one.join()
 
 
 def test_people_are_told_once_why_the_server_does_not_answer(

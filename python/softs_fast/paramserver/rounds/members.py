@@ -47,7 +47,6 @@ class Member:
         counted: Bases of its last pushes that count.
         pushes: Pushes that count.
         refused: Pushes that do not count.
-        samples: Samples in the pushes that count.
         loss: Loss of the last push that counts.
         lease_number: Number of its last lease of samples.
     """
@@ -70,7 +69,6 @@ class Member:
     counted: deque[Version] = field(default_factory=lambda: deque(maxlen=_MAX_COUNTED))
     pushes: int = 0
     refused: int = 0
-    samples: int = 0
     loss: float | None = None
     lease_number: int = -1
 
@@ -84,12 +82,12 @@ class Members:
     """All members by id; those that are gone are kept for a while, because they may only have been silent.
 
     Args:
-        capacity: members at a time, at most.
-        lost_after_s: a member that is silent for so long is gone.
+        max_workers: Members at a time, at most.
+        lost_after_s: Seconds of silence after which a member is gone.
     """
 
-    def __init__(self, capacity: int, lost_after_s: float) -> None:
-        self._capacity = capacity
+    def __init__(self, max_workers: int, lost_after_s: float) -> None:
+        self._max_workers = max_workers
         self._lost_after_s = lost_after_s
         self._by_id: dict[str, Member] = {}
         #: When each process that has no rank yet has first tried to join.
@@ -245,6 +243,6 @@ class Members:
     def _free_rank(self, wanted: int | None) -> int | None:
         """Return the wanted rank if it is free, else the least free one; None if there is none."""
         taken = {one.rank for one in self.present()}
-        if wanted is not None and wanted < self._capacity and wanted not in taken:
+        if wanted is not None and wanted < self._max_workers and wanted not in taken:
             return wanted
-        return next((rank for rank in range(self._capacity) if rank not in taken), None)
+        return next((rank for rank in range(self._max_workers) if rank not in taken), None)

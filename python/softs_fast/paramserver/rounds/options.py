@@ -44,10 +44,8 @@ class RunOptions:
         lost_after_s: Seconds of silence after which a member is removed.
         dataset_size: Samples of an epoch; 0: the server hands out none.
         epochs: Epochs of the data, at most; None for any number.
-        is_fixed_world: Whether rank r of `world_size` gets the positions r, r + world_size, ...; else any worker gets the next
-            ones.
         save_every: Versions between two files.
-        max_workers: Members at a time, at most; with a fixed world: `world_size`.
+        max_workers: Members at a time, at most.
 
     Raises:
         ConfigError: a value is out of range.
@@ -66,7 +64,6 @@ class RunOptions:
     lost_after_s: float = 20.0
     dataset_size: int = 0
     epochs: int | None = None
-    is_fixed_world: bool = False
     save_every: int = 1
     max_workers: int = 256
 
@@ -95,7 +92,7 @@ class RunOptions:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ConfigError(f"{name} of the run is {value}; need seconds, more than 0")
-        if self.max_workers < self.world_size and not self.is_fixed_world:
+        if self.max_workers < self.world_size:
             raise ConfigError(
                 f"max_workers of the run is {self.max_workers}; need {self.world_size} or more, its world_size"
             )
@@ -104,8 +101,3 @@ class RunOptions:
     def needed(self) -> int:
         """Pushes that a round of `bsp` needs."""
         return (self.world_size + 1) // 2 if self.quorum is None else self.quorum
-
-    @cached_property
-    def capacity(self) -> int:
-        """Members at a time, at most."""
-        return self.world_size if self.is_fixed_world else self.max_workers

@@ -31,9 +31,6 @@ class Run:
         snapshot: Snapshot of the server before this one; this one begins the next timeline. Its own `snapshot` must
             be in the file before the first event: else a third server would begin the same timeline.
 
-    Raises:
-        ConfigError: the snapshot does not fit the options.
-
     Invariants, which tests/paramserver checks in thousands of histories:
         P1: a push is applied at most once, and only if it was counted; the same one again changes nothing.
         P2: the first complete push of a worker for a version counts, or it is refused with a reason.
@@ -50,13 +47,11 @@ class Run:
     """
 
     def __init__(self, options: RunOptions, now_s: float, snapshot: Snapshot | None = None) -> None:
-        world_size = options.world_size if options.is_fixed_world else None
-        lanes = () if snapshot is None else snapshot.lanes
         self._state = State(
             options,
             1 if snapshot is None else snapshot.timeline + 1,
-            Members(options.capacity, options.lost_after_s),
-            Leases(options.dataset_size, world_size, options.epochs, lanes),
+            Members(options.max_workers, options.lost_after_s),
+            Leases(options.dataset_size, options.epochs, None if snapshot is None else snapshot.leases),
             now_s,
             since_s=now_s,
         )
@@ -305,7 +300,6 @@ class Run:
         member.counted.append(event.base)
         member.clock += 1
         member.pushes += 1
-        member.samples += event.samples
         member.loss = event.loss
         state.leases.count(member.worker_id, event.content, event.data)
         state.pending.append(
@@ -322,7 +316,7 @@ class Run:
             is_last = number == member.lease_number
             if number < member.lease_number or (is_last and not state.leases.has(member.worker_id, number)):
                 return events.Spent()
-        ranges = state.leases.take(member.worker_id, member.rank, event.n, number)
+        ranges = state.leases.take(member.worker_id, event.n, number)
         if not ranges:
             # It cannot push until another worker gives something back, so no round waits for it.
             member.state, member.is_out = "paused", True

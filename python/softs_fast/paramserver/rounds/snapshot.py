@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .leases import LaneRecord
+from .leases import LeaseRecord
 
 __all__ = ["MemberRecord", "Snapshot"]
 
@@ -40,7 +40,7 @@ class Snapshot:
         has_opened: Whether a round has been opened.
         samples: Samples that the steps have used.
         members: Members, and those that are gone and may ask again.
-        lanes: Samples that no step has used.
+        leases: Samples that no step has used.
         banned: Ids and processes that the owner has removed.
     """
 
@@ -49,5 +49,5 @@ class Snapshot:
     has_opened: bool
     samples: int
     members: tuple[MemberRecord, ...]
-    lanes: tuple[LaneRecord, ...]
+    leases: LeaseRecord
     banned: tuple[str, ...]

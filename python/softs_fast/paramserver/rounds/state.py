@@ -123,7 +123,7 @@ class State:
                 )
                 for one in self.members
             ),
-            lanes=self.leases.records(),
+            leases=self.leases.record(),
             banned=tuple(sorted(self.members.banned)),
         )
 

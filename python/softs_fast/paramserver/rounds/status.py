@@ -17,29 +17,37 @@ _MOST_NAMES = 5
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """Of a member; times are seconds ago."""
+    """Status of a member.
+
+    Attributes:
+        worker_id: Id of the worker.
+        name: Name of the worker, for people.
+        rank: Rank of the worker.
+        state: State of the worker.
+        silent_s: Seconds since its last request.
+        counted: Pushes that count.
+        stale: Pushes that were refused.
+        loss: Loss of its last push that counts.
+    """
 
     worker_id: str
     name: str
     rank: int
     state: PresentState
-    seen_s: float
-    pushes: int
-    refused: int
-    samples: int
+    silent_s: float
+    counted: int
+    stale: int
     loss: float | None
-    held: int
-    has_pushed: bool
 
 
 @dataclass(frozen=True)
 class Status:
-    """Of a run.
+    """Status of a run.
 
     Attributes:
-        phase: Phase of the run: waiting, open, grace, apply, paused or done.
+        state: State of the run: waiting, open, grace, apply, paused or done.
         text: Description of what the run waits for.
-        since_s: Seconds since the phase or the pause began.
+        since_s: Seconds since this state began.
         timeline: Timeline of the weights.
         version: Version of the weights.
         rounds: Version at which the run ends.
@@ -49,13 +57,11 @@ class Status:
         samples: Samples that steps have used.
         skipped: Steps that were not finite.
         refused: Pushes that did not count.
-        epoch: Epoch of the data.
-        samples_done: Positions of all epochs that are done.
-        workers: Members that are not gone.
+        members: Members that are not gone.
         is_failure: Whether the run has ended because something is broken.
     """
 
-    phase: Literal["waiting", "open", "grace", "apply", "paused", "done"]
+    state: Literal["waiting", "open", "grace", "apply", "paused", "done"]
     text: str
     since_s: float
     timeline: int
@@ -67,18 +73,15 @@ class Status:
     samples: int
     skipped: int
     refused: int
-    epoch: int
-    samples_done: int
-    workers: tuple[WorkerStatus, ...]
+    members: tuple[WorkerStatus, ...]
     is_failure: bool
 
 
 def status_of(state: State, policy: Policy, now_s: float) -> Status:
     """Return the status of a run."""
     is_paused = state.pause_reason is not None
-    pushed = {one.member.worker_id for one in (*state.pending, *state.applying)}
     return Status(
-        phase="paused" if is_paused else state.phase,
+        state="paused" if is_paused else state.phase,
         text=_text(state, policy),
         since_s=now_s - (state.paused_at_s if is_paused else state.since_s),
         timeline=state.timeline,
@@ -90,9 +93,7 @@ def status_of(state: State, policy: Policy, now_s: float) -> Status:
         samples=state.samples,
         skipped=state.skipped,
         refused=state.refused,
-        epoch=state.leases.epoch,
-        samples_done=state.leases.n_done,
-        workers=tuple(
+        members=tuple(
             WorkerStatus(
                 one.worker_id,
                 one.name,
@@ -101,10 +102,7 @@ def status_of(state: State, policy: Policy, now_s: float) -> Status:
                 now_s - one.seen_s,
                 one.pushes,
                 one.refused,
-                one.samples,
                 one.loss,
-                state.leases.held(one.worker_id),
-                one.worker_id in pushed,
             )
             for one in sorted(state.members, key=lambda one: one.rank)
             if one.state != "gone"

@@ -139,15 +139,4 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._service = service
         self._is_up.set()
-        waits: list[asyncio.Future[object]] = [
-            asyncio.ensure_future(service.wait()),
-            asyncio.ensure_future(self._close.wait()),
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if waits[0].done():
-                waits[0].result()
-        finally:
-            for one in waits:
-                one.cancel()
-            await service.close()
+        await service.serve_until(self._close)

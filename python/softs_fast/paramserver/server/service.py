@@ -160,6 +160,25 @@ class Service:
         """With which the owner's key is made."""
         return self._saved.owner
 
+    async def serve_until(self, ended: asyncio.Event) -> None:
+        """Wait until the run is over and its workers know it, or an event is set; then stop listening.
+
+        Raises:
+            ConfigError: the state is of another optimizer; the file keeps it.
+        """
+        waits: list[asyncio.Future[object]] = [
+            asyncio.ensure_future(self.wait()),
+            asyncio.ensure_future(ended.wait()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if waits[0].done():
+                waits[0].result()
+        finally:
+            for one in waits:
+                one.cancel()
+            await self.close()
+
     async def start(self) -> None:
         """Begin to listen."""
         import uvicorn

@@ -139,7 +139,6 @@ class JoinAnswer(Record):
         nonce: 16 random bytes of the server as hex.
         timeline: T of its weights.
         version: V of its weights.
-        manifest_digest: Digest of the manifest of its model, as hex.
     """
 
     worker_id: Annotated[str, most(64), shaped(WORKER_ID.pattern)]
@@ -149,7 +148,6 @@ class JoinAnswer(Record):
     nonce: _Nonce
     timeline: Count
     version: Count
-    manifest_digest: _Short
 
 
 class UploadState(Record):
@@ -250,12 +248,12 @@ class DataRange(Record):
     Attributes:
         epoch: Epoch of the data.
         seed: Seed of the run; `permutation.order(seed, epoch, n)` says which samples they are.
-        ranges: Triples (begin, end, step) of positions in that order.
+        ranges: Pairs (begin, end) of positions in that order.
     """
 
     epoch: Count
     seed: Count
-    ranges: Annotated[tuple[tuple[Count, Count, Count], ...], most(MAX_ITEMS)]
+    ranges: Annotated[tuple[tuple[Count, Count], ...], most(MAX_ITEMS)]
 
 
 class Summary(Record):

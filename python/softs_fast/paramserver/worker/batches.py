@@ -112,12 +112,12 @@ class LeasedIndices:
             if (answer.epoch, answer.seed) != self._epoch:
                 self._epoch = (answer.epoch, answer.seed)
                 self._order = order(answer.seed, answer.epoch, self._n)
-            for begin, end, step in answer.ranges:
-                if not (begin <= end <= self._n and step):
+            for begin, end in answer.ranges:
+                if not begin <= end <= self._n:
                     raise ConfigError(
                         f"the server hands out sample {end} of {self._n}; it must be told the size of the data"
                     )
-                indices += self._order[begin:end:step]
+                indices += self._order[begin:end]
         size = config.batch_size
         return [indices[begin : begin + size] for begin in range(0, len(indices), size)]
 

@@ -26,8 +26,6 @@ __all__ = ["PushResult", "RemoteWeights"]
 #: At a time: that of the weights, the next weights, a push.
 _FRAMES = 3
 
-_CODECS = {"f32": Codec.F32, "bf16": Codec.BF16, "int8": Codec.INT8, "top_k": Codec.TOP_K}
-
 
 class PushResult(enum.Enum):
     """What became of a push."""
@@ -49,7 +47,7 @@ class RemoteWeights:
         self._session = session
         self._on_progress = on_progress
         self._memory = Memory(_FRAMES)
-        self._feedback = ErrorFeedback(session.manifest.n_parameters, _CODECS[self.push_codec])
+        self._feedback = ErrorFeedback(session.manifest.n_parameters, Codec[self.push_codec.upper()])
         self._adopt(session.joined.config)
         self.contents: Contents | None = None
         self.timeline = 0
@@ -136,7 +134,7 @@ class RemoteWeights:
         config = self._session.joined.config
         if config != self._config:
             self._adopt(config)
-        codec = self._feedback.codec = _CODECS[self.push_codec]
+        codec = self._feedback.codec = Codec[self.push_codec.upper()]
         k = top_k_count(manifest.n_parameters, options.top_k_fraction or config.top_k_fraction)
         floats, integers = buffers or (None, None)
         frame = encode_frame(

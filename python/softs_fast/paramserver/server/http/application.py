@@ -229,7 +229,6 @@ class Application:
             own.hex(),
             answer.version.timeline,
             answer.version.number,
-            self._manifest.digest.hex(),
         )
 
     def _compare(self, theirs: str) -> None:
@@ -360,7 +359,7 @@ class Application:
             )
         self._expect(answer, events.Granted)
         assert isinstance(answer, events.Granted)
-        ranges = tuple((one.start, one.stop, one.step) for one in answer.ranges)
+        ranges = tuple((one.start, one.stop) for one in answer.ranges)
         return Reply.of(DataRange(answer.ranges[0].epoch, self._config.seed, ranges))
 
     def _expect(self, answer: events.Action | None, kind: type[Any]) -> None:

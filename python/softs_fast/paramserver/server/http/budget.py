@@ -46,11 +46,11 @@ class Budget:
         self._held: OrderedDict[Connection, int] = OrderedDict()
         self._n_held = 0
 
-    def check(self) -> None:
-        """Raise if nothing is left.
+    def spend(self) -> None:
+        """Take a token for a request without a valid signature.
 
         Raises:
-            Refusal: too many requests had no valid signature.
+            Refusal: none is left.
         """
         now_s = self._clock()
         self._tokens = min(_BURST, self._tokens + (now_s - self._since_s) * _PER_SECOND)
@@ -62,14 +62,6 @@ class Budget:
                 "too many requests without a valid signature",
                 retry_s=1.0 / _PER_SECOND,
             )
-
-    def spend(self) -> None:
-        """Take one.
-
-        Raises:
-            Refusal: none is left.
-        """
-        self.check()
         self._tokens -= 1
 
     def arrived(self, peer: Connection) -> None:

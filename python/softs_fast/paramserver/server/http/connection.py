@@ -75,7 +75,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
-        self._sink: Part | None = None
+        self._part: Part | None = None
         #: Of a body that does not pass through h11: bytes that have not arrived.
         self._left = 0
         #: Whether h11 has not seen the end of the body of this request.
@@ -88,21 +88,21 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         """Close the connection at once."""
         self.transport.abort()
 
-    async def read_into(self, sink: Part, n: int) -> bool:
+    async def read_into(self, part: Part, n: int) -> bool:
         """Read the body of the present request.
 
         Args:
-            sink: Sink that takes the body.
+            part: Part of an upload, which takes the body.
             n: Bytes of the body, as the head of the request says.
 
         Returns:
-            False if the peer is gone, or the sink wants no more.
+            False if the peer is gone, or the part takes no more.
         """
         # What came with the head.
         early, self.cycle.body = self.cycle.body, bytearray()
-        room = sink.room()[: len(early)]
+        room = part.room()[: len(early)]
         room[:] = memoryview(early)[: len(room)]
-        sink.arrived(len(room))
+        part.arrived(len(room))
         if len(room) < len(early) or len(early) == n:
             return len(room) == n
         if self.cycle.disconnected:
@@ -112,7 +112,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             go_on = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
             self.transport.write(self.conn.send(go_on) or b"")
         self._left = n - len(early)
-        self._is_beside, self._sink = True, sink
+        self._is_beside, self._part = True, part
         self._arrived.clear()
         self.flow.resume_reading()
         await self._arrived.wait()
@@ -140,7 +140,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes of the peer go."""
         if self._left and self._is_beside:
-            room = memoryview(b"") if self._sink is None else self._sink.room()
+            room = memoryview(b"") if self._part is None else self._part.room()
             if len(room):
                 return room[: min(self._left, _MOST)]
             # What is not wanted any more is read and dropped.
@@ -154,8 +154,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self.data_received(bytes(_scratch()[:nbytes]))
             return
         self._left -= nbytes
-        if self._sink is not None:
-            self._sink.arrived(nbytes)
+        if self._part is not None:
+            self._part.arrived(nbytes)
         if self._left == 0:
             self.cycle.more_body = False
             self._end()
@@ -230,7 +230,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self.abort()
 
     def _end(self) -> None:
-        self._sink = None
+        self._part = None
         self._arrived.set()
 
 

@@ -14,16 +14,16 @@ __all__ = ["render"]
 def render(driver: Driver, uploads: Uploads, received_bytes: int, sent_bytes: int) -> str:
     """Return all numbers as text."""
     status = driver.status()
-    states = Counter(worker.state for worker in status.workers)
-    phases = ("waiting", "open", "grace", "apply", "paused", "done")
+    states = Counter(one.state for one in status.members)
+    run_states = ("waiting", "open", "grace", "apply", "paused", "done")
     families: list[Family] = [
         ("paramserver_version", "gauge", "Version of the weights.", one(status.version)),
         ("paramserver_timeline", "gauge", "Times that the server was started.", one(status.timeline)),
         (
-            "paramserver_phase",
+            "paramserver_state",
             "gauge",
             "1 for what the run does.",
-            [({"phase": name}, float(status.phase == name)) for name in phases],
+            [({"state": name}, float(status.state == name)) for name in run_states],
         ),
         (
             "paramserver_workers",

@@ -103,26 +103,19 @@ class Owner:
     def _status(self) -> Status:
         now = self._driver.status()
         members = []
-        for one in now.workers:
+        for one in now.members:
             upload = self._uploads.find(one.worker_id)
             members.append(
                 MemberStatus(
-                    one.worker_id,
-                    one.name,
-                    one.rank,
-                    one.state,
-                    one.pushes,
-                    one.refused,
-                    round(one.seen_s, 1),
-                    0 if upload is None else upload.offset,
-                    0 if upload is None else len(upload.payload),
-                    one.loss,
+                    **vars(one) | {"silent_s": round(one.silent_s, 1)},
+                    uploaded_bytes=0 if upload is None else upload.offset,
+                    upload_bytes=0 if upload is None else len(upload.payload),
                 )
             )
         trouble = self._driver.file_trouble
         return Status(
             serial=self._driver.serial,
-            state=now.phase,
+            state=now.state,
             timeline=now.timeline,
             version=now.version,
             rounds=now.rounds,

@@ -74,7 +74,7 @@ class Pushes:
             ) from None
         base = Version(header.timeline, header.version)
         self._check(self._driver.tell(events.Offer(worker_id, base, header.lease or None)))
-        present = {one.worker_id for one in self._driver.status().workers}
+        present = {one.worker_id for one in self._driver.status().members}
         upload = self.uploads.begin(worker_id, header, head, present)
         if upload is None:
             raise failure(

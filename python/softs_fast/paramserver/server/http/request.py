@@ -217,15 +217,15 @@ class Request:
             raise _too_long(limit)
         return n
 
-    async def read_into(self, sink: Part, limit: int) -> bool:
+    async def read_into(self, part: Part, limit: int) -> bool:
         """Read the body into memory of the caller.
 
         Args:
-            sink: Part that takes the body.
+            part: Part that takes the body.
             limit: Bytes that the body may have.
 
         Returns:
-            False if the sink does not take all of it.
+            False if the part does not take all of it.
 
         Raises:
             Refusal: it is longer than the limit.
@@ -234,13 +234,13 @@ class Request:
         n = self.length(limit)
         if n is None:
             async for piece in self.pieces(limit):
-                room = sink.room()
+                room = part.room()
                 if len(room) < len(piece):
                     return False
                 room[: len(piece)] = piece
-                sink.arrived(len(piece))
+                part.arrived(len(piece))
             return True
-        is_whole = await self.connection.read_into(sink, n)
+        is_whole = await self.connection.read_into(part, n)
         if self.connection.cycle.disconnected:
             raise Disconnected
         return is_whole

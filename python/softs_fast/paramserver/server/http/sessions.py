@@ -95,10 +95,6 @@ class Sessions:
         """Return a session; None if there is none."""
         return self.owner if worker_id == signing.OWNER else self._by_id.get(worker_id)
 
-    def drop(self, worker_id: str) -> None:
-        """End a session."""
-        self._by_id.pop(worker_id, None)
-
     def keep(self, is_known: Callable[[str], bool]) -> None:
         """End the sessions of ids that are not known any more."""
         for worker_id in [one for one in self._by_id if not is_known(one)]:

@@ -19,7 +19,7 @@ import torch
 
 from ....durable import read_sealed, sync_folder, write_sealed
 from ....errors import ConfigError
-from ...rounds.leases import LaneRecord, Range
+from ...rounds.leases import LeaseRecord, Range
 from ...rounds.snapshot import MemberRecord, Snapshot
 
 __all__ = ["Saved", "before_path", "load_state", "new_state", "save_state"]
@@ -125,15 +125,14 @@ def _read(path: Path) -> Saved:
         content = read_sealed(path, _KIND, most_bytes=_MOST_BYTES, what=f"state file {path}")
         data = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         given = data["snapshot"]
+        epoch, ranges = given["leases"]
         snapshot = Snapshot(
             timeline=given["timeline"],
             version=given["version"],
             has_opened=given["has_opened"],
             samples=given["samples"],
             members=tuple(MemberRecord(**one) for one in given["members"]),
-            lanes=tuple(
-                LaneRecord(epoch, tuple(Range(*one) for one in ranges)) for epoch, ranges in given["lanes"]
-            ),
+            leases=LeaseRecord(epoch, tuple(Range(*one) for one in ranges)),
             banned=tuple(given["banned"]),
         )
         job, secret, owner = (bytes.fromhex(data[name]) for name in ("job", "secret", "owner"))
@@ -149,6 +148,6 @@ def _read(path: Path) -> Saved:
 
 def _plain(snapshot: Snapshot) -> dict[str, Any]:
     """Return a snapshot as numbers, texts, lists and dicts: a file with classes is not loaded."""
-    lanes = [[lane.epoch, [list(one) for one in lane.ranges]] for lane in snapshot.lanes]
+    leases = [snapshot.leases.epoch, [list(one) for one in snapshot.leases.ranges]]
     members = [asdict(one) for one in snapshot.members]
-    return {**vars(snapshot), "members": members, "lanes": lanes, "banned": list(snapshot.banned)}
+    return {**vars(snapshot), "members": members, "leases": leases, "banned": list(snapshot.banned)}

@@ -23,8 +23,6 @@ PullCodec = Literal["f32", "bf16", "xor"]
 #: Frames of which the memory is used again: those of this version, and of the one before, which may be on their way.
 _FRAMES = 4
 
-_CODECS = {"f32": Codec.F32, "bf16": Codec.BF16, "xor": Codec.XOR}
-
 
 @dataclass(eq=False)
 class Committed:
@@ -92,7 +90,7 @@ class Weights:
         return encode_frame(
             committed.contents,
             kind=Kind.WEIGHTS,
-            codec=_CODECS[codec],
+            codec=Codec[codec.upper()],
             job=self._job,
             manifest=self._manifest,
             timeline=committed.version.timeline,
