@@ -41,20 +41,20 @@ def stale() -> dict[str, Any]:
     from softs_fast.paramserver.worker.exchanges import Upload
     from softs_fast.paramserver.worker.sizes import PartSizes
 
-    with server(LAYERS, codec="f32", world=2, quorum=1, round_deadline_s=0.5) as (_, invite, setting):
+    with server(LAYERS, codec="f32", world_size=2, quorum=1, round_timeout_s=0.5) as (_, invite, setting):
         slow, quick = (remote(setting, invite, i) for i in range(2))
         frame = push_of(slow, setting)
         halfway = Upload(frame, PartSizes(1 << 20))
-        before = slow.traffic.sent
+        before = slow.traffic.sent_bytes
         for _ in range(2):
             slow.session.attempt(halfway)
         quick.step()
-        begun = slow.traffic.sent
+        begun = slow.traffic.sent_bytes
         slow.session.run(halfway)
-        after_round = slow.traffic.sent - begun
-        begun = slow.traffic.sent
+        after_round = slow.traffic.sent_bytes - begun
+        begun = slow.traffic.sent_bytes
         slow.session.run(Upload(frame, PartSizes(1 << 20)))
-        announced = slow.traffic.sent - begun
+        announced = slow.traffic.sent_bytes - begun
         for one in (slow, quick):
             one.close()
         return {
@@ -76,7 +76,7 @@ def dead() -> dict[str, Any]:
         seconds += [ours.rounds(1) for _ in range(12)]
         before, after = statistics.median(seconds[:6]), statistics.median(seconds[7:])
         return {
-            "lease_s": _LEASE_S,
+            "lost_after_s": _LEASE_S,
             "killed_after": 6,
             "round_s": [round(one, 2) for one in seconds],
             "median_before_s": round(before, 3),
@@ -94,7 +94,7 @@ def slow() -> dict[str, Any]:
 
 
 def _rounds_beside(factor: int) -> dict[str, float]:
-    with server(1, world=3 + (factor > 0), quorum=3) as (_, invite, setting):
+    with server(1, world_size=3 + (factor > 0), quorum=3) as (_, invite, setting):
         workers = [remote(setting, invite, i) for i in range(3 + (factor > 0))]
         is_over = threading.Event()
 
@@ -195,7 +195,7 @@ def junk() -> dict[str, Any]:
     weights: list[Any] = []
     context = multiprocessing.get_context("spawn")
     for name in ("quiet", "junk"):
-        with server(4, world=2, quorum=2) as (pid, invite, setting):
+        with server(4, world_size=2, quorum=2) as (pid, invite, setting):
             workers = [remote(setting, invite, i) for i in range(2)]
             stop, sent = context.Event(), context.Value("q", 0)
             process = context.Process(target=_junk, args=(invite, stop, sent))
@@ -236,7 +236,7 @@ def junk() -> dict[str, Any]:
 def door() -> dict[str, Any]:
     """Memory, log and seconds of an honest join beside 1,100 connections that name the owner and hold back a body."""
     raise_descriptor_limit()
-    with server(1, world=1, quorum=1, serve=_logging_server) as (pid, invite, setting):
+    with server(1, world_size=1, quorum=1, serve=_logging_server) as (pid, invite, setting):
         log = Path(setting.folder, "log")
         alone = _joins(setting, invite)
         memory = resident(pid).own
@@ -271,12 +271,12 @@ def _joins(setting: ways.Setting, invite: str) -> float:
     from softs_fast.paramserver import Invite
     from softs_fast.paramserver.wire.manifest import Manifest
     from softs_fast.paramserver.worker.exchanges import Call
-    from softs_fast.paramserver.worker.session import Options, Session
+    from softs_fast.paramserver.worker.session import Session, WorkerOptions
 
     manifest, seconds = Manifest.of(ways.model_of(setting)), []
     for _ in range(_JOINS):
         begun = time.perf_counter()
-        session = Session(Invite.parse(invite), manifest, Options("bench"))
+        session = Session(Invite.parse(invite), manifest, WorkerOptions("bench"))
         session.join()
         seconds.append(time.perf_counter() - begun)
         session.attempt(Call("POST", "/v1/leave", b"{}"))
@@ -306,7 +306,7 @@ def _strangers(invite: str) -> list[socket.socket]:
 
 def idle() -> dict[str, Any]:
     """Share of a core that a server uses while 4 workers wait for a fifth."""
-    with server(1, world=5, quorum=5) as (pid, invite, setting):
+    with server(1, world_size=5, quorum=5) as (pid, invite, setting):
         workers = [remote(setting, invite, i) for i in range(4)]
         # Steps would wait for the fifth worker; the bench ends without them.
         for one in workers:
@@ -334,7 +334,7 @@ job = Job(
 
 class _ShortLease:
     def __call__(self, setting: ways.Setting, pipe: Any) -> None:
-        ways.our_server(setting, pipe, lease_s=_LEASE_S, quorum=3)
+        ways.our_server(setting, pipe, lost_after_s=_LEASE_S, quorum=3)
 
 
 class started:

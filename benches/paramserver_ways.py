@@ -135,14 +135,20 @@ def our_server(setting: Setting, pipe: Connection, **more: Any) -> None:
 
     job = Job(lambda: model_of(setting), lambda module, batch: module(batch).sum(), list, optimizer=sgd)
     run = RunOptions(
-        **{"world": setting.workers, "quorum": setting.workers, "rounds": 1 << 40, **more},
+        **{"world_size": setting.workers, "quorum": setting.workers, "rounds": 1 << 40, **more},
         save_every=setting.save_every,
     )
     config = RunConfig(
-        target=run.rounds, batch_size=32, codec=setting.codec, pull=setting.pull, planes=setting.planes
+        rounds=run.rounds,
+        batch_size=32,
+        push_codec=setting.codec,
+        pull_codec=setting.pull,
+        compression=setting.planes,
     )
     folder = Path(setting.folder)
-    options = ServerOptions(port=0, state=folder / "state", output=folder / "model.pth", linger_s=0)
+    options = ServerOptions(
+        listen="127.0.0.1:0", state=folder / "state", output=folder / "model.pth", linger_s=0
+    )
     with Server(job, run, config, options) as server:
         pipe.send(str(server.invite))
         _until_closed(pipe)
@@ -158,7 +164,7 @@ def our_worker(setting: Setting, invite: str, number: int) -> Any:
 
     def step() -> tuple[int, int]:
         optimizer.step()
-        return optimizer.traffic.sent, optimizer.traffic.received
+        return optimizer.traffic.sent_bytes, optimizer.traffic.received_bytes
 
     return step
 

@@ -44,7 +44,7 @@ from softs_fast.paramserver.wire.messages import RunConfig
 from softs_fast.paramserver.wire.permutation import order
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
-from softs_fast.paramserver.worker.session import Options
+from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.paramserver.worker.training import train
 
 WORLD, BATCH_SIZE = 3, 32
@@ -52,7 +52,7 @@ TEST_SCANS = 600
 LEASE_S = 3.0  # a dead worker holds up one round for so long
 LOOK_EVERY_S = 0.01
 WAIT_S = 150.0
-PATIENCE_S = 20.0
+REJOIN_TIMEOUT_S = 20.0
 COMPUTING_S = 0.02  # the model is small; on real machines a gradient takes longer
 PICTURE = Path("demo-output/paramserver_digits.png")
 
@@ -132,10 +132,10 @@ def run(options: argparse.Namespace) -> None:
     n_samples = len(load_scans()[0])
     with tempfile.TemporaryDirectory(prefix="paramserver-") as folder:
         output = Path(folder, "model.pth")
-        files = ServerOptions(port=0, state=Path(folder, "state"), output=output)
-        config = RunConfig(target=options.rounds, batch_size=BATCH_SIZE)
+        files = ServerOptions(listen="127.0.0.1:0", state=Path(folder, "state"), output=output)
+        config = RunConfig(rounds=options.rounds, batch_size=BATCH_SIZE)
         what = RunOptions(
-            WORLD, options.rounds, dataset_size=n_samples, lease_s=LEASE_S, scale_by_world=False
+            WORLD, options.rounds, dataset_size=n_samples, lost_after_s=LEASE_S, scale_rate="none"
         )
         with Server(job(), what, config, files) as server:
             curve = watch(server, options.rounds)
@@ -231,7 +231,7 @@ def work(invite: str, rank: int, ready: Any, late: Any, late_joined: Any) -> Non
     if is_late:
         late.wait(WAIT_S)
     progress = Joined(late_joined) if is_late else Progress(io.StringIO())
-    slow, options = replace(here, loss=slow_loss), Options(f"worker {rank}", PATIENCE_S)
+    slow, options = replace(here, loss=slow_loss), WorkerOptions(f"worker {rank}", REJOIN_TIMEOUT_S)
     train(slow, Invite.parse(invite), options, "cpu", progress)
 
 

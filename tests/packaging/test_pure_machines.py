@@ -10,6 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "python" / "softs_fast"
 PURE = {
     "__future__",
+    "abc",
     "collections",
     "collections.abc",
     "dataclasses",

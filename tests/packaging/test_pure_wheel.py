@@ -171,10 +171,12 @@ def test_a_worker_of_it_trains_with_a_server(installed: Path, tmp_path: Path) ->
     (tmp_path / "tiny.py").write_text(JOB)
     namespace: dict[str, Any] = {}
     exec(JOB, namespace)
-    files = ServerOptions(port=0, state=tmp_path / "state", output=tmp_path / "model.pth", linger_s=1.0)
-    config = RunConfig(target=3, batch_size=4, codec="top_k", top_k=0.5)
+    files = ServerOptions(
+        listen="127.0.0.1:0", state=tmp_path / "state", output=tmp_path / "model.pth", linger_s=1.0
+    )
+    config = RunConfig(rounds=3, batch_size=4, push_codec="top_k", top_k_fraction=0.5)
     program = "from softs_fast.cli import main\nsys.exit(main(sys.argv[1:]))"
-    with Server(namespace["JOB"], RunOptions(world=1, rounds=3), config, files) as server:
+    with Server(namespace["JOB"], RunOptions(world_size=1, rounds=3), config, files) as server:
         command = ["paramserver", "worker", "-", "tiny:JOB", "--device", "cpu", "--name", "mac"]
         worker = subprocess.Popen(
             [*RUN, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n" + paths(installed) + program, *command],

@@ -60,10 +60,10 @@ class FakeServer:
     """
 
     def __init__(
-        self, module: nn.Module, config: RunConfig, *, world: int = 1, need: int = 1, lr: float = 0.1
+        self, module: nn.Module, config: RunConfig, *, world_size: int = 1, need: int = 1, lr: float = 0.1
     ) -> None:
         self.manifest = Manifest.of(module)
-        self.config, self.world, self.need, self.lr = config, world, need, lr
+        self.config, self.world_size, self.need, self.lr = config, world_size, need, lr
         self.contents = of_module(module, self.manifest)
         self.job, self.secret = secrets.token_bytes(16), secrets.token_bytes(32)
         self.timeline, self.version = 1, 0
@@ -216,7 +216,7 @@ class FakeServer:
             self.left.append(worker)
         if path == answers.DATA:
             n = decode(messages.DataRequest, body).n
-            return Answer(200, encode(messages.DataRange(0, 5, ((0, n, 1),))))
+            return Answer(200, encode(messages.DataRange(0, 5, ((0, n),))))
         return Answer(204)
 
     def _join(self, body: bytes) -> Answer:
@@ -233,15 +233,14 @@ class FakeServer:
             200,
             encode(
                 messages.JoinAnswer(
-                    *(worker, rank, self.world, self.config, nonce.hex(), self.timeline, self.version),
-                    self.manifest.digest.hex(),
+                    worker, rank, self.world_size, self.config, nonce.hex(), self.timeline, self.version
                 )
             ),
         )
 
     @property
     def is_over(self) -> bool:
-        return self.version >= self.config.target
+        return self.version >= self.config.rounds
 
     def _model(self, query: dict[str, list[str]], headers: dict[str, str]) -> Answer:
         have = parse_version(query["have"][0]) if "have" in query else None

@@ -18,7 +18,7 @@ from softs_fast.paramserver.job import Job
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
-from softs_fast.paramserver.worker.session import Options
+from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.paramserver.worker.training import train
 
 N_SAMPLES, N_INPUTS = 120, 20
@@ -72,7 +72,7 @@ def run(role: str, options: dict[str, Any]) -> None:
 
     job = Job(model, slow_loss, data, local_optimizer=sgd)
     progress = Reporting(io.StringIO())
-    train(job, Invite.parse(options["invite"]), Options(role, patience_s=40.0), "cpu", progress)
+    train(job, Invite.parse(options["invite"]), WorkerOptions(role, rejoin_timeout_s=40.0), "cpu", progress)
     worker = progress.worker
     say(
         event="done", counted=worker.counts.counted, samples=worker.counts.samples, stale=worker.counts.stale,

@@ -179,17 +179,22 @@ def samples(stack: ExitStack, folder: Path) -> Iterator[tuple[str, Uses]]:
 
 def rounds(stack: ExitStack, folder: Path) -> Iterator[tuple[str, Uses]]:
     """What trains with a parameter server, and files."""
-    server = stack.enter_context(FakeServer(net()[0], RunConfig(target=9, batch_size=1)))
+    server = stack.enter_context(FakeServer(net()[0], RunConfig(rounds=9, batch_size=1)))
     model, _ = net()
     remote = stack.enter_context(RemoteOptimizer(model, server.invite, WorkerOptions("w")))
     yield "RemoteOptimizer", {"step": remote.step, "close": remote.close}
     job = Job(lambda: net()[0], lambda module, batch: module(batch).sum(), list)
-    run = RunOptions(world=1, rounds=100)
-    files = ServerOptions(port=0, state=folder / "s.state", output=folder / "o.pth", linger_s=0)
-    real = stack.enter_context(Server(job, run, RunConfig(target=1, batch_size=4), files))
+    run = RunOptions(world_size=1, rounds=100)
+    files = ServerOptions(listen="127.0.0.1:0", state=folder / "s.state", output=folder / "o.pth", linger_s=0)
+    real = stack.enter_context(Server(job, run, RunConfig(rounds=1, batch_size=4), files))
     yield (
         "Server",
-        {"status": real.status, "wait": lambda: real.wait(0.1), "stop": real.stop, "close": real.close},
+        {
+            "status": real.status,
+            "wait": lambda: real.wait(0.1),
+            "stop_run": real.stop_run,
+            "close": real.close,
+        },
     )
     lock = stack.enter_context(closing(Lock(folder / "lock", "the lock")))
     yield "Lock", {"close": lock.close}

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from ..errors import ConfigError, SoftsError
 from . import paramserver_worker
 from .options import AddParser, between, command, group, natural, option, positive, seconds
+from .paramserver_worker import options_of
 from .table import count, plain, rows_of, say
 
 if TYPE_CHECKING:
     from ..paramserver.job import Job
+    from ..paramserver.owner.client import OwnerClient
     from ..paramserver.rounds.options import RunOptions
-    from ..paramserver.server.control import OwnerClient
     from ..paramserver.server.options import ServerOptions
     from ..paramserver.server.service import Service
     from ..paramserver.wire.messages import RunConfig, Status
@@ -114,9 +115,9 @@ def render(status: Status) -> str:
     loss = "" if status.loss is None else f", loss {status.loss:.4g}"
     metric = "" if status.metric is None else f", evaluation {status.metric:.4g}"
     lines = [
-        f"version {status.timeline}.{status.version} of {status.target}, {status.state}{loss}{metric}",
+        f"version {status.timeline}.{status.version} of {status.rounds}, {status.state}{loss}{metric}",
         plain(status.waiting_for),
-        f"{count(len(status.members), 'worker')} of {status.world}",
+        f"{count(len(status.members), 'worker')} of {status.world_size}",
     ]
     if status.members:
         rows = [
@@ -128,7 +129,7 @@ def render(status: Status) -> str:
                 str(one.counted),
                 str(one.stale),
                 "-" if one.loss is None else f"{one.loss:.4g}",
-                f"{one.uploaded * 100 // one.upload_bytes} %" if one.upload_bytes else "-",
+                f"{one.uploaded_bytes * 100 // one.upload_bytes} %" if one.upload_bytes else "-",
             ]
             for one in status.members
         ]
@@ -166,7 +167,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data")
     option(
         data, "--dataset-size", "number of samples, of which the server hands out ranges, each once per epoch",
-        type=positive, shown="each worker takes those of its rank",
+        type=positive, default=0, shown="each worker takes those of its rank",
     )  # fmt: skip
     option(data, "--epochs", "number of passes over the data, with --dataset-size", type=positive)
     option(data, "--seed", "seed of the order of samples", type=natural, default=0)
@@ -212,7 +213,7 @@ def _run(arguments: argparse.Namespace) -> None:
     """
     from .. import setup_logging
     from ..paramserver.requirements import import_uvicorn
-    from ..paramserver.server.listening import listen
+    from ..paramserver.server.http.listening import listen
 
     import_uvicorn()
     setup_logging(arguments.log_level)
@@ -221,9 +222,8 @@ def _run(arguments: argparse.Namespace) -> None:
     with listen(options) as listener:
         from ..paramserver.job import load_job
 
-        run_options = _run_options(arguments)
-        config = _config(arguments, run_options)
-        asyncio.run(_serve(load_job(arguments.job), run_options, config, options, listener))
+        run, config = _run_options(arguments), _config(arguments)
+        asyncio.run(_serve(load_job(arguments.job), run, config, options, listener))
 
 
 def _control(arguments: argparse.Namespace) -> None:
@@ -249,7 +249,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     import torch
 
     from ..paramserver.job import load_job
-    from ..paramserver.server.model_file import read_model
+    from ..paramserver.server.training.model_file import read_model
 
     job = load_job(arguments.job)
     if job.evaluate is None:
@@ -268,8 +268,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _client(arguments: argparse.Namespace) -> OwnerClient:
-    from ..paramserver.server.control import OwnerClient
-    from ..paramserver.server.owner_file import OwnerAccess, read_owner
+    from ..paramserver.owner.access import OwnerAccess, read_owner
+    from ..paramserver.owner.client import OwnerClient
 
     # A file, or the URL of the owner's page.
     state: Path | str = arguments.state
@@ -286,9 +286,9 @@ def _print(status: Status | None, as_json: bool) -> None:
 async def _serve(
     job: Job, run: RunOptions, config: RunConfig, options: ServerOptions, listener: socket.socket
 ) -> None:
-    from ..paramserver.server.owner_file import OwnerAccess, write_owner
+    from ..paramserver.owner.access import OwnerAccess, write_owner
     from ..paramserver.server.service import Service
-    from ..paramserver.server.sessions import owner_key
+    from ..paramserver.wire.signing import owner_key
 
     service = Service(job, run, config, options, listener)
     # Before any program is told that it serves.
@@ -297,23 +297,16 @@ async def _serve(
         await service.start()
         access = OwnerAccess(service.local_invite, owner_key(service.owner_secret, service.invite.job))
         write_owner(options.state, access)
-        goes_on = " goes on" if service.is_restart else ""
-        say(
-            f"run{goes_on} at version {service.run.version} of {run.rounds}\n"
-            f"invite {service.invite}\n"
-            f"page {service.url}/#{access.key.hex()}"
-        )
-        waits: list[asyncio.Future[object]] = [
-            asyncio.ensure_future(service.wait()),
-            asyncio.ensure_future(ended.wait()),
-        ]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for one in waits:
-            one.cancel()
-        if waits[0].done():
-            waits[0].result()
-    finally:
+    except BaseException:
         await service.close()
+        raise
+    goes_on = " goes on" if service.is_restart else ""
+    say(
+        f"run{goes_on} at version {service.run.version} of {run.rounds}\n"
+        f"invite {service.invite}\n"
+        f"page {service.url}/#{access.key.hex()}"
+    )
+    await service.serve_until(ended)
     if not service.run.is_over:
         return
     status = service.driver.status()
@@ -336,7 +329,7 @@ def _watch_signals(service: Service) -> asyncio.Event:
         if n_interrupts > 2:
             ended.set()
         else:
-            service.stop("interrupted", at_once=n_interrupts > 1)
+            service.stop_run("interrupted", at_once=n_interrupts > 1)
 
     for number, handler in (
         (signal.SIGINT, interrupt),
@@ -351,9 +344,6 @@ def _watch_signals(service: Service) -> asyncio.Event:
 def _server_options(arguments: argparse.Namespace) -> ServerOptions:
     from ..paramserver.server.options import ServerOptions, TlsFiles
 
-    host, colon, port = arguments.listen.rpartition(":")
-    if not (colon and host and port.isdigit()):
-        raise ConfigError(f"--listen is {arguments.listen!r}; need HOST:PORT, such as 127.0.0.1:8000")
     if (arguments.tls_cert is None) != (arguments.tls_key is None):
         raise ConfigError("a certificate needs its key: give both, --tls-cert and --tls-key")
     tls = None
@@ -366,20 +356,7 @@ def _server_options(arguments: argparse.Namespace) -> ServerOptions:
         tls = TlsFiles(
             state.with_name(f"{state.name}.cert.pem"), state.with_name(f"{state.name}.key.pem"), True
         )
-    return ServerOptions(
-        host.strip("[]"),
-        int(port),
-        arguments.public_url,
-        tls,
-        arguments.allow_insecure,
-        state,
-        arguments.output,
-        arguments.evaluate_every,
-        arguments.stop_after_evaluations,
-        arguments.lower_is_better,
-        arguments.max_upload_bytes,
-        arguments.norm_guard,
-    )
+    return options_of(ServerOptions, arguments, tls=tls)
 
 
 def _run_options(arguments: argparse.Namespace) -> RunOptions:
@@ -388,40 +365,17 @@ def _run_options(arguments: argparse.Namespace) -> RunOptions:
     quorum = arguments.quorum
     if quorum is not None and quorum != "world" and not quorum.isdigit():
         raise ConfigError(f"--quorum is {quorum!r}; need a number, or the word world")
-    scale = arguments.scale_rate or ("none" if arguments.local_steps else "world")
-    return RunOptions(
-        arguments.world_size,
-        arguments.rounds,
-        arguments.mode,
+    return options_of(
+        RunOptions,
+        arguments,
         quorum=None if quorum is None else arguments.world_size if quorum == "world" else int(quorum),
-        round_samples=arguments.round_samples,
-        round_deadline_s=arguments.round_timeout,
-        slack=arguments.max_lead,
-        buffer=arguments.pushes_per_step,
-        max_age=arguments.max_age,
-        scale_by_world=scale == "world",
-        lease_s=arguments.lost_after,
-        dataset_size=arguments.dataset_size or 0,
-        epochs=arguments.epochs,
-        save_every=arguments.save_every,
+        scale_rate=arguments.scale_rate or ("none" if arguments.local_steps else "world"),
         max_workers=max(arguments.max_workers, arguments.world_size),
     )
 
 
-def _config(arguments: argparse.Namespace, run: RunOptions) -> RunConfig:
-    from ..paramserver.server.service import fitting
+def _config(arguments: argparse.Namespace) -> RunConfig:
     from ..paramserver.wire.messages import RunConfig
 
-    config = RunConfig(
-        target=run.rounds,
-        batch_size=arguments.batch_size,
-        local_steps=arguments.local_steps,
-        codec=arguments.push_codec,
-        top_k=arguments.top_k_fraction,
-        planes=not arguments.no_compression,
-        pull=arguments.pull_codec,
-        seed=arguments.seed,
-        clip_norm=arguments.clip_norm,
-        sync_buffers=not arguments.no_buffer_sync,
-    )
-    return fitting(config, run)
+    compression, buffer_sync = not arguments.no_compression, not arguments.no_buffer_sync
+    return options_of(RunConfig, arguments, compression=compression, buffer_sync=buffer_sync)

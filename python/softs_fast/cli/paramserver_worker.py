@@ -7,11 +7,14 @@ import getpass
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ..errors import ConfigError
 from .options import AddParser, command, option, positive
 
-__all__ = ["add_command"]
+__all__ = ["add_command", "options_of"]
+
+_Options = TypeVar("_Options")
 
 _EPILOG = """\
 examples:
@@ -48,6 +51,19 @@ def add_command(add_parser: AddParser) -> None:
     option(parser, "--proxy", "URL of an HTTP proxy, such as http://proxy:3128", metavar="URL")
 
 
+def options_of(kind: type[_Options], arguments: argparse.Namespace, **more: Any) -> _Options:
+    """Return options of a class; those of the command line have the same names, seconds without the suffix `_s`.
+
+    Args:
+        kind: Class of the options.
+        arguments: Parsed command line.
+        more: Options that differ from the command line.
+    """
+    names = {name: name.removesuffix("_s") for name in kind.__annotations__}
+    given = {name: getattr(arguments, its) for name, its in names.items() if hasattr(arguments, its)}
+    return kind(**given | more)
+
+
 def _run(arguments: argparse.Namespace) -> None:
     """Take part until the run is over or a signal arrives; then print what was done.
 
@@ -60,15 +76,12 @@ def _run(arguments: argparse.Namespace) -> None:
     from ..paramserver.requirements import import_urllib3
     from ..paramserver.wire.invite import Invite
     from ..paramserver.worker.progress import Progress
-    from ..paramserver.worker.session import Options
+    from ..paramserver.worker.session import WorkerOptions
     from ..paramserver.worker.training import chosen_device, pause_on_signal, train
 
     import_urllib3()
     invite = Invite.parse(_invite(arguments.invite))
-    options = Options(
-        arguments.name, arguments.rejoin_timeout, arguments.url_file, _ask_url(arguments.url_file), arguments.proxy,
-        arguments.push_codec, arguments.top_k_fraction, arguments.max_part_bytes,
-    )  # fmt: skip
+    options = options_of(WorkerOptions, arguments, ask_url=_ask_url(arguments.url_file))
     device = chosen_device(arguments.device)
     job = load_job(arguments.job)
     progress = Progress()
@@ -76,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> None:
         with pause_on_signal() as is_paused:
             train(job, invite, options, device, progress, is_paused=is_paused)
     finally:
-        progress.end()
+        progress.close()
 
 
 def _invite(text: str) -> str:

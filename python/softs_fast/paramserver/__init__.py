@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .wire.invite import Invite
     from .wire.messages import RunConfig
     from .worker.optimizer import RemoteOptimizer
-    from .worker.session import Options as WorkerOptions
+    from .worker.session import WorkerOptions
 
 __all__ = [
     "Invite",
@@ -40,7 +40,7 @@ _PLACES = {
     "Server": ("server.server", "Server"),
     "ServerOptions": ("server.options", "ServerOptions"),
     "TlsFiles": ("server.options", "TlsFiles"),
-    "WorkerOptions": ("worker.session", "Options"),
+    "WorkerOptions": ("worker.session", "WorkerOptions"),
 }
 
 

@@ -16,12 +16,7 @@ def import_urllib3() -> Any:
     Raises:
         ConfigError: it is not installed.
     """
-    try:
-        return importlib.import_module("urllib3")
-    except ImportError as error:
-        raise ConfigError(
-            f"a worker of a parameter server needs urllib3: {error}; pip install 'softs-fast[paramworker]'"
-        ) from None
+    return _import("urllib3", "a worker of a parameter server", "paramworker")
 
 
 def import_uvicorn() -> Any:
@@ -30,9 +25,11 @@ def import_uvicorn() -> Any:
     Raises:
         ConfigError: it is not installed.
     """
+    return _import("uvicorn", "a parameter server", "server")
+
+
+def _import(module: str, what: str, extra: str) -> Any:
     try:
-        return importlib.import_module("uvicorn")
+        return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(
-            f"a parameter server needs uvicorn: {error}; pip install 'softs-fast[server]'"
-        ) from None
+        raise ConfigError(f"{what} needs {module}: {error}; pip install 'softs-fast[{extra}]'") from None

@@ -18,7 +18,7 @@ class DrivenRun:
     """A machine, its time, and all that it wanted."""
 
     def __init__(self, snapshot: Snapshot | None = None, /, **options: Any) -> None:
-        given = {"world": 2, "rounds": 100} | options
+        given = {"world_size": 2, "rounds": 100} | options
         self.now_s = 0.0
         self.run = Run(RunOptions(**given), 0.0, snapshot)
         self.actions: list[Action] = []
@@ -82,7 +82,7 @@ class DrivenRun:
 
     @property
     def phase(self) -> str:
-        return self.run.status(self.now_s).phase
+        return self.run.status(self.now_s).state
 
     @property
     def text(self) -> str:
@@ -90,7 +90,7 @@ class DrivenRun:
 
 
 def joined(*workers: str, **options: Any) -> DrivenRun:
-    """Return a run that workers have joined; without another `world`, it is of so many."""
-    run = DrivenRun(**{"world": len(workers), **options})
+    """Return a run that workers have joined; without another `world_size`, it is of so many."""
+    run = DrivenRun(**{"world_size": len(workers), **options})
     run.join(*workers)
     return run

@@ -33,7 +33,7 @@ class Gradient:
     @property
     def positions(self) -> Iterator[Position]:
         for one in self.ranges:
-            for position in range(one.start, one.stop, one.step):
+            for position in range(one.start, one.stop):
                 yield one.epoch, position
 
 
@@ -232,7 +232,7 @@ class Worker:
             return
         if self.id is not None:
             self.world.request(self, events.Seen(self.id, self._attempt), lambda _: None)
-        self.world.later(self.world.options.lease_s / 4, lambda: self.run(self._beat))
+        self.world.later(self.world.options.lost_after_s / 4, lambda: self.run(self._beat))
 
 
 class World:
@@ -340,8 +340,8 @@ class World:
                     self.file = (snapshot, self.model)
                 case events.Drop(content):
                     self._contents.pop(content, None)
-                case events.Ended(why, is_failure):
-                    self.ended = (why, is_failure)
+                case events.Ended(reason, is_failure):
+                    self.ended = (reason, is_failure)
                 case events.Changed() | events.Log():
                     pass
                 case _:
@@ -417,7 +417,7 @@ class World:
         if isinstance(event, events.Push) and event.content not in self._contents:
             # The server was started again, and with it went the parts that it had.
             return
-        if isinstance(event, events.Join) and self._is_member(event.worker):
+        if isinstance(event, events.Join) and self._is_member(event.worker_id):
             # The server knows the nonce, and gives the answer that it gave.
             answer: Any = events.Welcome(0, self.run.version)
         else:
@@ -427,7 +427,7 @@ class World:
 
     def _is_member(self, worker: str) -> bool:
         assert self.run is not None
-        return any(one.id == worker for one in self.run.status(self.now_s).workers)
+        return any(one.worker_id == worker for one in self.run.status(self.now_s).members)
 
     # --- What must hold ---
 
@@ -440,7 +440,7 @@ class World:
     def check_lead(self, worker: Worker) -> None:
         """P7, where no member ever joined late or was away."""
         for other in self.workers:
-            assert self._applied_by_line[other.line] >= worker.n_counted - self.options.slack
+            assert self._applied_by_line[other.line] >= worker.n_counted - self.options.max_lead
 
     def check_end(self) -> None:
         """What holds once the run is over."""
@@ -449,18 +449,11 @@ class World:
         trained = self.model.trained
         if not self.options.dataset_size:
             return
-        left = {
-            (one.epoch, position)
-            for lane in self.run.snapshot().lanes
-            for one in lane.ranges
-            for position in range(one.start, one.stop, one.step)
-        }
+        newest, ranges = self.run.snapshot().leases
+        left = {(one.epoch, position) for one in ranges for position in range(one.start, one.stop)}
         assert not left & set(trained), "P6: a position is done and to do"
-        newest = [lane.epoch for lane in self.run.snapshot().lanes]
-        step = len(newest)
-        for rank, last in enumerate(newest):
-            for epoch in range(last + 1):
-                for position in range(rank, self.options.dataset_size, step):
-                    assert ((epoch, position) in left) != (trained[epoch, position] == 1), (
-                        "P6: a position is lost"
-                    )
+        for epoch in range(newest + 1):
+            for position in range(self.options.dataset_size):
+                assert ((epoch, position) in left) != (trained[epoch, position] == 1), (
+                    "P6: a position is lost"
+                )

@@ -15,7 +15,7 @@ from softs_fast.paramserver.rounds.pace import paying_s
 
 
 def test_the_first_round_waits_for_the_world() -> None:
-    run = joined("a", "b", world=3)
+    run = joined("a", "b", world_size=3)
     assert run.phase == "waiting"
     assert run.text == "waits for workers: 2 of 3 are here"
     run.push("a")
@@ -25,11 +25,11 @@ def test_the_first_round_waits_for_the_world() -> None:
     run.push("b")
     assert run.phase == "grace"
     run.push("c")
-    assert [one.worker for one in run.one(events.Apply).shares] == ["a", "b", "c"]
+    assert [one.worker_id for one in run.one(events.Apply).shares] == ["a", "b", "c"]
 
 
 def test_the_owner_may_start_with_fewer() -> None:
-    run = joined("a", "b", world=4)
+    run = joined("a", "b", world_size=4)
     run.tell(events.Start())
     assert run.phase == "open"
 
@@ -41,7 +41,7 @@ def test_a_round_closes_with_the_last_active_member() -> None:
     assert run.push("b", samples=1) == events.Counted(2, 1)
     step = run.one(events.Apply)
     assert step.version == Version(1, 0)
-    assert [(one.rank, one.worker, one.weight) for one in step.shares] == [(0, "a", 3), (1, "b", 1)]
+    assert [(one.rank, one.worker_id, one.weight) for one in step.shares] == [(0, "a", 3), (1, "b", 1)]
     assert step.divisor == 4
     assert step.rate_factor == 2.0
     run.tell(events.Applied())
@@ -52,7 +52,7 @@ def test_a_round_closes_with_the_last_active_member() -> None:
 
 
 def test_the_rate_is_not_scaled_if_told_so() -> None:
-    run = joined("a", "b", scale_by_world=False)
+    run = joined("a", "b", scale_rate="none")
     run.push("a")
     run.push("b")
     assert run.one(events.Apply).rate_factor == 1.0
@@ -61,11 +61,11 @@ def test_the_rate_is_not_scaled_if_told_so() -> None:
 def test_any_order_of_arrival_gives_the_same_step() -> None:
     steps = set()
     for order in itertools.permutations("abcd"):
-        run = joined(*"abcd", world=4, quorum=4)
+        run = joined(*"abcd", world_size=4, quorum=4)
         for worker in order:
             run.push(worker, samples=1 + ord(worker) % 3)
         step = run.one(events.Apply)
-        steps.add(tuple((one.rank, one.worker, one.weight) for one in step.shares))
+        steps.add(tuple((one.rank, one.worker_id, one.weight) for one in step.shares))
     assert len(steps) == 1
 
 
@@ -92,15 +92,15 @@ def test_a_push_during_the_step_is_stale() -> None:
     answer = run.push("c", Version(1, 0))
     assert isinstance(answer, events.Stale)
     assert answer.next == Version(1, 1)
-    assert "closed" in answer.why
+    assert "closed" in answer.reason
 
 
 def test_a_push_of_another_timeline_or_of_the_future_is_stale() -> None:
     run = joined("a")
-    for base, why in ((Version(2, 0), "timeline"), (Version(1, 1), "no version")):
+    for base, reason in ((Version(2, 0), "timeline"), (Version(1, 1), "no version")):
         answer = run.push("a", base)
         assert isinstance(answer, events.Stale)
-        assert why in answer.why
+        assert reason in answer.reason
     assert run.phase == "open"
 
 
@@ -159,7 +159,7 @@ def seconds_of_rounds(seconds: dict[str, float], n: int, **options: Any) -> list
 @pytest.mark.parametrize("scale", [0.01, 1.0, 60.0])
 def test_a_worker_twenty_times_slower_costs_a_round_half_of_one_at_most(quorum: int, scale: float) -> None:
     seconds = {"a": scale, "b": 1.05 * scale, "c": 1.1 * scale, "d": 20.0 * scale}
-    rounds = seconds_of_rounds(seconds, 60, quorum=quorum, lease_s=10_000.0)
+    rounds = seconds_of_rounds(seconds, 60, quorum=quorum, lost_after_s=10_000.0)
     assert max(rounds) <= 1.5 * seconds["b"]
 
 
@@ -183,7 +183,7 @@ def test_the_wait_that_pays_has_the_most_pushes_per_second() -> None:
 
 
 def test_the_deadline_of_the_user_bounds_a_round() -> None:
-    run = joined("a", "b", "c", quorum=2, round_deadline_s=10.0)
+    run = joined("a", "b", "c", quorum=2, round_timeout_s=10.0)
     run.push("a")
     run.wait(11.0, "a", "b", "c")
     assert run.phase == "open"
@@ -201,19 +201,6 @@ def test_enough_samples_close_a_round() -> None:
     assert run.all(events.Apply)
 
 
-def test_a_silent_member_is_removed_once() -> None:
-    run = joined("a", "b", quorum=1, lease_s=20.0)
-    run.wait(16.0, "a")
-    run.push("a")
-    assert not run.all(events.Apply)
-    actions = run.wait(4.0, "a")
-    assert [one for one in actions if isinstance(one, events.Apply)], "its lease ends before the grace does"
-    run.tell(events.Applied())
-    # The next round does not wait for it at all.
-    run.push("a")
-    assert run.all(events.Apply)
-
-
 def test_the_push_of_a_dead_worker_counts() -> None:
     run = joined("a", "b", quorum=2)
     run.push("a")
@@ -221,19 +208,6 @@ def test_the_push_of_a_dead_worker_counts() -> None:
     assert run.phase == "open"
     run.push("b")
     assert len(run.one(events.Apply).shares) == 2
-
-
-def test_below_the_quorum_a_round_stays_open() -> None:
-    run = joined("a", "b", quorum=2)
-    run.round("a", "b")
-    run.tell(events.Leave("b"))
-    run.push("a")
-    run.wait(100.0, "a")
-    assert run.phase == "open"
-    assert run.text == "1 of 2 pushes are here; waits for more workers"
-    run.join("c")
-    run.push("c")
-    assert run.all(events.Apply)
 
 
 def test_a_joiner_is_waited_for() -> None:

@@ -27,7 +27,7 @@ def round_s(run: DrivenRun, *alive: str) -> float:
 @pytest.mark.parametrize("quorum", [1, 3])
 @pytest.mark.parametrize("n_before", [0, 1, 5, 25])
 def test_a_dead_worker_costs_one_lease_once(quorum: int, n_before: int) -> None:
-    run = joined(*WORKERS, world=4, quorum=quorum, lease_s=LEASE_S)
+    run = joined(*WORKERS, world_size=4, quorum=quorum, lost_after_s=LEASE_S)
     for _ in range(n_before):
         assert round_s(run, *WORKERS) == STEP_S
     after = [round_s(run, *WORKERS[:3]) for _ in range(30)]
@@ -38,11 +38,11 @@ def test_a_dead_worker_costs_one_lease_once(quorum: int, n_before: int) -> None:
     first_at_full_speed = after.index(STEP_S)
     assert after[first_at_full_speed:] == [STEP_S] * (30 - first_at_full_speed), "it is paid for again"
     assert run.tell(events.Seen("a")) == events.Noted()
-    assert [one.id for one in run.run.status(run.now_s).workers] == WORKERS[:3]
+    assert [one.worker_id for one in run.run.status(run.now_s).members] == WORKERS[:3]
 
 
 def test_two_that_die_at_once_cost_one_lease() -> None:
-    run = joined(*WORKERS, world=4, quorum=2, lease_s=LEASE_S)
+    run = joined(*WORKERS, world_size=4, quorum=2, lost_after_s=LEASE_S)
     after = [round_s(run, *WORKERS[:2]) for _ in range(10)]
     late = [seconds for seconds in after if seconds > STEP_S]
     assert sum(late) - STEP_S * len(late) <= LEASE_S
@@ -50,7 +50,7 @@ def test_two_that_die_at_once_cost_one_lease() -> None:
 
 
 def test_a_quorum_that_the_dead_one_breaks_waits_and_says_so() -> None:
-    run = joined(*WORKERS, world=4, quorum=4, lease_s=LEASE_S)
+    run = joined(*WORKERS, world_size=4, quorum=4, lost_after_s=LEASE_S)
     run.wait(STEP_S, *WORKERS[:3])
     for worker in WORKERS[:3]:
         run.push(worker)

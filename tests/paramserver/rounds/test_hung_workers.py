@@ -15,7 +15,7 @@ LEASE_S = 20.0
 
 def run_with_a_hung_worker(**options: Any) -> DrivenRun:
     """Three workers, of which "c" computes for ever after its first pull."""
-    run = joined("a", "b", "c", **{"quorum": 3, "lease_s": LEASE_S} | options)
+    run = joined("a", "b", "c", **{"quorum": 3, "lost_after_s": LEASE_S} | options)
     for worker in "abc":
         run.tell(events.Pull(worker))
         if options.get("dataset_size"):
@@ -37,7 +37,7 @@ def beat(run: DrivenRun, seconds: float, progress: int = 7) -> list[events.Actio
 @pytest.mark.parametrize("mode", ["bsp", "ssp", "async"])
 def test_a_hung_worker_holds_up_no_run_for_ever(mode: str) -> None:
     """A strict round can still not close without it, but says why, and another worker may take its place."""
-    run = run_with_a_hung_worker(mode=mode, slack=0, buffer=3, max_workers=4)
+    run = run_with_a_hung_worker(mode=mode, max_lead=0, pushes_per_step=3, max_workers=4)
     beat(run, 1.0)
     for worker in "ab":
         run.push(worker)
@@ -49,11 +49,11 @@ def test_a_hung_worker_holds_up_no_run_for_ever(mode: str) -> None:
     assert log.text.startswith('worker "c" (rank 2) lives, but has made no progress for 2')
     assert [one for one in actions if isinstance(one, events.Changed)]
     assert run.phase == "apply" or run.text.endswith('; no progress of worker "c" (rank 2)')
-    assert [one.state for one in run.run.status(run.now_s).workers] == ["active", "active", "stalled"]
+    assert [one.state for one in run.run.status(run.now_s).members] == ["active", "active", "stalled"]
     if mode == "bsp":
         run.join("d")
         run.push("d")
-        assert [one.worker for one in run.one(events.Apply).shares] == ["a", "b", "d"]
+        assert [one.worker_id for one in run.one(events.Apply).shares] == ["a", "b", "d"]
     elif mode == "ssp":
         assert run.tell(events.Pull("a", run.run.version)) != events.Hold()
     else:
@@ -82,7 +82,7 @@ def test_a_worker_that_makes_progress_is_waited_for() -> None:
     run.push("b")
     for progress in range(20):
         beat(run, LEASE_S / 2, progress)
-    assert [one.state for one in run.run.status(run.now_s).workers] == ["active"] * 3
+    assert [one.state for one in run.run.status(run.now_s).members] == ["active"] * 3
     run.push("c")
     assert run.all(events.Apply)
 

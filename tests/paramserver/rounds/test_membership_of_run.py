@@ -18,14 +18,14 @@ def test_ranks_are_the_least_free_ones() -> None:
 
 
 def test_a_full_run_says_when_to_ask_again() -> None:
-    run = joined("a", "b", is_fixed_world=True, dataset_size=10)
+    run = joined("a", "b", max_workers=2, dataset_size=10)
     assert run.tell(events.Join("c", "c")) == events.Full(20.0, "the run has as many workers as it can have")
     run.tell(events.Leave("a"))
     assert run.tell(events.Join("c", "c")) == events.Welcome(0, Version(1, 0))
 
 
 def test_the_lost_answer_of_a_join_holds_up_nothing() -> None:
-    run = DrivenRun(world=1, max_workers=1)
+    run = DrivenRun(world_size=1, max_workers=1)
     run.tell(events.Join("ghost", "a"))
     assert run.phase == "waiting"
     assert run.tell(events.Join("a", "a")) == events.Welcome(0, Version(1, 0))
@@ -38,9 +38,9 @@ def test_a_silent_worker_is_a_member_again_with_its_next_request() -> None:
     run = joined("a", "b")
     run.push("b")
     run.wait(30.0, "a")
-    assert [one.id for one in run.run.status(run.now_s).workers] == ["a"]
+    assert [one.worker_id for one in run.run.status(run.now_s).members] == ["a"]
     assert run.push("b", Version(1, 0)) == events.AlreadyCounted()
-    assert [one.id for one in run.run.status(run.now_s).workers] == ["a", "b"]
+    assert [one.worker_id for one in run.run.status(run.now_s).members] == ["a", "b"]
 
 
 def test_a_worker_that_has_left_must_join_again() -> None:
@@ -66,7 +66,7 @@ def test_a_join_with_the_old_id_has_its_rank_and_its_counted_push() -> None:
     assert run.tell(events.Seen("b")) == events.Unknown()
     run.push("a")
     run.push("c")
-    assert [one.worker for one in run.one(events.Apply).shares] == ["a", "b", "c"]
+    assert [one.worker_id for one in run.one(events.Apply).shares] == ["a", "b", "c"]
 
 
 def test_a_member_that_has_these_weights_waits_only_if_it_has_pushed() -> None:
@@ -84,7 +84,7 @@ def test_a_member_that_has_these_weights_waits_only_if_it_has_pushed() -> None:
 
 
 def test_asking_again_is_no_sign_of_life() -> None:
-    run = joined("a", lease_s=5.0)
+    run = joined("a", lost_after_s=5.0)
     run.push("a")
     for _ in range(4):
         run.tell(events.Pull("a", Version(1, 0), is_again=True), 1.0)
@@ -93,23 +93,23 @@ def test_asking_again_is_no_sign_of_life() -> None:
 
 
 def test_a_server_that_stood_still_removes_no_member() -> None:
-    run = joined("a", "b", lease_s=20.0)
+    run = joined("a", "b", lost_after_s=20.0)
     run.tell(events.Tick(), 500.0)
-    assert len(run.run.status(run.now_s).workers) == 2
+    assert len(run.run.status(run.now_s).members) == 2
     run.tell(events.Tick(), 19.0)
-    assert len(run.run.status(run.now_s).workers) == 2
+    assert len(run.run.status(run.now_s).members) == 2
 
 
 def test_a_kicked_process_stays_out_whatever_its_name() -> None:
     """Other workers of the same machine, which have the same name, are not kicked."""
-    run = joined("a", world=2, dataset_size=8)
+    run = joined("a", world_size=2, dataset_size=8)
     for worker, process in (("b", "p1"), ("c", "p2")):
         run.tell(events.Join(worker, "host", process=process))
         run.tell(events.Seen(worker))
     assert run.tell(events.Kick("b", "it sends nonsense")) == events.Noted()
     assert isinstance(run.tell(events.Seen("b")), events.Banned)
     assert run.tell(events.Seen("c")) == events.Noted()
-    again = DrivenRun(run.run.snapshot(), world=2, dataset_size=8)
+    again = DrivenRun(run.run.snapshot(), world_size=2, dataset_size=8)
     for one in (run, again):
         assert isinstance(one.tell(events.Join("b2", "other", process="p1")), events.Banned)
         assert isinstance(one.tell(events.Join("b3", "other", "b")), events.Banned)
@@ -129,7 +129,7 @@ def test_a_pause_counts_pushes_and_closes_nothing() -> None:
 
 
 def test_a_pause_stops_the_time_of_a_round() -> None:
-    run = joined("a", "b", quorum=1, round_deadline_s=18.75)
+    run = joined("a", "b", quorum=1, round_timeout_s=18.75)
     run.wait(15.0, "a", "b")
     run.push("a")
     run.tell(events.Pause("lunch"))
@@ -155,9 +155,9 @@ def test_a_resting_worker_holds_up_nothing() -> None:
     assert run.all(events.Apply)
     run.tell(events.Applied())
     run.tell(events.Seen("b"))
-    assert run.run.status(0.0).workers[1].state == "resting"
+    assert run.run.status(0.0).members[1].state == "paused"
     run.tell(events.Pull("b"))
-    assert run.run.status(0.0).workers[1].state == "active"
+    assert run.run.status(0.0).members[1].state == "active"
 
 
 def test_a_stop_commits_the_open_round() -> None:
@@ -182,7 +182,7 @@ def test_a_stop_without_a_quorum_ends_at_once() -> None:
 
 def test_a_stop_at_once_is_after_the_step_that_is_under_way() -> None:
     """Weights and version in the last file belong together."""
-    run = joined("a", "b", "c", mode="ssp", slack=5)
+    run = joined("a", "b", "c", mode="ssp", max_lead=5)
     run.push("a")
     run.push("b")
     run.tell(events.Stop("now", at_once=True))
@@ -232,7 +232,7 @@ def test_all_members_learn_the_end() -> None:
 def test_a_restart_begins_a_timeline() -> None:
     run = joined("a", "b")
     run.round("a", "b")
-    again = DrivenRun(run.run.snapshot(), world=2)
+    again = DrivenRun(run.run.snapshot(), world_size=2)
     assert again.run.version == Version(2, 1)
     answer = again.push("a", Version(1, 1))
     assert isinstance(answer, events.Stale)
@@ -241,12 +241,12 @@ def test_a_restart_begins_a_timeline() -> None:
     assert again.tell(events.Pull("b", Version(1, 1))) == events.Serve(Version(2, 1))
     # A quorum of one is here: later rounds do not wait for the world.
     assert again.phase == "open"
-    over = DrivenRun(run.run.snapshot(), world=2, rounds=1)
+    over = DrivenRun(run.run.snapshot(), world_size=2, rounds=1)
     assert over.run.is_over
 
 
 def test_a_push_that_no_step_has_used_is_not_in_the_file() -> None:
-    run = joined("a", "b", "c", world=2, mode="async", buffer=2, rounds=9)
+    run = joined("a", "b", "c", world_size=2, mode="async", pushes_per_step=2, rounds=9)
     run.push("a")
     run.push("b")
     run.push("c")
@@ -254,7 +254,7 @@ def test_a_push_that_no_step_has_used_is_not_in_the_file() -> None:
     run.tell(events.Leave("b"))
     snapshot = run.one(events.Save).snapshot if run.all(events.Save) else run.run.snapshot()
     for _ in range(2):
-        again = DrivenRun(snapshot, world=2, mode="async", buffer=2, rounds=9)
+        again = DrivenRun(snapshot, world_size=2, mode="async", pushes_per_step=2, rounds=9)
         assert isinstance(again.push("c", Version(1, 0)), events.Stale), "its step is lost"
         # One that is gone joins with a new id, and the others too: sessions end with a server.
         for old, new in (("a", "a2"), ("b", "b2")):
@@ -265,7 +265,7 @@ def test_a_push_that_no_step_has_used_is_not_in_the_file() -> None:
 
 def test_a_worker_that_is_started_again_gets_its_own_rank() -> None:
     """Its samples go by its rank: with another one they are trained on twice, and its own never."""
-    run = joined("a", "b", lease_s=9.0)
+    run = joined("a", "b", lost_after_s=9.0)
     assert run.tell(events.Leave("a"))
     run.wait(10.0)
     assert run.tell(events.Join("b2", "b", process="p")) == events.Welcome(1, Version(1, 0)), "both are gone"
@@ -275,17 +275,17 @@ def test_a_worker_that_is_started_again_gets_its_own_rank() -> None:
     # Killed, and started again at once: its lease has not ended.
     answer = run.tell(events.Join("b3", "b", process="r"), 1.0)
     assert isinstance(answer, events.Full)
-    assert '"b" (rank 1)' in answer.why
+    assert '"b" (rank 1)' in answer.reason
     run.wait(7.0, "a2")
     answer = run.tell(events.Join("b4", "b", process="r"))
     assert isinstance(answer, events.Full)
-    assert '"a"' not in answer.why, "it lives"
+    assert '"a"' not in answer.reason, "it lives"
     run.wait(3.0, "a2")
     assert run.tell(events.Join("b5", "b", process="r")) == events.Welcome(1, Version(1, 0))
 
 
 def test_a_worker_beyond_the_world_is_one_once_the_world_lives() -> None:
-    run = joined("a", "b", lease_s=9.0)
+    run = joined("a", "b", lost_after_s=9.0)
     assert isinstance(run.tell(events.Join("c", "a", process="p"), 1.0), events.Full)
     run.wait(2.0, "a", "b")
     assert run.tell(events.Join("c2", "a", process="p")) == events.Welcome(2, Version(1, 0))
@@ -296,7 +296,7 @@ def test_a_worker_beyond_the_world_is_one_once_the_world_lives() -> None:
 
 
 def test_an_attempt_to_join_proves_nothing_once_its_process_has_joined() -> None:
-    run = joined("a", lease_s=9.0)
+    run = joined("a", lost_after_s=9.0)
     assert isinstance(run.tell(events.Join("b", "b", process="p")), events.Full)
     run.tell(events.Leave("a"))
     assert run.tell(events.Join("b2", "b", process="p")) == events.Welcome(0, Version(1, 0))
@@ -315,7 +315,7 @@ def test_attempts_to_join_are_bounded() -> None:
 def test_a_member_of_a_run_that_is_over_joins_for_the_last_weights() -> None:
     run = joined("a", rounds=1)
     run.round("a")
-    again = DrivenRun(run.run.snapshot(), world=1, rounds=1)
+    again = DrivenRun(run.run.snapshot(), world_size=1, rounds=1)
     assert again.run.is_over
     assert isinstance(again.tell(events.Join("new", "new")), events.Over)
     assert again.tell(events.Join("a2", "a", "a")) == events.Welcome(0, Version(2, 1))
@@ -323,7 +323,7 @@ def test_a_member_of_a_run_that_is_over_joins_for_the_last_weights() -> None:
 
 
 def test_gone_members_are_bounded() -> None:
-    run = DrivenRun(world=1)
+    run = DrivenRun(world_size=1)
     for number in range(1200):
         run.join(f"w{number}")
         run.tell(events.Leave(f"w{number}"))
@@ -334,15 +334,15 @@ def test_gone_members_are_bounded() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"world": 0},
+        {"world_size": 0},
         {"mode": "other"},
         {"quorum": 3},
-        {"lease_s": 0.0},
-        {"round_deadline_s": float("nan")},
+        {"lost_after_s": 0.0},
+        {"round_timeout_s": float("nan")},
         {"max_workers": 1},
         {"rounds": 0},
     ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="of the run is"):
-        RunOptions(**({"world": 2, "rounds": 10} | wrong))  # type: ignore[arg-type]
+        RunOptions(**({"world_size": 2, "rounds": 10} | wrong))  # type: ignore[arg-type]

@@ -18,24 +18,22 @@ END_S = 3000.0
 
 def options_of(seed: int) -> RunOptions:
     pick = random.Random(seed)
-    world = pick.randint(1, 5)
+    world_size = pick.randint(1, 5)
     mode = ("bsp", "bsp", "ssp", "async")[seed % 4]
-    is_fixed = pick.random() < 0.3
     return RunOptions(
-        world=world,
+        world_size=world_size,
         rounds=pick.randint(5, 25),
         mode=mode,  # type: ignore[arg-type]
-        quorum=pick.choice([None, None, 1, world]),
+        quorum=pick.choice([None, None, 1, world_size]),
         round_samples=pick.choice([None, None, None, 7]),
-        round_deadline_s=pick.choice([None, None, 4.0]),
-        slack=pick.randint(0, 3),
-        buffer=pick.randint(1, world + 1),
+        round_timeout_s=pick.choice([None, None, 4.0]),
+        max_lead=pick.randint(0, 3),
+        pushes_per_step=pick.randint(1, world_size + 1),
         max_age=pick.randint(0, 6),
         dataset_size=pick.choice([0, 23, 40]),
         epochs=pick.choice([None, None, 1, 2]),
-        is_fixed_world=is_fixed,
         save_every=pick.choice([1, 1, 3]),
-        max_workers=world + pick.randint(0, 2),
+        max_workers=world_size + pick.randint(0, 2),
     )
 
 
@@ -77,7 +75,7 @@ def simulate(seed: int) -> World:
         for _ in range(pick.randint(0, 10)):
             world.later(pick.random() * FAULTS_S, lambda: fault(world))
     world.start_server()
-    world.workers = [Worker(world, line) for line in range(world.options.world)]
+    world.workers = [Worker(world, line) for line in range(world.options.world_size)]
     for worker in world.workers:
         world.later(world.delay(5.0), worker.start)
     world.run_until(FAULTS_S)
@@ -122,7 +120,7 @@ def test_the_histories_have_faults() -> None:
 def test_without_faults_each_push_counts() -> None:
     """Strict rounds: no push is refused, and each round has one of every worker."""
     for seed in range(20):
-        world = World(seed, RunOptions(world=3, rounds=10, quorum=3, dataset_size=50))
+        world = World(seed, RunOptions(world_size=3, rounds=10, quorum=3, dataset_size=50))
         world.start_server()
         world.workers = [Worker(world, line) for line in range(3)]
         for worker in world.workers:
@@ -136,7 +134,7 @@ def test_without_faults_each_push_counts() -> None:
 
 def test_bounded_lead_reads_what_it_must() -> None:
     for seed in range(40):
-        world = World(seed, RunOptions(world=3, rounds=40, mode="ssp", slack=seed % 3))
+        world = World(seed, RunOptions(world_size=3, rounds=40, mode="ssp", max_lead=seed % 3))
         served = world.check_served
 
         def check_served(worker: Worker, version: events.Version, served=served, world=world) -> None:  # type: ignore[no-untyped-def]

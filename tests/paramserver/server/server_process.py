@@ -19,14 +19,15 @@ from torch import optim
 from zygote import report
 
 from softs_fast.paramserver.rounds.options import RunOptions
-from softs_fast.paramserver.server import guard, state_file
+from softs_fast.paramserver.server.http.connection import Connection
 from softs_fast.paramserver.server.options import ServerOptions
-from softs_fast.paramserver.server.service import Service, fitting
+from softs_fast.paramserver.server.service import Service
+from softs_fast.paramserver.server.training import state_file
 from softs_fast.paramserver.wire.messages import RunConfig
 
 ROUNDS = 6
 # What takes long to import, before the forks; the first optimizer imports much of torch.
-assert guard.GuardedProtocol is not None
+assert Connection is not None
 optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
 
 
@@ -78,10 +79,12 @@ async def main(folder: Path, port: int, point: str) -> None:
     blocker.around(os, "fsync", "fsync")
     blocker.around(os, "replace", "replace")
     blocker.around(os, "replace", "synced", after=True)
-    run = RunOptions(world=1, rounds=ROUNDS, lease_s=60.0)
-    config = fitting(RunConfig(target=ROUNDS, batch_size=4), run)
+    run = RunOptions(world_size=1, rounds=ROUNDS, lost_after_s=60.0)
+    config = RunConfig(rounds=ROUNDS, batch_size=4)
     job = job_of(large_model, optimizer=lambda parameters: Optimizer(parameters, lr=0.5, momentum=0.5))
-    options = ServerOptions(port=port, state=folder / "s.state", output=folder / "o.pth", linger_s=0)
+    options = ServerOptions(
+        listen=f"127.0.0.1:{port}", state=folder / "s.state", output=folder / "o.pth", linger_s=0
+    )
     service = Service(job, run, config, options)
     await service.start()
     report(event="serving", invite=str(service.invite))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import raw_client
 import torch
 import zygote
 from process import Process, Zygote
@@ -40,7 +41,7 @@ class ServerProcess:
 
     def start(self, point: str = "none") -> RawClient:
         """Start it; a worker that has not joined."""
-        paths = os.pathsep.join([str(SCRIPT.parent), str(Path(zygote.__file__).parent)])
+        paths = os.pathsep.join(str(Path(one.__file__).parent) for one in (raw_client, zygote))
         options = {"folder": str(self.folder), "port": self.port, "point": point}
         self.peer = Zygote.of(SCRIPT, None, paths).fork("server", options)
         invite = Invite.parse(self.peer.event("serving")["invite"])

@@ -33,7 +33,7 @@ def test_numbers_stay_what_they_are() -> None:
 
 def test_each_code_is_said_somewhere_by_the_server() -> None:
     folder = REPOSITORY / "python" / "softs_fast" / "paramserver" / "server"
-    text = "".join(file.read_text() for file in sorted(folder.glob("*.py")))
+    text = "".join(file.read_text() for file in sorted(folder.rglob("*.py")))
     said = {code for code in Code if f"Code.{code.name}" in text}
     # These two are records of their own.
     assert messages.Stale(1, 1).code == Code.STALE

@@ -19,10 +19,10 @@ from softs_fast.paramserver.wire.header import Codec
 from softs_fast.paramserver.wire.permutation import order, shard
 from softs_fast.paramserver.wire.records import decode, encode
 
-CONFIG = m.RunConfig(target=10, batch_size=32, codec="int8", data="leases", data_size=100)
+CONFIG = m.RunConfig(rounds=10, batch_size=32, push_codec="int8", data="leases", dataset_size=100)
 RECORDS = [
     m.JoinRequest("mac", (1,), "{}", "ab" * 16),
-    m.JoinAnswer("w1", 0, 3, CONFIG, "cd" * 16, 1, 5, "ef" * 32),
+    m.JoinAnswer("w1", 0, 3, CONFIG, "cd" * 16, 1, 5),
     m.UploadState(5, 1 << 18),
     m.Counted(1, 3),
     m.Stale(1, 6),
@@ -30,7 +30,7 @@ RECORDS = [
     m.DataRequest(64, 7),
     m.Heartbeat(3),
     m.Leave("RuntimeError: no memory"),
-    m.DataRange(2, 7, ((0, 32, 1), (64, 96, 2))),
+    m.DataRange(2, 7, ((0, 32), (64, 96))),
     m.Summary(1, 10, "done", 0.5, None),
     m.Control("kick", "w1"),
     m.Status(
@@ -65,8 +65,8 @@ def test_keys_of_a_later_version_are_left_out() -> None:
         (m.Failure, b'{"code": "c", "message": "\\ud800"}', "Failure: "),
         (m.Failure, b'{"code": "c", "message": "\\u0000"}', "Failure.message: Expected str matching regex"),
         (m.Failure, b'{"code": "' + b"c" * 65 + b'", "message": ""}', "Failure.code: Expected str of length <= 64"),
-        (m.DataRange, b'{"epoch": 1, "seed": 1, "ranges": [[1]]}', r"ranges\[0\]: Expected array of length 3"),
-        (m.DataRange, b'{"epoch": 1, "seed": 1, "ranges": ' + json.dumps([[0, 1, 1]] * 4097).encode() + b"}", ".* <= 4096"),
+        (m.DataRange, b'{"epoch": 1, "seed": 1, "ranges": [[1]]}', r"ranges\[0\]: Expected array of length 2"),
+        (m.DataRange, b'{"epoch": 1, "seed": 1, "ranges": ' + json.dumps([[0, 1]] * 4097).encode() + b"}", ".* <= 4096"),
         (m.JoinRequest, b'{"name": "", "protocols": [1], "manifest": "", "nonce": "zz"}', "JoinRequest.nonce: Expected str matching regex"),
         (m.Counted, b"[" * 50_000, "Counted: Expected object, got array"),
         (m.Counted, b" " * 70_000, "at most 65,536"),

@@ -14,12 +14,12 @@ from softs_fast.paramserver.wire.messages import Leave, RunConfig, Summary
 from softs_fast.paramserver.wire.records import decode, encode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
-from softs_fast.paramserver.worker.session import Options
+from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.paramserver.worker.training import train
 from softs_fast.records import replace
 
-CONFIG = RunConfig(target=5, batch_size=8, codec="f32", planes=False)
-OPTIONS = Options("test", patience_s=20.0)
+CONFIG = RunConfig(rounds=5, batch_size=8, push_codec="f32", compression=False)
+OPTIONS = WorkerOptions("test", rejoin_timeout_s=20.0)
 
 
 def linear() -> nn.Module:
@@ -34,7 +34,7 @@ class OddError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "why"),
+    ("error", "reason"),
     [
         (
             RuntimeError("CUDA error:\n device-side \0 assert \udcff"),
@@ -45,18 +45,18 @@ class OddError(Exception):
         (KeyboardInterrupt(), ""),
     ],
 )
-def test_the_server_is_told_why_a_worker_ends(error: BaseException, why: str) -> None:
+def test_the_server_is_told_why_a_worker_ends(error: BaseException, reason: str) -> None:
     told: list[str] = []
 
     def note(method: str, path: str, body: bytes) -> None:
         if path == "/v1/leave":
-            told.append(decode(Leave, body).why)
+            told.append(decode(Leave, body).reason)
 
     with FakeServer(linear(), CONFIG) as server:
         server.before_body = note  # type: ignore[assignment]
         with pytest.raises(type(error)), RemoteOptimizer(linear(), server.invite, OPTIONS):
             raise error
-    assert told == [why]
+    assert told == [reason]
 
 
 def test_a_worker_says_that_it_waits_before_it_does() -> None:
@@ -86,8 +86,8 @@ def test_a_run_that_ends_while_samples_are_asked_for_is_no_error() -> None:
     def over(method: str, path: str) -> Answer | None:
         if path != "/v1/data":
             return None
-        server.version = config.target
-        return Answer(410, encode(Summary(1, config.target, "all epochs are done")))
+        server.version = config.rounds
+        return Answer(410, encode(Summary(1, config.rounds, "all epochs are done")))
 
     job = Job(linear, lambda module, batch: module(batch).sum(), lambda: [torch.zeros(3)] * 8)
     with FakeServer(linear(), config) as server:

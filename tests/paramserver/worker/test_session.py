@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
-import hashlib
-import ipaddress
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from side_by_side import in_threads
-from waiting import WATCHDOG_S
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
@@ -28,10 +22,10 @@ from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import Failure, RunConfig
 from softs_fast.paramserver.wire.records import encode
 from softs_fast.paramserver.worker.exchanges import Call
-from softs_fast.paramserver.worker.session import Options, Session
+from softs_fast.paramserver.worker.session import Session, WorkerOptions
 from softs_fast.reach import outage
 
-CONFIG = RunConfig(target=3, batch_size=2, codec="f32", planes=False)
+CONFIG = RunConfig(rounds=3, batch_size=2, push_codec="f32", compression=False)
 
 
 def model() -> nn.Module:
@@ -40,8 +34,8 @@ def model() -> nn.Module:
 
 
 @contextmanager
-def session(invite: Invite, options: Options | None = None) -> Iterator[Session]:
-    one = Session(invite, Manifest.of(model()), options or Options("test", patience_s=20.0))
+def session(invite: Invite, options: WorkerOptions | None = None) -> Iterator[Session]:
+    one = Session(invite, Manifest.of(model()), options or WorkerOptions("test", rejoin_timeout_s=20.0))
     try:
         yield one
     finally:
@@ -68,11 +62,11 @@ def test_nothing_can_be_asked_before_the_join() -> None:
         assert one.traffic.joins == 2
 
 
-def test_patience_ends_with_what_was_tried() -> None:
+def test_the_rejoin_timeout_ends_with_what_was_tried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     invite = Invite(f"http://127.0.0.1:{port}", bytes(16), bytes(32))
-    with session(invite, Options(patience_s=0.3)) as one, pytest.raises(PeerLost) as raised:
+    with session(invite, WorkerOptions(rejoin_timeout_s=0.3)) as one, pytest.raises(PeerLost) as raised:
         one.join()
     assert "attempts; the last: the connection was lost: " in str(raised.value)
     assert "object at" not in str(raised.value)
@@ -81,7 +75,7 @@ def test_patience_ends_with_what_was_tried() -> None:
 def test_a_name_that_is_unknown_is_named() -> None:
     invite = Invite("http://no-such-host.invalid", bytes(16), bytes(32))
     with (
-        session(invite, Options(patience_s=0.3)) as one,
+        session(invite, WorkerOptions(rejoin_timeout_s=0.3)) as one,
         pytest.raises(PeerLost, match="the name of the host is unknown"),
     ):
         one.join()
@@ -133,125 +127,13 @@ def test_threads_that_lose_their_session_at_once_join_once() -> None:
         assert one.traffic.joins == 2
 
 
-def certificate(folder: Path, name: str) -> tuple[Path, bytes]:
-    """A self-made certificate with its key in one file, and its pin."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("10.0.0.1"))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / f"{name}.pem"
-    encoding = serialization.Encoding.PEM
-    path.write_bytes(
-        made.public_bytes(encoding)
-        + key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return path, hashlib.sha256(made.public_bytes(serialization.Encoding.DER)).digest()
-
-
-class TlsFront:
-    """Ends TLS in front of a server, as its own listener would."""
-
-    def __init__(self, port: int, path: Path) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(path)
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-        self._open: list[socket.socket] = []
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                raw, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                raw.settimeout(WATCHDOG_S)
-                inside = self._context.wrap_socket(raw, server_side=True)
-            except OSError:
-                raw.close()
-                continue
-            outside = socket.create_connection(("127.0.0.1", self._target), timeout=WATCHDOG_S)
-            self._open += [inside, outside]
-            for one, two in ((inside, outside), (outside, inside)):
-                thread = threading.Thread(target=self._copy, args=(one, two))
-                self._threads.append(thread)
-                thread.start()
-
-    def _copy(self, one: socket.socket, two: socket.socket) -> None:
-        try:
-            while data := one.recv(65536):
-                two.sendall(data)
-        except OSError:
-            pass
-        for end in (one, two):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-
-    def __enter__(self) -> TlsFront:
-        return self
-
-    def __exit__(self, *arguments: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(WATCHDOG_S)
-        for one in self._open:
-            one.close()
-
-
-def test_the_pinned_certificate_is_the_only_one(tmp_path: Path) -> None:
-    pytest.importorskip("cryptography")
-    path, pin = certificate(tmp_path, "ours")
-    with FakeServer(model(), CONFIG) as server, TlsFront(server.port, path) as front:
-        invite = Invite(front.url, server.job, server.secret, pin)
-        with session(Invite.parse(str(invite))) as one:
-            one.join()
-            one.run(Call("POST", "/v1/heartbeat", b"{}"))
-        for wrong in (replace(invite, pin=bytes(32)), replace(invite, pin=None)):
-            with session(wrong) as one, pytest.raises(ConfigError, match="is not the one of the invite"):
-                one.join()
-
-
-def test_tls_at_one_end_only_ends_the_worker_at_once(tmp_path: Path) -> None:
-    pytest.importorskip("cryptography")
-    path, _ = certificate(tmp_path, "ours")
-    with FakeServer(model(), CONFIG) as server, TlsFront(server.port, path) as front:
-        for url, cause in (
-            (front.url.replace("https", "http"), "it speaks TLS"),
-            (f"https://127.0.0.1:{server.port}", "it speaks no TLS"),
-        ):
-            with session(server.invite.moved(url)) as one, pytest.raises(ConfigError, match=cause):
-                one.join()
-
-
 def test_people_are_told_once_why_the_server_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(outage, "_WARN_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    options = Options("test", patience_s=0.5)
+    options = WorkerOptions("test", rejoin_timeout_s=0.5)
     with session(Invite(url, bytes(16), bytes(32)), options) as one, pytest.raises(PeerLost):
         one.join()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -272,7 +154,7 @@ def test_a_new_url_is_asked_for_and_must_be_one(
     with FakeServer(model(), CONFIG) as server, LyingProxy(server.port, lambda *_: Fault(page=404)) as moved:
         other = Invite(server.invite.url, server.job, bytes(range(32)))
         given += [str(other), server.invite.url]
-        options = Options("test", 20.0, ask_url=lambda: given.pop(0))
+        options = WorkerOptions("test", 20.0, ask_url=lambda: given.pop(0))
         with session(server.invite.moved(moved.url), options) as one:
             one.join()
             assert one.invite.url == server.invite.url

@@ -23,10 +23,10 @@ from softs_fast.paramserver.wire.records import decode, encode
 from softs_fast.paramserver.worker.batches import Batches, LeasedIndices, RankIndices, on_device
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress, bar, size
-from softs_fast.paramserver.worker.session import Options
+from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.paramserver.worker.training import chosen_device, pause_on_signal, train
 
-OPTIONS = Options("test", patience_s=20.0)
+OPTIONS = WorkerOptions("test", rejoin_timeout_s=20.0)
 
 
 def model() -> nn.Module:
@@ -42,12 +42,12 @@ JOB = Job(
 )
 
 
-def joined(rank: int, world: int, config: RunConfig) -> JoinAnswer:
-    return JoinAnswer("w", rank, world, config, "00" * 16, 1, 0, "")
+def joined(rank: int, world_size: int, config: RunConfig) -> JoinAnswer:
+    return JoinAnswer("w", rank, world_size, config, "00" * 16, 1, 0)
 
 
 def test_ranks_share_each_epoch_without_overlap() -> None:
-    config = RunConfig(target=9, batch_size=4, seed=7)
+    config = RunConfig(rounds=9, batch_size=4, seed=7)
     taken: list[list[int]] = []
     for rank in range(3):
         indices = RankIndices(joined(rank, 3, config), 20)
@@ -62,21 +62,21 @@ def test_ranks_share_each_epoch_without_overlap() -> None:
 
 
 def test_local_steps_take_as_many_batches() -> None:
-    config = RunConfig(target=9, batch_size=2, local_steps=3)
+    config = RunConfig(rounds=9, batch_size=2, local_steps=3)
     assert [len(batch) for batch in RankIndices(joined(0, 1, config), 10).next()] == [2, 2, 2]
 
 
 def test_fewer_samples_than_workers_are_refused() -> None:
     with pytest.raises(ConfigError, match="2 samples for 3 workers"):
-        RankIndices(joined(0, 3, RunConfig(target=1, batch_size=1)), 2)
+        RankIndices(joined(0, 3, RunConfig(rounds=1, batch_size=1)), 2)
 
 
 def test_leases_are_asked_for_until_there_are_some() -> None:
-    config = RunConfig(target=9, batch_size=4, data="leases", data_size=10, seed=5)
+    config = RunConfig(rounds=9, batch_size=4, data="leases", dataset_size=10, seed=5)
     answers_given = [
         Answer(204),
-        Answer(200, encode(DataRange(2, 5, ((0, 4, 1), (8, 10, 1))))),
-        Answer(200, encode(DataRange(2, 5, ((4, 11, 1),)))),
+        Answer(200, encode(DataRange(2, 5, ((0, 4), (8, 10))))),
+        Answer(200, encode(DataRange(2, 5, ((4, 11),)))),
     ]
     with FakeServer(model(), config) as server, RemoteOptimizer(model(), server.invite, OPTIONS) as optimizer:
         indices = LeasedIndices(optimizer.session, 10)
@@ -89,10 +89,10 @@ def test_leases_are_asked_for_until_there_are_some() -> None:
 
 
 def test_a_lease_that_is_spent_is_followed_by_the_next_number() -> None:
-    config = RunConfig(target=9, batch_size=4, data="leases", data_size=10, seed=5)
+    config = RunConfig(rounds=9, batch_size=4, data="leases", dataset_size=10, seed=5)
     asked: list[int] = []
     spent = Answer(409, encode(Failure("spent", "it was taken back", "ask with the next number")))
-    wanted = Answer(200, encode(DataRange(0, 5, ((1, 9, 2),))))
+    wanted = Answer(200, encode(DataRange(0, 5, ((1, 4),))))
     answers_given = [Answer(204), spent, wanted]
 
     def route(method: str, path: str, body: bytes) -> Answer | None:
@@ -104,13 +104,15 @@ def test_a_lease_that_is_spent_is_followed_by_the_next_number() -> None:
     with FakeServer(model(), config) as server, RemoteOptimizer(model(), server.invite, OPTIONS) as optimizer:
         server.before_body = route
         indices = LeasedIndices(optimizer.session, 10)
-        assert indices.next() == [order(5, 0, 10)[1:9:2]]
+        assert indices.next() == [order(5, 0, 10)[1:4]]
         assert (asked, indices.lease) == ([1, 1, 2], 2)
 
 
 def test_leased_samples_are_not_computed_twice() -> None:
     """A stale push returns its ranges, and another worker may have them by now: the worker asks for others."""
-    config = RunConfig(target=3, batch_size=4, codec="f32", planes=False, data="leases", data_size=10)
+    config = RunConfig(
+        rounds=3, batch_size=4, push_codec="f32", compression=False, data="leases", dataset_size=10
+    )
     n_data = 0
 
     def before(method: str, path: str) -> None:
@@ -125,7 +127,7 @@ def test_leased_samples_are_not_computed_twice() -> None:
         out = io.StringIO()
         progress = Progress(out)
         train(JOB, server.invite, OPTIONS, "cpu", progress)
-        progress.end()
+        progress.close()
         assert n_data == 3
         assert "2 pushes of 8 samples counted, 1 stale" in out.getvalue()
         assert [header.samples for header in server.frames] == [4, 4]
@@ -134,15 +136,8 @@ def test_leased_samples_are_not_computed_twice() -> None:
         assert all(header.loss > 0 for header in server.frames)
 
 
-def test_local_training_in_a_loop() -> None:
-    config = RunConfig(target=2, batch_size=3, local_steps=2, codec="f32", planes=False)
-    with FakeServer(model(), config, lr=1.0) as server:
-        train(JOB, server.invite, OPTIONS, "cpu", Progress(io.StringIO()))
-        assert [header.samples for header in server.frames] == [6, 4]
-
-
 def test_a_signal_pauses_and_the_next_one_resumes() -> None:
-    config = RunConfig(target=2, batch_size=3, codec="f32", planes=False)
+    config = RunConfig(rounds=2, batch_size=3, push_codec="f32", compression=False)
     with FakeServer(model(), config) as server, pause_on_signal() as is_paused:
         server.before = lambda method, path: (
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
@@ -194,12 +189,12 @@ def test_what_is_shown() -> None:
         def isatty(self) -> bool:
             return True
 
-    config = RunConfig(target=3, batch_size=5, codec="f32", planes=False)
+    config = RunConfig(rounds=3, batch_size=5, push_codec="f32", compression=False)
     out = Terminal()
     with FakeServer(model(), config) as server:
         progress = Progress(out)
         train(JOB, server.invite, OPTIONS, "cpu", progress)
-        progress.end()
+        progress.close()
     text = out.getvalue()
     assert "\r[" in text
     assert "3 pushes of 15 samples counted, 0 stale" in text

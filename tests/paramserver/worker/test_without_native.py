@@ -75,7 +75,7 @@ print(main(["broker"]))
 def test_a_worker_trains_to_the_end(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(JOB)
     torch.manual_seed(1)
-    config = RunConfig(target=4, batch_size=3, codec="int8")
+    config = RunConfig(rounds=4, batch_size=3, push_codec="int8")
     with FakeServer(nn.Linear(3, 1), config) as server:
         (tmp_path / "invite").write_text(f"{server.invite}\n")
         arguments = ("paramserver", "worker", "@invite", "tiny:job", "--device", "cpu", "--name", "mac")
@@ -94,7 +94,7 @@ def test_a_worker_trains_to_the_end(tmp_path: Path) -> None:
 def test_ctrl_c_ends_it_with_a_summary(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(JOB)
     torch.manual_seed(1)
-    config = RunConfig(target=1000, batch_size=3)
+    config = RunConfig(rounds=1000, batch_size=3)
     # The round waits for a second worker, which never comes.
     with FakeServer(nn.Linear(3, 1), config, need=2) as server:
         process = run(

@@ -29,13 +29,13 @@ class Join:
     """A process wants to be a member.
 
     Attributes:
-        worker: New id of the worker.
+        worker_id: New id of the worker.
         name: Name of the worker, for people.
         before: Id that the process had before, or None.
         process: Name of the process, the same for all its attempts to join; "" if it is not known.
     """
 
-    worker: str
+    worker_id: str
     name: str
     before: str | None = None
     process: str = ""
@@ -46,12 +46,12 @@ class Seen:
     """A worker has sent something else.
 
     Attributes:
-        worker: Its id.
+        worker_id: Id of the worker.
         progress: Count that rises while the worker trains; None if it says none. A heartbeat with the same count as the
             last one proves that the process lives, not that it trains.
     """
 
-    worker: str
+    worker_id: str
     progress: int | None = None
 
 
@@ -60,12 +60,12 @@ class Pull:
     """A worker wants weights that are newer than what it has.
 
     Attributes:
-        worker: its id.
+        worker_id: Id of the worker.
         have: the weights that it has.
         is_again: the same request is asked once more after `Changed`; that is no proof that the worker is alive.
     """
 
-    worker: str
+    worker_id: str
     have: Version | None = None
     is_again: bool = False
 
@@ -74,7 +74,7 @@ class Pull:
 class Offer:
     """A worker asks whether a push would count; nothing of it is counted yet."""
 
-    worker: str
+    worker_id: str
     base: Version
     data: int | None = None
 
@@ -84,7 +84,7 @@ class Push:
     """A worker has pushed all of a valid frame.
 
     Attributes:
-        worker: Id of the worker.
+        worker_id: Id of the worker.
         base: Weights that the push was computed with.
         samples: Samples in the push.
         loss: Mean loss of the samples; None if it is not known.
@@ -92,7 +92,7 @@ class Push:
         data: Number of the lease that the push has used; None: of the one that the worker has.
     """
 
-    worker: str
+    worker_id: str
     base: Version
     samples: int
     loss: float | None
@@ -105,14 +105,14 @@ class Take:
     """A worker wants samples: positions in the permutation of an epoch.
 
     Attributes:
-        worker: Id of the worker.
+        worker_id: Id of the worker.
         n: Samples, at most.
         number: Number of the lease; a later one is greater, and the same one again has the same samples. None: the
             samples that it has already, or new ones, which is exact unless a request for samples arrives after its
             push.
     """
 
-    worker: str
+    worker_id: str
     n: int
     number: int | None = None
 
@@ -122,13 +122,13 @@ class Leave:
     """A worker ends, or it is gone by another proof than silence.
 
     Attributes:
-        worker: Its id.
-        why: Reason, for people.
+        worker_id: Id of the worker.
+        reason: Reason, for people.
         is_failure: Whether something is broken.
     """
 
-    worker: str
-    why: str = "it has left"
+    worker_id: str
+    reason: str = "it has left"
     is_failure: bool = False
 
 
@@ -136,7 +136,7 @@ class Leave:
 class Rest:
     """A worker does nothing until its next pull, push or request for samples, or until it says that it goes on."""
 
-    worker: str
+    worker_id: str
     is_over: bool = False
 
 
@@ -144,15 +144,15 @@ class Rest:
 class Kick:
     """The owner removes a worker for good."""
 
-    worker: str
-    why: str
+    worker_id: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Pause:
     """The owner pauses the run: pushes count, nothing is applied, pulls wait."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -170,12 +170,12 @@ class Stop:
     """The run ends: after the open round, if it has a quorum.
 
     Attributes:
-        why: Reason, as text for people.
+        reason: Reason, as text for people.
         at_once: Whether the run ends without the open round.
         is_failure: Whether something is broken.
     """
 
-    why: str
+    reason: str
     at_once: bool = False
     is_failure: bool = False
 
@@ -215,14 +215,14 @@ class Full:
     """There is no rank for the process now; ask again after some time."""
 
     retry_s: float
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Banned:
     """The owner has removed this worker."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class Hold:
 class Over:
     """The run has ended."""
 
-    why: str
+    reason: str
     is_failure: bool
 
 
@@ -284,11 +284,11 @@ class Stale:
 
     Attributes:
         next: Weights for which a push can count.
-        why: Reason, as text for people.
+        reason: Reason, as text for people.
     """
 
     next: Version
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ class Share:
 
     Attributes:
         rank: Rank of the worker.
-        worker: Id of the worker.
+        worker_id: Id of the worker.
         base: Weights that the push was computed with.
         samples: Samples in the push.
         weight: Factor of its values; the step divides the sum of all by its `divisor`, so that nothing is rounded twice.
@@ -344,7 +344,7 @@ class Share:
     """
 
     rank: int
-    worker: str
+    worker_id: str
     base: Version
     samples: int
     weight: float
@@ -392,7 +392,7 @@ class Changed:
 class Ended:
     """The run is over."""
 
-    why: str
+    reason: str
     is_failure: bool
 
 

@@ -12,7 +12,9 @@ from .events import Version
 from .options import MAX_TEXT
 from .pace import RECENT, hung_after_s
 
-__all__ = ["Member", "Members"]
+__all__ = ["Member", "Members", "PresentState"]
+
+PresentState = Literal["joining", "active", "paused", "stalled"]
 
 #: Members that are gone and may still ask, and processes that try to join, at most.
 _MAX_GONE = 1024
@@ -25,12 +27,12 @@ class Member:
     """A worker.
 
     Attributes:
-        id: Id of the worker.
+        worker_id: Id of the worker.
         name: Name of the worker, for people.
         process: Name of its process, the same for all its joins; "" if it is not known.
         rank: Rank among the members; free for another one once this one is gone.
         state: `joining` until its first request after the join, so the lost answer of a join leaves nothing to wait for;
-            `resting`: alive, but it does nothing; `stalled`: alive, but it makes no progress with what it should do.
+            `paused`: alive, but it does nothing; `stalled`: alive, but it makes no progress with what it should do.
         seen_s: Time of its last request.
         moved_s: Time of its last progress.
         progress: Count in its last heartbeat.
@@ -45,18 +47,17 @@ class Member:
         counted: Bases of its last pushes that count.
         pushes: Pushes that count.
         refused: Pushes that do not count.
-        samples: Samples in the pushes that count.
         loss: Loss of the last push that counts.
         lease_number: Number of its last lease of samples.
     """
 
-    id: str
+    worker_id: str
     name: str
     rank: int
     seen_s: float
     moved_s: float
     busy_s: float | None
-    state: Literal["joining", "active", "resting", "stalled", "gone"] = "joining"
+    state: PresentState | Literal["gone"] = "joining"
     process: str = ""
     progress: int | None = None
     work_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -68,7 +69,6 @@ class Member:
     counted: deque[Version] = field(default_factory=lambda: deque(maxlen=_MAX_COUNTED))
     pushes: int = 0
     refused: int = 0
-    samples: int = 0
     loss: float | None = None
     lease_number: int = -1
 
@@ -82,13 +82,13 @@ class Members:
     """All members by id; those that are gone are kept for a while, because they may only have been silent.
 
     Args:
-        capacity: members at a time, at most.
-        lease_s: a member that is silent for so long is gone.
+        max_workers: Members at a time, at most.
+        lost_after_s: Seconds of silence after which a member is gone.
     """
 
-    def __init__(self, capacity: int, lease_s: float) -> None:
-        self._capacity = capacity
-        self._lease_s = lease_s
+    def __init__(self, max_workers: int, lost_after_s: float) -> None:
+        self._max_workers = max_workers
+        self._lost_after_s = lost_after_s
         self._by_id: dict[str, Member] = {}
         #: When each process that has no rank yet has first tried to join.
         self._attempts: OrderedDict[str, float] = OrderedDict()
@@ -102,9 +102,9 @@ class Members:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def find(self, worker: str) -> Member | None:
+    def find(self, worker_id: str) -> Member | None:
         """Return a member, or one that is gone; None if there is none."""
-        return self._by_id.get(worker)
+        return self._by_id.get(worker_id)
 
     def active(self) -> list[Member]:
         """Return the members that push."""
@@ -112,14 +112,14 @@ class Members:
 
     def out(self) -> list[Member]:
         """Return the members for which there are no samples."""
-        return [one for one in self if one.state == "resting" and one.is_out]
+        return [one for one in self if one.state == "paused" and one.is_out]
 
     def present(self) -> list[Member]:
         """Return the members that are not gone."""
         return [one for one in self if one.state != "gone"]
 
     def add(
-        self, worker: str, name: str, now_s: float, before: Member | None = None, world: int = 0
+        self, worker_id: str, name: str, now_s: float, before: Member | None = None, world_size: int = 0
     ) -> Member | None:
         """Make a member, with the rank that it had before if that is free; None if there is no rank.
 
@@ -128,28 +128,28 @@ class Members:
         no rank else.
 
         Args:
-            worker: Id of the new member.
+            worker_id: Id of the new member.
             name: Name of it, for people.
             now_s: Time of its join.
             before: Member that it was before, if it knows.
-            world: Ranks that must not stay free.
+            world_size: Ranks that must not stay free.
         """
         wanted = before.rank if before is not None else self._last_rank_of(name)
-        if wanted is not None and wanted >= world and self.has_room(world):
+        if wanted is not None and wanted >= world_size and self.has_room(world_size):
             wanted = None
         rank = self._free_rank(wanted)
         if rank is None:
             ghost = next((one for one in self if one.state == "joining" and not one.can_return), None)
             if ghost is None:
                 return None
-            del self._by_id[ghost.id]
+            del self._by_id[ghost.worker_id]
             rank = ghost.rank
-        member = self._by_id[worker] = Member(worker, name[:MAX_TEXT], rank, now_s, now_s, now_s)
+        member = self._by_id[worker_id] = Member(worker_id, name[:MAX_TEXT], rank, now_s, now_s, now_s)
         if before is not None:
             member.counted.extend(before.counted)
         return member
 
-    def unproven(self, process: str, world: int, now_s: float) -> list[Member]:
+    def unproven(self, process: str, world_size: int, now_s: float) -> list[Member]:
         """Return the members of the world that may be gone, if a process that joins would get a rank above the world.
 
         One of them may be the life of the process before a restart, and no other process has its samples. Each is alive if it
@@ -157,10 +157,10 @@ class Members:
 
         Args:
             process: Name of the process; "" if it is not known, and then it does not wait.
-            world: Ranks that have samples of their own.
+            world_size: Ranks that have samples of their own.
             now_s: Time of this attempt.
         """
-        if not process or self.has_room(world):
+        if not process or self.has_room(world_size):
             # A member that has asked since that attempt may be gone at a later one.
             self._attempts.pop(process, None)
             return []
@@ -168,18 +168,18 @@ class Members:
         self._attempts.move_to_end(process)
         if len(self._attempts) > _MAX_GONE:
             self._attempts.popitem(last=False)
-        found = [one for one in self.present() if one.rank < world and one.seen_s <= since_s]
+        found = [one for one in self.present() if one.rank < world_size and one.seen_s <= since_s]
         if not found:
             del self._attempts[process]
         return found
 
-    def has_room(self, world: int) -> bool:
+    def has_room(self, world_size: int) -> bool:
         """Return whether a rank below the world is free."""
-        return len({one.rank for one in self.present() if one.rank < world}) < world
+        return len({one.rank for one in self.present() if one.rank < world_size}) < world_size
 
     def restore(self, member: Member) -> None:
         """Add a member of a server before this one."""
-        self._by_id[member.id] = member
+        self._by_id[member.worker_id] = member
 
     def revive(self, member: Member) -> bool:
         """Make one that was silent a member again, if its rank is still free; return whether it is one."""
@@ -192,14 +192,14 @@ class Members:
         """Make a member one that is gone."""
         member.state, member.can_return = "gone", member.can_return and can_return
         # The newest last, so that the oldest are dropped.
-        self._by_id[member.id] = self._by_id.pop(member.id)
+        self._by_id[member.worker_id] = self._by_id.pop(member.worker_id)
         gone = [one for one in self if one.state == "gone"]
         for one in gone[: len(gone) - _MAX_GONE]:
-            del self._by_id[one.id]
+            del self._by_id[one.worker_id]
 
     def silent(self, now_s: float) -> list[Member]:
         """Return the members of which the lease has ended."""
-        return [one for one in self.present() if now_s >= one.seen_s + self._lease_s]
+        return [one for one in self.present() if now_s >= one.seen_s + self._lost_after_s]
 
     def hung(self, now_s: float) -> list[Member]:
         """Return the active members of which the run expects a push, and that have made no progress for too long."""
@@ -209,7 +209,7 @@ class Members:
         """Remember how long a push has taken."""
         if member.busy_s is not None:
             member.work_s.append(now_s - member.busy_s)
-            self._hung_s = hung_after_s([one.work_s for one in self], self._lease_s)
+            self._hung_s = hung_after_s([one.work_s for one in self], self._lost_after_s)
 
     def excuse(self, now_s: float) -> None:
         """Begin all leases anew, after a time in which the server could not see any request."""
@@ -219,16 +219,16 @@ class Members:
 
     def next_end_s(self) -> float | None:
         """Return when the first lease ends, or the first member hangs; None without members."""
-        ends = [one.seen_s + self._lease_s for one in self.present()]
+        ends = [one.seen_s + self._lost_after_s for one in self.present()]
         return min((*ends, *(self._hangs_at_s(one) for one in self.active())), default=None)
 
     def least_clock(self, applied: bool, but: Iterable[Member] = ()) -> int | None:
         """Return the clock of the slowest active member, counted or applied; None if there is none."""
-        excluded = {one.id for one in but}
+        excluded = {one.worker_id for one in but}
         clocks = (
             one.applied_clock if applied else one.clock
             for one in self.active()
-            if not one.is_behind and one.id not in excluded
+            if not one.is_behind and one.worker_id not in excluded
         )
         return min(clocks, default=None)
 
@@ -243,6 +243,6 @@ class Members:
     def _free_rank(self, wanted: int | None) -> int | None:
         """Return the wanted rank if it is free, else the least free one; None if there is none."""
         taken = {one.rank for one in self.present()}
-        if wanted is not None and wanted < self._capacity and wanted not in taken:
+        if wanted is not None and wanted < self._max_workers and wanted not in taken:
             return wanted
-        return next((rank for rank in range(self._capacity) if rank not in taken), None)
+        return next((rank for rank in range(self._max_workers) if rank not in taken), None)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ...errors import ConfigError
 
-__all__ = ["MAX_SAMPLES", "MAX_TEXT", "MAX_WORKERS", "Mode", "RunOptions"]
+__all__ = ["MAX_SAMPLES", "MAX_TEXT", "MAX_WORKERS", "Mode", "RunOptions", "ScaleRate"]
 
 #: Members of a run, at most.
 MAX_WORKERS = 4096
@@ -19,66 +19,66 @@ MAX_SAMPLES = 1 << 40
 MAX_TEXT = 200
 
 Mode = Literal["bsp", "ssp", "async"]
+ScaleRate = Literal["world", "none"]
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Of a run.
+    """Options of a run.
 
     Attributes:
-        world: Workers that the run expects; its first round waits for this number.
+        world_size: Workers that the run expects; its first round waits for this number.
         rounds: Versions of the weights after which the run ends.
         mode: `bsp`: all push for one version, then one step. `ssp`: each push is a step, and no worker is more than
-            `slack` pushes ahead of the slowest. `async`: each `buffer` pushes are a step, if they are not older than
+            `max_lead` pushes ahead of the slowest. `async`: each `pushes_per_step` pushes are a step, if they are not older than
             `max_age` versions.
-        quorum: Pushes that a round of `bsp` needs; None: half of the world. As `world`: strict.
+        quorum: Pushes that a round of `bsp` needs; None: half of the world. As `world_size`: strict.
         round_samples: Samples with which a round of `bsp` closes at once; None: no bound.
-        round_deadline_s: Seconds from its opening after which a round of `bsp` with a quorum closes; None: the times
+        round_timeout_s: Seconds from its opening after which a round of `bsp` with a quorum closes; None: the times
             of earlier pushes decide.
-        slack: Pushes that a worker of `ssp` may be ahead of the slowest; see `mode`.
-        buffer: Pushes in a step of `async`; see `mode`.
+        max_lead: Pushes that a worker of `ssp` may be ahead of the slowest; see `mode`.
+        pushes_per_step: Pushes in a step of `async`; see `mode`.
         max_age: Greatest age of a push of `async`, in versions; see `mode`.
-        scale_by_world: Whether the learning rate of a round of `bsp` is multiplied by the number of workers that were
-            averaged.
-        lease_s: Seconds of silence after which a member is removed.
+        scale_rate: `world`: the learning rate of a round of `bsp` is multiplied by the number of workers that were
+            averaged; `none`: it is not.
+        lost_after_s: Seconds of silence after which a member is removed.
         dataset_size: Samples of an epoch; 0: the server hands out none.
         epochs: Epochs of the data, at most; None for any number.
-        is_fixed_world: Whether rank r of `world` gets the positions r, r + world, ...; else any worker gets the next
-            ones.
         save_every: Versions between two files.
-        max_workers: Members at a time, at most; with a fixed world: `world`.
+        max_workers: Members at a time, at most.
 
     Raises:
         ConfigError: a value is out of range.
     """
 
-    world: int
+    world_size: int
     rounds: int
     mode: Mode = "bsp"
     quorum: int | None = None
     round_samples: int | None = None
-    round_deadline_s: float | None = None
-    slack: int = 0
-    buffer: int = 1
+    round_timeout_s: float | None = None
+    max_lead: int = 0
+    pushes_per_step: int = 1
     max_age: int = 16
-    scale_by_world: bool = True
-    lease_s: float = 20.0
+    scale_rate: ScaleRate = "world"
+    lost_after_s: float = 20.0
     dataset_size: int = 0
     epochs: int | None = None
-    is_fixed_world: bool = False
     save_every: int = 1
     max_workers: int = 256
 
     def __post_init__(self) -> None:
         if self.mode not in ("bsp", "ssp", "async"):
             raise ConfigError(f'mode of the run is "{self.mode}"; need bsp, ssp or async')
+        if self.scale_rate not in ("world", "none"):
+            raise ConfigError(f'scale_rate of the run is "{self.scale_rate}"; expected world or none')
         for name, least, most in (
-            ("world", 1, MAX_WORKERS),
+            ("world_size", 1, MAX_WORKERS),
             ("rounds", 1, 1 << 62),
-            ("quorum", 1, self.world),
+            ("quorum", 1, self.world_size),
             ("round_samples", 1, MAX_SAMPLES),
-            ("slack", 0, 1 << 31),
-            ("buffer", 1, MAX_WORKERS),
+            ("max_lead", 0, 1 << 31),
+            ("pushes_per_step", 1, MAX_WORKERS),
             ("max_age", 0, 1 << 31),
             ("dataset_size", 0, MAX_SAMPLES),
             ("epochs", 1, 1 << 31),
@@ -88,21 +88,16 @@ class RunOptions:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 raise ConfigError(f"{name} of the run is {value}; need {least} to {most}")
-        for name in ("lease_s", "round_deadline_s"):
+        for name in ("lost_after_s", "round_timeout_s"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ConfigError(f"{name} of the run is {value}; need seconds, more than 0")
-        if self.max_workers < self.world and not self.is_fixed_world:
+        if self.max_workers < self.world_size:
             raise ConfigError(
-                f"max_workers of the run is {self.max_workers}; need {self.world} or more, its world"
+                f"max_workers of the run is {self.max_workers}; need {self.world_size} or more, its world_size"
             )
 
     @cached_property
     def needed(self) -> int:
         """Pushes that a round of `bsp` needs."""
-        return (self.world + 1) // 2 if self.quorum is None else self.quorum
-
-    @cached_property
-    def capacity(self) -> int:
-        """Members at a time, at most."""
-        return self.world if self.is_fixed_world else self.max_workers
+        return (self.world_size + 1) // 2 if self.quorum is None else self.quorum

@@ -38,11 +38,11 @@ def paying_s(works: Iterable[Sequence[float]], needed: int) -> float | None:
     return best
 
 
-def hung_after_s(works: Iterable[Sequence[float]], lease_s: float) -> float:
+def hung_after_s(works: Iterable[Sequence[float]], lost_after_s: float) -> float:
     """Return the seconds without progress after which a worker hangs.
 
     Args:
         works: Seconds from weights to push, of the recent pushes of each worker; at least one push.
-        lease_s: Lease of a member; a worker never hangs earlier.
+        lost_after_s: Lease of a member; a worker never hangs earlier.
     """
-    return max(lease_s, _HUNG_TIMES * max(one for work in works for one in work))
+    return max(lost_after_s, _HUNG_TIMES * max(one for work in works for one in work))

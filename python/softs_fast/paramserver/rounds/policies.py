@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from .events import Share, Version
 from .members import Member
@@ -16,48 +16,8 @@ __all__ = ["Barrier", "BoundedLead", "BufferedAge", "Policy", "policy_of"]
 _ROUNDING_S = 1e-6
 
 
-class Policy(Protocol):
-    """Decides which pushes count and when they become a step."""
-
-    def stale(self, member: Member, base: Version) -> str | None:
-        """Return why a push for weights of this timeline does not count; None if it does."""
-        ...
-
-    def holds(self, member: Member) -> bool:
-        """Return whether a member must wait for others before it gets newer weights."""
-        ...
-
-    def opened(self) -> None:
-        """Note that pushes of the present version are awaited."""
-        ...
-
-    def need(self) -> int:
-        """Return the pushes that the next step needs."""
-        ...
-
-    def due(self) -> list[Contribution]:
-        """Return the pushes that become a step now; none if it is not the time."""
-        ...
-
-    def rest(self) -> list[Contribution]:
-        """Return the pushes of the last step of a run that is told to end."""
-        ...
-
-    def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
-        """Return pushes with their weights, in the order of the sum."""
-        ...
-
-    def divisor(self, batch: list[Contribution]) -> float:
-        """Return the divisor of that sum."""
-        ...
-
-    def close_s(self) -> float | None:
-        """Return the time, without pauses, at which `due` changes by itself."""
-        ...
-
-
-class Barrier:
-    """Bulk synchronous rounds with a quorum: all active members push, or the round waits as long as pays.
+class Policy(ABC):
+    """Decides which pushes count and when they become a step.
 
     Args:
         state: State of the run.
@@ -65,6 +25,49 @@ class Barrier:
 
     def __init__(self, state: State) -> None:
         self._state = state
+
+    @abstractmethod
+    def stale(self, member: Member, base: Version) -> str | None:
+        """Return why a push for weights of this timeline does not count; None if it does."""
+
+    @abstractmethod
+    def need(self) -> int:
+        """Return the pushes that the next step needs."""
+
+    @abstractmethod
+    def due(self) -> list[Contribution]:
+        """Return the pushes that become a step now; none if it is not the time."""
+
+    @abstractmethod
+    def rest(self) -> list[Contribution]:
+        """Return the pushes of the last step of a run that is told to end."""
+
+    @abstractmethod
+    def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
+        """Return pushes with their weights, in the order of the sum."""
+
+    def divisor(self, batch: list[Contribution]) -> float:
+        """Return the divisor of that sum."""
+        return sum(one.samples for one in batch)
+
+    def holds(self, member: Member) -> bool:
+        """Return whether a member must wait for others before it gets newer weights."""
+        return False
+
+    def opened(self) -> None:
+        """Note that pushes of the present version are awaited."""
+        return
+
+    def close_s(self) -> float | None:
+        """Return the time, without pauses, at which `due` changes by itself."""
+        return None
+
+
+class Barrier(Policy):
+    """Bulk synchronous rounds with a quorum: all active members push, or the round waits as long as pays."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
         self._opened_s = 0.0
         #: Time at which the round closes with what it has; None below the quorum.
         self._end_s: float | None = None
@@ -75,9 +78,6 @@ class Barrier:
         if base.number == state.number and state.phase != "apply":
             return None
         return f"the round of version {base} is closed"
-
-    def holds(self, member: Member) -> bool:
-        return False
 
     def opened(self) -> None:
         self._opened_s = self._state.clock_s
@@ -118,18 +118,15 @@ class Barrier:
         return pending if is_enough else []
 
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
-        ordered = sorted(batch, key=lambda one: (one.rank, one.member.id))
+        ordered = sorted(batch, key=lambda one: (one.rank, one.member.worker_id))
         return tuple(one.share(one.samples) for one in ordered)
-
-    def divisor(self, batch: list[Contribution]) -> float:
-        return sum(one.samples for one in batch)
 
     def close_s(self) -> float | None:
         if self._state.phase == "grace":
             return self._end_s
-        deadline_s = self._state.options.round_deadline_s
-        if self._state.phase == "open" and deadline_s is not None and not self._is_late:
-            return self._opened_s + deadline_s
+        timeout_s = self._state.options.round_timeout_s
+        if self._state.phase == "open" and timeout_s is not None and not self._is_late:
+            return self._opened_s + timeout_s
         return None
 
     def _is_before(self, at_s: float) -> bool:
@@ -140,53 +137,42 @@ class Barrier:
 
         Source: own; the wait for a part of the workers is that of Chen et al., Revisiting Distributed Synchronous SGD, 2016.
         """
-        state, bound_s = self._state, self._state.options.round_deadline_s
+        state, bound_s = self._state, self._state.options.round_timeout_s
         usual_s = paying_s([one.work_s for one in state.members.active()], state.options.needed) or 0.0
         waits_s = SLACK * max(usual_s, state.clock_s - self._opened_s)
         return self._opened_s + (waits_s if bound_s is None else min(waits_s, bound_s))
 
     def _note_late(self) -> None:
         """Say once that the time of a round is over and it has no quorum; it stays open."""
-        deadline_s = self._state.options.round_deadline_s
-        if deadline_s is None or self._is_late or self._is_before(self._opened_s + deadline_s):
+        timeout_s = self._state.options.round_timeout_s
+        if timeout_s is None or self._is_late or self._is_before(self._opened_s + timeout_s):
             return
         self._is_late = True
         self._state.log(
-            f"round {self._state.number} is open for {deadline_s:g} s and has {len(self._state.pending)} of "
+            f"round {self._state.number} is open for {timeout_s:g} s and has {len(self._state.pending)} of "
             f"{self._state.options.needed} pushes; it stays open",
             is_warning=True,
         )
 
 
-class BoundedLead:
+class BoundedLead(Policy):
     """Stale synchronous parallel: each push is a step, and a worker waits while it is too far ahead of the slowest.
-
-    Args:
-        state: State of the run.
 
     Source: Ho et al., More effective distributed ML via a stale synchronous parallel parameter server, NIPS 2013.
     """
 
-    def __init__(self, state: State) -> None:
-        self._state = state
-
     def stale(self, member: Member, base: Version) -> str | None:
         if not member.is_behind:
             return None
-        return (
-            f"{member.title} was away, and the others are more than {self._state.options.slack} pushes ahead"
-        )
+        return f"{member.title} was away, and the others are more than {self._state.options.max_lead} pushes ahead"
 
     def holds(self, member: Member) -> bool:
         if member.is_behind:
             return False
         # Pushes that wait for their step are not in the weights yet, its own included.
         least = self._state.members.least_clock(applied=True)
-        is_ahead = least is not None and member.clock > least + self._state.options.slack
+        is_ahead = least is not None and member.clock > least + self._state.options.max_lead
         return is_ahead or member.applied_clock < member.clock
-
-    def opened(self) -> None:
-        return
 
     def need(self) -> int:
         return 1
@@ -203,34 +189,19 @@ class BoundedLead:
     def divisor(self, batch: list[Contribution]) -> float:
         return 1.0
 
-    def close_s(self) -> float | None:
-        return None
 
-
-class BufferedAge:
+class BufferedAge(Policy):
     """Asynchronous steps of some pushes each; the older the weights of a push, the less it changes.
-
-    Args:
-        state: State of the run.
 
     Source: Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022.
     """
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     def stale(self, member: Member, base: Version) -> str | None:
         age, most = self._state.number - base.number, self._state.options.max_age
         return f"version {base} is {age} versions old; {most} are allowed" if age > most else None
 
-    def holds(self, member: Member) -> bool:
-        return False
-
-    def opened(self) -> None:
-        return
-
     def need(self) -> int:
-        return self._state.options.buffer
+        return self._state.options.pushes_per_step
 
     def due(self) -> list[Contribution]:
         state = self._state
@@ -244,15 +215,9 @@ class BufferedAge:
         return self._state.pending[: self.need()]
 
     def shares(self, batch: list[Contribution]) -> tuple[Share, ...]:
+        # The divisor is of the samples, not of the weights, so that age makes the step smaller.
         number = self._state.number
         return tuple(one.share(one.samples / math.sqrt(1 + number - one.base.number)) for one in batch)
-
-    def divisor(self, batch: list[Contribution]) -> float:
-        # The samples, not the weights, so that age makes the step smaller.
-        return sum(one.samples for one in batch)
-
-    def close_s(self) -> float | None:
-        return None
 
 
 def policy_of(state: State) -> Policy:

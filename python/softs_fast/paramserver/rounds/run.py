@@ -31,9 +31,6 @@ class Run:
         snapshot: Snapshot of the server before this one; this one begins the next timeline. Its own `snapshot` must
             be in the file before the first event: else a third server would begin the same timeline.
 
-    Raises:
-        ConfigError: the snapshot does not fit the options.
-
     Invariants, which tests/paramserver checks in thousands of histories:
         P1: a push is applied at most once, and only if it was counted; the same one again changes nothing.
         P2: the first complete push of a worker for a version counts, or it is refused with a reason.
@@ -42,7 +39,7 @@ class Run:
         P5: no member that is silent holds up a run for longer than its lease; none that makes no progress for longer than
             ten times the longest recent push (`pace`). Only a quorum of the world waits for the next worker then.
         P6: each position of an epoch is in one committed push, or still to do (`leases`).
-        P7: a worker of `ssp` reads weights with all pushes that are more than `slack` clocks older than its own.
+        P7: a worker of `ssp` reads weights with all pushes that are more than `max_lead` clocks older than its own.
         P8: nothing grows without bound.
         P9: a run waits only for what its status names: members that are active, or that are still to join.
 
@@ -50,13 +47,11 @@ class Run:
     """
 
     def __init__(self, options: RunOptions, now_s: float, snapshot: Snapshot | None = None) -> None:
-        world = options.world if options.is_fixed_world else None
-        lanes = () if snapshot is None else snapshot.lanes
         self._state = State(
             options,
             1 if snapshot is None else snapshot.timeline + 1,
-            Members(options.capacity, options.lease_s),
-            Leases(options.dataset_size, world, options.epochs, lanes),
+            Members(options.max_workers, options.lost_after_s),
+            Leases(options.dataset_size, options.epochs, None if snapshot is None else snapshot.leases),
             now_s,
             since_s=now_s,
         )
@@ -75,13 +70,13 @@ class Run:
         state.now_s = max(state.now_s, now_s)
         state.actions = []
         for member in state.members.silent(state.now_s):
-            self._remove(member, f"it was silent for {state.options.lease_s:g} s", can_return=True)
+            self._remove(member, f"it was silent for {state.options.lost_after_s:g} s", can_return=True)
         for member in state.members.hung(state.now_s):
             self._stall(member)
-        before = (state.phase, state.number, state.paused_why is None)
+        before = (state.phase, state.number, state.pause_reason is None)
         self._take(event)
         self._advance()
-        if before != (state.phase, state.number, state.paused_why is None):
+        if before != (state.phase, state.number, state.pause_reason is None):
             state.actions.append(events.Changed())
         wake_s = self.next_wake_s()
         self._promised_s = math.inf if wake_s is None else wake_s
@@ -93,7 +88,7 @@ class Run:
         if state.phase == "done":
             return None
         times = [state.members.next_end_s()]
-        if state.paused_why is None and state.phase in ("open", "grace"):
+        if state.pause_reason is None and state.phase in ("open", "grace"):
             close_s = self._policy.close_s()
             times.append(None if close_s is None else close_s + state.paused_s)
         return min((one for one in times if one is not None), default=None)
@@ -111,9 +106,9 @@ class Run:
         """The last committed weights."""
         return self._state.version
 
-    def knows(self, worker: str) -> bool:
+    def knows(self, worker_id: str) -> bool:
         """Return whether an id is of a member, or of one that is gone and may ask again."""
-        return self._state.members.find(worker) is not None
+        return self._state.members.find(worker_id) is not None
 
     @property
     def n_known(self) -> int:
@@ -140,7 +135,7 @@ class Run:
             case events.Kick():
                 self._kick(event)
             case events.Pause():
-                self._pause(event.why)
+                self._pause(event.reason)
             case events.Resume():
                 self._resume()
             case events.Start():
@@ -160,8 +155,8 @@ class Run:
 
     def _of_worker(self, event: events.OfWorker) -> events.Answer:
         state = self._state
-        member = state.members.find(event.worker)
-        if event.worker in state.members.banned:
+        member = state.members.find(event.worker_id)
+        if event.worker_id in state.members.banned:
             return events.Banned("the owner of the run has removed this worker")
         if member is None:
             return events.Unknown()
@@ -174,7 +169,7 @@ class Run:
             if member.state == "stalled":
                 self._activate(member)
                 state.log(f"{member.title} makes progress again")
-        if member.state == "resting" and not isinstance(event, events.Seen | events.Offer | events.Leave):
+        if member.state == "paused" and not isinstance(event, events.Seen | events.Offer | events.Leave):
             self._activate(member)
         match event:
             case events.Pull():
@@ -186,10 +181,10 @@ class Run:
             case events.Take():
                 return self._lease(member, event)
             case events.Leave():
-                self._remove(member, event.why[:MAX_TEXT], can_return=False, is_failure=event.is_failure)
+                self._remove(member, event.reason[:MAX_TEXT], can_return=False, is_failure=event.is_failure)
             case events.Rest(is_over=False):
-                member.state = "resting"
-                state.leases.release(member.id)
+                member.state = "paused"
+                state.leases.release(member.worker_id)
                 state.log(f"{member.title} rests")
             case events.Seen():
                 member.progress = event.progress
@@ -213,7 +208,7 @@ class Run:
         least = state.members.least_clock(applied=True, but=[member])
         if least is not None and not member.can_return:
             member.clock = member.applied_clock = least
-        member.is_behind = least is not None and member.clock < least - state.options.slack
+        member.is_behind = least is not None and member.clock < least - state.options.max_lead
         member.state, member.can_return, member.is_out = "active", True, False
         member.busy_s = state.now_s
 
@@ -230,15 +225,16 @@ class Run:
         # Where samples go by leases, ranks decide nothing.
         is_by_rank = not state.options.dataset_size
         if is_by_rank and (
-            unproven := state.members.unproven(event.process, state.options.world, state.now_s)
+            unproven := state.members.unproven(event.process, state.options.world_size, state.now_s)
         ):
             names = ", ".join(one.title for one in unproven[:_MOST_NAMES])
             return events.Full(
-                1.0, f"the run has its {state.options.world} workers, unless one of these is gone: {names}"
+                1.0,
+                f"the run has its {state.options.world_size} workers, unless one of these is gone: {names}",
             )
-        member = state.members.add(event.worker, event.name, state.now_s, before, state.options.world)
+        member = state.members.add(event.worker_id, event.name, state.now_s, before, state.options.world_size)
         if member is None:
-            return events.Full(state.options.lease_s, "the run has as many workers as it can have")
+            return events.Full(state.options.lost_after_s, "the run has as many workers as it can have")
         member.process = event.process
         return events.Welcome(member.rank, state.version)
 
@@ -253,7 +249,7 @@ class Run:
             )
         # A member that has these weights and has not pushed with them has lost its gradient: it would wait for itself.
         has_pushed = have == state.version and (have in member.counted or state.phase == "apply")
-        if state.paused_why is not None or self._policy.holds(member) or has_pushed:
+        if state.pause_reason is not None or self._policy.holds(member) or has_pushed:
             member.busy_s = None
             return events.Hold()
         member.busy_s = state.now_s
@@ -272,17 +268,17 @@ class Run:
             return events.Over(*state.over)
         is_same = base.timeline == state.timeline
         if not is_same:
-            why: str | None = f"the server is at timeline {state.timeline} since it was started again"
+            reason: str | None = f"the server is at timeline {state.timeline} since it was started again"
         elif base.number > state.number:
-            why = f"there is no version {base} yet"
+            reason = f"there is no version {base} yet"
         elif state.ending is not None:
-            why = f"the run ends: {state.ending}"
-        elif state.options.dataset_size and not state.leases.has(member.id, event.data):
+            reason = f"the run ends: {state.ending}"
+        elif state.options.dataset_size and not state.leases.has(member.worker_id, event.data):
             # The worker was silent, or another process has its id by now.
-            why = "its samples were taken back, and others may have them"
+            reason = "its samples were taken back, and others may have them"
         else:
-            why = self._policy.stale(member, base)
-        if why is None:
+            reason = self._policy.stale(member, base)
+        if reason is None:
             return None
         # Also of one that is too late: the next round waits for it if that pays.
         state.members.note_work(member, state.now_s)
@@ -290,8 +286,8 @@ class Run:
         state.refused += 1
         member.refused += 1
         if event.data is not None:
-            state.leases.release(member.id, event.data)
-        return events.Stale(state.version._replace(number=state.number + (state.phase == "apply")), why)
+            state.leases.release(member.worker_id, event.data)
+        return events.Stale(state.version._replace(number=state.number + (state.phase == "apply")), reason)
 
     def _push(self, member: Member, event: events.Push) -> events.Answer:
         state = self._state
@@ -304,9 +300,8 @@ class Run:
         member.counted.append(event.base)
         member.clock += 1
         member.pushes += 1
-        member.samples += event.samples
         member.loss = event.loss
-        state.leases.count(member.id, event.content, event.data)
+        state.leases.count(member.worker_id, event.content, event.data)
         state.pending.append(
             Contribution(member, member.rank, event.base, event.samples, event.loss, event.content)
         )
@@ -319,12 +314,12 @@ class Run:
         number = event.number
         if number is not None:
             is_last = number == member.lease_number
-            if number < member.lease_number or (is_last and not state.leases.has(member.id, number)):
+            if number < member.lease_number or (is_last and not state.leases.has(member.worker_id, number)):
                 return events.Spent()
-        ranges = state.leases.take(member.id, member.rank, event.n, number)
+        ranges = state.leases.take(member.worker_id, event.n, number)
         if not ranges:
             # It cannot push until another worker gives something back, so no round waits for it.
-            member.state, member.is_out = "resting", True
+            member.state, member.is_out = "paused", True
             return events.NoData()
         if number is not None:
             member.lease_number = number
@@ -332,21 +327,21 @@ class Run:
             member.busy_s = state.now_s
         return events.Granted(ranges)
 
-    def _remove(self, member: Member, why: str, can_return: bool, is_failure: bool = False) -> None:
+    def _remove(self, member: Member, reason: str, can_return: bool, is_failure: bool = False) -> None:
         state = self._state
-        state.leases.release(member.id)
+        state.leases.release(member.worker_id)
         if member.state == "gone":
             member.can_return = member.can_return and can_return
             return
         state.members.remove(member, can_return)
-        state.log(f"{member.title} is gone: {why}", is_failure)
+        state.log(f"{member.title} is gone: {reason}", is_failure)
         # All pulls that waited for this one.
         state.actions.append(events.Changed())
 
     def _stall(self, member: Member) -> None:
         """Have no round wait for a member that lives and does not train; its next progress makes it take part again."""
         state = self._state
-        state.leases.release(member.id)
+        state.leases.release(member.worker_id)
         member.state = "stalled"
         state.log(
             f"{member.title} lives, but has made no progress for {state.now_s - member.moved_s:.0f} s; no round waits for it",
@@ -359,26 +354,26 @@ class Run:
 
     def _kick(self, event: events.Kick) -> None:
         state = self._state
-        member = state.members.find(event.worker)
+        member = state.members.find(event.worker_id)
         if member is None:
             self._answer(events.Unknown())
             return
         self._answer(events.Noted())
         # Not its name: that is of a machine, which may have other workers.
-        state.members.banned |= {member.id, member.process} - {""}
-        self._remove(member, f"the owner has removed it: {event.why[:MAX_TEXT]}", can_return=False)
+        state.members.banned |= {member.worker_id, member.process} - {""}
+        self._remove(member, f"the owner has removed it: {event.reason[:MAX_TEXT]}", can_return=False)
 
-    def _pause(self, why: str) -> None:
+    def _pause(self, reason: str) -> None:
         state = self._state
-        if state.paused_why is None and state.over is None:
-            state.paused_why, state.paused_at_s = why[:MAX_TEXT], state.now_s
-            state.log(f"the run is paused: {state.paused_why}")
+        if state.pause_reason is None and state.over is None:
+            state.pause_reason, state.paused_at_s = reason[:MAX_TEXT], state.now_s
+            state.log(f"the run is paused: {state.pause_reason}")
 
     def _resume(self) -> None:
         state = self._state
-        if state.paused_why is not None:
+        if state.pause_reason is not None:
             state.paused_s += state.now_s - state.paused_at_s
-            state.paused_why = None
+            state.pause_reason = None
             state.log("the run goes on")
 
     def _stop(self, event: events.Stop) -> None:
@@ -386,21 +381,21 @@ class Run:
         if state.over is not None:
             return
         if event.is_failure or (event.at_once and state.phase != "apply"):
-            self._end(event.why, event.is_failure)
+            self._end(event.reason, event.is_failure)
             return
         if event.at_once:
             # The weights are changing: the step that is under way is the last one.
             self._drop(state.pending)
             state.pending = []
         self._resume()
-        state.ending = event.why[:MAX_TEXT]
+        state.ending = event.reason[:MAX_TEXT]
 
     # --- Rounds ---
 
     def _advance(self) -> None:
         """Open a round, or close the open one, if it is time."""
         state = self._state
-        if state.phase in ("apply", "done") or state.paused_why is not None:
+        if state.phase in ("apply", "done") or state.pause_reason is not None:
             return
         if state.ending is None and state.leases.is_done:
             state.ending = "all epochs are done"
@@ -426,18 +421,18 @@ class Run:
             return True
         if state.leases.is_drained:
             return True
-        present = {one.id for one in (*state.members.active(), *state.members.out())}
-        present |= {one.member.id for one in state.pending}
+        present = {one.worker_id for one in (*state.members.active(), *state.members.out())}
+        present |= {one.member.worker_id for one in state.pending}
         if state.has_opened or state.is_told_to_start:
             return len(present) >= state.options.needed
-        return len(present) >= state.options.world
+        return len(present) >= state.options.world_size
 
     def _apply(self, batch: list[Contribution]) -> None:
         state = self._state
         shares = self._policy.shares(batch)
         state.applying, state.pending = batch, [one for one in state.pending if one not in batch]
         state.enter("apply")
-        is_scaled = state.options.scale_by_world and state.options.mode == "bsp"
+        is_scaled = state.options.scale_rate == "world" and state.options.mode == "bsp"
         factor = float(len(batch)) if is_scaled else 1.0
         state.actions.append(events.Apply(state.version, shares, factor, self._policy.divisor(batch)))
 
@@ -471,12 +466,12 @@ class Run:
         elif state.ending is None and state.number % state.options.save_every == 0:
             state.actions.append(events.Save(state.snapshot()))
 
-    def _end(self, why: str, is_failure: bool) -> None:
+    def _end(self, reason: str, is_failure: bool) -> None:
         state = self._state
         self._drop([*state.applying, *state.pending])
         state.applying, state.pending = [], []
-        state.over = (why[:MAX_TEXT], is_failure)
-        state.paused_why = None
+        state.over = (reason[:MAX_TEXT], is_failure)
+        state.pause_reason = None
         state.enter("done")
         if not is_failure:
             # After a failure the weights may be half of a step: the last file is better.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .leases import LaneRecord
+from .leases import LeaseRecord
 
 __all__ = ["MemberRecord", "Snapshot"]
 
@@ -14,7 +14,7 @@ class MemberRecord:
     """A member, when the file was written.
 
     Attributes:
-        id: Its id.
+        worker_id: Id of the worker.
         name: Its name, for people.
         rank: Its rank.
         clock: Its pushes that are in the weights, plus the least of all when it joined.
@@ -22,7 +22,7 @@ class MemberRecord:
         is_gone: Whether it was gone.
     """
 
-    id: str
+    worker_id: str
     name: str
     rank: int
     clock: int
@@ -40,7 +40,7 @@ class Snapshot:
         has_opened: Whether a round has been opened.
         samples: Samples that the steps have used.
         members: Members, and those that are gone and may ask again.
-        lanes: Samples that no step has used.
+        leases: Samples that no step has used.
         banned: Ids and processes that the owner has removed.
     """
 
@@ -49,5 +49,5 @@ class Snapshot:
     has_opened: bool
     samples: int
     members: tuple[MemberRecord, ...]
-    lanes: tuple[LaneRecord, ...]
+    leases: LeaseRecord
     banned: tuple[str, ...]

@@ -29,7 +29,9 @@ class Contribution:
 
     def share(self, weight: float) -> Share:
         """Return it as a part of an average."""
-        return Share(self.rank, self.member.id, self.base, self.samples, weight, self.loss, self.content)
+        return Share(
+            self.rank, self.member.worker_id, self.base, self.samples, weight, self.loss, self.content
+        )
 
 
 @dataclass
@@ -53,7 +55,7 @@ class State:
         skipped: Steps that changed nothing, because they were not finite.
         refused: Pushes that did not count.
         loss: Mean loss of the last step, weighted by samples; None before the first.
-        paused_why: Reason for which the run is paused; None: it is not.
+        pause_reason: Reason for which the run is paused; None: it is not.
         paused_at_s: Time at which the pause began.
         paused_s: Seconds of all earlier pauses.
         ending: Reason for which the run ends after the open round; None: it does not.
@@ -77,7 +79,7 @@ class State:
     skipped: int = 0
     refused: int = 0
     loss: float | None = None
-    paused_why: str | None = None
+    pause_reason: str | None = None
     paused_at_s: float = 0.0
     paused_s: float = 0.0
     ending: str | None = None
@@ -92,7 +94,7 @@ class State:
     @property
     def clock_s(self) -> float:
         """The time, without pauses."""
-        return (self.now_s if self.paused_why is None else self.paused_at_s) - self.paused_s
+        return (self.now_s if self.pause_reason is None else self.paused_at_s) - self.paused_s
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase."""
@@ -112,11 +114,16 @@ class State:
             samples=self.samples,
             members=tuple(
                 MemberRecord(
-                    one.id, one.name, one.rank, one.applied_clock, self._in_weights(one), one.state == "gone"
+                    one.worker_id,
+                    one.name,
+                    one.rank,
+                    one.applied_clock,
+                    self._in_weights(one),
+                    one.state == "gone",
                 )
                 for one in self.members
             ),
-            lanes=self.leases.records(),
+            leases=self.leases.record(),
             banned=tuple(sorted(self.members.banned)),
         )
 
@@ -126,7 +133,7 @@ class State:
         self.members.banned |= set(snapshot.banned)
         for record in snapshot.members:
             # Silent until its first request; if there is none, its lease ends.
-            member = Member(record.id, record.name, record.rank, self.now_s, self.now_s, self.now_s)
+            member = Member(record.worker_id, record.name, record.rank, self.now_s, self.now_s, self.now_s)
             member.clock = member.applied_clock = record.clock
             member.can_return = True
             if record.is_gone:
@@ -137,6 +144,6 @@ class State:
 
     def _in_weights(self, member: Member) -> tuple[int, int] | None:
         """Return the base of the last push of a member that a step has used: the only one that may be sent once more."""
-        waiting = {(one.member.id, one.base) for one in (*self.pending, *self.applying)}
-        bases = [one for one in member.counted if (member.id, one) not in waiting]
+        waiting = {(one.member.worker_id, one.base) for one in (*self.pending, *self.applying)}
+        bases = [one for one in member.counted if (member.worker_id, one) not in waiting]
         return (bases[-1].timeline, bases[-1].number) if bases else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .members import Member
+from .members import Member, PresentState
 from .policies import Barrier, Policy
 from .state import State
 
@@ -17,29 +17,37 @@ _MOST_NAMES = 5
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """Of a member; times are seconds ago."""
+    """Status of a member.
 
-    id: str
+    Attributes:
+        worker_id: Id of the worker.
+        name: Name of the worker, for people.
+        rank: Rank of the worker.
+        state: State of the worker.
+        silent_s: Seconds since its last request.
+        counted: Pushes that count.
+        stale: Pushes that were refused.
+        loss: Loss of its last push that counts.
+    """
+
+    worker_id: str
     name: str
     rank: int
-    state: str
-    seen_s: float
-    pushes: int
-    refused: int
-    samples: int
+    state: PresentState
+    silent_s: float
+    counted: int
+    stale: int
     loss: float | None
-    held: int
-    has_pushed: bool
 
 
 @dataclass(frozen=True)
 class Status:
-    """Of a run.
+    """Status of a run.
 
     Attributes:
-        phase: Phase of the run: waiting, open, grace, apply, paused or done.
+        state: State of the run: waiting, open, grace, apply, paused or done.
         text: Description of what the run waits for.
-        since_s: Seconds since the phase or the pause began.
+        since_s: Seconds since this state began.
         timeline: Timeline of the weights.
         version: Version of the weights.
         rounds: Version at which the run ends.
@@ -49,13 +57,11 @@ class Status:
         samples: Samples that steps have used.
         skipped: Steps that were not finite.
         refused: Pushes that did not count.
-        epoch: Epoch of the data.
-        samples_done: Positions of all epochs that are done.
-        workers: Members that are not gone.
+        members: Members that are not gone.
         is_failure: Whether the run has ended because something is broken.
     """
 
-    phase: Literal["waiting", "open", "grace", "apply", "paused", "done"]
+    state: Literal["waiting", "open", "grace", "apply", "paused", "done"]
     text: str
     since_s: float
     timeline: int
@@ -67,18 +73,15 @@ class Status:
     samples: int
     skipped: int
     refused: int
-    epoch: int
-    samples_done: int
-    workers: tuple[WorkerStatus, ...]
+    members: tuple[WorkerStatus, ...]
     is_failure: bool
 
 
 def status_of(state: State, policy: Policy, now_s: float) -> Status:
     """Return the status of a run."""
-    is_paused = state.paused_why is not None
-    pushed = {one.member.id for one in (*state.pending, *state.applying)}
+    is_paused = state.pause_reason is not None
     return Status(
-        phase="paused" if is_paused else state.phase,
+        state="paused" if is_paused else state.phase,
         text=_text(state, policy),
         since_s=now_s - (state.paused_at_s if is_paused else state.since_s),
         timeline=state.timeline,
@@ -90,23 +93,19 @@ def status_of(state: State, policy: Policy, now_s: float) -> Status:
         samples=state.samples,
         skipped=state.skipped,
         refused=state.refused,
-        epoch=state.leases.epoch,
-        samples_done=state.leases.n_done,
-        workers=tuple(
+        members=tuple(
             WorkerStatus(
-                one.id,
+                one.worker_id,
                 one.name,
                 one.rank,
                 one.state,
                 now_s - one.seen_s,
                 one.pushes,
                 one.refused,
-                one.samples,
                 one.loss,
-                state.leases.held(one.id),
-                one.id in pushed,
             )
-            for one in sorted(state.members.present(), key=lambda one: one.rank)
+            for one in sorted(state.members, key=lambda one: one.rank)
+            if one.state != "gone"
         ),
         is_failure=state.over is not None and state.over[1],
     )
@@ -115,8 +114,8 @@ def status_of(state: State, policy: Policy, now_s: float) -> Status:
 def _text(state: State, policy: Policy) -> str:
     if state.over is not None:
         return state.over[0]
-    if state.paused_why is not None:
-        return f"paused: {state.paused_why}"
+    if state.pause_reason is not None:
+        return f"paused: {state.pause_reason}"
     if state.phase == "apply":
         return f"the optimizer makes version {state.number + 1} of {len(state.applying)} pushes"
     stalled = [one for one in state.members if one.state == "stalled"]
@@ -126,7 +125,9 @@ def _text(state: State, policy: Policy) -> str:
 def _waits_for(state: State, policy: Policy) -> str:
     n_active = len(state.members.active())
     if state.phase == "waiting":
-        need = state.options.needed if state.has_opened or state.is_told_to_start else state.options.world
+        need = (
+            state.options.needed if state.has_opened or state.is_told_to_start else state.options.world_size
+        )
         return f"waits for workers: {n_active} of {need} are here"
     if not isinstance(policy, Barrier):
         return f"waits for pushes: {len(state.pending)} of {policy.need()} are here, {n_active} workers are active"

@@ -7,7 +7,6 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ...errors import ConfigError, SoftsError
@@ -18,13 +17,13 @@ from ..rounds.snapshot import Snapshot
 from ..rounds.status import Status
 from ..wire.messages import Summary
 from ..wire.tensors import Contents
-from .evaluation import Evaluation
 from .options import ServerOptions
-from .state_file import Saved, save_state
-from .trainer import Trainer
-from .weights import Committed, Weights
+from .training.evaluation import Evaluation
+from .training.state_file import Saved, save_state
+from .training.trainer import Trainer
+from .training.weights import Committed, Weights
 
-__all__ = ["Driver", "LogLine"]
+__all__ = ["Driver"]
 
 _log = logging.getLogger("softs_fast.paramserver")
 _Result = TypeVar("_Result")
@@ -37,19 +36,6 @@ _ENOUGH = "the evaluation gets no better"
 _NEWS = (
     events.Changed | events.Counted | events.Stale | events.Apply | events.Log | events.Ended | events.Welcome
 )
-
-
-@dataclass(frozen=True)
-class LogLine:
-    """What has happened.
-
-    Attributes:
-        text: Text for people.
-        is_warning: Whether something is wrong.
-    """
-
-    text: str
-    is_warning: bool
 
 
 class Driver:
@@ -80,7 +66,7 @@ class Driver:
         self.run = run
         self.weights = weights
         self.evaluation = evaluation
-        self.lines: deque[LogLine] = deque(maxlen=_LOG_LINES)
+        self.lines: deque[events.Log] = deque(maxlen=_LOG_LINES)
         #: Rises with everything that a status shows, but times.
         self.serial = 0
         #: None: the last file was written; else what failed.
@@ -136,8 +122,8 @@ class Driver:
                     pass
                 case events.Log(text, is_warning):
                     self.note(text, is_warning)
-                case events.Ended(why, is_failure):
-                    self.note(f"the run is over: {why}", is_failure)
+                case events.Ended(reason, is_failure):
+                    self.note(f"the run is over: {reason}", is_failure)
                     self._spawn(self._end(is_failure))
                 case _:
                     answer = action
@@ -155,7 +141,7 @@ class Driver:
 
     def note(self, text: str, is_warning: bool = False) -> None:
         """Tell people, by the log and by the status."""
-        self.lines.append(LogLine(text, is_warning))
+        self.lines.append(events.Log(text, is_warning))
         self.serial += 1
         self.notify()
         _log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
@@ -234,8 +220,8 @@ class Driver:
             if self.failure is not None:
                 return
             _log.exception("the step after version %s failed", action.version)
-            why = f"the step after version {action.version} failed: {text_of_error(error)}"
-            self.tell(events.Stop(why, is_failure=True))
+            reason = f"the step after version {action.version} failed: {text_of_error(error)}"
+            self.tell(events.Stop(reason, is_failure=True))
             return
         self.step_s = self._loop.time() - began_s
         for share, factor in self._trainer.scaled:
@@ -257,8 +243,8 @@ class Driver:
 
     def _note_scaled(self, share: events.Share, factor: float) -> None:
         """Tell of the 1st, 10th, 100th ... push of a worker that was scaled down: those of an honest one may be, too."""
-        self._n_scaled[share.worker] += 1
-        n = self._n_scaled[share.worker]
+        self._n_scaled[share.worker_id] += 1
+        n = self._n_scaled[share.worker_id]
         if str(n).rstrip("0") == "1":
             self.note(
                 f"pushes of rank {share.rank} are longer than {self._options.norm_guard:g} median norms of recent ones, and "

@@ -16,7 +16,7 @@ from ..rounds.status import Status
 from ..wire.invite import Invite
 from ..wire.messages import RunConfig
 from .options import ServerOptions
-from .service import Service, fitting
+from .service import Service
 
 __all__ = ["Server"]
 
@@ -36,7 +36,7 @@ class Server:
 
     Example:
         ```python
-        with Server(job, RunOptions(world=2, rounds=50), RunConfig(target=50, batch_size=32)) as server:
+        with Server(job, RunOptions(world_size=2, rounds=50), RunConfig(rounds=50, batch_size=32)) as server:
             print(server.invite)
             server.wait()
         ```
@@ -45,7 +45,7 @@ class Server:
     def __init__(
         self, job: Job, run: RunOptions, config: RunConfig, options: ServerOptions | None = None
     ) -> None:
-        self._given = (job, run, fitting(config, run), options or ServerOptions())
+        self._given = (job, run, config, options or ServerOptions())
         self._service: Service | None = None
         self._pid = os.getpid()
         self._failure: BaseException | None = None
@@ -79,7 +79,7 @@ class Server:
 
         return asyncio.run_coroutine_threadsafe(read(), loop).result()
 
-    def stop(self, why: str = "stopped by the program") -> None:
+    def stop_run(self, reason: str = "stopped by the program") -> None:
         """End the run: after the open round, if it has a quorum.
 
         Raises:
@@ -87,7 +87,7 @@ class Server:
         """
         service, loop = self._running(), self._loop
         assert loop is not None
-        loop.call_soon_threadsafe(service.stop, why)
+        loop.call_soon_threadsafe(service.stop_run, reason)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the run is over and its workers know it; return False if it takes longer.
@@ -139,15 +139,4 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._service = service
         self._is_up.set()
-        waits: list[asyncio.Future[object]] = [
-            asyncio.ensure_future(service.wait()),
-            asyncio.ensure_future(self._close.wait()),
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if waits[0].done():
-                waits[0].result()
-        finally:
-            for one in waits:
-                one.cancel()
-            await service.close()
+        await service.serve_until(self._close)

@@ -20,21 +20,21 @@ from ..wire.invite import Invite
 from ..wire.limits import MAX_HEADER_BYTES
 from ..wire.messages import RunConfig
 from ..wire.planes import import_zstd
-from .application import Application
 from .driver import Driver
-from .evaluation import Evaluation
-from .listening import BACKLOG, listen
+from .http.application import Application
+from .http.listening import BACKLOG, listen
+from .http.owner import Owner
+from .http.pushes import Pushes
+from .http.sessions import Sessions
+from .http.tls import certificate_pin, server_context
+from .http.uploads import Uploads
 from .options import ServerOptions
-from .owner import Owner
-from .pushes import Pushes
-from .sessions import Sessions
-from .state_file import load_state, new_state, save_state
-from .tls import certificate_pin, server_context
-from .trainer import Trainer
-from .uploads import Uploads
-from .weights import Committed, Weights
+from .training.evaluation import Evaluation
+from .training.state_file import load_state, new_state, save_state
+from .training.trainer import Trainer
+from .training.weights import Committed, Weights
 
-__all__ = ["Service", "fitting"]
+__all__ = ["Service"]
 
 _log = logging.getLogger("softs_fast.paramserver")
 
@@ -55,7 +55,7 @@ class Service:
     Args:
         job: Job to train.
         run: Options of the run: how many workers, and when pushes are applied.
-        config: Configuration that workers are told.
+        config: Configuration that workers are told; values that the run options have too are taken from those.
         options: Options of this process.
         listener: Listening socket, as `listen` returns it; None: it is made here.
 
@@ -73,7 +73,8 @@ class Service:
         listener: socket.socket | None = None,
     ) -> None:
         import_uvicorn()
-        if config.planes:
+        config = _fitting(config, run)
+        if config.compression:
             import_zstd()
         self.options = options
         self._config = config
@@ -91,8 +92,8 @@ class Service:
             self._saved.job,
             self._trainer.manifest,
             Committed(self.run.version, self._trainer.contents()),
-            1 if run.mode == "bsp" else 2 * run.world,
-            config.planes,
+            1 if run.mode == "bsp" else 2 * run.world_size,
+            config.compression,
         )
         self._uploads = Uploads(options.max_upload_bytes)
         self.driver = Driver(
@@ -112,10 +113,10 @@ class Service:
             self.driver,
             self._sessions,
             self._pushes,
-            Owner(self.driver, self._pushes, self._sessions, run.world),
+            Owner(self.driver, self._pushes, self._sessions, run.world_size),
             manifest,
             config,
-            run.world,
+            run.world_size,
         )
         self._server: asyncio.Server | None = None
         self._state: Any = None
@@ -143,9 +144,9 @@ class Service:
     @property
     def invite(self) -> Invite:
         """The line with which workers are started."""
-        if self.options.url is None:
+        if self.options.public_url is None:
             return self.local_invite
-        url = self.options.url.rstrip("/")
+        url = self.options.public_url.rstrip("/")
         # With a certificate of its own the server is meant to be seen behind the URL, such as by a forwarded port.
         pin = self._pin if url.startswith("https://") else None
         return Invite(url, self._saved.job, self._saved.secret, pin)
@@ -159,16 +160,35 @@ class Service:
         """With which the owner's key is made."""
         return self._saved.owner
 
+    async def serve_until(self, ended: asyncio.Event) -> None:
+        """Wait until the run is over and its workers know it, or an event is set; then stop listening.
+
+        Raises:
+            ConfigError: the state is of another optimizer; the file keeps it.
+        """
+        waits: list[asyncio.Future[object]] = [
+            asyncio.ensure_future(self.wait()),
+            asyncio.ensure_future(ended.wait()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if waits[0].done():
+                waits[0].result()
+        finally:
+            for one in waits:
+                one.cancel()
+            await self.close()
+
     async def start(self) -> None:
         """Begin to listen."""
         import uvicorn
         from uvicorn.server import ServerState
 
-        from .guard import GuardedProtocol
+        from .http.connection import Connection
 
         config = uvicorn.Config(
             self._application,
-            http=GuardedProtocol,
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -184,7 +204,7 @@ class Service:
         raise_descriptor_limit()
         self._state = state = ServerState()
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: GuardedProtocol(config, state, {}, self._application.budget),
+            lambda: Connection(config, state, {}, self._application.budget),
             sock=self._socket,
             ssl=self._context,
             ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_S,
@@ -213,9 +233,9 @@ class Service:
                 break
             await asyncio.sleep(0.1)
 
-    def stop(self, why: str, at_once: bool = False) -> None:
+    def stop_run(self, reason: str, at_once: bool = False) -> None:
         """End the run: after the open round, if it has a quorum."""
-        self.driver.tell(events.Stop(why, at_once=at_once))
+        self.driver.tell(events.Stop(reason, at_once=at_once))
 
     async def close(self) -> None:
         """Stop listening, end answers, write what is to be written."""
@@ -256,13 +276,13 @@ class Service:
         self._uploads.reserved -= n
 
 
-def fitting(config: RunConfig, run: RunOptions) -> RunConfig:
+def _fitting(config: RunConfig, run: RunOptions) -> RunConfig:
     """Return the configuration of workers with what the run says."""
     return records.replace(
         config,
-        target=run.rounds,
+        rounds=run.rounds,
         mode=run.mode,
-        lease_s=run.lease_s,
+        lost_after_s=run.lost_after_s,
         data="leases" if run.dataset_size else "rank",
-        data_size=run.dataset_size or config.data_size,
+        dataset_size=run.dataset_size or config.dataset_size,
     )

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import enum
 import re
-from http import HTTPStatus
 
 from ...errors import WireError
 
@@ -34,7 +33,6 @@ __all__ = [
     "MAC",
     "MODEL",
     "PAUSE",
-    "PERMANENT",
     "PUSH",
     "RESUME",
     "STATUS",
@@ -111,17 +109,6 @@ _NUMBERS = (
     Code.INTERNAL,
 )
 
-
-#: What ends a worker, with the remedy of the answer. 409 is permanent with OTHER_MANIFEST only.
-PERMANENT = frozenset(
-    {
-        HTTPStatus.UNAUTHORIZED,
-        HTTPStatus.FORBIDDEN,
-        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        HTTPStatus.UPGRADE_REQUIRED,
-    }
-)
 
 _VERSION = re.compile(r"([0-9]{1,10})\.([0-9]{1,19})")
 

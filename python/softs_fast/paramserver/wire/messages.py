@@ -20,7 +20,7 @@ from .limits import (
 from .signing import NONCE_BYTES, WORKER_ID
 
 __all__ = [
-    "MAX_WHY",
+    "MAX_REASON",
     "CodecName",
     "Control",
     "Counted",
@@ -43,7 +43,7 @@ __all__ = [
 _MAX_WORLD = 4096
 _MAX_NAME = 128
 #: Characters of the reason of a worker that leaves.
-MAX_WHY = 180
+MAX_REASON = 180
 #: Quotes within a text of JSON have a backslash, so this is a key and its value.
 _NONCE = re.compile(rb'"nonce":"([0-9a-f]{32})"')
 
@@ -54,6 +54,7 @@ _Short = Annotated[str, most(64), NO_NUL]
 
 CodecName = Literal["f32", "bf16", "int8", "top_k"]
 Mode = Literal["bsp", "ssp", "async"]
+MemberState = Literal["joining", "active", "paused", "stalled"]
 RunState = Literal["waiting", "open", "grace", "apply", "paused", "done"]
 
 
@@ -88,43 +89,43 @@ class RunConfig(Record):
     """What the server tells each worker, so that nothing is typed twice.
 
     Attributes:
-        target: Version at which the run ends.
+        rounds: Version at which the run ends.
         batch_size: Samples of one optimizer step of a worker.
         mode: Mode of the run: "bsp", "ssp" or "async".
         local_steps: Optimizer steps of a worker for one push; 0: gradients are pushed, and the server alone steps.
-        codec: Codec of pushes.
-        top_k: Fraction of elements that the codec top_k keeps.
-        planes: Whether pushes are split into byte planes and compressed.
-        pull: Codec of weights: "f32" or "bf16"; XOR is taken for f32 while the server holds the base.
-        data: Source of the samples: "rank": samples rank, rank + world, ...; "leases": ranges that the server hands
+        push_codec: Codec of pushes.
+        top_k_fraction: Fraction of elements that the codec top_k keeps.
+        compression: Whether pushes are split into byte planes and compressed.
+        pull_codec: Codec of weights: "f32" or "bf16"; XOR is taken for f32 while the server holds the base.
+        data: Source of the samples: "rank": samples rank, rank + world_size, ...; "leases": ranges that the server hands
             out.
-        data_size: Samples of the data set; 0 if the worker knows.
+        dataset_size: Samples of the data set; 0 if the worker knows.
         seed: Seed of the order of samples.
         clip_norm: Greatest norm of a push; 0 for any.
-        lease_s: Seconds of silence after which a worker has left.
-        part_bytes: Bytes of the first part of an upload; the worker then measures.
+        lost_after_s: Seconds of silence after which a worker has left.
+        first_part_bytes: Bytes of the first part of an upload; the worker then measures.
         max_part_bytes: Bytes of a part that the server accepts, at most.
         max_wait_s: Seconds for which a request for weights is held, at most.
-        sync_buffers: Whether pushes have buffers.
+        buffer_sync: Whether pushes have buffers.
     """
 
-    target: Count
+    rounds: Count
     batch_size: Annotated[int, span(1, 1 << 31)]
     mode: Mode = "bsp"
     local_steps: Annotated[int, span(0, 1 << 31)] = 0
-    codec: CodecName = "bf16"
-    top_k: Annotated[float, span(1e-9, 1.0)] = 0.01
-    planes: bool = True
-    pull: Literal["f32", "bf16"] = "f32"
+    push_codec: CodecName = "bf16"
+    top_k_fraction: Annotated[float, span(1e-9, 1.0)] = 0.01
+    compression: bool = True
+    pull_codec: Literal["f32", "bf16"] = "f32"
     data: Literal["rank", "leases"] = "rank"
-    data_size: Annotated[int, span(0, MAX_ELEMENTS)] = 0
+    dataset_size: Annotated[int, span(0, MAX_ELEMENTS)] = 0
     seed: Count = 0
     clip_norm: Amount = 0.0
-    lease_s: Annotated[float, span(0.05, 86_400.0)] = 20.0
-    part_bytes: Annotated[int, span(1, MAX_PART_BYTES)] = FIRST_PART_BYTES
+    lost_after_s: Annotated[float, span(0.05, 86_400.0)] = 20.0
+    first_part_bytes: Annotated[int, span(1, MAX_PART_BYTES)] = FIRST_PART_BYTES
     max_part_bytes: Annotated[int, span(MIN_PART_BYTES, MAX_PART_BYTES)] = MAX_PART_BYTES
     max_wait_s: Annotated[float, span(0.0, MAX_WAIT_S)] = 25.0
-    sync_buffers: bool = True
+    buffer_sync: bool = True
 
 
 class JoinAnswer(Record):
@@ -132,23 +133,21 @@ class JoinAnswer(Record):
 
     Attributes:
         worker_id: Id of the worker, for all requests from here on.
-        rank: 0 to world - 1; a worker that joins beyond the world has a rank above it.
-        world: Workers that the run was made for.
+        rank: 0 to world_size - 1; a worker that joins beyond the world has a rank above it.
+        world_size: Workers that the run was made for.
         config: Configuration of the run.
         nonce: 16 random bytes of the server as hex.
         timeline: T of its weights.
         version: V of its weights.
-        manifest_digest: Digest of the manifest of its model, as hex.
     """
 
     worker_id: Annotated[str, most(64), shaped(WORKER_ID.pattern)]
     rank: Annotated[int, span(0, _MAX_WORLD)]
-    world: Annotated[int, span(1, _MAX_WORLD)]
+    world_size: Annotated[int, span(1, _MAX_WORLD)]
     config: RunConfig
     nonce: _Nonce
     timeline: Count
     version: Count
-    manifest_digest: _Short
 
 
 class UploadState(Record):
@@ -156,11 +155,11 @@ class UploadState(Record):
 
     Attributes:
         next_offset: Bytes of the payload that the server has; the header of the frame does not count.
-        part_bytes: Bytes of a part, at most.
+        max_part_bytes: Bytes of a part, at most.
     """
 
     next_offset: Count
-    part_bytes: Annotated[int, span(1, MAX_PART_BYTES)] = MAX_PART_BYTES
+    max_part_bytes: Annotated[int, span(1, MAX_PART_BYTES)] = MAX_PART_BYTES
 
 
 class Counted(Record):
@@ -224,10 +223,10 @@ class Leave(Record):
     """POST /v1/leave: the worker asks for nothing more.
 
     Attributes:
-        why: Type and text of the exception that has ended it; "" for none.
+        reason: Type and text of the exception that has ended it; "" for none.
     """
 
-    why: Annotated[str, most(MAX_WHY), NO_NUL] = ""
+    reason: Annotated[str, most(MAX_REASON), NO_NUL] = ""
 
 
 class DataRequest(Record):
@@ -249,12 +248,12 @@ class DataRange(Record):
     Attributes:
         epoch: Epoch of the data.
         seed: Seed of the run; `permutation.order(seed, epoch, n)` says which samples they are.
-        ranges: Triples (begin, end, step) of positions in that order.
+        ranges: Pairs (begin, end) of positions in that order.
     """
 
     epoch: Count
     seed: Count
-    ranges: Annotated[tuple[tuple[Count, Count, Count], ...], most(MAX_ITEMS)]
+    ranges: Annotated[tuple[tuple[Count, Count], ...], most(MAX_ITEMS)]
 
 
 class Summary(Record):
@@ -284,12 +283,12 @@ class MemberStatus(Record):
         worker_id: Id of the worker.
         name: Name of its machine.
         rank: Rank of the worker.
-        state: State of the worker: "joining", "active", "paused", "stalled" (it lives, and makes no progress) or
-            "gone".
+        state: State of the worker: "joining" until its first request after the join, "active", "paused", or "stalled"
+            (it is alive and makes no progress).
         counted: Pushes that were counted.
         stale: Pushes that were refused as stale.
         silent_s: Seconds since its last request.
-        uploaded: Bytes of the upload under way that have arrived.
+        uploaded_bytes: Bytes of the upload under way that have arrived.
         upload_bytes: Bytes of this upload in all.
         loss: Loss of its last push.
     """
@@ -297,11 +296,11 @@ class MemberStatus(Record):
     worker_id: _Text
     name: _Text
     rank: Count
-    state: _Text
+    state: MemberState
     counted: Count = 0
     stale: Count = 0
     silent_s: Finite = 0.0
-    uploaded: Count = 0
+    uploaded_bytes: Count = 0
     upload_bytes: Count = 0
     loss: Finite | None = None
 
@@ -314,12 +313,12 @@ class Status(Record):
         state: State of the run.
         timeline: T of the weights.
         version: V of the weights.
-        target: Version at which the run ends.
-        world: Workers that the run was made for.
+        rounds: Version at which the run ends.
+        world_size: Workers that the run was made for.
         have: Pushes of the open round.
         need: Pushes that the open round closes with.
         waiting_for: Description of what the run waits for, since when and for which workers; "" if for nothing.
-        members: All workers that have joined.
+        members: Workers that have joined, and have neither left nor been silent for `lost_after_s`.
         loss: Mean loss of the last round.
         metric: Metric of the last evaluation.
         log: Last events, one line each.
@@ -330,8 +329,8 @@ class Status(Record):
     state: RunState
     timeline: Count
     version: Count
-    target: Count
-    world: Count
+    rounds: Count
+    world_size: Count
     have: Count
     need: Count
     waiting_for: _Text = ""

@@ -23,6 +23,6 @@ def order(seed: int, epoch: int, n: int) -> list[int]:
     return sorted(range(n), key=keys.__getitem__)
 
 
-def shard(positions: Sequence[int], rank: int, world: int) -> Sequence[int]:
-    """Return every world-th position from the rank on."""
-    return positions[rank % world :: world]
+def shard(positions: Sequence[int], rank: int, world_size: int) -> Sequence[int]:
+    """Return every `world_size`-th position from the rank on."""
+    return positions[rank % world_size :: world_size]

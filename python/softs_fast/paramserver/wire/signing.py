@@ -35,6 +35,7 @@ from .limits import MAX_AUTHORIZATION_BYTES
 __all__ = [
     "NEW",
     "NONCE_BYTES",
+    "OWNER",
     "WORKER_ID",
     "Authorization",
     "CounterWindow",
@@ -43,12 +44,13 @@ __all__ = [
     "check_answer",
     "hkdf",
     "join_key",
+    "owner_key",
     "request_mac",
     "session_key",
 ]
 
-#: The worker id of a request to join.
-NEW = "new"
+#: The worker id of a request to join, and that of requests of the owner.
+NEW, OWNER = "new", "owner"
 NONCE_BYTES = 16
 #: What an id of a worker may be.
 WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -119,6 +121,11 @@ def session_key(secret: bytes, job: bytes, client_nonce: bytes, server_nonce: by
 def answer_key(secret: bytes, job: bytes) -> bytes:
     """Return the key of answers to requests without a session."""
     return hkdf(secret, b"", b"SF1 answer" + job)
+
+
+def owner_key(owner: bytes, job: bytes) -> bytes:
+    """Return the key of the owner's requests."""
+    return hkdf(owner, b"", b"SF1 owner" + job)
 
 
 def request_mac(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ...errors import ConfigError, PeerLost
+from ...errors import ConfigError
 from ..job import Job, Samples
 from ..wire import answers
 from ..wire.answers import Code
@@ -41,12 +41,12 @@ class Indices(Protocol):
 
 
 class RankIndices:
-    """Every world-th sample from the rank on, in the order of the epoch; then the next epoch.
+    """Every `world_size`-th sample from the rank on, in the order of the epoch; then the next epoch.
 
     The last batch of an epoch may be shorter. A world with more workers than the data have samples is refused.
 
     Args:
-        joined: rank, world, batch size and seed.
+        joined: Answer to the join, with rank, world size, batch size and seed.
         n: samples of the data.
 
     Raises:
@@ -57,8 +57,8 @@ class RankIndices:
     lease = 0
 
     def __init__(self, joined: JoinAnswer, n: int) -> None:
-        if n < joined.world:
-            raise ConfigError(f"the data have {n} samples for {joined.world} workers; need one for each")
+        if n < joined.world_size:
+            raise ConfigError(f"the data have {n} samples for {joined.world_size} workers; need one for each")
         self._batches = self._generate(joined, n)
         self._n = max(1, joined.config.local_steps)
 
@@ -70,7 +70,7 @@ class RankIndices:
     def _generate(joined: JoinAnswer, n: int) -> Iterator[list[int]]:
         config, epoch = joined.config, 0
         while True:
-            share = shard(order(config.seed, epoch, n), joined.rank, joined.world)
+            share = shard(order(config.seed, epoch, n), joined.rank, joined.world_size)
             for begin in range(0, len(share), config.batch_size):
                 yield list(share[begin : begin + config.batch_size])
             epoch += 1
@@ -86,13 +86,11 @@ class LeasedIndices:
     Args:
         session: Session of the worker.
         n: Samples of the data.
-        stopped: Event that ends a wait for data.
     """
 
-    def __init__(self, session: Session, n: int, stopped: threading.Event | None = None) -> None:
+    def __init__(self, session: Session, n: int) -> None:
         self._session = session
         self._n = n
-        self._stopped = stopped or threading.Event()
         #: Number of the last lease, for the push with its samples.
         self.lease = 0
         self._epoch: tuple[int, int] | None = None
@@ -103,7 +101,7 @@ class LeasedIndices:
 
         Raises:
             ConfigError: the server's data have more samples than these; or it refuses the worker.
-            PeerLost: the server is out of reach for longer than the patience.
+            PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the server does not understand the request.
         """
         config = self._session.joined.config
@@ -114,12 +112,12 @@ class LeasedIndices:
             if (answer.epoch, answer.seed) != self._epoch:
                 self._epoch = (answer.epoch, answer.seed)
                 self._order = order(answer.seed, answer.epoch, self._n)
-            for begin, end, step in answer.ranges:
-                if not (begin <= end <= self._n and step):
+            for begin, end in answer.ranges:
+                if not begin <= end <= self._n:
                     raise ConfigError(
                         f"the server hands out sample {end} of {self._n}; it must be told the size of the data"
                     )
-                indices += self._order[begin:end:step]
+                indices += self._order[begin:end]
         size = config.batch_size
         return [indices[begin : begin + size] for begin in range(0, len(indices), size)]
 
@@ -140,8 +138,7 @@ class LeasedIndices:
                         raise refusal(call.answer, "samples")
                     self.lease += 1
                     continue
-            if self._stopped.wait(_EXHAUSTED_S):
-                raise PeerLost("the worker was stopped while it waited for data")
+            time.sleep(_EXHAUSTED_S)
 
 
 class Batches:

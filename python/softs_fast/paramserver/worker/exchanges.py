@@ -231,7 +231,7 @@ class Upload:
                 state = answer.record(UploadState)
                 if self._offset is not None:
                     self._sizes.passed(self._sent, seconds)
-                self._sizes.limit(state.part_bytes)
+                self._sizes.limit(state.max_part_bytes)
                 self._move_to(state.next_offset)
             case HTTPStatus.CONFLICT if code == Code.STALE:
                 self.result = answer.record(Stale)

@@ -46,7 +46,7 @@ class Heartbeats:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._session.joined.config.lease_s / _PER_LEASE):
+        while not self._stop.wait(self._session.joined.config.lost_after_s / _PER_LEASE):
             try:
                 self._session.attempt(
                     Call("POST", answers.HEARTBEAT, encode(Heartbeat(self._session.progress)))

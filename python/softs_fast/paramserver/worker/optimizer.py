@@ -17,12 +17,12 @@ from ..wire.feedback import ErrorFeedback
 from ..wire.header import Kind
 from ..wire.invite import Invite
 from ..wire.manifest import Manifest
-from ..wire.messages import MAX_WHY, JoinAnswer, Leave, RunConfig, Summary
+from ..wire.messages import MAX_REASON, JoinAnswer, Leave, RunConfig, Summary
 from ..wire.records import encode
 from ..wire.tensors import buffers_of, flattened, load_into, parameters_of
 from .exchanges import Call
 from .heartbeats import Heartbeats
-from .session import Options, Session, Traffic
+from .session import Session, Traffic, WorkerOptions
 from .weights import PushResult, RemoteWeights
 
 __all__ = ["Counts", "RemoteOptimizer"]
@@ -61,13 +61,13 @@ class RemoteOptimizer(optim.Optimizer):
     Args:
         module: Module of which all parameters with `requires_grad` are trained, on any device.
         invite: Line that the server printed.
-        options: Options of the worker.
-        local: Function that takes parameters and returns the local optimizer; used if the server wants local steps.
+        options: WorkerOptions of the worker.
+        local_optimizer: Function that takes parameters and returns the local optimizer; used if the server wants local steps.
         on_progress: Function that takes a text for people now and then, such as "push 12 %".
 
     Raises:
         ConfigError: the invite is malformed or unknown, the model is not that of the server, or urllib3 is missing.
-        PeerLost: the server is out of reach for longer than the patience.
+        PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
         WireError: the server does not speak this protocol.
 
     Source: local steps with an optimizer on the server, FedOpt (Reddi et al. 2021), algorithm 2, and DiLoCo (Douillard
@@ -78,9 +78,9 @@ class RemoteOptimizer(optim.Optimizer):
         self,
         module: nn.Module,
         invite: Invite | str,
-        options: Options | None = None,
+        options: WorkerOptions | None = None,
         *,
-        local: Callable[[Iterable[nn.Parameter]], optim.Optimizer] | None = None,
+        local_optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer] | None = None,
         on_progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         manifest = Manifest.of(module)
@@ -97,7 +97,7 @@ class RemoteOptimizer(optim.Optimizer):
         #: Which parameters have had a gradient in the local steps of the next push.
         self._has_gradient = [False] * len(parameters)
         self._reported: tuple[int, float] | None = None
-        self._session = Session(parsed, manifest, options or Options())
+        self._session = Session(parsed, manifest, options or WorkerOptions())
         self._heartbeats: Heartbeats | None = None
         self._local: optim.Optimizer | None = None
         try:
@@ -105,12 +105,12 @@ class RemoteOptimizer(optim.Optimizer):
             self._heartbeats = Heartbeats(self._session)
             self._weights = RemoteWeights(self._session, on_progress)
             if self.config.local_steps:
-                if local is None:
+                if local_optimizer is None:
                     raise ConfigError(
-                        f"the server wants {self.config.local_steps} local steps; pass local=, such as "
+                        f"the server wants {self.config.local_steps} local steps; pass local_optimizer=, such as "
                         "lambda parameters: torch.optim.SGD(parameters, lr=0.1)"
                     )
-                self._local = local(parameters)
+                self._local = local_optimizer(parameters)
                 # Schedulers, and loops that write the learning rate, act on the local optimizer.
                 self.param_groups = self._local.param_groups
                 self.defaults = self._local.defaults
@@ -126,7 +126,7 @@ class RemoteOptimizer(optim.Optimizer):
 
     @property
     def joined(self) -> JoinAnswer:
-        """Rank, world and id that the server has given."""
+        """Rank, world size and id that the server has given."""
         return self._session.joined
 
     @property
@@ -160,9 +160,9 @@ class RemoteOptimizer(optim.Optimizer):
         return self._weights.feedback
 
     @property
-    def codec(self) -> str:
+    def push_codec(self) -> str:
         """Of the next push."""
-        return self._weights.codec
+        return self._weights.push_codec
 
     @property
     def lease(self) -> int:
@@ -203,7 +203,7 @@ class RemoteOptimizer(optim.Optimizer):
 
         Raises:
             ConfigError: the run is over, the server refuses the worker for good, or a parameter was replaced or reshaped.
-            PeerLost: the server is out of reach for longer than the patience.
+            PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the gradient is not finite, or does not fit the server's model.
         """
         if self._weights.summary is not None:
@@ -229,7 +229,7 @@ class RemoteOptimizer(optim.Optimizer):
 
         Raises:
             ConfigError: the server refuses the worker for good.
-            PeerLost: the server is out of reach for longer than the patience.
+            PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the server does not understand it.
         """
         self._session.run(Call("POST", answers.PAUSE, b"{}"))
@@ -239,7 +239,7 @@ class RemoteOptimizer(optim.Optimizer):
 
         Raises:
             ConfigError: the server refuses the worker for good.
-            PeerLost: the server is out of reach for longer than the patience.
+            PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the server does not understand it.
         """
         self._session.run(Call("POST", answers.RESUME, b"{}"))
@@ -317,7 +317,7 @@ class RemoteOptimizer(optim.Optimizer):
             if norm > config.clip_norm:
                 pieces = [one * (config.clip_norm / norm) for one in pieces]
         loss = loss if math.isfinite(loss) else math.nan
-        buffers = buffers_of(self.module, self.manifest) if config.sync_buffers else None
+        buffers = buffers_of(self.module, self.manifest) if config.buffer_sync else None
         flags = None if all(present) else tuple(present)
         result = self._weights.push(pieces, buffers, kind, samples, loss, flags)
         self._samples, self._loss_sum, self._n_local = 0, 0.0, 0
@@ -344,7 +344,7 @@ class RemoteOptimizer(optim.Optimizer):
             return
         heartbeats.close()
         try:
-            self._session.attempt(Call("POST", answers.LEAVE, encode(Leave(_why(error)))))
+            self._session.attempt(Call("POST", answers.LEAVE, encode(Leave(_reason(error)))))
         except SoftsError:
             # The lease ends by itself.
             _log.debug("the server was not told that the worker leaves")
@@ -394,7 +394,7 @@ class RemoteOptimizer(optim.Optimizer):
         return pieces
 
 
-def _why(error: BaseException | None) -> str:
+def _reason(error: BaseException | None) -> str:
     """Return type and text of an exception as a line for the owner; "" for none, and for one that a person wants."""
     if not isinstance(error, Exception):
         return ""
@@ -403,4 +403,4 @@ def _why(error: BaseException | None) -> str:
     except Exception:
         text = type(error).__name__
     line = " ".join(text.replace("\0", " ").split())
-    return line.encode(errors="replace").decode()[:MAX_WHY]
+    return line.encode(errors="replace").decode()[:MAX_REASON]

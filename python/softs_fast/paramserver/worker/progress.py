@@ -51,9 +51,9 @@ class Progress:
         self._optimizer = optimizer
         joined = optimizer.joined
         self._print(
-            f"joined as {joined.worker_id}, rank {joined.rank} of {joined.world}; {joined.config.mode}, "
-            f"batches of {joined.config.batch_size}, {optimizer.codec} pushes, version "
-            f"{joined.version} of {joined.config.target}"
+            f"joined as {joined.worker_id}, rank {joined.rank} of {joined.world_size}; {joined.config.mode}, "
+            f"batches of {joined.config.batch_size}, {optimizer.push_codec} pushes, version "
+            f"{joined.version} of {joined.config.rounds}"
         )
 
     def doing(self, what: str) -> None:
@@ -80,12 +80,12 @@ class Progress:
         optimizer = self._optimizer
         if optimizer is None:
             return what
-        target, (_, version) = optimizer.config.target, optimizer.version
+        rounds, (_, version) = optimizer.config.rounds, optimizer.version
         loss = optimizer.counts.loss
         parts = [
-            f"{bar(version, target)} {version}/{target}",
+            f"{bar(version, rounds)} {version}/{rounds}",
             "" if math.isnan(loss) else f"loss {loss:.4g}",
-            f"{size(optimizer.traffic.sent)} up, {size(optimizer.traffic.received)} down",
+            f"{size(optimizer.traffic.sent_bytes)} up, {size(optimizer.traffic.received_bytes)} down",
             optimizer.traffic.trouble or what,
         ]
         return "  ".join(part for part in parts if part)
@@ -99,7 +99,7 @@ class Progress:
         lines = [
             f"{counts.counted} pushes of {counts.samples} samples counted, {counts.stale} stale, in "
             f"{time.monotonic() - self._begin:.1f} s",
-            f"{size(traffic.sent)} sent, {size(traffic.received)} received, {traffic.failures} failed attempts, "
+            f"{size(traffic.sent_bytes)} sent, {size(traffic.received_bytes)} received, {traffic.failures} failed attempts, "
             f"{traffic.joins} joins",
         ]
         if over is not None:
@@ -107,7 +107,7 @@ class Progress:
             lines.append(f"the run is over at version {over.version}{metric}: {over.message}")
         return "\n".join(lines)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Print the summary."""
         self._print(self.summary())
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from ...errors import ConfigError
-
 __all__ = ["AskUrl", "Decision", "GiveUp", "Retries", "Trouble", "Wait"]
 
 _SHORTEST_S, _LONGEST_S = 0.2, 20.0
@@ -53,13 +51,13 @@ class AskUrl:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The patience is over.
+    """Stop retrying.
 
     Attributes:
-        text: Description of what failed, for how long, and what to do.
+        reason: Description of what failed, for how long, and what to do.
     """
 
-    text: str
+    reason: str
 
 
 Decision = Wait | AskUrl | GiveUp
@@ -69,16 +67,11 @@ class Retries:
     """The state of one chain of attempts. It ends with an answer that has the server's signature.
 
     Args:
-        patience_s: how long the server may be out of reach.
-
-    Raises:
-        ConfigError: the patience is not above 0.
+        rejoin_timeout_s: Seconds that the server may be out of reach.
     """
 
-    def __init__(self, patience_s: float) -> None:
-        if not patience_s > 0:
-            raise ConfigError(f"the patience of a worker is {patience_s} s; need more than 0")
-        self._patience_s = patience_s
+    def __init__(self, rejoin_timeout_s: float) -> None:
+        self._rejoin_timeout_s = rejoin_timeout_s
         self._since: float | None = None
         self._moved_since: float | None = None
         self.n_failed = 0
@@ -101,7 +94,7 @@ class Retries:
             detail: Detail of the last failure, for the text.
         """
         self._since = now if self._since is None else self._since
-        if now - self._since >= self._patience_s:
+        if now - self._since >= self._rejoin_timeout_s:
             return GiveUp(
                 f"no answer of the server for {now - self._since:.0f} s, {self.n_failed + 1} attempts; "
                 f"the last: {trouble.value}{': ' if detail else ''}{detail}; "

@@ -32,7 +32,7 @@ from .retries import AskUrl, GiveUp, Retries, Trouble
 from .sizes import LEAST_PART_BYTES
 from .transport import Response, Transport, TransportError, asked_seconds, foreign
 
-__all__ = ["Options", "Session", "Traffic"]
+__all__ = ["Session", "Traffic", "WorkerOptions"]
 
 _log = logging.getLogger("softs_fast.paramserver")
 
@@ -44,17 +44,17 @@ _BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 @dataclass(frozen=True)
-class Options:
-    """Of a worker.
+class WorkerOptions:
+    """Options of a worker.
 
     Attributes:
         name: Name of this machine, for the server's page; "" for its host name.
-        patience_s: Seconds that the server may be out of reach before the worker gives up.
+        rejoin_timeout_s: Seconds that the server may be out of reach before the worker fails.
         url_file: File with the server's present URL, read when the old one leads elsewhere.
         ask_url: Function that asks a person for the URL and returns it, or None; called in the same case.
         proxy: URL of an HTTP proxy.
-        codec: Codec of pushes; None: the one that the server says.
-        top_k: Fraction of elements that the codec top_k keeps; None: the one that the server says.
+        push_codec: Codec of pushes; None: the one that the server says.
+        top_k_fraction: Fraction of elements that the codec top_k keeps; None: the one that the server says.
         max_part_bytes: Bytes of a part of an upload, at most; None: as the server says.
 
     Raises:
@@ -62,22 +62,30 @@ class Options:
     """
 
     name: str = ""
-    patience_s: float = 3600.0
+    rejoin_timeout_s: float = 3600.0
     url_file: Path | None = None
     ask_url: Callable[[], str | None] | None = None
     proxy: str | None = None
-    codec: CodecName | None = None
-    top_k: float | None = None
+    push_codec: CodecName | None = None
+    top_k_fraction: float | None = None
     max_part_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.codec is not None and self.codec not in get_args(CodecName):
-            raise ConfigError(f"there is no codec {self.codec!r}; need {', '.join(get_args(CodecName))}")
-        if self.top_k is not None and not 0 < self.top_k <= 1:
-            raise ConfigError(f"top_k of a worker is {self.top_k}; need more than 0, and 1 at most")
+        if self.push_codec is not None and self.push_codec not in get_args(CodecName):
+            raise ConfigError(
+                f"push_codec of a worker is {self.push_codec!r}; expected {', '.join(get_args(CodecName))}"
+            )
+        if self.top_k_fraction is not None and not 0 < self.top_k_fraction <= 1:
+            raise ConfigError(
+                f"top_k_fraction of a worker is {self.top_k_fraction}; expected more than 0, at most 1"
+            )
+        if not self.rejoin_timeout_s > 0:
+            raise ConfigError(
+                f"rejoin_timeout_s of a worker is {self.rejoin_timeout_s}; expected more than 0"
+            )
         if self.max_part_bytes is not None and not LEAST_PART_BYTES <= self.max_part_bytes <= MAX_PART_BYTES:
             raise ConfigError(
-                f"a part of an upload has {self.max_part_bytes} bytes at most; need {LEAST_PART_BYTES} to {MAX_PART_BYTES}"
+                f"max_part_bytes of a worker is {self.max_part_bytes}; expected {LEAST_PART_BYTES} to {MAX_PART_BYTES}"
             )
 
 
@@ -86,15 +94,15 @@ class Traffic:
     """What a session has done so far.
 
     Attributes:
-        sent: bytes of bodies.
-        received: bytes of bodies.
-        failures: attempts without an answer of the server.
-        joins: how often the worker has joined.
-        trouble: the last failure in words; "" while the server answers.
+        sent_bytes: Bytes of bodies sent.
+        received_bytes: Bytes of bodies received.
+        failures: Attempts without an answer of the server.
+        joins: Number of joins.
+        trouble: Text of the last failure; "" while the server answers.
     """
 
-    sent: int = 0
-    received: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
     failures: int = 0
     joins: int = 0
     trouble: str = ""
@@ -126,14 +134,13 @@ class Session:
     Args:
         invite: Invite that the server printed.
         manifest: Manifest of the worker's model.
-        options: Options of the worker.
+        options: WorkerOptions of the worker.
 
     Raises:
-        ConfigError: urllib3 is missing, the proxy or patience is out of range.
+        ConfigError: urllib3 is missing, or the proxy is invalid.
     """
 
-    def __init__(self, invite: Invite, manifest: Manifest, options: Options) -> None:
-        Retries(options.patience_s)
+    def __init__(self, invite: Invite, manifest: Manifest, options: WorkerOptions) -> None:
         self.invite = invite
         self.manifest = manifest
         self.traffic = Traffic()
@@ -150,7 +157,7 @@ class Session:
         self._random = random.Random(secrets.randbits(64))
 
     @property
-    def options(self) -> Options:
+    def options(self) -> WorkerOptions:
         """What it was made with."""
         return self._options
 
@@ -170,7 +177,7 @@ class Session:
 
         Raises:
             ConfigError: the secret is wrong, the model is another one, or the worker was removed.
-            PeerLost: the server is out of reach for longer than the patience.
+            PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the server does not speak this protocol.
         """
         self._join_after(self._keys)
@@ -181,10 +188,10 @@ class Session:
 
         Raises:
             ConfigError: the server refuses the worker for good.
-            PeerLost: the server is out of reach for longer than the patience, or the session was closed.
+            PeerLost: the server is out of reach for longer than `rejoin_timeout_s`, or the session was closed.
             WireError: the server does not understand a request, or refuses a push.
         """
-        retries = Retries(self._options.patience_s)
+        retries = Retries(self._options.rejoin_timeout_s)
         n_joins = 0
         while True:
             keys = self._keys
@@ -279,7 +286,7 @@ class Session:
             headers["Content-Type"] = "application/json" if is_json else "application/octet-stream"
         response = self._transport.send(request.method, request.target, headers, request.body, request.held_s)
         try:
-            self.traffic.sent += sum(len(piece) for piece in request.body)
+            self.traffic.sent_bytes += sum(len(piece) for piece in request.body)
             return self._read(request, response, mac, keys, download)
         finally:
             response.close()
@@ -303,7 +310,7 @@ class Session:
         else:
             body = b"" if request.method == "HEAD" else response.read(MAX_JSON_BYTES + 1)
         version, offset = response.headers.get(answers.VERSION), response.headers.get(answers.UPLOAD_OFFSET)
-        self.traffic.received += len(body)
+        self.traffic.received_bytes += len(body)
         if not any(
             signing.check_answer(
                 signing.answer_mac(
@@ -333,7 +340,7 @@ class Session:
             if n == 0:
                 raise TransportError(Trouble.CUT, f"{len(room)} bytes of a frame are missing")
             download.received(n)
-            self.traffic.received += n
+            self.traffic.received_bytes += n
             self.progress += 1
         if not download.is_intact:
             download.restart()
@@ -347,7 +354,7 @@ class Session:
 
     def _join(self) -> _Keys:
         secret, job = self.invite.secret, self.invite.job
-        retries = Retries(self._options.patience_s)
+        retries = Retries(self._options.rejoin_timeout_s)
         while True:
             nonce = secrets.token_bytes(signing.NONCE_BYTES)
             body = encode(
@@ -374,8 +381,8 @@ class Session:
                 continue
             if answer.status in _BUSY:
                 failure = _failure_of(answer.body)
-                why = "the server has no room" if failure is None else failure.message
-                full = TransportError(Trouble.BUSY, why, answer.status, answer.asked_s)
+                reason = "the server has no room" if failure is None else failure.message
+                full = TransportError(Trouble.BUSY, reason, answer.status, answer.asked_s)
                 self._pause(retries, full)
                 continue
             if answer.status == HTTPStatus.UNAUTHORIZED and answer.code() == Code.REPLAYED:
@@ -416,7 +423,7 @@ class Session:
         draw = self._random.random()
         decision = retries.failed(now, error.trouble, draw, asked_s=error.asked_s, detail=str(error))
         if isinstance(decision, GiveUp):
-            raise PeerLost(decision.text)
+            raise PeerLost(decision.reason)
         self.traffic.trouble = f"{error.trouble.value} ({error})"
         level = logging.WARNING if attempt.is_warning else logging.INFO
         _log.log(level, "no answer of %s, attempt %d: %s", self.invite.url, retries.n_failed, cause)

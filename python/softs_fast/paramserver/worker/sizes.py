@@ -19,20 +19,20 @@ class PartSizes:
     """The length of the next part: about two seconds of the link.
 
     Args:
-        first: bytes of the first part.
-        most: bytes that the server accepts.
+        first_bytes: Bytes of the first part.
+        max_bytes: Bytes of a part that the server accepts.
     """
 
-    def __init__(self, first: int, most: int = MAX_PART_BYTES) -> None:
-        self._most = min(most, MAX_PART_BYTES)
-        self._least = min(MIN_PART_BYTES, self._most)
-        self.bytes = min(max(first, self._least), self._most)
+    def __init__(self, first_bytes: int, max_bytes: int = MAX_PART_BYTES) -> None:
+        self._max_bytes = min(max_bytes, MAX_PART_BYTES)
+        self._min_bytes = min(MIN_PART_BYTES, self._max_bytes)
+        self.bytes = min(max(first_bytes, self._min_bytes), self._max_bytes)
 
-    def limit(self, most: int) -> None:
+    def limit(self, max_bytes: int) -> None:
         """The server has announced how long a part may be."""
-        self._most = min(self._most, max(most, 1))
-        self._least = min(self._least, self._most)
-        self.bytes = min(self.bytes, self._most)
+        self._max_bytes = min(self._max_bytes, max(max_bytes, 1))
+        self._min_bytes = min(self._min_bytes, self._max_bytes)
+        self.bytes = min(self.bytes, self._max_bytes)
 
     def passed(self, n: int, seconds: float) -> None:
         """A part of n bytes took so long; the next one is at most twice as long.
@@ -45,7 +45,7 @@ class PartSizes:
         if n < self.bytes:
             # The last part of an upload is short, and tells more of the delay than of the rate.
             wanted = max(wanted, self.bytes)
-        self.bytes = min(max(min(wanted, 2 * self.bytes), self._least), self._most)
+        self.bytes = min(max(min(wanted, 2 * self.bytes), self._min_bytes), self._max_bytes)
 
     def refused(self, n: int) -> bool:
         """A part of n bytes was too long for the server or a proxy (413): no later one is longer than half of it.
@@ -55,33 +55,33 @@ class PartSizes:
         """
         if n <= LEAST_PART_BYTES:
             return False
-        self._most = max(n // 2, LEAST_PART_BYTES)
-        self._least = min(self._least, self._most)
-        self.bytes = min(self.bytes, self._most)
+        self._max_bytes = max(n // 2, LEAST_PART_BYTES)
+        self._min_bytes = min(self._min_bytes, self._max_bytes)
+        self.bytes = min(self.bytes, self._max_bytes)
         return True
 
     def cut(self) -> None:
         """A part was lost on the road: the next one is shorter, for now."""
-        self.bytes = max(self.bytes // 2, self._least)
+        self.bytes = max(self.bytes // 2, self._min_bytes)
 
 
 class PollWait:
     """How long the server may hold a request for weights.
 
     Args:
-        most_s: seconds that the server allows.
+        max_wait_s: Seconds that the server allows.
     """
 
-    def __init__(self, most_s: float) -> None:
-        self._most_s = most_s
+    def __init__(self, max_wait_s: float) -> None:
+        self._max_wait_s = max_wait_s
         self._n_well = 0
-        self.seconds = most_s
+        self.seconds = max_wait_s
 
     def ended(self) -> None:
         """A held request was answered."""
         self._n_well += 1
-        if self._n_well >= _WELL and self.seconds < self._most_s:
-            self.seconds, self._n_well = min(2 * self.seconds, self._most_s), 0
+        if self._n_well >= _WELL and self.seconds < self._max_wait_s:
+            self.seconds, self._n_well = min(2 * self.seconds, self._max_wait_s), 0
 
     def cut(self, held_s: float) -> None:
         """A held request was cut on the road.
@@ -90,4 +90,4 @@ class PollWait:
             held_s: seconds after it was sent; a cut in the first half of the wait has another cause.
         """
         if held_s >= self.seconds / 2:
-            self.seconds, self._n_well = max(self.seconds / 2, min(_LEAST_WAIT_S, self._most_s)), 0
+            self.seconds, self._n_well = max(self.seconds / 2, min(_LEAST_WAIT_S, self._max_wait_s)), 0

@@ -20,7 +20,7 @@ from ..wire.invite import Invite
 from .batches import Batches, Indices, LeasedIndices, RankIndices, RunOver
 from .optimizer import RemoteOptimizer
 from .progress import Progress
-from .session import Options
+from .session import WorkerOptions
 
 __all__ = ["chosen_device", "pause_on_signal", "train"]
 
@@ -47,7 +47,7 @@ def chosen_device(name: str) -> str:
 def train(
     job: Job,
     invite: Invite,
-    options: Options,
+    options: WorkerOptions,
     device: str,
     progress: Progress,
     *,
@@ -58,20 +58,20 @@ def train(
     Args:
         job: Job to train.
         invite: Invite that the server printed.
-        options: Options of the worker.
+        options: WorkerOptions of the worker.
         device: Device of the model, such as "cuda".
         progress: Progress, which is told what happens.
         is_paused: Function that returns whether a person wants the worker to do nothing; asked between two pushes.
 
     Raises:
         ConfigError: the server refuses the worker for good, or the job does not fit the run.
-        PeerLost: the server is out of reach for longer than the patience.
+        PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
         WireError: a gradient is not finite.
     """
     module = job.model().to(device)
     module.train()
     with RemoteOptimizer(
-        module, invite, options, local=job.local_optimizer, on_progress=progress.doing
+        module, invite, options, local_optimizer=job.local_optimizer, on_progress=progress.doing
     ) as optimizer:
         progress.joined(optimizer)
         data = job.data()

@@ -26,8 +26,6 @@ __all__ = ["PushResult", "RemoteWeights"]
 #: At a time: that of the weights, the next weights, a push.
 _FRAMES = 3
 
-_CODECS = {"f32": Codec.F32, "bf16": Codec.BF16, "int8": Codec.INT8, "top_k": Codec.TOP_K}
-
 
 class PushResult(enum.Enum):
     """What became of a push."""
@@ -49,7 +47,7 @@ class RemoteWeights:
         self._session = session
         self._on_progress = on_progress
         self._memory = Memory(_FRAMES)
-        self._feedback = ErrorFeedback(session.manifest.n_parameters, _CODECS[self.codec])
+        self._feedback = ErrorFeedback(session.manifest.n_parameters, Codec[self.push_codec.upper()])
         self._adopt(session.joined.config)
         self.contents: Contents | None = None
         self.timeline = 0
@@ -59,9 +57,9 @@ class RemoteWeights:
         self.lease = 0
 
     @property
-    def codec(self) -> CodecName:
+    def push_codec(self) -> CodecName:
         """Of the next push: this worker's own, or the server's, which may be another one after it was started again."""
-        return self._session.options.codec or self._session.joined.config.codec
+        return self._session.options.push_codec or self._session.joined.config.push_codec
 
     @property
     def feedback(self) -> ErrorFeedback:
@@ -76,7 +74,7 @@ class RemoteWeights:
 
         Raises:
             ConfigError: the server refuses the worker for good.
-            PeerLost: the server is out of reach for longer than the patience.
+            PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: what arrived is no frame of this model.
         """
         while self.summary is None:
@@ -87,7 +85,7 @@ class RemoteWeights:
                 return True
         if self.contents is not None and (self.timeline, self.version) != self._last:
             # Only a request that names no weights is answered by weights now.
-            codec = self._session.joined.config.pull
+            codec = self._session.joined.config.pull_codec
             self._download(lambda wait_s: f"{answers.MODEL}?codec={codec}")
         return False
 
@@ -129,20 +127,20 @@ class RemoteWeights:
 
         Raises:
             ConfigError: the server refuses the worker for good.
-            PeerLost: the server is out of reach for longer than the patience.
+            PeerLost: the server is out of reach for longer than `rejoin_timeout_s`.
             WireError: the push is not finite, or does not fit the server's model.
         """
         options, manifest = self._session.options, self._session.manifest
         config = self._session.joined.config
         if config != self._config:
             self._adopt(config)
-        codec = self._feedback.codec = _CODECS[self.codec]
-        k = top_k_count(manifest.n_parameters, options.top_k or config.top_k)
+        codec = self._feedback.codec = Codec[self.push_codec.upper()]
+        k = top_k_count(manifest.n_parameters, options.top_k_fraction or config.top_k_fraction)
         floats, integers = buffers or (None, None)
         frame = encode_frame(
             Contents(torch.empty(0, dtype=torch.float32, device="cpu"), floats, integers, present), pieces=pieces, kind=kind, codec=codec,
             job=self._session.invite.job, manifest=manifest, timeline=self.timeline, version=self.version, samples=samples,
-            loss=loss, lease=self.lease, planes=config.planes, k=k, feedback=self._feedback, memory=self._memory,
+            loss=loss, lease=self.lease, planes=config.compression, k=k, feedback=self._feedback, memory=self._memory,
         )  # fmt: skip
         n = max(1, len(frame.payload))
         upload = Upload(frame, self._sizes, lambda done: self._on_progress(f"push {100 * done // n} %"))
@@ -162,13 +160,13 @@ class RemoteWeights:
 
     def _adopt(self, config: RunConfig) -> None:
         """Take sizes of a server; what was learned of the road with those of the one before is learned again."""
-        most = self._session.options.max_part_bytes or config.max_part_bytes
+        max_bytes = self._session.options.max_part_bytes or config.max_part_bytes
         self._config = config
-        self._sizes = PartSizes(config.part_bytes, min(most, config.max_part_bytes))
+        self._sizes = PartSizes(config.first_part_bytes, min(max_bytes, config.max_part_bytes))
         self._poll = PollWait(config.max_wait_s)
 
     def _target(self, wait_s: float) -> str:
-        codec = self._session.joined.config.pull
+        codec = self._session.joined.config.pull_codec
         if self.contents is None:
             return f"{answers.MODEL}?codec={codec}"
         have = answers.version_text(self.timeline, self.version)

@@ -1,0 +1,1 @@
+"""Requests of workers and of the owner: connections, limits, signatures, answers."""

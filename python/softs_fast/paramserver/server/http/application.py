@@ -1,0 +1,407 @@
+"""The ASGI application: which request is answered by what."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+from http import HTTPStatus
+from typing import Any, cast, get_args
+
+from ....errors import WireError
+from ...rounds import events
+from ...rounds.events import Version
+from ...wire import answers, signing
+from ...wire.answers import Code
+from ...wire.header import HEADER_BYTES, PROTOCOL
+from ...wire.limits import MAX_JOIN_BYTES, MAX_REQUEST_BYTES, WHOLE_FRAME_BYTES
+from ...wire.manifest import Manifest
+from ...wire.messages import (
+    DataRange,
+    DataRequest,
+    Failure,
+    Heartbeat,
+    JoinAnswer,
+    JoinRequest,
+    Leave,
+    RunConfig,
+    nonce_of,
+)
+from ...wire.records import decode
+from ..driver import Driver
+from ..training.weights import PullCodec
+from .budget import LOG, Budget
+from .owner import Owner
+from .pushes import Pushes, refusal_of
+from .request import Disconnected, Message, Receive, Refusal, Reply, Request, Send, failure, send_reply
+from .sessions import Session, Sessions
+
+__all__ = ["Application"]
+
+_log = logging.getLogger("softs_fast.paramserver")
+
+#: For the body of a join.
+_JOIN_S = 30.0
+
+
+class Application:
+    """All requests.
+
+    Args:
+        driver: Driver of the run.
+        sessions: Sessions of the workers.
+        pushes: Pushes of the workers.
+        owner: Interface of the owner: what the owner sees and does.
+        manifest: Manifest of the model.
+        config: Configuration of the run, for workers.
+        world_size: Workers that the run expects.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        sessions: Sessions,
+        pushes: Pushes,
+        owner: Owner,
+        manifest: Manifest,
+        config: RunConfig,
+        world_size: int,
+    ) -> None:
+        self._driver = driver
+        self._sessions = sessions
+        self._pushes = pushes
+        self._owner = owner
+        self._manifest = manifest
+        self._config = config
+        self._world_size = world_size
+        self.budget = Budget()
+        #: Answers with weights that are under way.
+        self.n_sending = 0
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive, self.budget)
+        key: bytes | None = self._sessions.answer_key
+        if request.authorization is not None:
+            session = self._sessions.find(request.authorization.worker_id)
+            key = key if session is None else session.key
+        try:
+            reply, key = await self._answer(request, key)
+        except Refusal as refusal:
+            reply = Reply.of(refusal.record, refusal.status)
+            reply.retry_s = refusal.retry_s
+        except Disconnected:
+            return
+        except Exception:
+            LOG.exception("%s %s failed", request.method, request.path[:64])
+            reply = Reply.of(
+                Failure(Code.INTERNAL.value, "the server has failed over this request", "its log says why"),
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+            )
+        finally:
+            self.budget.release(request.connection)
+        is_weights = reply.frame is not None
+        self.n_sending += is_weights
+        try:
+            await send_reply(send, reply, request, key, str(self._driver.run.version))
+        finally:
+            self.n_sending -= is_weights
+
+    async def _answer(self, request: Request, key: bytes | None) -> tuple[Reply, bytes | None]:
+        """Return the answer, and the key that signs it."""
+        if request.method == "GET" and (public := self._owner.public(request.path)) is not None:
+            self.budget.spend()
+            return public, None
+        if request.path == answers.JOIN and request.method == "POST":
+            return await self._join(request)
+        if not request.path.startswith("/v1/"):
+            raise failure(HTTPStatus.NOT_FOUND, Code.BAD_REQUEST, f"there is nothing at {request.path[:64]}")
+        session = self._session(request)
+        if request.path.startswith(answers.PUSH) and session.worker_id != signing.OWNER:
+            return await self._push(request, session), session.key
+        body = await request.body(MAX_REQUEST_BYTES) if request.method == "POST" else b""
+        self._authenticate(request, session, body)
+        if session.worker_id == signing.OWNER:
+            return await self._owner.answer(request, body), session.key
+        return await self._of_worker(request, session.worker_id, body), session.key
+
+    # --- What proves itself ---
+
+    def _session(self, request: Request) -> Session:
+        """Return the session that a request names; nothing is proven yet.
+
+        Raises:
+            Refusal: there is none, or too many requests without a proof have been made.
+        """
+        if request.authorization is None:
+            self.budget.spend()
+            raise failure(
+                HTTPStatus.UNAUTHORIZED,
+                Code.BAD_MAC,
+                "the request has no signature",
+                "start a worker with the invite that the server printed",
+            )
+        session = self._sessions.find(request.authorization.worker_id)
+        if session is None:
+            self.budget.spend()
+            raise failure(
+                HTTPStatus.NOT_FOUND, Code.UNKNOWN_ID, "no worker of this run has this id", "join again"
+            )
+        return session
+
+    def _authenticate(
+        self, request: Request, session: Session, digested: bytes = b"", offset: int | None = None
+    ) -> None:
+        if not request.is_signed(session.key, digested, offset):
+            self.budget.spend()
+            raise failure(
+                HTTPStatus.UNAUTHORIZED, Code.BAD_MAC, "the signature of the request is wrong", "join again"
+            )
+        request.prove()
+        assert request.authorization is not None
+        is_read = session.worker_id == signing.OWNER and request.method == "GET"
+        if not is_read and not self._sessions.take(session, request.authorization.n):
+            raise failure(
+                HTTPStatus.UNAUTHORIZED,
+                Code.REPLAYED,
+                f"the counter {request.authorization.n} was used before, or is too old",
+                "send it again with a new counter",
+            )
+
+    async def _join(self, request: Request) -> tuple[Reply, bytes | None]:
+        try:
+            async with asyncio.timeout(_JOIN_S):
+                body = await request.body(MAX_JOIN_BYTES)
+        except TimeoutError:
+            raise failure(
+                HTTPStatus.REQUEST_TIMEOUT, Code.BAD_REQUEST, f"the join took longer than {_JOIN_S:g} s"
+            ) from None
+        # Nothing is parsed before the signature is checked, which needs the nonce alone.
+        nonce = nonce_of(body)
+        key = self._sessions.join_key(nonce)
+        is_new = request.authorization is not None and request.authorization.worker_id == signing.NEW
+        if not is_new or not request.is_signed(key, body):
+            self.budget.spend()
+            raise failure(
+                HTTPStatus.UNAUTHORIZED,
+                Code.BAD_MAC,
+                "the worker does not have the secret of this run",
+                "start it with the invite that the server printed",
+            )
+        request.prove()
+        try:
+            if not self._sessions.use_nonce(nonce):
+                raise failure(HTTPStatus.UNAUTHORIZED, Code.REPLAYED, "the nonce of the join was used before")
+            wish = _decoded(JoinRequest, body, MAX_JOIN_BYTES)
+            if PROTOCOL not in wish.protocols:
+                raise failure(
+                    HTTPStatus.UPGRADE_REQUIRED,
+                    Code.PROTOCOL,
+                    f"the worker has the protocols {list(wish.protocols)}; the server has {PROTOCOL}",
+                    "install the same version of softs-fast on both sides",
+                )
+            # Of a large model it takes long: other workers are answered meanwhile.
+            await asyncio.to_thread(self._compare, wish.manifest)
+            return Reply.of(self._admit(wish, nonce)), key
+        except Refusal as refusal:
+            reply = Reply.of(refusal.record, refusal.status)
+            reply.retry_s = refusal.retry_s
+            return reply, key
+
+    def _admit(self, wish: JoinRequest, nonce: bytes) -> JoinAnswer:
+        worker_id = secrets.token_hex(8)
+        before = self._sessions.latest(wish.instance) or wish.old_id or None
+        answer = self._driver.tell(events.Join(worker_id, wish.name, before, wish.instance))
+        if not isinstance(answer, events.Welcome):
+            raise refusal_of(answer, self._driver)
+        if len(self._sessions) > 2 * self._driver.run.n_known + 64:
+            self._sessions.keep(self._driver.run.knows)
+        own = self._sessions.begin(worker_id, nonce, wish.instance)
+        self._driver.note(f'"{wish.name}" joins with rank {answer.rank}')
+        return JoinAnswer(
+            worker_id,
+            answer.rank,
+            self._world_size,
+            self._config,
+            own.hex(),
+            answer.version.timeline,
+            answer.version.number,
+        )
+
+    def _compare(self, theirs: str) -> None:
+        if hmac.compare_digest(theirs.encode(), self._manifest.encoded):
+            return
+        try:
+            difference = self._manifest.first_difference(Manifest.decode(theirs.encode()))
+        except WireError as error:
+            difference = str(error)
+        raise failure(
+            HTTPStatus.CONFLICT,
+            Code.OTHER_MANIFEST,
+            f"the worker has another model: {difference}",
+            "use the same job on both sides",
+        )
+
+    # --- Workers ---
+
+    async def _push(self, request: Request, session: Session) -> Reply:
+        if request.path == answers.PUSH and request.method == "POST":
+            most = HEADER_BYTES + WHOLE_FRAME_BYTES
+            head = await request.head(HEADER_BYTES, most)
+            self._authenticate(request, session, head)
+            rest = (await request.body(most))[HEADER_BYTES:]
+            self._pushes.n_bytes += len(rest)
+            return await self._pushes.announce(session.worker_id, head, rest)
+        base = _version(request.path.removeprefix(f"{answers.PUSH}/"))
+        upload = self._pushes.uploads.find(session.worker_id, base)
+        if request.method == "HEAD":
+            self._authenticate(request, session)
+            self._expect(self._driver.tell(events.Seen(session.worker_id)), events.Noted)
+            if upload is None:
+                return Reply(HTTPStatus.NOT_FOUND)
+            return Reply(HTTPStatus.OK, offset=upload.offset)
+        if request.method != "PUT":
+            raise _no_route(request)
+        if upload is None:
+            # Its header is needed to check the signature.
+            raise failure(
+                HTTPStatus.NOT_FOUND,
+                Code.NO_UPLOAD,
+                f"no push for version {base} was announced",
+                "announce it",
+            )
+        offset = request.digits(answers.UPLOAD_OFFSET, 1 << 62)
+        self._authenticate(request, session, upload.head, offset)
+        if offset is None:
+            raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, f"a part has no {answers.UPLOAD_OFFSET}")
+        return await self._pushes.part(upload, request, offset)
+
+    async def _of_worker(self, request: Request, worker_id: str, body: bytes) -> Reply:
+        tell = self._driver.tell
+        match request.method, request.path:
+            case "GET", answers.MODEL:
+                return await self._pull(request, worker_id)
+            case "POST", answers.HEARTBEAT:
+                progress = _decoded(Heartbeat, body).progress
+                self._expect(tell(events.Seen(worker_id, progress)), events.Noted)
+            case "POST", answers.DATA:
+                return self._data(worker_id, body)
+            case "POST", answers.LEAVE:
+                reason = _decoded(Leave, body).reason
+                left = (
+                    events.Leave(worker_id, f"it has failed: {reason}", True)
+                    if reason
+                    else events.Leave(worker_id)
+                )
+                self._expect(tell(left), events.Noted)
+                self._pushes.uploads.drop(worker_id)
+            case "POST", answers.PAUSE:
+                self._expect(tell(events.Rest(worker_id)), events.Noted)
+            case "POST", answers.RESUME:
+                self._expect(tell(events.Rest(worker_id, is_over=True)), events.Noted)
+            case "GET", answers.STATUS:
+                self._expect(tell(events.Seen(worker_id)), events.Noted)
+                return await self._owner.status(request)
+            case _:
+                raise _no_route(request)
+        return Reply(HTTPStatus.NO_CONTENT)
+
+    async def _pull(self, request: Request, worker_id: str) -> Reply:
+        have = Version(*_version(request.query["have"])) if "have" in request.query else None
+        codec = request.query.get("codec", "f32")
+        if codec not in get_args(PullCodec):
+            raise failure(
+                HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, f"there is no codec {codec[:16]!r} of weights"
+            )
+        until_s = asyncio.get_running_loop().time() + _seconds(
+            request.query.get("wait", "0"), self._config.max_wait_s
+        )
+        answer = self._driver.tell(events.Pull(worker_id, have))
+        while isinstance(answer, events.Hold):
+            if not await self._driver.wait_for_change(until_s):
+                return Reply(HTTPStatus.NO_CONTENT)
+            answer = self._driver.tell(events.Pull(worker_id, have, is_again=True))
+        self._expect(answer, events.Serve)
+        frame = await self._driver.weights.frame(cast(PullCodec, codec), have)
+        begin = _range(request.headers.get("range"), len(frame))
+        wanted = request.headers.get("if-match")
+        if wanted is not None and wanted.strip('"') != frame.header.signed_digest.hex():
+            raise failure(
+                HTTPStatus.PRECONDITION_FAILED,
+                Code.BAD_RANGE,
+                "there are newer weights",
+                "ask for all of them",
+            )
+        status = HTTPStatus.PARTIAL_CONTENT if begin else HTTPStatus.OK
+        self._owner.sent_bytes += len(frame) - begin
+        return Reply(status, frame=frame, begin=begin)
+
+    def _data(self, worker_id: str, body: bytes) -> Reply:
+        if self._config.data != "leases":
+            raise failure(
+                HTTPStatus.BAD_REQUEST,
+                Code.BAD_REQUEST,
+                "this run hands out no samples: each worker takes those of its rank",
+            )
+        wish = _decoded(DataRequest, body)
+        answer = self._driver.tell(events.Take(worker_id, wish.n, wish.number))
+        if isinstance(answer, events.NoData):
+            return Reply(HTTPStatus.NO_CONTENT)
+        if isinstance(answer, events.Spent):
+            raise failure(
+                HTTPStatus.CONFLICT,
+                Code.SPENT,
+                f"the lease {wish.number} was used or taken back",
+                "ask with the next number",
+            )
+        self._expect(answer, events.Granted)
+        assert isinstance(answer, events.Granted)
+        ranges = tuple((one.start, one.stop) for one in answer.ranges)
+        return Reply.of(DataRange(answer.ranges[0].epoch, self._config.seed, ranges))
+
+    def _expect(self, answer: events.Action | None, kind: type[Any]) -> None:
+        """Raise what an answer of the machine means, unless it is of this kind."""
+        if not isinstance(answer, kind):
+            raise refusal_of(answer, self._driver)
+
+
+def _decoded(kind: type[Any], body: bytes, limit: int = MAX_REQUEST_BYTES) -> Any:
+    try:
+        return decode(kind, body, limit)
+    except WireError as error:
+        raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, str(error)) from None
+
+
+def _no_route(request: Request) -> Refusal:
+    return failure(
+        HTTPStatus.NOT_FOUND, Code.BAD_REQUEST, f"there is no {request.method} {request.path[:64]}"
+    )
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(*answers.parse_version(text))
+    except WireError as error:
+        raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, str(error)) from None
+
+
+def _seconds(text: str, limit: float) -> float:
+    try:
+        return min(max(0.0, float(text)), limit)
+    except ValueError:
+        raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, "wait is no number of seconds") from None
+
+
+def _range(text: str | None, n: int) -> int:
+    """Return the first byte that is wanted."""
+    if text is None:
+        return 0
+    begin = text.removeprefix("bytes=").removesuffix("-")
+    if not (begin.isascii() and begin.isdigit() and len(begin) < 20 and int(begin) < n):
+        raise failure(
+            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, Code.BAD_RANGE, f"no such range of {n} bytes"
+        )
+    return int(begin)

@@ -1,0 +1,1 @@
+"""The model of a server: steps, evaluations, weights for workers, files."""

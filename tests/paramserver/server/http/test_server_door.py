@@ -1,0 +1,279 @@
+"""What peers without the secret get: a bounded number of connections, bytes and lines, and never a failure of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from raw_client import RawClient, job_of
+
+from softs_fast.errors import ConfigError
+from softs_fast.paramserver.server.http import budget as budget_module
+from softs_fast.paramserver.server.http.application import Application
+from softs_fast.paramserver.server.http.budget import Budget, Sparse
+from softs_fast.paramserver.server.http.request import CONNECTION
+from softs_fast.paramserver.server.http.sessions import Sessions
+from softs_fast.paramserver.server.http.tls import certificate_pin, server_context
+from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
+from softs_fast.paramserver.server.service import Service
+from softs_fast.paramserver.wire import answers
+from softs_fast.paramserver.wire.manifest import Manifest
+from softs_fast.paramserver.wire.messages import nonce_of
+from softs_fast.paramserver.wire.records import encode
+
+MAC = "0" * 64
+
+
+@dataclass(eq=False)
+class Peer:
+    """A connection; `is_open` until the server closes it."""
+
+    is_open: bool = True
+
+    def abort(self) -> None:
+        self.is_open = False
+
+
+def test_the_oldest_connection_without_a_proof_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_module, "_CONNECTIONS", 3)
+    budget, peers = Budget(), [Peer() for _ in range(6)]
+    for peer in peers[:3]:
+        budget.arrived(peer)
+    budget.prove(peers[0])
+    budget.left(peers[1])
+    for peer in peers[3:]:
+        budget.arrived(peer)
+    assert [one.is_open for one in peers] == [True, True, False, True, True, True]
+
+
+def test_the_oldest_body_without_a_proof_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_module, "_BYTES", 100)
+    budget, peers = Budget(), [Peer() for _ in range(4)]
+    for peer in peers[:3]:
+        budget.hold(peer, 30)
+    budget.release(peers[0])
+    budget.hold(peers[3], 30)
+    assert all(one.is_open for one in peers)
+    budget.prove(peers[1])
+    budget.hold(peers[3], 50)
+    assert [one.is_open for one in peers] == [True, True, False, True]
+
+
+# --- Any request ---
+
+HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["Authorization", "Content-Length", "Upload-Offset", "Range", "If-Match", "Transfer-Encoding"]
+        ),
+        st.text(st.characters(max_codepoint=255), max_size=40)
+        | st.sampled_from(
+            [f"SF1 id={one}, n=1, mac={MAC}" for one in ("owner", "new", "0123456789abcdef", "x")]
+        ),
+    ),
+    max_size=6,
+)
+
+
+class Connection:
+    """A connection of which nothing is asked but to be closed."""
+
+    def abort(self) -> None:
+        return
+
+
+def answer_to(
+    method: str, path: str, query: str, headers: list[tuple[str, str]], pieces: list[bytes]
+) -> tuple[int, int]:
+    """Return the status of the answer to a request without the secret, and the bytes of its body that were taken."""
+    found: list[int] = []
+    n_taken = 0
+    left = list(pieces)
+
+    async def receive() -> dict[str, Any]:
+        nonlocal n_taken
+        body = left.pop(0) if left else b""
+        n_taken += len(body)
+        return {"type": "http.request", "body": body, "more_body": bool(left)}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            found.append(message["status"])
+
+    scope = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode("latin-1"),
+        "query_string": query.encode("latin-1"), "state": {CONNECTION: Connection()},
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+    }  # fmt: skip
+    application = Application.__new__(Application)
+    application._sessions = Sessions(bytes(32), bytes(16), bytes(32))
+    application.budget, application.n_sending = Budget(), 0
+    application._driver = Driver()  # type: ignore[assignment]
+    application._owner = NoPages()  # type: ignore[assignment]
+    asyncio.run(application(scope, receive, send))
+    (status,) = found
+    return status, n_taken
+
+
+class Driver:
+    """What is left of a driver if no request gets that far."""
+
+    class run:
+        version = "1.0"
+
+
+class NoPages:
+    """An owner without a page."""
+
+    def public(self, path: str) -> None:
+        return None
+
+
+@given(
+    st.sampled_from(["GET", "POST", "PUT", "HEAD", "DELETE"]),
+    st.sampled_from(
+        [
+            answers.JOIN,
+            answers.MODEL,
+            answers.PUSH,
+            "/v1/push/1.0",
+            "/v1/push/x",
+            answers.STATUS,
+            answers.CONTROL,
+            answers.HEARTBEAT,
+            "/",
+        ]
+    ),
+    st.text(st.characters(max_codepoint=255), max_size=60),
+    HEADERS,
+    st.lists(st.binary(max_size=2000), max_size=4),
+)
+@example("GET", answers.STATUS, "&".join(f"a{i}=1" for i in range(9)), [], [])
+@example(
+    "POST",
+    answers.JOIN,
+    "",
+    [("Authorization", f"SF1 id=new, n=0, mac={MAC}")],
+    [b'{"nonce":"' + b"0" * 32 + b'"}'],
+)
+def test_no_request_without_the_secret_is_a_failure_of_the_server(
+    method: str, path: str, query: str, headers: list[tuple[str, str]], pieces: list[bytes]
+) -> None:
+    assert answer_to(method, path, query, headers, pieces)[0] in (400, 401, 404, 408, 413, 429)
+
+
+@pytest.mark.parametrize("path", [answers.PUSH, answers.CONTROL, "/v1/push/1.0"])
+def test_little_is_read_in_the_name_of_the_owner(path: str) -> None:
+    """Its name is known to all."""
+    headers = [("Authorization", f"SF1 id=owner, n=1, mac={MAC}")]
+    status, n_taken = answer_to("POST", path, "", headers, [bytes(1024)] * 256)
+    assert status in (401, 413)
+    assert n_taken <= 5 << 10
+
+
+@given(st.binary(max_size=200))
+def test_the_nonce_of_a_join_is_found_without_parsing(junk: bytes) -> None:
+    assert len(nonce_of(junk)) in (0, 16)
+    client = RawClient(None, Manifest.of(job_of().model()), name=junk.hex()[:64])  # type: ignore[arg-type]
+    assert nonce_of(encode(client.join_request())) == client.nonce
+    fake = f'"nonce":"{"a" * 32}"'
+    assert nonce_of(encode(client.join_request(name=fake[:128]))) == client.nonce
+
+
+def test_a_query_of_many_fields_is_refused(serve, enter) -> None:
+    client = enter(serve())
+    answer = client.ask("GET", f"{answers.STATUS}?" + "&".join(f"a{i}=1" for i in range(9)))
+    assert (answer.status, answer.is_signed) == (400, True)
+    assert b"a query has more than 8 fields" in answer.body
+
+
+def test_an_honest_worker_joins_beside_silent_connections(
+    serve, enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget_module, "_CONNECTIONS", 8)
+    server = serve()
+    first = enter(server)
+    parts = urlsplit(server.invite.url)
+    peers = [socket.create_connection((parts.hostname, parts.port), timeout=45) for _ in range(24)]
+    try:
+        head = f"POST {answers.PUSH} HTTP/1.1\r\nHost: x\r\nAuthorization: SF1 id=owner, n=1, mac={MAC}\r\nContent-Length: 200000\r\n\r\n"
+        for peer in peers[:4]:
+            peer.sendall(head.encode())
+        assert enter(server).pull().status == 200
+        assert first.pull().status == 200
+        # The oldest are closed.
+        assert peers[5].recv(1) == b""
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def test_a_line_of_one_kind_is_written_once_in_a_while() -> None:
+    now = [0.0]
+    sparse = Sparse(lambda: now[0])
+
+    def line(text: str) -> str | None:
+        record = logging.LogRecord("x", logging.WARNING, "x", 1, text, ("a",), None)
+        return record.getMessage() if sparse.filter(record) else None
+
+    assert [line("bad %s") for _ in range(1000)] == ["bad a"] + [None] * 999
+    assert line("worse %s") == "worse a"
+    now[0] = 10.0
+    assert line("bad %s") == "bad a (999 more in 10 s)"
+    assert line("bad %s") is None
+
+
+# --- What the owner prints ---
+
+
+@pytest.mark.parametrize(
+    ("url", "self_signed", "has_pin"),
+    [
+        ("https://a.example:8000", True, True),
+        ("https://a.example", False, False),
+        ("http://a.example", True, False),
+    ],
+)
+def test_the_invite_of_a_url_pins_a_certificate_of_its_own(
+    tmp_path, url: str, self_signed: bool, has_pin: bool
+) -> None:
+    pytest.importorskip("cryptography")
+    files = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True)
+    server_context(files)
+    service = Service.__new__(Service)
+    service.options = ServerOptions(public_url=url, tls=TlsFiles(files.cert, files.key, self_signed))
+    service._saved = type("Saved", (), {"job": bytes(16), "secret": bytes(32)})()  # type: ignore[assignment]
+    assert (service.invite.pin is not None) == has_pin
+
+
+def test_a_certificate_is_made_once(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True)
+    server_context(files)
+    pin = certificate_pin(files)
+    assert pin is not None
+    assert len(pin) == 32
+    server_context(files)
+    assert certificate_pin(files) == pin
+    assert files.key.stat().st_mode & 0o777 == 0o600
+    assert certificate_pin(TlsFiles(files.cert, files.key)) is None
+    files.key.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        server_context(files)
+    with pytest.raises(ConfigError, match="cannot read"):
+        server_context(TlsFiles(tmp_path / "x", tmp_path / "y"))
+
+
+def test_other_machines_need_tls_or_a_word(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="without encryption"):
+        ServerOptions(listen="0.0.0.0:0")
+    ServerOptions(listen="0.0.0.0:0", allow_insecure=True)
+    ServerOptions(listen="0.0.0.0:0", tls=TlsFiles(tmp_path / "c", tmp_path / "k", True))
+    ServerOptions(listen="[::1]:0")
