@@ -26,7 +26,7 @@ from softs_fast import (
     _kernels,
 )
 from softs_fast.gpu.checks.samples import CONFIGS, EVERY, check
-from softs_fast.market.mediums.cuda.peer_process import this_process
+from softs_fast.identity import this_process
 from softs_fast.market.mediums.cuda.slot_ticket import RECEIPT_AT, Place, Receipt, Ticket
 from softs_fast.market.mediums.cuda.writers import Writers
 from softs_fast.tensors import cuda

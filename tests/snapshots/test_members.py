@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from waiting import eventually
 
-from softs_fast import _kernels
 from softs_fast.collectives.rendezvous import FolderStore
 from softs_fast.errors import ConfigError
+from softs_fast.identity import hosts, this_process
 from softs_fast.snapshots import Members, SnapshotLayout, Window
 
 LAYOUT = SnapshotLayout.of({"w": torch.zeros(3)})
@@ -106,9 +106,9 @@ def test_ranks_that_live_where_their_memory_cannot_be_opened_are_told(
 ) -> None:
     place = dist.HashStore()
     with Window(LAYOUT) as mine, Window(LAYOUT) as other, Members(place, mine, rank=0) as members:
-        pid, started, namespace = _kernels.this_process()
+        here = this_process()
         if not is_same_namespace:
-            monkeypatch.setattr(_kernels, "this_process", lambda: (pid, started, namespace + 1))
+            monkeypatch.setattr(hosts, "this_process", lambda: here._replace(namespace=here.namespace + 1))
         # No process has this number here.
         monkeypatch.setattr(Window, "address", {**other.address, "pid": (1 << 31) - 1})
         Members(place, other, rank=1)

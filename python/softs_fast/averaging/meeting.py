@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from softs_fast import identity
 from softs_fast.averaging.hosts.channel import Channel
 from softs_fast.averaging.hosts.group_board import GroupBoard
 from softs_fast.averaging.hosts.mpi_channel import MpiChannel, require_threads
@@ -120,9 +121,7 @@ def host_id() -> str:
 
     Where parts of /proc are masked, no other process can: a text of this process alone, so that it sends messages.
     """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}"
-    except OSError as error:
-        _log.warning("this rank counts as a host of its own: %s", error)
-        return secrets.token_hex(16)
+    host = identity.host_id()
+    if not host:
+        _log.warning("this rank counts as a host of its own: /proc does not tell the id of this boot")
+    return f"{host or secrets.token_hex(16)} {os.geteuid()}"

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from softs_fast import _kernels
 from softs_fast.collectives.rendezvous import KeyValueStore
 from softs_fast.collectives.world import Decision, World, count_of, decide
 from softs_fast.errors import PeerLost
+from softs_fast.identity import Process, this_process
 from softs_fast.process import check_process
 
 _POLL_INTERVAL_S = 0.002
@@ -99,9 +99,9 @@ class Member:
         return Decision.parsed(said, world)
 
     def _ended(self) -> set[int]:
-        namespace = _kernels.this_process()[2]
+        namespace = this_process().namespace
         return {
             member
             for member, (pid, started) in self.processes.items()
-            if member in self.world.members and not _kernels.is_alive(pid, started, namespace)
+            if member in self.world.members and not Process(pid, started, namespace).is_alive()
         }

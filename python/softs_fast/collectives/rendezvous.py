@@ -16,8 +16,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from softs_fast import _kernels
 from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.identity import Process, this_process
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
@@ -154,7 +154,7 @@ class FolderStore:
 
     def set(self, key: str, value: bytes) -> None:
         """Store a value, atomically."""
-        author = " ".join(map(str, _kernels.this_process()))
+        author = " ".join(map(str, this_process()))
         draft = self._folder / f".{key}.{secrets.token_hex(8)}"
         draft.write_bytes(f"{author}\n".encode() + value)
         draft.rename(self._folder / key)
@@ -164,7 +164,7 @@ class FolderStore:
         author, value = self._read(key)
         try:
             pid, started, namespace = map(int, author.split())
-            alive = _kernels.is_alive(pid, started, namespace)
+            alive = Process(pid, started, namespace).is_alive()
         except (ValueError, TypeError):
             return None
         return value if alive else None

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import _core
+from ..identity import Process, this_process
 
 __all__ = ["folders", "new_folder", "remove_dead_folders"]
 
@@ -26,25 +26,25 @@ def new_folder() -> Path:
     """
     remove_dead_folders()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_place()))
-    (folder / _OWNER).write_text(" ".join(map(str, _core.this_process())))
+    (folder / _OWNER).write_text(" ".join(map(str, this_process())))
     return folder
 
 
 def remove_dead_folders() -> None:
     """Remove the folders of fleets that were killed."""
     for folder, owner in folders():
-        if not _core.is_alive(*owner):
+        if not owner.is_alive():
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def folders() -> Iterator[tuple[Path, tuple[int, int, int]]]:
-    """Yield the folders of this user's fleets, and the process of each, as `_core.this_process` names it."""
+def folders() -> Iterator[tuple[Path, Process]]:
+    """Yield the folders of this user's fleets, and the process of each."""
     for owner in sorted(Path(_place()).glob(f"{_PREFIX}*/{_OWNER}")):
         # Another user's, one that is no owner, or one that another process removes.
         with contextlib.suppress(OSError, ValueError):
             pid, start, namespace = map(int, owner.read_text().split())
             if owner.stat().st_uid == os.getuid():
-                yield owner.parent, (pid, start, namespace)
+                yield owner.parent, Process(pid, start, namespace)
 
 
 def _place() -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from .. import _core
+from ..identity import this_process
 from .fork_server import ForkServer, WorkerProcess
 from .restarts import Restarts
 from .threads import THREADS
@@ -80,7 +80,7 @@ class Member:
         self.state, self.error, self.since = "starting", "", now
         self._says_ended = False
         try:
-            arguments = (self._make_worker, self.environment, _core.this_process(), pipe, output)
+            arguments = (self._make_worker, self.environment, this_process(), pipe, output)
             environment = os.environ | self.environment
             # Not a daemon: a teacher may have processes of its own, such as those of a DataLoader.
             process = WorkerProcess(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .. import _core
 from ..market.fleet_report import WorkerReport, read_report
 from .folder import folders
 
@@ -26,6 +25,6 @@ def fleets() -> tuple[FleetView, ...]:
     for folder, owner in folders():
         frontend = f"ipc://{folder}/frontend"
         report = read_report(frontend)
-        if report is not None and _core.is_alive(*owner):
-            found.append(FleetView(owner[0], frontend, report.workers))
+        if report is not None and owner.is_alive():
+            found.append(FleetView(owner.pid, frontend, report.workers))
     return tuple(found)

@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from .. import _core
 from ..errors import ConfigError
+from ..identity import Process
 from .folder import remove_dead_folders
 from .standard_streams import print_to
 from .threads import follow
@@ -42,7 +43,7 @@ class _Service(Protocol):
 def serve(
     make_worker: Callable[[], Any],
     environment: Mapping[str, str],
-    fleet: tuple[int, int, int],
+    fleet: Process,
     pipe: Connection,
     output: Connection,
 ) -> None:
@@ -51,7 +52,7 @@ def serve(
     Args:
         make_worker: Function that returns the worker, not started.
         environment: Variables that are set before that function is called.
-        fleet: Process of the fleet, as `_core.this_process` names it.
+        fleet: Process of the fleet.
         pipe: Connection between the fleet and this process.
         output: Connection that receives what is printed.
     """
@@ -119,9 +120,9 @@ def _made_by(make_worker: Callable[[], Any]) -> _Service:
     return worker
 
 
-def _sweep_after(fleet: tuple[int, int, int]) -> None:
+def _sweep_after(fleet: Process) -> None:
     """Remove segments and folder of the fleet's process, which was killed; its last descriptor may not be closed yet."""
-    while _core.is_alive(*fleet):
+    while fleet.is_alive():
         time.sleep(0.01)
     _core.sweep()
     remove_dead_folders()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import _core
 from ..errors import ConfigError
+from ..identity import Process, this_process
 
 __all__ = [
     "FlowFunction",
@@ -141,7 +141,7 @@ def socket_name(number: int) -> str:
     Raises:
         SegmentError: /proc cannot be read.
     """
-    return "-".join(map(str, (*_core.this_process(), number)))
+    return "-".join(map(str, (*this_process(), number)))
 
 
 def is_own_folder(folder: Path) -> bool:
@@ -200,7 +200,7 @@ def _ask(path: Path, timeout_s: float) -> FlowView | None:
                 path.unlink()
             return None
         except TimeoutError:
-            if not _core.is_alive(pid, started, namespace):  # a fork of it holds its socket
+            if not Process(pid, started, namespace).is_alive():  # a fork of it holds its socket
                 with contextlib.suppress(OSError):
                     path.unlink()
                 return None

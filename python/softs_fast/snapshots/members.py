@@ -9,17 +9,16 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from .. import _kernels
 from ..collectives.bounded_store import in_thread
 from ..collectives.rendezvous import MAX_MESSAGE_BYTES, FolderStore, TorchStore
 from ..errors import ConfigError, SegmentError, SoftsError
+from ..identity import Process, host_id, this_process
 from .window import RemoteWindow, Window
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ __all__ = ["MAX_MEMBERS", "Member", "Members"]
 
 #: Notes that are looked at; a place has one for each window that was ever published there, less those removed.
 MAX_MEMBERS = 10_000
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 # File systems note times in ticks of 10 ms at most.
 _TICK_NS = 100_000_000
@@ -108,7 +105,7 @@ class Members:
         self.refused: dict[str, str] = {}
         self.unseen: dict[int, str] = {}
         self._notes = _notes(place, f"softs.{name}.window")
-        self._note = json.dumps({"rank": rank, "window": window.address, "host": _this_host()}).encode()
+        self._note = json.dumps({"rank": rank, "window": window.address, "host": host_id()}).encode()
         self._key: str | None = None
         # The question to the store that has no answer yet, or one that was not looked at.
         self._asked: Future[list[tuple[str, bytes]]] | None = None
@@ -200,19 +197,11 @@ class Members:
             self.unseen.pop(rank, None)
 
 
-def _this_host() -> str:
-    """Return what processes have in common that can tell whether one of them has ended: boot and pid namespace."""
-    boot = ""
-    with suppress(OSError):  # where /proc is masked
-        boot = _BOOT_ID.read_text().strip()
-    return f"{boot} {_kernels.this_process()[2]}"
-
-
 def _may_be_alive(host: object, address: Mapping[str, int]) -> bool:
     """Return whether the owner of a window may be alive, as far as that can be told here."""
-    if host != _this_host():
+    if host != host_id():
         return True
-    return _kernels.is_alive(address["pid"], address["started"], _kernels.this_process()[2])
+    return Process(address["pid"], address["started"], this_process().namespace).is_alive()
 
 
 class _Notes(Protocol):

@@ -20,14 +20,23 @@ def build() -> Path:
     import build_backend
 
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    os.environ["SOFTS_CUDA"] = "0"
-    folder = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"), "kernels-standin")
-    configure = ["cmake", "-S", REPOSITORY / "csrc", "-B", folder, "-G", "Ninja", "-DSOFTS_CUDA_STANDIN=ON"]
-    for command in ([*configure, *build_backend.cmake_options()], ["cmake", "--build", folder]):
+    # That of the module itself, of which most objects are the same.
+    folder = build_backend.kept_folder()
+    configure = [
+        "cmake",
+        "-S",
+        REPOSITORY / "csrc",
+        "-B",
+        folder,
+        "-G",
+        "Ninja",
+        *build_backend.cmake_options(),
+    ]
+    for command in (configure, ["cmake", "--build", folder, "--target", "standin"]):
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{done.stdout}{done.stderr}")
-    return folder / build_backend.MODULE
+    return folder / "standin" / build_backend.MODULE
 
 
 def main() -> int:

@@ -1,21 +1,19 @@
 """What a slot of a CudaIpcMedium begins with: any bytes may be there."""
 
 import dataclasses
-import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from softs_fast import WireError
-from softs_fast.market.mediums.cuda.peer_process import is_alive, this_process
+from softs_fast.identity import Process
 from softs_fast.market.mediums.cuda.slot_ticket import (
     PATTERN_BYTES,
     PAYLOAD_AT,
     RECEIPT_AT,
     RECEIPT_BYTES,
     Place,
-    Process,
     Receipt,
     Ticket,
 )
@@ -118,19 +116,3 @@ def test_a_receipt_is_none_or_says_a_place(noise: bytes) -> None:
     else:
         with pytest.raises(WireError, match="no receipt"):
             Receipt.decode(noise)
-
-
-def test_a_process_is_known_by_its_start() -> None:
-    me = this_process()
-    assert me.pid == os.getpid()
-    assert is_alive(me)
-    assert not is_alive(dataclasses.replace(me, start=me.start + 1))
-    child = os.posix_spawn("/bin/true", ["true"], {})
-    # It waits for its parent, and so has a number still.
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    with open(f"/proc/{child}/stat", "rb") as file:
-        start = int(file.read().rpartition(b")")[2].split()[19])
-    ended = Process(child, start, me.pid_namespace)
-    assert not is_alive(ended)
-    os.waitpid(child, 0)
-    assert not is_alive(ended)

@@ -12,6 +12,7 @@ from softs_fast.collectives.host.ending import Ending
 from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
 from softs_fast.collectives.strategy import Strategy
 from softs_fast.errors import ConfigError, SegmentError
+from softs_fast.identity import this_process
 
 _VERSION = 1
 
@@ -108,7 +109,7 @@ def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s
             segment = _kernels.Segment.create_group(size, staging_bytes)
         except SegmentError as error:
             problem = str(error)
-    pid, started, _ = _kernels.this_process()
+    pid, started, _ = this_process()
     card = {
         "version": _VERSION,
         "size": size,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,8 @@ from ...errors import ConfigError, FlowError, HelloError, PeerLost
 from .columns import Places
 from .places import SegmentAddress
 
-__all__ = ["HostLinks", "boot_id"]
+__all__ = ["HostLinks"]
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: Host of an endpoint that only the host of the master is known by.
 _AT_MASTER = "*"
 #: Readers that may be connected at the same time.
@@ -27,15 +24,6 @@ _CONNECT_S = 10.0
 
 _Integers = np.ndarray[Any, np.dtype[np.int64]]
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-@cache
-def boot_id() -> str:
-    """Return what no two running kernels have in common; empty if the kernel does not tell."""
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 @dataclass(slots=True)

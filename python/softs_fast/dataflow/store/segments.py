@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ... import _kernels
 from ...errors import FlowError, PeerLost, SegmentError
-from .hosts import boot_id
+from ...identity import Process, boot_id, this_process
 from .places import SegmentAddress
 
 __all__ = ["HEADER_BYTES", "OwnSegment", "RemoteSegment", "bytes_free"]
@@ -65,8 +64,7 @@ class OwnSegment:
         _advise(memory)
         nonce = secrets.token_bytes(16)
         memory[:24] = _MAGIC + nonce
-        pid, started, namespace = _kernels.this_process()
-        self.address = SegmentAddress(pid, started, namespace, fd, nonce, n_bytes, boot_id(), "")
+        self.address = SegmentAddress(*this_process(), fd, nonce, n_bytes, boot_id(), "")
         self.data: _Bytes = np.frombuffer(memory, np.uint8)[HEADER_BYTES:]
         self.words: _Words = self.data.view(np.uint64)
         #: Of the first byte of the data.
@@ -116,8 +114,7 @@ class RemoteSegment:
     def __init__(self, address: SegmentAddress, worker: int) -> None:
         self.worker = worker
         what = f"rows of worker {worker} (process {address.pid}) cannot be read"
-        here = _kernels.this_process()[2]
-        if here != address.pid_namespace:
+        if this_process().namespace != address.pid_namespace:
             raise FlowError(f"{what}: it is on another host or in another pid namespace")
         path = f"/proc/{address.pid}/fd/{address.fd}"
         try:
@@ -150,7 +147,7 @@ class RemoteSegment:
 
     @staticmethod
     def _raise_if_ended(address: SegmentAddress, what: str) -> None:
-        if not _kernels.is_alive(address.pid, address.started, address.pid_namespace):
+        if not Process(address.pid, address.started, address.pid_namespace).is_alive():
             raise PeerLost(f"{what}: it has ended")
 
 

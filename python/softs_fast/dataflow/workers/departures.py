@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ... import _kernels
+from ...identity import Process
 from ..process.part import Unreadable
 from ..process.work import MainWork, MoveWork
 from ..store import SegmentAddress
@@ -81,7 +81,7 @@ class Departures:
                 # Of a process on another node only its connection tells.
                 is_far = one.node != node
                 if time.monotonic() > end_s and (
-                    is_far or _kernels.is_alive(one.pid, one.started, one.pid_namespace)
+                    is_far or Process(one.pid, one.started, one.pid_namespace).is_alive()
                 ):
                     del self.ending[worker]
         self.ending.clear()

@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 
 from ...errors import FlowError
+from ...identity import state_of
 from ..link.links import MasterLink
 from ..master.order.deadlines import Seen
 from ..process.stack import STACK
@@ -20,7 +21,7 @@ __all__ = ["Sight", "frames_of", "innermost", "inside_of", "look_at", "sights_of
 #: How long a native thread may take to answer before it is said not to answer, seconds. It computes nothing.
 _ANSWER_S = 1.0
 
-_STATES = {"T": "stopped by a signal (state T)", "t": "stopped by a debugger (state t)"}
+_STATES = {"stopped": "stopped by a signal (state T)", "traced": "stopped by a debugger (state t)"}
 #: Frames that a report shows, the innermost.
 _MOST_FRAMES = 12
 #: Frames that a line of text shows.
@@ -134,13 +135,7 @@ def stopped(pid: int) -> str:
     Args:
         pid: Process id, of a process of this host.
     """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    # The state follows the name, which is in parentheses and may have some itself.
-    return _STATES.get(text.rpartition(")")[2].split()[0], "")
+    return _STATES.get(state_of(pid), "")
 
 
 def stack_of(link: MasterLink, worker: int, timeout_s: float) -> tuple[str, ...]:

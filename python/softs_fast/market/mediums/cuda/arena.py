@@ -16,10 +16,10 @@ from contextlib import contextmanager
 
 from .... import _kernels
 from ....errors import PeerLost
+from ....identity import Process, this_process
 from ....tensors import cuda
 from ....tensors.dtypes import import_numpy
-from .peer_process import is_alive, this_process
-from .slot_ticket import PATTERN_BYTES, Process, Ticket
+from .slot_ticket import PATTERN_BYTES, Ticket
 
 __all__ = ["Arena", "await_event", "errors_logged", "local_arena"]
 
@@ -115,7 +115,7 @@ def await_event(event: _kernels.CudaEvent, recorder: Process, what: str, timeout
         if now - checked_at >= _CHECK_INTERVAL_S:
             checked_at = now
             # The event may have completed before the process ended.
-            if not is_alive(recorder) and not event.is_done():
+            if not recorder.is_alive() and not event.is_done():
                 raise PeerLost(f"{what}: process {recorder.pid} has ended")
         if now - began >= timeout_s:
             return False

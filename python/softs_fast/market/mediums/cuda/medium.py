@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from .... import _core, _kernels
 from ....errors import ConfigError, PeerLost, SegmentError, WireError
+from ....identity import this_process
 from ....process import check_process
 from ....tensors import cuda
 from ....tensors.dtypes import import_numpy
 from ..base import Data
 from ..segment import SegmentMedium
 from .arena import Arena, await_event, errors_logged
-from .peer_process import this_process
 from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, RECEIPT_BYTES, Place, Receipt, Ticket
 from .writers import Writers
 

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from .... import _core, _kernels
 from ....errors import PeerLost, SegmentError, WireError
+from ....identity import Process, this_process
 from ....tensors import cuda
 from ....tensors.dtypes import import_numpy
 from .arena import Arena, await_event, errors_logged, local_arena
-from .peer_process import is_alive, this_process
 from .slot_ticket import (
     PATTERN_BYTES,
     PAYLOAD_AT,
     RECEIPT_AT,
     RECEIPT_BYTES,
     Place,
-    Process,
     Receipt,
     Ticket,
 )
@@ -65,7 +64,7 @@ class RemoteArena:
     def is_gone(self) -> bool:
         """Whether the client has ended or has closed it, so that nothing reads what is written."""
         gone = self.head is not None and self.head.is_gone
-        return gone or not is_alive(self.owner)
+        return gone or not self.owner.is_alive()
 
     def write(
         self,
@@ -143,7 +142,7 @@ class RemoteArena:
     def _open(self, ticket: Ticket, device: int) -> None:
         if cuda.n_devices() == 0:
             raise _Refused("this process has no CUDA device")
-        if ticket.owner.pid_namespace != this_process().pid_namespace:
+        if ticket.owner.namespace != this_process().namespace:
             raise _Refused("the client lives in another pid namespace")
         theirs = _visible(ticket.device_id)
         if theirs is not None and not _kernels.cuda_can_access(device, theirs):
@@ -241,7 +240,7 @@ class DeviceSlot:
         self._receipt[:] = self._begun if self.lost is None else self._encoded(Place.NOWHERE, self.lost)
 
     def _encoded(self, place: Place, writer: Process) -> bytes:
-        return Receipt(self.ticket.generation, place, writer.pid, writer.start).encode()
+        return Receipt(self.ticket.generation, place, writer.pid, writer.started).encode()
 
     def _await_last_writer(self) -> None:
         last, what = self.last_device_writer(), "a device still writes the last sample of this slot"
@@ -251,7 +250,7 @@ class DeviceSlot:
                 if last is not None and not await_event(self.filled, last, what, _TIMEOUT_S):
                     raise PeerLost(f"{what}: not within {_TIMEOUT_S:.0f} s, and process {last.pid} lives")
             except PeerLost:
-                if last is None or is_alive(last):
+                if last is None or last.is_alive():
                     raise
                 # The work of a process ends with it.
                 self.lost = last

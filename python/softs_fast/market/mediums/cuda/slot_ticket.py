@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ....errors import WireError
+from ....identity import Process
 
 __all__ = [
     "PATTERN_BYTES",
@@ -19,7 +20,6 @@ __all__ = [
     "RECEIPT_AT",
     "RECEIPT_BYTES",
     "Place",
-    "Process",
     "Receipt",
     "Ticket",
 ]
@@ -31,21 +31,6 @@ RECEIPT_BYTES = 32
 PAYLOAD_AT = 512
 #: Bytes at the end of an arena, which hold its generation.
 PATTERN_BYTES = 8
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process of one machine.
-
-    Attributes:
-        pid: Number of the process.
-        start: Time at which the process started, in ticks since the boot.
-        pid_namespace: Inode of the namespace in which `pid` is its number.
-    """
-
-    pid: int
-    start: int
-    pid_namespace: int
 
 
 @dataclass(frozen=True)
@@ -89,8 +74,8 @@ class Ticket:
             self.arena_bytes,
             owner.pid,
             self.slot_id,
-            owner.start,
-            owner.pid_namespace,
+            owner.started,
+            owner.namespace,
             self.device_id.encode(),
             self.arena,
             self.filled,

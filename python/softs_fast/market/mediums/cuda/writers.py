@@ -8,9 +8,10 @@ from typing import Any
 
 from .... import _core, _kernels
 from ....errors import ConfigError
+from ....identity import Process
 from ....tensors.dtypes import import_numpy
 from .remote_arena import DeviceSlot, RemoteArena, device_for
-from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, Place, Process, Receipt, Ticket
+from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, Place, Receipt, Ticket
 
 __all__ = ["Writers"]
 
@@ -60,7 +61,7 @@ class Writers:
                 writer: Process | None = slot.last_device_writer()
             case _:
                 writer = slot.lost
-        pid, start = (writer.pid, writer.start) if writer is not None else (0, 0)
+        pid, start = (writer.pid, writer.started) if writer is not None else (0, 0)
         return Receipt(slot.ticket.generation, place, pid, start).encode()
 
     def store(self, head: Any, data: Any) -> bytes:

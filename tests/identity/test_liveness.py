@@ -11,24 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from softs_fast import _core, _kernels
-from softs_fast.market.mediums.cuda import peer_process
-from softs_fast.market.mediums.cuda.slot_ticket import Process
+from softs_fast.identity import Process, this_process
 
-CASES = Path(__file__).parents[3] / "rust" / "shm" / "tests" / "liveness_cases.txt"
+CASES = Path(__file__).parents[2] / "rust" / "shm" / "tests" / "liveness_cases.txt"
 EXPECTED = {
     case: answer == "alive"
     for case, answer, *_ in (row.split() for row in CASES.read_text().splitlines() if row[0] != "#")
 }
 FUNCTIONS: dict[str, Callable[[Process], bool]] = {
-    "rust": lambda process: _core.is_alive(process.pid, process.start, process.pid_namespace),
-    "c++": lambda process: _kernels.is_alive(process.pid, process.start, process.pid_namespace),
-    "python": peer_process.is_alive,
+    "rust": lambda process: _core.is_alive(*process),
+    "c++": lambda process: _kernels.is_alive(*process),
+    "python": Process.is_alive,
 }
 # Ends its first thread while another one runs.
 WITHOUT_FIRST_THREAD = (
@@ -40,7 +38,7 @@ WITHOUT_FIRST_THREAD = (
 def recorded(pid: int) -> Process:
     """Return a process as its peers record it."""
     start = int(stat_of(pid)[19])
-    return Process(pid, start, peer_process.this_process().pid_namespace)
+    return Process(pid, start, this_process().namespace)
 
 
 def stat_of(pid: int) -> list[bytes]:
@@ -77,7 +75,7 @@ def process_of(case: str) -> Iterator[tuple[Process, int | None]]:
         thread.start()
         told.wait()
         assert thread.native_id is not None
-        yield replace(recorded(thread.native_id), start=1), None
+        yield recorded(thread.native_id)._replace(started=1), None
         end.set()
         thread.join()
         return
@@ -94,9 +92,9 @@ def process_of(case: str) -> Iterator[tuple[Process, int | None]]:
             child.kill()
             child.wait()
         if case in ("other_start", "start_unreadable", "no_descriptor"):
-            process = replace(process, start=process.start + 1)
+            process = process._replace(started=process.started + 1)
         if case == "other_namespace":
-            process = replace(process, pid_namespace=process.pid_namespace + 1)
+            process = process._replace(namespace=process.namespace + 1)
         n_free = {"no_descriptor": 0, "reaped_unreadable": 0, "start_unreadable": 1, "zombie_unreadable": 1}
         yield process, n_free.get(case)
     finally:
@@ -113,6 +111,6 @@ def test_a_process_counts_as_alive_or_dead_as_the_table_says(case: str, function
 
 
 def test_this_process_is_the_same_in_all_languages() -> None:
-    me = peer_process.this_process()
+    me = this_process()
     assert me == Process(*_core.this_process()) == Process(*_kernels.this_process())
     assert me == recorded(os.getpid())
