@@ -1,4 +1,4 @@
-"""Values to and from messages of protobuf, whose descriptors are made from the classes."""
+"""Values to and from messages of protobuf; their descriptors are made from the classes."""
 
 from __future__ import annotations
 
