@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import os
 import resource
@@ -22,12 +23,16 @@ from softs_fast.coordination.job import messages as m
 from softs_fast.coordination.pings import Pings
 from softs_fast.coordination.requirements import import_grpc
 from softs_fast.coordination.wire import methods
-from softs_fast.coordination.wire.codec import encode_from_worker
-from softs_fast.coordination.wire.convert import pb
-from softs_fast.coordination.wire.limits import MAX_TABLE_BYTES
+from softs_fast.coordination.wire.formats import FROM_WORKER, MAX_TABLE_BYTES, TO_WORKER
 
 #: Workers that connect at once.
 _AT_ONCE = 50
+
+
+@functools.lru_cache(maxsize=4)
+def _decoded(data: bytes) -> m.ToWorker:
+    """Decode a message once: a worker reads one table of a thousand members, this process a thousand of them."""
+    return TO_WORKER.decode(data)
 
 
 class Worker:
@@ -49,7 +54,7 @@ class Worker:
 
     async def say(self, message: m.FromWorker) -> None:
         """Send a message."""
-        await self._call.write(encode_from_worker(message))
+        await self._call.write(FROM_WORKER.encode(message))
 
     async def join(self) -> None:
         """Say Hello, and wait for the answer."""
@@ -60,10 +65,9 @@ class Worker:
         """Wait for the next message; when it came."""
         data = await self._call.read()
         came_s = time.monotonic()
-        # Not `decode_to_worker`: a worker reads one table of a thousand members, this process a thousand of them.
-        message = pb.ToWorker.FromString(data)
-        told = message.table if message.HasField("table") else message.fence
-        self.told = told.boot, told.epoch
+        message = _decoded(data)
+        assert isinstance(message, m.Table | m.Fence)
+        self.told = message.boot, message.epoch
         return came_s
 
     async def ready(self) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("grpc", reason="needs the extra grpc")
 from softs_fast.cli.coordinator import render
 from softs_fast.coordination.job.events import Completed
 from softs_fast.coordination.job.messages import Fence
-from softs_fast.coordination.job.status import SeatStatus, Status
+from softs_fast.coordination.job.status import FenceCount, SeatStatus, Status
 
 
 def started(command: Command, *options: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
@@ -160,7 +160,7 @@ def test_a_status_as_text() -> None:
         seats=(SeatStatus(0, "w0", "h:1", "ready", 7), SeatStatus(None, "w9", "", "spare", 0)),
         spread=0,
         fences=tuple(Fence(1, n, "gone", 1, f"number {n}", n == 3) for n in range(1, 8)),
-        n_fences={"gone": 7},
+        n_fences=(FenceCount("gone", 7),),
         table_s=0.1,
         checkpoint=Completed(2, 40, "/p"),
     )

@@ -6,7 +6,7 @@ import pytest
 
 from softs_fast.coordination.addresses import parse_address
 from softs_fast.coordination.job.events import Completed
-from softs_fast.coordination.job.status import SeatStatus, Status
+from softs_fast.coordination.job.status import FenceCount, SeatStatus, Status
 from softs_fast.coordination.metrics import render_metrics
 from softs_fast.coordination.pings import Pings
 from softs_fast.errors import ConfigError
@@ -44,7 +44,7 @@ def test_pings_out_of_range(seconds: float) -> None:
 
 def test_metrics_are_those_of_the_status() -> None:
     seats = (SeatStatus(0, "a", "", "", 7), SeatStatus(1, "b", "", "", 5), SeatStatus(None, "c", "", "", 0))
-    fences = {"gone": 3, "fault": 1}
+    fences = (FenceCount("gone", 3), FenceCount("fault", 1))
     status = Status("job", "open", "", 2.5, 1, 4, 2, seats, 2, (), fences, 0.25, Completed(3, 40, "/p"))
     values = dict(
         line.rsplit(" ", 1) for line in render_metrics(status).splitlines() if not line.startswith("#")

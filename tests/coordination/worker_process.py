@@ -17,6 +17,7 @@ from softs_fast.coordination.pings import Pings
 from softs_fast.coordination.session.session import Session
 from softs_fast.coordination.wire.requests import KeysRequest
 from softs_fast.errors import ForkedError, SoftsError
+from softs_fast.records import plain
 
 _lock = threading.Lock()
 
@@ -50,7 +51,8 @@ class Member:
             options.get("seat"),
             options.get("at", ""),
             state,
-            *engine,
+            engine_boot=engine[0],
+            engine_epoch=engine[1],
         )
 
     def received(self, message: m.ToWorker) -> None:
@@ -64,7 +66,7 @@ class Member:
                 self.told, self.is_member = (message.boot, message.epoch), False
                 self.ready()
         # Last: what the test asks for then finds the worker as it says.
-        say(type(message).__name__, **vars(message))
+        say(type(message).__name__, **plain(message))
 
     def ready(self) -> None:
         """Wait for a table."""

@@ -40,8 +40,6 @@ SOURCES = [
     path
     for folder in ("python", "tests", "benches", "examples", "wheels")
     for path in (REPOSITORY / folder).rglob("*.py")
-    # Generated, for whichever version is installed.
-    if not path.name.endswith("_pb2.py")
 ] + [REPOSITORY / "build_backend.py"]
 
 # Python 3.12 and later warn about a fork of a process with threads.

@@ -24,7 +24,7 @@ PURE = {
 }
 #: Pure modules, and what they may import of the folder above theirs.
 MACHINES = {
-    "coordination/job/*": {"errors"},
+    "coordination/job/*": {"errors", "records"},
     "paramserver/rounds/*": {"errors"},
     "paramserver/worker/exchanges": {"errors", "records", "wire"},
     "paramserver/worker/retries": {"errors", "wire"},

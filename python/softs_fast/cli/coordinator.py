@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import json
 import signal
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from .. import records
 from ..errors import ConfigError
 from .options import AddParser, Run, command, group, member, natural, option, seconds
 from .table import count, plain, rows_of, say
@@ -219,7 +219,7 @@ def _client(arguments: argparse.Namespace) -> CoordinatorClient:
 
 
 def _print(status: Status, as_json: bool, more: str = "") -> None:
-    say((json.dumps(dataclasses.asdict(status)) if as_json else render(status)) + more)
+    say((json.dumps(records.plain(status)) if as_json else render(status)) + more)
 
 
 def _job(arguments: argparse.Namespace) -> JobOptions:

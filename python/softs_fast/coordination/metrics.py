@@ -36,7 +36,7 @@ def _families(status: Status) -> Iterator[Family]:
         f"{name}_fences_total",
         "counter",
         "Epochs that have ended, by cause.",
-        [({"cause": cause}, number) for cause, number in sorted(status.n_fences.items())],
+        [({"cause": one.cause}, one.number) for one in status.n_fences],
     )
     yield (
         f"{name}_table_seconds",

@@ -6,27 +6,32 @@
 | a value written by position; as many items as fields | `class Free(Message, tag=5)` |
 | a bound | `Annotated[str, most(64)]`, `Annotated[int, span(1, 9)]`, `shaped("[a-z]*")`, `Count`, `Finite`, `Amount` |
 | lists, dicts and numbers | `plain(value)`, `from_plain(Free, found)` |
-| bytes | `Packed(Free \\| End, ...)`, `Json(Failure, ...)` |
+| bytes | `Packed(Free \\| End, ...)`, `Json(Failure, ...)`, `Proto(Status, ...)` |
 
-Bytes are bounded before they are parsed, and items before they are made. Whatever is read is a value within its bounds or
+Bytes are bounded before they are parsed, and items before values are made of them. Whatever is read is a value within its bounds or
 a `WireError` that names the field; nothing is pickled, and no field is of any type. Values made here are not checked
 until they are read, or given to `checked`.
 """
 
-from .bounds import NO_NUL, Amount, Count, Finite, Tag64, clip, most, shaped, span
+from .bounds import CUT, NO_NUL, U32, Amount, Count, Finite, Tag64, as_number, clip, most, shaped, span
 from .formats import Json, Packed
 from .kinds import Message, Record, checked, field, from_plain, plain, replace
+from .proto import Proto, schema
 
 __all__ = [
+    "CUT",
     "NO_NUL",
+    "U32",
     "Amount",
     "Count",
     "Finite",
     "Json",
     "Message",
     "Packed",
+    "Proto",
     "Record",
     "Tag64",
+    "as_number",
     "checked",
     "clip",
     "field",
@@ -34,6 +39,7 @@ __all__ = [
     "most",
     "plain",
     "replace",
+    "schema",
     "shaped",
     "span",
 ]

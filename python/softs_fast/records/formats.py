@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
@@ -10,13 +11,13 @@ from ..errors import WireError
 from .kinds import checked
 from .paths import named
 
-__all__ = ["Json", "Packed"]
+__all__ = ["Format", "Json", "Packed"]
 
 _Value = TypeVar("_Value")
 _UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 
 
-class _Format(Generic[_Value]):
+class Format(Generic[_Value]):
     """One value, or one of several, as bytes.
 
     Args:
@@ -28,9 +29,10 @@ class _Format(Generic[_Value]):
     _codec: Any
 
     def __init__(self, kinds: object, *, most_bytes: int, what: str) -> None:
-        self.most_bytes, self._what = most_bytes, what
+        self.most_bytes, self.what = most_bytes, what
         self._kinds: dict[Any, Any] = {one.__struct_config__.tag: one for one in get_args(kinds) or (kinds,)}
-        self._encoder, self._decoder = self._codec.Encoder(), self._codec.Decoder(kinds)
+        self._write: Callable[[Any], bytes] = self._codec.Encoder().encode
+        self._read: Callable[[bytes | bytearray], Any] = self._codec.Decoder(kinds).decode
         self._any = self._codec.Decoder()
 
     def encode(self, value: _Value) -> bytes:
@@ -40,14 +42,14 @@ class _Format(Generic[_Value]):
             WireError: they are too many, or a field has what cannot be written.
         """
         try:
-            data: bytes = self._encoder.encode(value)
+            data: bytes = self._write(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise WireError(
-                f"{self._what}: a {type(value).__name__} cannot be sent: {str(error)[:200]}"
+                f"{self.what}: a {type(value).__name__} cannot be sent: {str(error)[:200]}"
             ) from None
         if len(data) > self.most_bytes:
             raise WireError(
-                f"{self._what}: a {type(value).__name__} has {len(data):,} bytes; at most {self.most_bytes:,}"
+                f"{self.what}: a {type(value).__name__} has {len(data):,} bytes; at most {self.most_bytes:,}"
             )
         return data
 
@@ -58,11 +60,11 @@ class _Format(Generic[_Value]):
             WireError: they are too many, or none of these values; the text names the field and its bound.
         """
         if len(data) > self.most_bytes:
-            raise WireError(f"{self._what} of {len(data):,} bytes; at most {self.most_bytes:,}")
+            raise WireError(f"{self.what} of {len(data):,} bytes; at most {self.most_bytes:,}")
         try:
-            value: _Value = self._decoder.decode(data)
+            value: _Value = self._read(data)
         except _UNREADABLE as error:
-            raise WireError(f"{self._what} ({len(data):,} bytes): {self._explained(data, error)}") from None
+            raise WireError(f"{self.what} ({len(data):,} bytes): {self._explained(data, error)}") from None
         return value
 
     def _explained(self, data: bytes | bytearray, error: Exception) -> str:
@@ -79,7 +81,7 @@ class _Format(Generic[_Value]):
         return named(kind, str(error))
 
 
-class Packed(_Format[_Value]):
+class Packed(Format[_Value]):
     """Values as msgpack."""
 
     _codec = msgspec.msgpack
@@ -94,11 +96,11 @@ class Packed(_Format[_Value]):
         kind: Any = type(value)
         n_items = len(kind.__struct_fields__) + (kind.__struct_config__.tag is not None)
         if kind.__struct_config__.array_like and (found := _n_items(data)) != n_items:
-            raise WireError(f"{self._what}: a {kind.__name__} has {found} items; need {n_items}")
+            raise WireError(f"{self.what}: a {kind.__name__} has {found} items; need {n_items}")
         return value
 
 
-class Json(_Format[_Value]):
+class Json(Format[_Value]):
     """Values as JSON, UTF-8 without spaces."""
 
     _codec = msgspec.json

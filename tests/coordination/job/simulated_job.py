@@ -17,7 +17,7 @@ from typing import Any
 from simulated_engine import Callback, Engine
 
 from softs_fast.coordination.job import events
-from softs_fast.coordination.job.events import Booted, Completed, Opened, Received
+from softs_fast.coordination.job.events import Booted, Completed, Received
 from softs_fast.coordination.job.job import Job
 from softs_fast.coordination.job.messages import FromWorker, Hello, Member, Table, ToWorker, WorkerState
 from softs_fast.coordination.job.options import JobOptions
@@ -255,7 +255,7 @@ class World:
         self.log: list[str] = []
         #: Events of the present coordinator and what it made of them, to be repeated.
         self.history: list[tuple[float, events.Event, list[events.Output]]] = []
-        self.opened: list[Opened] = []
+        self.opened: list[Table] = []
         self.began: tuple[int, float, list[events.Record]] = (0, 0.0, [])
         self.crash_at_persist = 0.0
         self.has_file = True
@@ -328,8 +328,8 @@ class World:
                         self.crash_coordinator()
                         return
                     self.file.append(record)
-                    if isinstance(record, Opened):
-                        self.check_table(record.table)
+                    if isinstance(record, Table):
+                        self.check_table(record)
                         self.opened.append(record)
                     if isinstance(record, Completed):
                         self.saved[record.path] = (record.step, self.writing[record.path])
@@ -442,7 +442,7 @@ class World:
     def is_known(self, table: Table | None) -> bool:
         """Return whether the present coordinator has opened an epoch, or has read of it."""
         known = [*self.began[2], *self.opened]
-        return any(isinstance(one, Opened) and one.table == table for one in known)
+        return table in known
 
     def is_misleading(self, member: Member) -> bool:
         """Return whether a coordinator that has lost an epoch must take a state for a later one.
@@ -451,7 +451,7 @@ class World:
         """
         boot = self.started[member.worker_id, member.incarnation].machine.state.boot
         records = self.began[2]
-        own = {one.table.boot for one in records if isinstance(one, Opened)}
+        own = {one.boot for one in records if isinstance(one, Table)}
         return boot == EARLIER_BOOT or boot in own | {one.boot for one in records if isinstance(one, Booted)}
 
     def check_survivors(self, table: Table, before: Table) -> None:

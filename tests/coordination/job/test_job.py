@@ -20,6 +20,7 @@ from softs_fast.coordination.job.messages import (
     Welcome,
     WorkerState,
 )
+from softs_fast.coordination.job.status import FenceCount
 from softs_fast.errors import ConfigError
 
 # --- Ends of epochs ---
@@ -33,7 +34,7 @@ def test_a_blink_is_no_end() -> None:
     assert job.hello("b", engine_boot=77, engine_epoch=1) == [Welcome(77, 1), table]
     job.wait(1.0)
     assert job.status.phase == "open"
-    assert job.status.n_fences == {}
+    assert job.status.n_fences == ()
 
 
 def test_a_member_that_is_gone_ends_the_epoch() -> None:
@@ -44,7 +45,7 @@ def test_a_member_that_is_gone_ends_the_epoch() -> None:
     assert (fence.epoch, fence.cause, fence.culprit_seat, fence.planned) == (1, "gone", 1, False)
     assert fence.text == 'rank 1, seat 1 ("b") is gone'
     assert job.last("c", Fence) == fence
-    assert job.status.n_fences == {"gone": 1}
+    assert job.status.n_fences == (FenceCount("gone", 1),)
 
 
 def test_survivors_of_any_number_go_on_at_once() -> None:
@@ -153,7 +154,7 @@ def test_what_is_said_of_another_epoch_changes_nothing() -> None:
     job.tell(events.Received(999, Leave("no such connection")))
     job.ready("a", 0, epoch=9)
     assert job.status.phase == "open"
-    assert job.status.n_fences == {}
+    assert job.status.n_fences == ()
 
 
 def test_a_process_that_is_started_again_ends_the_epoch_of_the_one_before() -> None:
@@ -464,7 +465,7 @@ def test_the_epoch_goes_on_when_the_coordinator_is_started_again() -> None:
         assert again.hello(name, engine_boot=77, engine_epoch=1)[1] == table
     again.wait(10)
     assert again.status.phase == "open"
-    assert again.status.n_fences == {}
+    assert again.status.n_fences == ()
 
 
 def test_members_that_do_not_come_back_to_a_new_coordinator_are_gone() -> None:

@@ -158,7 +158,7 @@ def test_the_engine_goes_on_without_a_connection() -> None:
     worker.reduced()
     worker.passed(is_last=False)
     [hello] = worker.connected()
-    assert hello == Say(Hello("job", "a", 3, 0, "", WorkerState(7, 1, 1), 7, 1))
+    assert hello == Say(Hello("job", "a", 3, 0, "", WorkerState(7, 1, 1), engine_boot=7, engine_epoch=1))
     assert worker.receive(Welcome(7, 0)) == []
     assert worker.receive(table()) == [], "it is a member already"
     assert worker.phase == "member"

@@ -136,6 +136,11 @@ def test_a_loss_in_a_call_of_the_users_ends_the_epoch(member: Any, sent: Any) ->
         link.next_build(0.0, 0.0)
 
 
+def test_a_worker_id_that_no_message_may_have_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"Hello.worker_id: Expected str matching regex"):
+        WorkerLink("127.0.0.1:1", m.Hello("job", "w\N{SNOWMAN}", 1), None)
+
+
 def test_calls_that_differ_do_not_end_the_epoch(member: Any) -> None:
     link, engine, _ = member
     engine.fails_with = ConfigError("tensors differ")

@@ -27,7 +27,7 @@ from softs_fast.coordination.job.messages import Alarm, Fence, Leave, Member, Ta
 from softs_fast.coordination.job.status import Status
 from softs_fast.coordination.server.driver import Driver
 from softs_fast.coordination.server.state_file import StateFile
-from softs_fast.coordination.wire.codec import decode_to_worker
+from softs_fast.coordination.wire.formats import TO_WORKER
 from softs_fast.errors import ConfigError, PeerLost, SoftsError
 
 TABLE = Table(7, 1, (Member(0, 0, "a", 1, ""),), 0, "back", (), None)
@@ -85,7 +85,7 @@ class Wire:
         self.sent: list[bytes] = []
 
     def send(self, message: ToWorker, data: bytes) -> None:
-        assert decode_to_worker(data) == message
+        assert TO_WORKER.decode(data) == message
         self.sent.append(data)
         self.notes.append(message)
 

@@ -22,11 +22,10 @@ from softs_fast.coordination.pings import Pings
 from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.coordination.session.channels import open_channel
 from softs_fast.coordination.wire import methods
-from softs_fast.coordination.wire.codec import decode_to_worker, encode_from_worker, encode_request
-from softs_fast.coordination.wire.limits import MAX_SESSION_BYTES
+from softs_fast.coordination.wire.formats import FORMATS, FROM_WORKER, TO_WORKER
 from softs_fast.coordination.wire.requests import KeysRequest
 
-HELLO = encode_from_worker(m.Hello("job", "w0", 1))
+HELLO = FROM_WORKER.encode(m.Hello("job", "w0", 1))
 STRANGER = """
 import os, sys
 from softs_fast.coordination.session.calls import CoordinatorClient
@@ -82,14 +81,17 @@ def raw(coordinator: Coordinator) -> Iterator[Raw]:
 @pytest.mark.parametrize(
     ("messages", "text"),
     [
-        ([b"\xff\xff"], "INVALID_ARGUMENT: FromWorker of 2 bytes is malformed"),
-        ([b""], "INVALID_ARGUMENT: FromWorker of 0 bytes is of no known kind"),
+        ([b"\xff\xff"], "INVALID_ARGUMENT: FromWorker (2 bytes): malformed"),
+        ([b""], "INVALID_ARGUMENT: FromWorker (0 bytes): unknown kind"),
         (
-            [encode_from_worker(m.Step(1, 1))],
+            [FROM_WORKER.encode(m.Step(1, 1))],
             "INVALID_ARGUMENT: the first message of a worker is Hello, not Step",
         ),
         ([HELLO, HELLO], "INVALID_ARGUMENT: a worker says Hello once"),
-        ([HELLO, bytes(MAX_SESSION_BYTES + 1)], "INVALID_ARGUMENT: a message has 65537 bytes; 65536 at most"),
+        (
+            [HELLO, bytes(FROM_WORKER.most_bytes + 1)],
+            "INVALID_ARGUMENT: FromWorker of 65,537 bytes; at most 65,536",
+        ),
         ([HELLO, bytes(1 << 20)], "RESOURCE_EXHAUSTED"),
     ],
 )
@@ -104,14 +106,14 @@ def test_a_stream_that_ends_before_hello(raw: Raw) -> None:
 
 def test_requests_that_cannot_be(coordinator: Coordinator) -> None:
     channel = open_channel(coordinator.address, ClientCredentials(), Pings())
-    wrong_job = encode_request(KeysRequest("another", 1, 1, "get", ("k",)))
-    over = encode_request(KeysRequest("job", 1, 1, "get", ("k",)))
+    wrong_job = FORMATS[KeysRequest].encode(KeysRequest("another", 1, 1, "get", ("k",)))
+    over = FORMATS[KeysRequest].encode(KeysRequest("job", 1, 1, "get", ("k",)))
     for method, data, text in [
-        (methods.method_of(KeysRequest), b"\xff", "is malformed"),
+        (methods.method_of(KeysRequest), b"\xff", "malformed"),
         (methods.method_of(KeysRequest), bytes(200 << 10), "larger than max"),
         (methods.method_of(KeysRequest), wrong_job, 'keys of job "another"'),
         (methods.method_of(KeysRequest), over, "epoch 1 is over, or was never opened"),
-        (methods.ADMIN, b"", "is of no known kind"),
+        (methods.ADMIN, b"", "unknown kind"),
         (f"/{methods.SERVICE}/Nothing", b"", "Method not found"),
     ]:
         with pytest.raises(grpc.RpcError) as failure:
@@ -151,14 +153,14 @@ def test_a_worker_that_does_not_read_is_given_up(cluster: Cluster) -> None:
     # As little as possible is read ahead.
     raw = Raw(coordinator, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024))
     raw.outbox.put(HELLO)
-    assert isinstance(decode_to_worker(next(raw.call)), m.Welcome)
-    raw.outbox.put(encode_from_worker(m.Ready(m.WorkerState())))
+    assert isinstance(TO_WORKER.decode(next(raw.call)), m.Welcome)
+    raw.outbox.put(FROM_WORKER.encode(m.Ready(m.WorkerState())))
     other = cluster.worker(coordinator, "w1", seat=1)
     while True:
         table = other.event("Table")
         told = table["boot"], table["epoch"]
-        raw.outbox.put(encode_from_worker(m.Fault(table["epoch"], 1, None, "\N{SNOWMAN}" * 4000)))
-        raw.outbox.put(encode_from_worker(m.Ready(m.WorkerState(), *told)))
+        raw.outbox.put(FROM_WORKER.encode(m.Fault(table["epoch"], 1, None, "\N{SNOWMAN}" * 4000)))
+        raw.outbox.put(FROM_WORKER.encode(m.Ready(m.WorkerState(), *told)))
         if other.event("Fence")["cause"] == "gone":
             break
         assert table["epoch"] < 2000

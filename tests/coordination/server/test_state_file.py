@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
-from softs_fast.coordination.job.events import Booted, Completed, Opened, Record
+from softs_fast.coordination.job.events import Booted, Completed, StateRecord
 from softs_fast.coordination.job.messages import Member, Table
 from softs_fast.coordination.server.state_file import StateFile
 from softs_fast.durable import Log
 from softs_fast.errors import ConfigError, DamagedError, SoftsError
 
 MEMBERS = (Member(0, 0, "a", 1, ""), Member(1, 1, "b", 1, "h:1"))
-RECORDS: list[Record] = [
+RECORDS: list[StateRecord] = [
     Booted("job", 1 << 63),
-    *(Opened(Table(1 << 63, epoch, MEMBERS, 5, "forward", (0,), 0, "p")) for epoch in (1, 2)),
+    *(Table(1 << 63, epoch, MEMBERS, 5, "forward", (0,), 0, "p") for epoch in (1, 2)),
     Completed(2, 5, "p"),
 ]
 HOLDER = """
@@ -43,7 +43,7 @@ def written(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def read(path: Path, job: str = "job") -> tuple[list[Record], int]:
+def read(path: Path, job: str = "job") -> tuple[list[StateRecord], int]:
     file = StateFile(path, job)
     file.close()
     return file.records, file.dropped

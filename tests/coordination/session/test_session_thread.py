@@ -12,7 +12,7 @@ from softs_fast.coordination import addresses
 from softs_fast.coordination.job.messages import Hello, ToWorker, Welcome
 from softs_fast.coordination.session import session as session_module
 from softs_fast.coordination.session.session import Session
-from softs_fast.coordination.wire.codec import encode_to_worker
+from softs_fast.coordination.wire.formats import TO_WORKER
 from softs_fast.errors import ConfigError, SoftsError
 
 
@@ -43,7 +43,7 @@ def test_code_that_raises_while_it_is_told_ends_the_session(
     """Else its thread would end without a word, and the worker would wait for epochs for ever."""
     listener = Listener(error)
     session = Session("127.0.0.1:1", listener)
-    said = [encode_to_worker(Welcome(1, 0))]
+    said = [TO_WORKER.encode(Welcome(1, 0))]
     monkeypatch.setattr(session, "_connect", lambda: SimpleNamespace(call=said, close=lambda: None))
     session._run()
     [end] = listener.ends

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,26 +14,27 @@ from waiting import WATCHDOG_S
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 from softs_fast.coordination.requirements import import_grpc
 from softs_fast.coordination.star.calls import AHEAD
+from softs_fast.coordination.star.leaf import Leaf
 from softs_fast.coordination.star.messages import (
     METHOD,
     PROTOCOL,
     SERVICE,
     Differ,
     Envelope,
-    FromRank,
-    FromRoot,
     Join,
     Late,
     Leave,
     Lost,
     Part,
+    Said,
     Welcome,
-    decode_from_root,
-    encode_from_rank,
+    decode,
+    encode,
 )
 from softs_fast.coordination.star.options import Epoch, StarOptions
 from softs_fast.coordination.star.processes import this_process
 from softs_fast.coordination.star.root import Root
+from softs_fast.errors import ConfigError
 
 pytest.importorskip("grpc", reason="needs the extra grpc")
 
@@ -56,9 +58,9 @@ class Stream:
         """Send bytes."""
         self._outbox.put(data)
 
-    def send(self, message: FromRank, rank: int = 1, boot: int = 7, epoch: int = 4) -> None:
+    def send(self, message: Said, rank: int = 1, boot: int = 7, epoch: int = 4) -> None:
         """Send a message."""
-        self.raw(encode_from_rank(Envelope(boot, epoch, rank), message))
+        self.raw(encode(Envelope(boot, epoch, rank), message))
 
     def join(self, rank: int, **options: int) -> Stream:
         """Join, and read the answer; the stream."""
@@ -66,9 +68,9 @@ class Stream:
         assert isinstance(self.next(), Welcome)
         return self
 
-    def next(self) -> FromRoot:
+    def next(self) -> Said:
         """Return the next message."""
-        return decode_from_root(next(self._call))[1]
+        return decode(next(self._call))[1]
 
     def lost(self) -> str:
         """Return why the group is over."""
@@ -129,7 +131,7 @@ def test_a_second_process_of_a_rank_is_refused_and_the_first_stays(root: Root, c
     own = this_process()
     assert text == f"{own} joins as rank 1, which is taken by {own}"
     assert root.n_refused == 1
-    first.send(Part(1, 0, 0), 1)
+    first.send(Part(1, 0, 0, b""), 1)
     first.send(Late(1), 1)
     assert "missing: rank 0 (process" in first.lost()
 
@@ -156,7 +158,7 @@ def test_a_rank_of_another_epoch_or_out_of_range_is_refused(
 
 def test_a_message_of_an_older_epoch_ends_the_group(connect: Connect) -> None:
     stream, other = connect().join(1), connect().join(2)
-    stream.send(Part(1, 0, 0), 1, epoch=3)
+    stream.send(Part(1, 0, 0, b""), 1, epoch=3)
     for one in (stream, other):
         text = one.lost()
         assert "rank 1 (process" in text
@@ -166,7 +168,7 @@ def test_a_message_of_an_older_epoch_ends_the_group(connect: Connect) -> None:
 
 def test_a_rank_cannot_send_for_another_one(connect: Connect) -> None:
     stream = connect().join(1)
-    stream.send(Part(1, 0, 0), 2)
+    stream.send(Part(1, 0, 0, b""), 2)
     assert "a message of rank 2 of epoch 4" in stream.lost()
 
 
@@ -183,7 +185,7 @@ def test_a_message_that_is_too_long_is_not_received(connect: Connect) -> None:
     assert "rank 1 (process" in other.lost()
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 40, b"", b"\xfa\x01\x01x"])
+@pytest.mark.parametrize("data", [b"\xff" * 40, b"", b"\x92\x93\x07\x04\x01\x92\x08\x01"])
 def test_bytes_that_are_no_message_are_refused(connect: Connect, data: bytes) -> None:
     stream = connect()
     stream.raw(data)
@@ -200,6 +202,18 @@ def test_the_first_message_is_join_and_only_that(connect: Connect) -> None:
     joined = connect().join(1)
     joined.send(JOIN, 1)
     assert "Join came on a stream that has joined" in joined.lost()
+
+
+def test_a_rank_of_another_version_is_told_so() -> None:
+    grpc = import_grpc()
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with pytest.raises(ConfigError, match=r"has no softs.star.v2.Star; install the same version"):
+            Leaf(1, SIZE, f"127.0.0.1:{port}", EPOCH, StarOptions(), WATCHDOG_S, logging.getLogger("test"))
+    finally:
+        server.stop(None).wait()
 
 
 def test_a_group_that_is_over_takes_no_rank(connect: Connect) -> None:

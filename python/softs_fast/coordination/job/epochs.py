@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from .events import Booted, Completed, Opened, Persist
+from .events import Booted, Completed, Persist
 from .forming import Formed, SeatView, Waiting, choose, form
 from .messages import Alarm, Cause, Fence, Member, Refused, Table, Welcome, WorkerState
 from .rolling import resume
@@ -312,7 +312,7 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
         )
     _note_entries(state, [worker for worker in workers if not state.is_member(worker)])
     state.enter(table)
-    state.outputs.append(Persist(Opened(table)))
+    state.outputs.append(Persist(table))
     state.log(f"epoch {table.epoch} is open: {len(members)} members, step {way.step}, {_said(table, states)}")
     for worker in workers:
         worker.ready = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .messages import FromWorker, Table, ToWorker
+from ...records import U32, Record, Tag64
+from .messages import Checkpoint, FromWorker, Reason, Table, Text, ToWorker
 
 # --- Events ---
 
@@ -31,35 +32,31 @@ class Gone:
     conn: int
 
 
-@dataclass(frozen=True)
-class Drain:
+class Drain(Record):
     """An administrator has a seat leave at the end of the present step."""
 
-    seat: int
-    why: str
+    seat: U32
+    why: Reason
 
 
-@dataclass(frozen=True)
-class Evict:
+class Evict(Record):
     """An administrator takes a seat away at once."""
 
-    seat: int
-    why: str
+    seat: U32
+    why: Reason
 
 
-@dataclass(frozen=True)
-class Resize:
+class Resize(Record):
     """An administrator changes how many members there are."""
 
-    min_workers: int
-    max_workers: int
+    min_workers: U32
+    max_workers: U32
 
 
-@dataclass(frozen=True)
-class End:
+class End(Record):
     """An administrator ends the job."""
 
-    why: str
+    why: Reason
 
 
 @dataclass(frozen=True)
@@ -72,31 +69,19 @@ Event = Received | Gone | Drain | Evict | Resize | End | Tick
 # --- Records: what a coordinator must know again after a restart ---
 
 
-@dataclass(frozen=True)
-class Booted:
+class Booted(Record):
     """The job, and the number that names its epochs."""
 
-    job: str
-    boot: int
+    job: Text
+    boot: Tag64
 
 
-@dataclass(frozen=True)
-class Opened:
-    """An epoch was opened."""
-
-    table: Table
-
-
-@dataclass(frozen=True)
-class Completed:
+class Completed(Checkpoint):
     """A checkpoint is complete."""
 
-    epoch: int
-    step: int
-    path: str
 
-
-Record = Booted | Opened | Completed
+#: A table is an epoch that was opened.
+StateRecord = Booted | Table | Completed
 
 # --- Outputs, in the order in which they are to be done ---
 
@@ -120,7 +105,7 @@ class Close:
 class Persist:
     """Write a record durably, before any output after it is done."""
 
-    record: Record
+    record: StateRecord
 
 
 @dataclass(frozen=True)

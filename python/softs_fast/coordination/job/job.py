@@ -18,12 +18,11 @@ from .events import (
     Event,
     Evict,
     Gone,
-    Opened,
     Output,
     Persist,
     Received,
-    Record,
     Resize,
+    StateRecord,
 )
 from .messages import (
     Cause,
@@ -38,6 +37,7 @@ from .messages import (
     Ready,
     Refused,
     Step,
+    Table,
     Welcome,
 )
 from .options import MAX_TEXT, JobOptions
@@ -77,7 +77,9 @@ class Job:
     Source: own, see docs/coordination.md.
     """
 
-    def __init__(self, options: JobOptions, boot: int, now_s: float, records: Sequence[Record] = ()) -> None:
+    def __init__(
+        self, options: JobOptions, boot: int, now_s: float, records: Sequence[StateRecord] = ()
+    ) -> None:
         self._state = State(options, boot, now_s, now_s, Seats(options.n_seats))
         # Processes that wait for the end of a connection, at most.
         self._most_newcomers = options.n_seats + options.max_spares
@@ -124,12 +126,12 @@ class Job:
         )
         return None if wake_s == math.inf else wake_s
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[StateRecord]:
         """Return what a coordinator after this one has to know."""
         state = self._state
-        found: list[Record] = [Booted(state.options.name, boot) for boot in state.boots]
+        found: list[StateRecord] = [Booted(state.options.name, boot) for boot in state.boots]
         if state.table is not None:
-            found.append(Opened(state.table))
+            found.append(state.table)
         return [*found, *state.checkpoints.complete]
 
     def status(self, now_s: float) -> Status:
@@ -347,7 +349,7 @@ class Job:
 
     # --- Records ---
 
-    def _restore(self, records: Sequence[Record]) -> None:
+    def _restore(self, records: Sequence[StateRecord]) -> None:
         state = self._state
         table = None
         for record in records:
@@ -356,8 +358,8 @@ class Job:
                     state.adopt([boot])
                     if job != state.options.name:
                         raise ConfigError(f'the state is of job "{job}", not of "{state.options.name}"')
-                case Opened():
-                    table = record.table
+                case Table():
+                    table = record
                     state.adopt([table.boot])
                 case Completed():
                     state.checkpoints.complete.append(record)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from ...records import CUT, U32, Count, Record, Tag64, as_number, field, most, shaped
+from .options import MAX_SEATS, MAX_TEXT
 
 #: Of the messages between coordinator and workers; both sides must have the same.
 PROTOCOL = 1
@@ -32,8 +34,20 @@ Refusal = Literal["protocol", "job", "identity", "taken", "older", "full", "rest
 Roll = Literal["forward", "back"]
 
 
-@dataclass(frozen=True)
-class WorkerState:
+#: A name, a path.
+Text = Annotated[str, most(MAX_TEXT)]
+#: A text for people.
+Reason = Annotated[str, most(MAX_TEXT), CUT]
+# In ASCII, so that a table of MAX_SEATS members has a bound in bytes.
+_printable = shaped("[ -~]*")
+WorkerId = Annotated[str, most(256), _printable]
+Address = Annotated[str, most(512), _printable]
+#: A random number of a process, by which it differs from others of its name.
+Incarnation = Annotated[Tag64, as_number("uint64")]
+Ranks = Annotated[tuple[U32, ...], most(MAX_SEATS)]
+
+
+class WorkerState(Record):
     """What a worker has, by its own account.
 
     Attributes:
@@ -43,9 +57,9 @@ class WorkerState:
         in_doubt: Whether it holds the reduced gradients of step committed + 1, and does not know whether all have them.
     """
 
-    boot: int = 0
-    epoch: int = 0
-    committed: int = 0
+    boot: Tag64 = 0
+    epoch: Count = 0
+    committed: Count = 0
     in_doubt: bool = False
 
     @property
@@ -62,8 +76,7 @@ class WorkerState:
 # --- From a worker ---
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(Record):
     """Asks for a seat; the first message of a connection.
 
     Attributes:
@@ -73,24 +86,23 @@ class Hello:
         wanted_seat: Number of the seat that the launcher gave it, if any.
         address: Address at which other members reach it.
         last: State of the worker, by its own account.
+        protocol: Version of the protocol, PROTOCOL.
         engine_boot: Boot of the epoch of which it has an engine; 0 without an engine.
         engine_epoch: Number of that epoch.
-        protocol: Version of the protocol, PROTOCOL.
     """
 
-    job: str
-    worker_id: str
-    incarnation: int
-    wanted_seat: int | None = None
-    address: str = ""
+    job: Text
+    worker_id: WorkerId
+    incarnation: Incarnation
+    wanted_seat: U32 | None = None
+    address: Address = ""
     last: WorkerState = field(default_factory=WorkerState)
-    engine_boot: int = 0
-    engine_epoch: int = 0
-    protocol: int = PROTOCOL
+    protocol: U32 = PROTOCOL
+    engine_boot: Tag64 = 0
+    engine_epoch: Count = 0
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(Record):
     """Waits for a table: it has no engine, and no call is pending.
 
     Attributes:
@@ -100,20 +112,18 @@ class Ready:
     """
 
     state: WorkerState
-    boot: int = 0
-    epoch: int = 0
+    boot: Tag64 = 0
+    epoch: Count = 0
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Record):
     """Has begun step `number` of an epoch."""
 
-    epoch: int
-    number: int
+    epoch: Count
+    number: Count
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(Record):
     """A step of an epoch failed.
 
     Attributes:
@@ -124,14 +134,13 @@ class Fault:
         text: Type and text of the exception.
     """
 
-    epoch: int
-    step: int
-    accused_rank: int | None
-    text: str
+    epoch: Count
+    step: Count
+    accused_rank: U32 | None
+    text: Reason
 
 
-@dataclass(frozen=True)
-class Leave:
+class Leave(Record):
     """Leaves at the end of the present step, for good.
 
     Attributes:
@@ -140,35 +149,28 @@ class Leave:
             because others may need what it has sent for the end of their last step.
     """
 
-    why: str
+    why: Reason
     is_resting: bool = False
 
 
-@dataclass(frozen=True)
-class CheckpointBegin:
-    """Begins to write its part of a checkpoint of a step, in an epoch, at a path that all members name alike."""
+class Checkpoint(Record):
+    """A checkpoint of a step, in an epoch, at a path that all members name alike."""
 
-    epoch: int
-    step: int
-    path: str
+    epoch: Count
+    step: Count
+    path: Text
 
 
-@dataclass(frozen=True)
-class CheckpointEnd:
+class CheckpointBegin(Checkpoint):
+    """Begins to write its part."""
+
+
+class CheckpointEnd(Checkpoint):
     """Has written its part, durably."""
 
-    epoch: int
-    step: int
-    path: str
 
-
-@dataclass(frozen=True)
-class CheckpointDamaged:
+class CheckpointDamaged(Checkpoint):
     """Was to load the checkpoint of a table, and has found files of it missing, cut or altered."""
-
-    epoch: int
-    step: int
-    path: str
 
 
 FromWorker = Hello | Ready | Step | Fault | Leave | CheckpointBegin | CheckpointEnd | CheckpointDamaged
@@ -176,19 +178,17 @@ FromWorker = Hello | Ready | Step | Fault | Leave | CheckpointBegin | Checkpoint
 # --- To a worker ---
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Record):
     """A member of an epoch."""
 
-    rank: int
-    seat: int
-    worker_id: str
-    incarnation: int
-    address: str
+    rank: U32
+    seat: U32
+    worker_id: WorkerId
+    incarnation: Incarnation
+    address: Address
 
 
-@dataclass(frozen=True)
-class Welcome:
+class Welcome(Record):
     """A worker is known.
 
     Attributes:
@@ -196,12 +196,11 @@ class Welcome:
         seat: Seat of the worker; None for a spare.
     """
 
-    boot: int
-    seat: int | None
+    boot: Tag64
+    seat: U32 | None
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Record):
     """An epoch is open.
 
     Attributes:
@@ -215,18 +214,32 @@ class Table:
         checkpoint: Path of the last complete checkpoint; empty without one.
     """
 
-    boot: int
-    epoch: int
-    members: tuple[Member, ...]
-    resume_step: int
+    boot: Tag64
+    epoch: Count
+    members: Annotated[tuple[Member, ...], most(MAX_SEATS)]
+    resume_step: Count
     roll: Roll
-    survivors: tuple[int, ...]
-    source_rank: int | None
-    checkpoint: str = ""
+    survivors: Ranks
+    source_rank: U32 | None
+    checkpoint: Text = ""
+
+    def __post_init__(self) -> None:
+        n = len(self.members)
+        ranks, seats = ([getattr(one, name) for one in self.members] for name in ("rank", "seat"))
+        fits = (
+            n > 0
+            and ranks == list(range(n))
+            and all(low < high for low, high in zip([-1, *seats], [*seats, MAX_SEATS], strict=True))
+            and all(rank < n for rank in self.survivors)
+            and (self.source_rank is None or self.source_rank < n)
+        )
+        if not fits:
+            raise ValueError(
+                f"the table of epoch {self.epoch} contradicts itself: {n} members, ranks {ranks[:8]}, seats {seats[:8]}"
+            )
 
 
-@dataclass(frozen=True)
-class Fence:
+class Fence(Record):
     """An epoch is over: members end their calls, drop their engine, and say Ready.
 
     Attributes:
@@ -238,16 +251,15 @@ class Fence:
         planned: Whether members first end the step in which they are, and agree on it: nothing has failed then.
     """
 
-    boot: int
-    epoch: int
+    boot: Tag64
+    epoch: Count
     cause: Cause
-    culprit_seat: int | None
-    text: str
+    culprit_seat: U32 | None
+    text: Reason
     planned: bool = False
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(Record):
     """A worker cannot take part; its connection is closed.
 
     Attributes:
@@ -257,16 +269,15 @@ class Refused:
     """
 
     code: Refusal
-    text: str
-    held_by: str = ""
+    text: Reason
+    held_by: WorkerId = ""
 
 
-@dataclass(frozen=True)
-class Alarm:
+class Alarm(Record):
     """Seats stand still; nothing was done about it."""
 
-    seats: tuple[int, ...]
-    text: str
+    seats: Annotated[tuple[U32, ...], most(2 * MAX_SEATS)]
+    text: Reason
 
 
 ToWorker = Welcome | Table | Fence | Refused | Alarm

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from ...errors import ConfigError
+from ...records import replace
 from .messages import (
     Alarm,
     CheckpointBegin,

@@ -11,7 +11,7 @@ from .admission import Gate
 from .checkpoints import Checkpoints
 from .cooldown import Cooldown
 from .events import Close, Log, Output, Send
-from .messages import Fence, Hello, Member, Refused, Table, ToWorker
+from .messages import Cause, Fence, Hello, Member, Refused, Table, ToWorker
 from .options import JobOptions
 from .progress import Progress
 from .seats import Seats, Worker
@@ -84,7 +84,7 @@ class State:
     cooldown: Cooldown = field(default_factory=Cooldown)
     progress: Progress = field(default_factory=Progress)
     fences: deque[Fence] = field(default_factory=lambda: deque(maxlen=_MOST_SHOWN))
-    n_fences: Counter[str] = field(default_factory=Counter)
+    n_fences: Counter[Cause] = field(default_factory=Counter)
     table_s: float = 0.0
     outputs: list[Output] = field(default_factory=list)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
+from ...records import U32, Amount, Count, Record, Tag64, most
 from .epochs import why_waiting
 from .events import Completed
-from .messages import Fence
+from .messages import Address, Cause, Fence, Reason, Text, WorkerId
+from .options import MAX_SEATS
 from .seats import Worker
 from .state import Phase, State
 
 
-@dataclass(frozen=True)
-class SeatStatus:
+class SeatStatus(Record):
     """A worker with a seat, or a spare.
 
     Attributes:
@@ -23,15 +24,21 @@ class SeatStatus:
         step: Last step that it has begun in this epoch; 0 if none.
     """
 
-    seat: int | None
-    worker_id: str
-    address: str
-    text: str
-    step: int
+    seat: U32 | None
+    worker_id: WorkerId
+    address: Address
+    text: Reason
+    step: Count
 
 
-@dataclass(frozen=True)
-class Status:
+class FenceCount(Record):
+    """How many fences had a cause."""
+
+    cause: Cause
+    number: Count
+
+
+class Status(Record):
     """A job.
 
     Attributes:
@@ -50,18 +57,18 @@ class Status:
         checkpoint: Last complete checkpoint.
     """
 
-    name: str
+    name: Text
     phase: Phase
-    reason: str
-    since_s: float
-    boot: int
-    epoch: int
-    size: int
-    seats: tuple[SeatStatus, ...]
-    spread: int
-    fences: tuple[Fence, ...]
-    n_fences: dict[str, int]
-    table_s: float
+    reason: Reason
+    since_s: Amount
+    boot: Tag64
+    epoch: Count
+    size: U32
+    seats: Annotated[tuple[SeatStatus, ...], most(2 * MAX_SEATS)]
+    spread: Count
+    fences: Annotated[tuple[Fence, ...], most(64)]
+    n_fences: Annotated[tuple[FenceCount, ...], most(64)]
+    table_s: Amount
     checkpoint: Completed | None
 
 
@@ -87,7 +94,7 @@ def status_of(state: State, now_s: float) -> Status:
         ),
         state.progress.spread,
         tuple(state.fences),
-        dict(state.n_fences),
+        tuple(FenceCount(cause, number) for cause, number in sorted(state.n_fences.items())),
         state.table_s,
         state.checkpoints.last,
     )

@@ -7,7 +7,8 @@ import threading
 import time
 
 from ...collectives import Strategy
-from ...errors import PeerLost, SoftsError
+from ...errors import ConfigError, PeerLost, SoftsError, WireError
+from ...records import checked
 from ...user_code import text_of_error
 from ..credentials import ClientCredentials
 from ..job.messages import Hello, ToWorker
@@ -57,7 +58,10 @@ class WorkerLink:
     ) -> None:
         self.logger = logger or _log
         self.changed = threading.Condition()
-        self.machine = Participant(hello)
+        try:
+            self.machine = Participant(checked(hello))
+        except WireError as error:
+            raise ConfigError(f"worker cannot say what it is: {error}") from None
         self.strategy: Strategy | None = None
         self.error: SoftsError | None = None
         self.leave_why: str | None = None

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ...errors import ConfigError, WireError
-from ..job.events import Close, Event, Gone, Log, Output, Persist, Received, Record, Send, Tick
+from ..job.events import Close, Event, Gone, Log, Output, Persist, Received, Send, StateRecord, Tick
 from ..job.messages import Fence, FromWorker, Table, ToWorker
 from ..job.status import Status
-from ..wire.codec import encode_to_worker
+from ..wire.formats import TO_WORKER
 from .keys import Keys
 from .logs import LOGGER
 from .state_file import StateFile
@@ -29,7 +29,7 @@ class Machine(Protocol):
     def next_wake_s(self) -> float | None:
         """Return when it wants a Tick."""
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[StateRecord]:
         """Return the shortest records with the meaning of all that it had written."""
 
     def status(self, now_s: float) -> Status:
@@ -175,7 +175,7 @@ class Driver:
         """Encode a message; one that goes to many workers is the same object, and is encoded once."""
         if self._encoded is None or self._encoded[0] is not message:
             try:
-                self._encoded = message, encode_to_worker(message)
+                self._encoded = message, TO_WORKER.encode(message)
             except WireError as error:
                 raise AssertionError(f"the machine wants to send what no message may be: {error}") from error
         return self._encoded[1]

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...errors import ConfigError, PeerLost
+from ...errors import PeerLost
 from ..job.messages import (
     CheckpointBegin,
     CheckpointEnd,
@@ -115,7 +115,6 @@ class HeartbeatWorkers:
 
         Raises:
             PeerLost: no epoch is open, the worker is no member of it, or too many checkpoints are being written.
-            ConfigError: the epoch of the training is negative.
         """
         table = self._driver.table
         if table is None:
@@ -124,8 +123,6 @@ class HeartbeatWorkers:
             raise PeerLost(
                 f'"{identity}" is no member of epoch {table.epoch}, so it begins none of its checkpoints'
             )
-        if request.epoch < 0:
-            raise ConfigError(f"epoch {request.epoch} of a checkpoint; need 0 or more")
         for name, checkpoint in list(self._checkpoints.items()):
             if (checkpoint.boot, checkpoint.epoch) != (table.boot, table.epoch):
                 del self._checkpoints[name]

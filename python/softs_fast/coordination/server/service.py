@@ -11,7 +11,7 @@ from ...errors import ConfigError, PeerLost, WireError
 from ...repeated_log import RepeatedLog
 from ..requirements import import_grpc
 from ..wire import methods
-from ..wire.codec import decode_action, decode_request, encode_reply, encode_status
+from ..wire.formats import ACTIONS, FORMATS, STATUS
 from ..wire.requests import (
     AdminReply,
     EndCheckpointRequest,
@@ -95,7 +95,7 @@ class Service:
     async def _status(self, _: bytes, context: Any) -> bytes:
         async def answer() -> bytes:
             self._guard.identity(context)
-            return encode_status(self._driver.status())
+            return STATUS.encode(self._driver.status())
 
         data: bytes = await answered(answer(), context, self._refusals)
         return data
@@ -115,9 +115,9 @@ class Service:
     async def _admin(self, data: bytes, context: Any) -> bytes:
         async def answer() -> bytes:
             self._guard.administrator(context)
-            action = decode_action(data)
+            action = ACTIONS.decode(data)
             self._logger.warning("administrator at %s: %s", context.peer(), action)
-            return encode_reply(AdminReply(tuple(self._driver.handle(action))))
+            return FORMATS[AdminReply].encode(AdminReply(tuple(self._driver.handle(action))))
 
         reply: bytes = await answered(answer(), context, self._refusals)
         return reply
@@ -126,7 +126,8 @@ class Service:
         async def call(data: bytes, context: Any) -> bytes:
             async def answer() -> bytes:
                 identity = self._guard.worker(context)
-                return encode_reply(await self._reply(decode_request(cls, data), identity))
+                reply = await self._reply(FORMATS[cls].decode(data), identity)
+                return FORMATS[type(reply)].encode(reply)
 
             reply: bytes = await answered(answer(), context, self._refusals)
             return reply

@@ -15,12 +15,12 @@ from ...errors import EndpointInUse
 from ...process import raise_descriptor_limit
 from ..addresses import parse_address
 from ..credentials import ServerCredentials
-from ..job.events import Booted, Record
+from ..job.events import Booted, StateRecord
 from ..job.job import Job
 from ..job.options import JobOptions
 from ..pings import Pings
 from ..requirements import import_grpc
-from ..wire.limits import MAX_KEYS_BYTES
+from ..wire.formats import MAX_KEYS_BYTES
 from .door import door_options
 from .driver import Driver, Machine
 from .guard import Guard
@@ -41,7 +41,7 @@ _MORE_WORKERS = 256
 _GRACE_S = 0.5
 
 #: Makes the machine of a job: as `Job`.
-MakeMachine = Callable[[JobOptions, int, float, Sequence[Record]], Machine]
+MakeMachine = Callable[[JobOptions, int, float, Sequence[StateRecord]], Machine]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The state file of a coordinator: what it must know again after a restart.
 
-A log of the room `durable`, of kind "coordinator"; each record is a Record of coordinator.proto. A record is on disk
+A log of the room `durable`, of kind "coordinator"; each record is a StateRecord of coordinator.proto. A record is on disk
 before anything that follows from it is sent.
 """
 
@@ -11,9 +11,8 @@ from pathlib import Path
 
 from ...durable import Lock, Log
 from ...errors import ConfigError, SoftsError, WireError
-from ..job.events import Booted, Record
-from ..wire.codec import decode_record, encode_record
-from ..wire.limits import MAX_TABLE_BYTES
+from ..job.events import Booted, StateRecord
+from ..wire.formats import MAX_TABLE_BYTES, RECORDS
 
 __all__ = ["StateFile"]
 
@@ -61,29 +60,29 @@ class StateFile:
         """Whether `compact` is due."""
         return self._log.needs_compacting
 
-    def append(self, record: Record) -> None:
+    def append(self, record: StateRecord) -> None:
         """Write a record durably.
 
         Raises:
             SoftsError: it cannot be written; the file is as before.
         """
-        self._log.append(encode_record(record))
+        self._log.append(RECORDS.encode(record))
 
-    def compact(self, records: Sequence[Record]) -> None:
+    def compact(self, records: Sequence[StateRecord]) -> None:
         """Replace the contents, at once or not at all.
 
         Raises:
             SoftsError: the new file cannot be written.
         """
-        self._log.replace([encode_record(record) for record in records])
+        self._log.replace([RECORDS.encode(record) for record in records])
 
     def close(self) -> None:
         """Release the file."""
         self._log.close()
 
 
-def _decoded(body: bytes, what: str) -> Record:
+def _decoded(body: bytes, what: str) -> StateRecord:
     try:
-        return decode_record(body)
+        return RECORDS.decode(body)
     except WireError as error:
         raise ConfigError(f"{what} has a record of another version: {error}; use another file") from None

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import PeerLost, WireError
 from ..job.messages import FromWorker, Hello, ToWorker
-from ..wire.codec import decode_from_worker
+from ..wire.formats import FROM_WORKER
 from .driver import Driver
 
 __all__ = ["WorkerStream"]
@@ -104,7 +104,7 @@ class WorkerStream:
     async def _next(self) -> FromWorker | None:
         """Return the next message; None at the end of the stream."""
         data = await self._context.read()
-        return decode_from_worker(data) if isinstance(data, bytes) else None
+        return FROM_WORKER.decode(data) if isinstance(data, bytes) else None
 
     async def _write(self) -> None:
         while (data := await self._waiting.get()) is not None:

@@ -12,7 +12,7 @@ from ..job.status import Status
 from ..pings import Pings
 from ..requirements import import_grpc
 from ..wire import methods
-from ..wire.codec import decode_reply, decode_status, encode_action, encode_request
+from ..wire.formats import ACTIONS, FORMATS, STATUS
 from ..wire.requests import Action, AdminReply, Reply, Request
 from .channels import error_of, open_channel
 
@@ -29,10 +29,10 @@ def call(channel: Any, address: str, request: Request, metadata: Any, timeout_s:
         ConfigError: the caller may not ask for it.
         WireError: the request or the answer passes a limit.
     """
-    data = _unary(
-        channel, address, methods.method_of(type(request)), encode_request(request), metadata, timeout_s
-    )
-    return decode_reply(methods.REPLIES[type(request)], data)
+    kind = type(request)
+    data = FORMATS[kind].encode(request)
+    answer = _unary(channel, address, methods.method_of(kind), data, metadata, timeout_s)
+    return FORMATS[methods.REPLIES[kind]].decode(answer)
 
 
 class CoordinatorClient:
@@ -68,7 +68,7 @@ class CoordinatorClient:
             PeerLost: no coordinator answers in time.
             ConfigError: the caller may not ask for it.
         """
-        return decode_status(self._unary(methods.STATUS, b""))
+        return STATUS.decode(self._unary(methods.STATUS, b""))
 
     def watch(self) -> Iterator[Status]:
         """Iterate over the status: the present one, then one after each change.
@@ -82,7 +82,7 @@ class CoordinatorClient:
         stream = self._channel.unary_stream(methods.WATCH)(b"", metadata=self._metadata)
         try:
             for data in stream:
-                yield decode_status(data)
+                yield STATUS.decode(data)
         except grpc.RpcError as error:
             raise error_of(error, self._address, self._credentials) from None
         finally:
@@ -96,7 +96,8 @@ class CoordinatorClient:
             ConfigError: the caller is no administrator.
             WireError: it cannot be done; the text says why.
         """
-        return decode_reply(AdminReply, self._unary(methods.ADMIN, encode_action(action))).log
+        reply: AdminReply = FORMATS[AdminReply].decode(self._unary(methods.ADMIN, ACTIONS.encode(action)))
+        return reply.log
 
     def request(self, request: Request) -> Any:
         """Send a request of a worker without a stream, and return its answer.
@@ -106,8 +107,9 @@ class CoordinatorClient:
             ConfigError: the caller may not ask for it.
             WireError: the request or the answer passes a limit.
         """
-        method = methods.method_of(type(request))
-        return decode_reply(methods.REPLIES[type(request)], self._unary(method, encode_request(request)))
+        kind = type(request)
+        answer = self._unary(methods.method_of(kind), FORMATS[kind].encode(request))
+        return FORMATS[methods.REPLIES[kind]].decode(answer)
 
     def close(self) -> None:
         """End the connection."""

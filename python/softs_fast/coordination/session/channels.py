@@ -10,7 +10,7 @@ from ..addresses import parse_address
 from ..credentials import ClientCredentials
 from ..pings import Pings
 from ..requirements import import_grpc
-from ..wire.limits import MAX_STATUS_BYTES
+from ..wire.formats import MAX_STATUS_BYTES
 
 __all__ = ["certificate_problem", "error_of", "open_channel"]
 

@@ -20,7 +20,7 @@ from ..job.messages import FromWorker, Hello, Refused, ToWorker
 from ..pings import Pings
 from ..requirements import import_grpc
 from ..wire import methods
-from ..wire.codec import decode_to_worker, encode_from_worker
+from ..wire.formats import FROM_WORKER, TO_WORKER
 from ..wire.requests import Request
 from .calls import call
 from .channels import error_of, open_channel
@@ -145,7 +145,7 @@ class Session:
             ForkedError: another process made the session.
         """
         self.check_process()
-        data = encode_from_worker(message)
+        data = FROM_WORKER.encode(message)
         with self._lock:
             if self._connection is not None:
                 self._connection.outbox.put(data)
@@ -228,7 +228,7 @@ class Session:
         credentials: ClientCredentials | None = self._credentials
         try:
             for data in connection.call:
-                message = decode_to_worker(data)
+                message = TO_WORKER.decode(data)
                 credentials = None
                 self._outage.connected()
                 try:
@@ -265,7 +265,7 @@ class Session:
         with suppress(ConfigError):
             self._own_host = own_address(parse_address(self._address))
         channel = open_channel(self._address, self._credentials, self._pings)
-        connection = _Connection(channel, metadata, encode_from_worker(self._listener.hello()))
+        connection = _Connection(channel, metadata, FROM_WORKER.encode(self._listener.hello()))
         with self._lock:
             self._connection = connection
             if self._closed.is_set():

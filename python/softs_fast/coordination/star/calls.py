@@ -13,10 +13,12 @@ import numpy as np
 from ... import _kernels
 from ...collectives import ReduceOp
 from ...errors import PeerLost, WireError
+from ...records import clip
+from ..job.options import MAX_TEXT
 from .attendance import Attendance
 from .flat import Flat
 from .mailboxes import Mailboxes
-from .messages import Differ, Envelope, Late, Leave, Lost, Part, encode_from_rank, encode_from_root
+from .messages import Differ, Envelope, Late, Leave, Lost, Part, encode
 from .pieces import Piece
 
 __all__ = ["AHEAD", "Call", "LeafCalls", "RankMetrics", "RootCalls", "Seats"]
@@ -117,13 +119,13 @@ class LeafCalls:
 
     def give_up(self, why: str) -> None:
         """End all calls of this rank, and tell the others. Idempotent."""
-        leave = Leave(self._sequence, why, True)
-        self._boxes.end(PeerLost(why), lambda: encode_from_rank(self._envelope, leave))
+        leave = Leave(self._sequence, clip(why, MAX_TEXT), True)
+        self._boxes.end(PeerLost(why), lambda: encode(self._envelope, leave))
 
     def leave(self, why: str) -> None:
         """Take part in no further call."""
-        leave = Leave(self._sequence, why, False)
-        self._boxes.send(0, encode_from_rank(self._envelope, leave), time.monotonic() + self.timeout_s)
+        leave = Leave(self._sequence, clip(why, MAX_TEXT), False)
+        self._boxes.send(0, encode(self._envelope, leave), time.monotonic() + self.timeout_s)
         self._boxes.close_box(0)
 
     def _send(self, call: Call, number: int, rank: int) -> None:
@@ -132,7 +134,7 @@ class LeafCalls:
         if not is_mine and number:
             return
         data = call.source.read(piece.read_at, piece.n_bytes).tobytes() if is_mine else b""
-        message = encode_from_rank(self._envelope, Part(self._sequence, call.tag, number, data))
+        message = encode(self._envelope, Part(self._sequence, call.tag, number, data))
         self._boxes.send(0, message, time.monotonic() + self.timeout_s)
 
     def _take(self, call: Call) -> Part | Differ:
@@ -150,7 +152,7 @@ class LeafCalls:
 
     def _ask(self, call: Call) -> Part | Differ:
         """Have rank 0 tell which ranks are missing: that ends the group, unless the result comes just now."""
-        late = encode_from_rank(self._envelope, Late(self._sequence))
+        late = encode(self._envelope, Late(self._sequence))
         until_s = time.monotonic() + _ANSWER_S
         try:
             self._boxes.send(0, late, until_s)
@@ -210,7 +212,7 @@ class RootCalls:
             self.end(over)
         first = self._take_of(self._leaves, 0, call)
         if any(part.tag != call.tag for part in first.values()):
-            differ = encode_from_root(self._envelope, Differ(self._sequence))
+            differ = encode(self._envelope, Differ(self._sequence))
             for rank in self._leaves:
                 self._send(rank, differ, 0, call)
             return False
@@ -227,12 +229,12 @@ class RootCalls:
 
     def end(self, why: str) -> None:
         """End the group, and tell the other ranks why. Idempotent."""
-        self._boxes.end(PeerLost(why), lambda: encode_from_root(self._envelope, Lost(why)))
+        self._boxes.end(PeerLost(why), lambda: encode(self._envelope, Lost(clip(why, MAX_TEXT))))
 
     def give_up(self, why: str) -> None:
         """End all calls, also those of the other ranks. Idempotent."""
-        lost = Lost(f"{self._seats.named(0)} has given up: {why}")
-        self._boxes.end(PeerLost(why), lambda: encode_from_root(self._envelope, lost))
+        lost = Lost(clip(f"{self._seats.named(0)} has given up: {why}", MAX_TEXT))
+        self._boxes.end(PeerLost(why), lambda: encode(self._envelope, lost))
 
     # --- Called by the threads that serve the other ranks ---
 
@@ -337,7 +339,7 @@ class RootCalls:
             is_for = piece.is_for(rank)
             if is_for not in encoded:
                 part = Part(self._sequence, call.tag, number, data if is_for else b"")
-                encoded[is_for] = encode_from_root(self._envelope, part)
+                encoded[is_for] = encode(self._envelope, part)
             self._send(rank, encoded[is_for], len(data) if is_for else 0, call)
 
     def _send(self, rank: int, message: bytes, n_bytes: int, call: Call) -> None:

@@ -24,8 +24,8 @@ from .messages import (
     Part,
     StarProcess,
     Welcome,
-    decode_from_root,
-    encode_from_rank,
+    decode,
+    encode,
 )
 from .options import Epoch, StarOptions
 from .processes import state_of, this_process
@@ -79,7 +79,7 @@ class Leaf:
         self._channel = open_channel(address, options.client, options.pings, "rank 0")
         process = this_process(epoch.workers[rank] if epoch.workers else "")
         join = Join(size, options.piece_bytes, PROTOCOL, process)
-        self._boxes.send(0, encode_from_rank(self._envelope, join), time.monotonic() + timeout_s)
+        self._boxes.send(0, encode(self._envelope, join), time.monotonic() + timeout_s)
         stream = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
         self._call: Any = stream(self._boxes.outgoing(0), metadata=metadata)
         self._reader = threading.Thread(target=self._read, name="softs-star", daemon=True)
@@ -140,7 +140,7 @@ class Leaf:
         """Read the stream to its end, in a thread of its own."""
         try:
             for data in self._call:
-                self._received(*decode_from_root(data))
+                self._received(*decode(data))
             self._boxes.finish(0, f"{self.named(0)} has closed the group")
         except self._grpc.RpcError as error:
             self._end(self._error_of(error))
@@ -164,6 +164,8 @@ class Leaf:
                 # After the results of calls that rank 0 has completed.
                 self._logger.warning("the group of %s is over: %s", self._envelope, text)
                 self._boxes.finish(0, text)
+            case _:
+                raise WireError(f"{type(message).__name__} came from rank 0")
 
     def _end(self, error: SoftsError) -> None:
         if self._boxes.end(error):
@@ -174,6 +176,10 @@ class Leaf:
         code, text = error.code(), error.details() or "no reason given"
         if code in (codes.UNAUTHENTICATED, codes.PERMISSION_DENIED, codes.INVALID_ARGUMENT):
             return ConfigError(f"rank 0 at {self._address} refuses this rank: {text}")
+        if code == codes.UNIMPLEMENTED:
+            return ConfigError(
+                f"rank 0 at {self._address} has no {SERVICE}; install the same version of softs-fast on all ranks"
+            )
         if code == codes.FAILED_PRECONDITION:
             return PeerLost(f"rank 0 at {self._address} refuses this rank: {text}")
         if self._root is None and (problem := certificate_problem(error, self._address, self._credentials)):

@@ -1,15 +1,12 @@
-"""What the ranks of a star say to each other, as values, and to bytes and back. Every limit is checked."""
+"""What the ranks of a star say to each other: msgpack, by position."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from google.protobuf.message import DecodeError
-
-from ...errors import WireError
-from ..wire.convert import fill, read
-from . import star_pb2
+from ...records import U32, Count, Message, Packed, Tag64, most
+from ..job.messages import Text, WorkerId
+from .options import LARGEST_PIECE
 
 __all__ = [
     "MAX_OVERHEAD_BYTES",
@@ -18,34 +15,29 @@ __all__ = [
     "SERVICE",
     "Differ",
     "Envelope",
-    "FromRank",
-    "FromRoot",
     "Join",
     "Late",
     "Leave",
+    "Letter",
     "Lost",
     "Part",
+    "Said",
     "StarProcess",
     "Welcome",
-    "decode_from_rank",
-    "decode_from_root",
-    "encode_from_rank",
-    "encode_from_root",
+    "decode",
+    "encode",
 ]
 
-SERVICE = "softs.star.v1.Star"
+#: Version 1 had messages of protobuf; a rank of another version is told that there is no such service.
+SERVICE = "softs.star.v2.Star"
 METHOD = "Reduce"
 #: Of these messages; all ranks must have the same.
-PROTOCOL = 1
+PROTOCOL = 2
 #: Of a message, beside the data of a piece: room for the longest texts.
 MAX_OVERHEAD_BYTES = 64 << 10
 
-#: The generated module, which has no types.
-_pb: Any = star_pb2
 
-
-@dataclass(frozen=True)
-class StarProcess:
+class StarProcess(Message):
     """A process of a rank.
 
     Attributes:
@@ -56,19 +48,18 @@ class StarProcess:
         started: Time at which the process started, by the clock of its machine.
     """
 
-    worker_id: str = ""
-    machine: str = ""
-    host: str = ""
-    pid: int = 0
-    started: int = 0
+    worker_id: WorkerId
+    machine: Text
+    host: Text
+    pid: Count
+    started: Count
 
     def __str__(self) -> str:
         name = f'worker "{self.worker_id}", ' if self.worker_id else ""
         return f"{name}process {self.pid} on {self.host}"
 
 
-@dataclass(frozen=True)
-class Join:
+class Join(Message, tag=1):
     """Asks for the place of a rank; the first message of a stream.
 
     Attributes:
@@ -78,14 +69,13 @@ class Join:
         process: Process that asks.
     """
 
-    size: int
-    piece_bytes: int
-    protocol: int
+    size: U32
+    piece_bytes: U32
+    protocol: U32
     process: StarProcess
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Message, tag=2):
     """A piece of a call; the first one of a rank may be empty.
 
     Attributes:
@@ -95,21 +85,19 @@ class Part:
         data: Data of the piece.
     """
 
-    sequence: int
-    tag: int
-    piece: int
-    data: bytes = b""
+    sequence: Count
+    tag: Tag64
+    piece: Count
+    data: Annotated[bytes, most(LARGEST_PIECE)]
 
 
-@dataclass(frozen=True)
-class Late:
+class Late(Message, tag=3):
     """A call has waited for too long."""
 
-    sequence: int
+    sequence: Count
 
 
-@dataclass(frozen=True)
-class Leave:
+class Leave(Message, tag=4):
     """This rank takes part in no call after `last`.
 
     Attributes:
@@ -118,41 +106,30 @@ class Leave:
         is_failure: Whether no call can continue.
     """
 
-    last: int
-    why: str
+    last: Count
+    why: Text
     is_failure: bool
 
 
-@dataclass(frozen=True)
-class Welcome:
+class Welcome(Message, tag=5):
     """The rank has its place; the process is that of rank 0."""
 
     process: StarProcess
 
 
-@dataclass(frozen=True)
-class Differ:
+class Differ(Message, tag=6):
     """The calls of the ranks are not the same: nothing was reduced."""
 
-    sequence: int
+    sequence: Count
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(Message, tag=7):
     """The group is over."""
 
-    text: str
+    text: Text
 
 
-FromRank = Join | Part | Late | Leave
-FromRoot = Welcome | Part | Differ | Lost
-
-_FROM_RANK: dict[str, type] = {"join": Join, "part": Part, "late": Late, "leave": Leave}
-_FROM_ROOT: dict[str, type] = {"welcome": Welcome, "part": Part, "differ": Differ, "lost": Lost}
-
-
-@dataclass(frozen=True)
-class Envelope:
+class Envelope(Message):
     """What is on each message.
 
     Attributes:
@@ -161,72 +138,44 @@ class Envelope:
         rank: Rank that sends; 0 for rank 0.
     """
 
-    boot: int
-    epoch: int
-    rank: int = 0
+    boot: Tag64
+    epoch: Count
+    rank: U32
 
     def __str__(self) -> str:
         return f"epoch {self.epoch} (boot {self.boot:016x})"
 
 
-def encode_from_rank(envelope: Envelope, message: FromRank) -> bytes:
-    """Encode a message of a rank.
+#: What a rank says, then what rank 0 says, which has pieces too.
+Said = Join | Part | Late | Leave | Welcome | Differ | Lost
+
+
+class Letter(Message):
+    """A message in its envelope."""
+
+    envelope: Envelope
+    message: Said
+
+
+_LETTERS: Packed[Letter] = Packed(
+    Letter, most_bytes=LARGEST_PIECE + MAX_OVERHEAD_BYTES, what="message of a star"
+)
+
+
+def encode(envelope: Envelope, message: Said) -> bytes:
+    """Encode a message.
 
     Raises:
-        WireError: a number is out of range.
+        WireError: a number is out of range, or it is too long.
     """
-    return _encode(_pb.FromRank(rank=envelope.rank), _FROM_RANK, envelope, message)
+    return _LETTERS.encode(Letter(envelope, message))
 
 
-def decode_from_rank(data: bytes) -> tuple[Envelope, FromRank]:
-    """Decode a message of a rank; its length was bounded when it was received.
+def decode(data: bytes) -> tuple[Envelope, Said]:
+    """Decode a message.
 
     Raises:
-        WireError: it is malformed.
+        WireError: it is malformed, or passes a limit.
     """
-    outer = _pb.FromRank()
-    message: FromRank = _decode(outer, _FROM_RANK, data)
-    return Envelope(outer.boot, outer.epoch, outer.rank), message
-
-
-def encode_from_root(envelope: Envelope, message: FromRoot) -> bytes:
-    """Encode a message of rank 0.
-
-    Raises:
-        WireError: a number is out of range.
-    """
-    return _encode(_pb.FromRoot(), _FROM_ROOT, envelope, message)
-
-
-def decode_from_root(data: bytes) -> tuple[Envelope, FromRoot]:
-    """Decode a message of rank 0; its length was bounded when it was received.
-
-    Raises:
-        WireError: it is malformed.
-    """
-    outer = _pb.FromRoot()
-    message: FromRoot = _decode(outer, _FROM_ROOT, data)
-    return Envelope(outer.boot, outer.epoch), message
-
-
-def _encode(outer: Any, kinds: dict[str, type], envelope: Envelope, value: Any) -> bytes:
-    outer.boot, outer.epoch = envelope.boot, envelope.epoch
-    inner = getattr(outer, next(name for name, cls in kinds.items() if type(value) is cls))
-    inner.SetInParent()
-    fill(inner, value)
-    data: bytes = outer.SerializeToString()
-    return data
-
-
-def _decode(outer: Any, kinds: dict[str, type], data: bytes) -> Any:
-    try:
-        outer.ParseFromString(data)
-    except DecodeError as error:
-        raise WireError(f"{outer.DESCRIPTOR.name} of {len(data)} bytes is malformed: {error}") from None
-    name = outer.WhichOneof("message")
-    if name is None:
-        raise WireError(
-            f"{outer.DESCRIPTOR.name} of {len(data)} bytes is of no known kind; install the same version of softs-fast "
-            "on all ranks"
-        )
-    return read(kinds[name], getattr(outer, name))
+    letter = _LETTERS.decode(data)
+    return letter.envelope, letter.message

@@ -10,9 +10,9 @@ from ..addresses import parse_address
 from ..credentials import ClientCredentials, ServerCredentials
 from ..pings import Pings
 
-__all__ = ["Epoch", "StarOptions"]
+__all__ = ["LARGEST_PIECE", "Epoch", "StarOptions"]
 
-_SMALLEST_PIECE, _LARGEST_PIECE = 4 << 10, 8 << 20
+_SMALLEST_PIECE, LARGEST_PIECE = 4 << 10, 8 << 20
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class StarOptions:
     piece_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
-        if not _SMALLEST_PIECE <= self.piece_bytes <= _LARGEST_PIECE or self.piece_bytes % 8:
+        if not _SMALLEST_PIECE <= self.piece_bytes <= LARGEST_PIECE or self.piece_bytes % 8:
             raise ConfigError(
-                f"piece_bytes is {self.piece_bytes}; need a multiple of 8 from {_SMALLEST_PIECE} to {_LARGEST_PIECE}"
+                f"piece_bytes is {self.piece_bytes}; need a multiple of 8 from {_SMALLEST_PIECE} to {LARGEST_PIECE}"
             )
         address = parse_address(self.listen, "rank 0")
         self.server.check(address, "rank 0")

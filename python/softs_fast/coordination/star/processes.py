@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
-from pathlib import Path
 
-from ... import _kernels
+from ... import identity
 from .messages import StarProcess
 
 __all__ = ["state_of", "this_process"]
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
 
 def this_process(worker_id: str = "") -> StarProcess:
     """Return this process."""
-    pid, started, pid_namespace = _kernels.this_process()
-    boot_id = ""
-    with suppress(OSError):
-        boot_id = _BOOT_ID.read_text().strip()
-    return StarProcess(worker_id, f"{boot_id}.{pid_namespace}", socket.gethostname(), pid, started)
+    pid, started, _ = identity.this_process()
+    return StarProcess(worker_id, identity.host_id(), socket.gethostname(), pid, started)
 
 
 def state_of(process: StarProcess) -> str:
     """Return what has become of a process of this machine: "has ended", "is stopped", or empty if it is not known."""
-    own = this_process()
-    if not process.machine or process.machine != own.machine:
+    if not process.machine or process.machine != identity.host_id():
         return ""
-    if not _kernels.is_alive(process.pid, process.started, _kernels.this_process()[2]):
+    namespace = identity.this_process().namespace
+    if not identity.Process(process.pid, process.started, namespace).is_alive():
         return "has ended"
-    try:
-        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "has ended"
-    if state in "ZX":
-        return "has ended"
-    return "is stopped" if state in "Tt" else ""
+    return _TEXTS.get(identity.state_of(process.pid), "")
+
+
+_TEXTS = {"ended": "has ended", "stopped": "is stopped", "traced": "is stopped"}

@@ -30,8 +30,8 @@ from .messages import (
     Leave,
     Part,
     Welcome,
-    decode_from_rank,
-    encode_from_root,
+    decode,
+    encode,
 )
 from .options import Epoch, StarOptions
 from .processes import state_of, this_process
@@ -71,7 +71,7 @@ class Root:
         self._size = size
         self._epoch = epoch
         self._options = options
-        self._envelope = Envelope(epoch.boot, epoch.number)
+        self._envelope = Envelope(epoch.boot, epoch.number, 0)
         self._logger = logger
         self._process = this_process(epoch.workers[0] if epoch.workers else "")
         self._lock = threading.Lock()
@@ -201,7 +201,7 @@ class Root:
             context.abort(codes.FAILED_PRECONDITION, str(error))
         except TimeoutError:
             context.abort(codes.DEADLINE_EXCEEDED, f"no Join came within {_PATIENCE_S:g} s")
-        yield encode_from_root(self._envelope, Welcome(self._process))
+        yield encode(self._envelope, Welcome(self._process))
         yield from self._boxes.outgoing(rank)
 
     def _refuse(self, context: Any, why: str) -> None:
@@ -214,7 +214,7 @@ class Root:
         """Read a stream to its end, in a thread of its own."""
         has_left = False
         try:
-            rank = self._join(*decode_from_rank(next(requests)), identity)
+            rank = self._join(*decode(next(requests)), identity)
         except StopIteration:
             joined.set_exception(WireError("the stream has ended before its Join"))
             return
@@ -226,7 +226,7 @@ class Root:
         self._logger.info("%s has joined %s", self.named(rank), self._envelope)
         try:
             for data in requests:
-                has_left = self._received(rank, *decode_from_rank(data)) or has_left
+                has_left = self._received(rank, *decode(data)) or has_left
         except WireError as error:
             self._logger.warning("%s", error)
             self._calls.end(f"{self.named(rank)} breaks the protocol: {error}")

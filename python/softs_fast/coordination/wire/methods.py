@@ -1,4 +1,4 @@
-"""The methods of the coordinator, by their names on the wire; their messages are those of `codec`."""
+"""The methods of the coordinator, by their names on the wire; their messages are in `requests`."""
 
 from __future__ import annotations
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from ...records import U32, Count, Record, Tag64, as_number, most, span
 from ..job.events import Drain, End, Evict, Resize
+from ..job.messages import Address, Reason, Text, WorkerId
+from ..job.options import MAX_SEATS
+
+#: Bytes of the value of a key, at most.
+MAX_VALUE_BYTES = 64 << 10
+_Value = Annotated[bytes, most(MAX_VALUE_BYTES)]
+_Sum = Annotated[int, span(-(1 << 63), (1 << 63) - 1), as_number("sint64")]
+_TrainingEpoch = Annotated[Count, as_number("int64")]
 
 #: Of a key-value store.
 Operation = Literal["set", "get", "wait", "add", "check", "delete"]
@@ -14,8 +22,7 @@ Operation = Literal["set", "get", "wait", "add", "check", "delete"]
 Action = Evict | Drain | Resize | End
 
 
-@dataclass(frozen=True)
-class KeysRequest:
+class KeysRequest(Record):
     """An operation on the keys of an epoch.
 
     Attributes:
@@ -29,48 +36,48 @@ class KeysRequest:
         deadline_ms: How long get and wait wait for keys that are not there, milliseconds.
     """
 
-    job: str
-    boot: int
-    epoch: int
+    job: Text
+    boot: Tag64
+    epoch: Count
     operation: Operation
-    keys: tuple[str, ...]
-    value: bytes = b""
-    amount: int = 0
-    deadline_ms: int = 0
+    keys: Annotated[tuple[Annotated[str, most(1024)], ...], most(256, least=1)]
+    value: _Value = b""
+    amount: _Sum = 0
+    deadline_ms: U32 = 0
+
+    def __post_init__(self) -> None:
+        if len(self.keys) > 1 and self.operation not in ("wait", "check"):
+            raise ValueError(f"{self.operation} of {len(self.keys)} keys, expected 1")
 
 
-@dataclass(frozen=True)
-class KeysReply:
+class KeysReply(Record):
     """The result of an operation.
 
     Attributes:
         value: Value of the key, for get.
-        number: Sum after the addition, for add.
+        number: _Sum after the addition, for add.
         found: Result of check: whether all keys are there; of delete: whether the key was there.
     """
 
-    value: bytes = b""
-    number: int = 0
+    value: _Value = b""
+    number: _Sum = 0
     found: bool = False
 
 
-@dataclass(frozen=True)
-class AdminReply:
+class AdminReply(Record):
     """What was done, in the words of the coordinator's log."""
 
-    log: tuple[str, ...] = ()
+    log: Annotated[tuple[Reason, ...], most(64)] = ()
 
 
-@dataclass(frozen=True)
-class RegisterWorkerRequest:
+class RegisterWorkerRequest(Record):
     """A worker without a stream wants to be a member; again: it waits for the next epoch."""
 
-    worker_id: str
-    address: str = ""
+    worker_id: WorkerId
+    address: Address = ""
 
 
-@dataclass(frozen=True)
-class RegisterWorkerResponse:
+class RegisterWorkerResponse(Record):
     """An epoch is open.
 
     Attributes:
@@ -79,34 +86,30 @@ class RegisterWorkerResponse:
         epoch: Number of the epoch.
     """
 
-    rank: int
-    peers: tuple[str, ...]
-    epoch: int
+    rank: Annotated[int, span(0, MAX_SEATS), as_number("int32")]
+    peers: Annotated[tuple[Address, ...], most(MAX_SEATS)]
+    epoch: Count
 
 
-@dataclass(frozen=True)
-class UnregisterWorkerRequest:
+class UnregisterWorkerRequest(Record):
     """A worker without a stream leaves."""
 
-    worker_id: str
+    worker_id: WorkerId
 
 
-@dataclass(frozen=True)
-class UnregisterWorkerResponse:
+class UnregisterWorkerResponse(Record):
     """It has left; the number is of the last epoch."""
 
-    epoch: int
+    epoch: Count
 
 
-@dataclass(frozen=True)
-class HeartbeatRequest:
+class HeartbeatRequest(Record):
     """A worker without a stream is alive."""
 
-    worker_id: str
+    worker_id: WorkerId
 
 
-@dataclass(frozen=True)
-class HeartbeatResponse:
+class HeartbeatResponse(Record):
     """The state of its epoch.
 
     Attributes:
@@ -114,40 +117,36 @@ class HeartbeatResponse:
         epoch: the number of the last epoch.
     """
 
-    status: str
-    epoch: int
+    status: Text
+    epoch: Count
 
 
-@dataclass(frozen=True)
-class StartCheckpointRequest:
+class StartCheckpointRequest(Record):
     """A checkpoint begins: the epoch of the training, and where it goes."""
 
-    epoch: int
-    path: str
+    epoch: _TrainingEpoch
+    path: Text
 
 
-@dataclass(frozen=True)
-class StartCheckpointResponse:
+class StartCheckpointResponse(Record):
     """A checkpoint has begun; the number is of the members' epoch."""
 
-    checkpoint_id: str
-    epoch: int
+    checkpoint_id: Text
+    epoch: Count
 
 
-@dataclass(frozen=True)
-class EndCheckpointRequest:
+class EndCheckpointRequest(Record):
     """A worker has written its part."""
 
-    worker_id: str
-    epoch: int
-    checkpoint_id: str
+    worker_id: WorkerId
+    epoch: _TrainingEpoch
+    checkpoint_id: Text
 
 
-@dataclass(frozen=True)
-class EndCheckpointResponse:
+class EndCheckpointResponse(Record):
     """It is noted; the number is of the members' epoch."""
 
-    epoch: int
+    epoch: Count
 
 
 Request = (
