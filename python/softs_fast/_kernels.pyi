@@ -359,8 +359,8 @@ class Group:
     def share(self, n_bytes: int) -> Region | None:
         """Create memory of all ranks; None if they request different sizes. Raises SegmentError on all or none."""
 
-    def give_up(self, why: str) -> None: ...
-    def end(self, why: str) -> None:
+    def give_up(self, reason: str) -> None: ...
+    def end(self, reason: str) -> None:
         """End the calls of all ranks, from any thread, beside a call of this one; none may need the group any more."""
 
     def rebuild(self) -> Group: ...

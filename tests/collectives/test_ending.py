@@ -26,14 +26,14 @@ def ended_in_a_call(say: Callable[[Any], None], rank: int, size: int, folder: st
     if rank == 0:
         # In another thread: this one is in the call.
         ends = threading.Thread(
-            target=lambda: signal.sigwait([signal.SIGUSR1]) and strategy.end("the epoch is over")
+            target=lambda: signal.sigwait([signal.SIGUSR1]) and strategy.abort("the epoch is over")
         )
         ends.start()
     with pytest.raises(PeerLost) as raised:
         reduce_for_ever(strategy, torch.ones(100))
     if rank == 0:
         ends.join()
-    strategy.end("the epoch is over")
+    strategy.abort("the epoch is over")
     with pytest.raises(PeerLost):
         strategy.barrier()
     strategy.close()
@@ -58,7 +58,7 @@ def test_calls_that_wait_for_ranks_that_are_stopped_end(tmp_path: Path, stopped:
 def ended_before(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
     strategy = ShmStrategy(timeout_s=600.0, schedule=hierarchies.SCHEDULE)
     if rank == 0:
-        strategy.end("over before it began")
+        strategy.abort("over before it began")
     with pytest.raises(PeerLost) as raised:
         strategy.init(rank, size, folder)
     return str(raised.value)
@@ -75,7 +75,7 @@ def used_again(say: Callable[[Any], None], rank: int, size: int, folder: str) ->
     for turn in range(3):
         strategy.init(rank, size, f"{folder}/{turn}")
         strategy.barrier()
-        strategy.end("the epoch is over")
+        strategy.abort("the epoch is over")
         strategy.close()
     tensor = torch.ones(3)
     with strategy.init(rank, size, f"{folder}/last"):

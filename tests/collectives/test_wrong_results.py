@@ -39,7 +39,7 @@ def strategy_of(kind: str, rank: int, size: int, folder: str, timeout_s: float =
 
         store = FileStore(f"{folder}/store", size)
         # Each process loads gRPC first, and calls of a short time-out begin after that.
-        return GrpcStrategy(timeout_s=timeout_s).meet(rank, size, store, Epoch(7, 1), connect_s=30.0)
+        return GrpcStrategy(timeout_s=timeout_s).meet(rank, size, store, Epoch(7, 1), connect_timeout_s=30.0)
     # A rank between the others, without a leading rank at the lowest number of its node.
     return hierarchies.joined(rank, [[1], [0, 2]], folder, timeout_s)
 

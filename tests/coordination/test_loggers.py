@@ -99,7 +99,7 @@ def is_evicted(say: Callable[[Any], None], rank: int, size: int) -> dict[str, li
     def be_evicted(address: str) -> None:
         over = threading.Event()
 
-        def end(why: str) -> None:
+        def end(reason: str) -> None:
             over.set()
 
         with Membership(address, seat=0, on_end=end, logger=member_logger) as member:

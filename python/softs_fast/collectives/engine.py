@@ -116,9 +116,9 @@ class Engine:
         *,
         name: str,
         timeout_s: float,
-        connect_s: float | None = None,
+        connect_timeout_s: float | None = None,
         host: str | None = None,
-        answer_s: float | None = None,
+        acknowledge_timeout_s: float | None = None,
     ) -> Engine:
         """Connect all ranks by gloo, with a store for this group alone.
 
@@ -128,10 +128,10 @@ class Engine:
             store: Store in which ranks find each other; no key of it was used by another group.
             name: Name of the group, for texts.
             timeout_s: Seconds to wait for the slowest rank in each call.
-            connect_s: Seconds to wait for it while connections are made; None for `timeout_s`.
+            connect_timeout_s: Seconds to wait for it while connections are made; None for `timeout_s`.
             host: An address of this host under which the others reach it; None takes that of its name, or of the
                 interface that GLOO_SOCKET_IFNAME names.
-            answer_s: Seconds in which the machine of each rank is to acknowledge what was sent, however late the rank is;
+            acknowledge_timeout_s: Seconds in which the machine of each rank is to acknowledge what was sent, however late the rank is;
                 None leaves it to the kernel, which waits for minutes.
 
         Raises:
@@ -139,14 +139,14 @@ class Engine:
         """
         try:
             sockets = open_sockets()
-            connect = timedelta(seconds=timeout_s if connect_s is None else connect_s)
+            connect = timedelta(seconds=timeout_s if connect_timeout_s is None else connect_timeout_s)
             engine = cls(_gloo(store, rank, size, connect, host), "cpu")
             engine._reasons = Reasons(store)
             engine._group.barrier().wait()
             engine._connections = Connections.since(sockets, engine.gather, size)
-            if answer_s is not None:
-                engine._connections.expect_answers(answer_s)
-            if connect_s is not None:
+            if acknowledge_timeout_s is not None:
+                engine._connections.expect_answers(acknowledge_timeout_s)
+            if connect_timeout_s is not None:
                 engine._group._set_default_timeout(timedelta(seconds=timeout_s))
         except RuntimeError as error:
             raise PeerLost(f'no gloo connections among the {size} ranks of "{name}": {error}') from error
@@ -229,7 +229,7 @@ class Engine:
         if self.rank != root and lent.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(lent.view(tensor.dtype).view(tensor.shape))
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End the pending calls of this rank, and those that wait for it; later ones raise PeerLost. Idempotent.
 
         With connections of its own the engine drops its group, which then writes to no tensor. A process group that was
@@ -237,9 +237,9 @@ class Engine:
         """
         self._check_process()
         if not self._broken:
-            self._broken = why
+            self._broken = reason
             if self._reasons is not None:
-                self._reasons.tell(self.rank, self.lost, why)
+                self._reasons.tell(self.rank, self.lost, reason)
         if self._connections is not None:
             self._connections.shut_down()
             self._group = None
@@ -273,8 +273,8 @@ class Engine:
         ended = [] if self._connections is None else self._connections.ended()
         told = None if self._reasons is None else self._reasons.told()
         if told is not None:
-            rank, self.lost, why = told
-            return why if self.lost else f"rank {rank} gave up: {why}"
+            rank, self.lost, reason = told
+            return reason if self.lost else f"rank {rank} gave up: {reason}"
         self.lost = ended
         if not ended:
             return f"{name} among {self.size} ranks of the process group failed: {error}"

@@ -269,11 +269,11 @@ class HierarchicalStrategy(Strategy):
             raise ConfigError(_NO_GROUP)
         return self._levels
 
-    def _break(self, why: str) -> None:
+    def _break(self, reason: str) -> None:
         """Leave both groups for good; calls of other ranks that wait for this one end."""
-        self._broken = why
+        self._broken = reason
         if self._levels is not None:
-            self._levels.give_up(why)
+            self._levels.give_up(reason)
         self._end()
 
     def _end(self) -> None:

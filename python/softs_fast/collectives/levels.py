@@ -129,12 +129,12 @@ class Levels:
             self._local.broadcast_tensor(tensor, inside)
         self._spread(tensor.detach().view(-1), number)
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End the calls of all ranks on both levels."""
         for level in (self._local, self._cross):
             if level is not None:
                 with suppress(PeerLost, ConfigError, ForkedError):  # that level is broken already
-                    level.give_up(why)
+                    level.give_up(reason)
 
     def close(self) -> None:
         """End the thread of transfers, after those that are under way; a second call does nothing."""

@@ -59,14 +59,14 @@ class NcclEngine(Engine):
             raise PeerLost(f'no NCCL connections among the {size} ranks of "{name}": {error}') from error
         return engine
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End the pending calls of this rank; later ones raise PeerLost. Idempotent.
 
         torch aborts the communicators: kernels that wait end, and write to no tensor afterwards. Each rank must do so;
         others notice otherwise only after the time-out.
         """
         self._check_process()
-        self._broken = self._broken or why
+        self._broken = self._broken or reason
         group, self._group = self._group, None
         if group is not None:
             group.abort()

@@ -28,18 +28,18 @@ class Reasons:
         self._store: Store = store
         self._is_over = False
 
-    def tell(self, rank: int, lost: list[int], why: str) -> None:
+    def tell(self, rank: int, lost: list[int], reason: str) -> None:
         """Leave a reason, unless there is another one or the store does not answer.
 
         Args:
             rank: Rank that gives up.
             lost: Ranks that it has found lost.
-            why: Reason in words; cut after 1,000 characters.
+            reason: Reason in words; cut after 1,000 characters.
         """
         if not self._is_over and self._answers():
             self._is_over = True
             try:
-                self._bounded.set(_KEY, json.dumps([rank, lost, why[:_MOST_TEXT]]).encode())
+                self._bounded.set(_KEY, json.dumps([rank, lost, reason[:_MOST_TEXT]]).encode())
             except PeerLost:
                 return
 
@@ -49,8 +49,8 @@ class Reasons:
             said = self._bounded.get(_KEY) if self._answers() else None
             if said is None:
                 return None
-            rank, lost, why = json.loads(said)
-            found = int(rank), [int(one) for one in lost], str(why)
+            rank, lost, reason = json.loads(said)
+            found = int(rank), [int(one) for one in lost], str(reason)
         except PeerLost:
             self._is_over = True
             return None

@@ -91,9 +91,9 @@ class TorchStrategy(Strategy):
         *,
         name: str,
         timeout_s: float = 30.0,
-        connect_s: float | None = None,
+        connect_timeout_s: float | None = None,
         host: str | None = None,
-        answer_s: float | None = None,
+        acknowledge_timeout_s: float | None = None,
     ) -> Self:
         """Return a strategy over gloo, of ranks that find each other in a store for this group alone.
 
@@ -105,9 +105,9 @@ class TorchStrategy(Strategy):
             store: Store of which no key was used by another group.
             name: Name of the group, for texts.
             timeout_s: Seconds to wait for the slowest rank in each call.
-            connect_s: Seconds to wait for it while connections are made; None for `timeout_s`.
+            connect_timeout_s: Seconds to wait for it while connections are made; None for `timeout_s`.
             host: An address of this host under which the others reach it; None takes that of its name.
-            answer_s: Seconds in which the machine of each rank is to acknowledge what was sent, however late the rank is;
+            acknowledge_timeout_s: Seconds in which the machine of each rank is to acknowledge what was sent, however late the rank is;
                 None leaves it to the kernel, which waits for minutes.
 
         Raises:
@@ -120,9 +120,9 @@ class TorchStrategy(Strategy):
             store,
             name=name,
             timeout_s=timeout_s,
-            connect_s=connect_s,
+            connect_timeout_s=connect_timeout_s,
             host=host,
-            answer_s=answer_s,
+            acknowledge_timeout_s=acknowledge_timeout_s,
         )
         return strategy
 
@@ -285,18 +285,18 @@ class TorchStrategy(Strategy):
         with self._call("barrier") as engine:
             self._agree(engine, "barrier", {})
 
-    def give_up(self, why: str) -> None:
-        """Leave a group that has failed: all calls of this rank raise PeerLost with `why`, pending ones at once.
+    def give_up(self, reason: str) -> None:
+        """Leave a group that has failed: all calls of this rank raise PeerLost with `reason`, pending ones at once.
 
         So do calls of other ranks that wait for this one, or for one of which the call has ended by that; their text
-        names this rank, and has the first 1,000 characters of `why`. One that waits only for a rank that has not come
+        names this rank, and has the first 1,000 characters of `reason`. One that waits only for a rank that has not come
         ends when that rank comes, or after its time-out. May be called from any thread. The engine is dropped, and
         writes to no tensor afterwards. For a new group, close the strategy and call `init`, or make a new one.
 
         A process group that was given is aborted. With gloo that frees no rank: calls end after their time-out.
         """
         if self._engine is not None:
-            self._engine.give_up(why)
+            self._engine.give_up(reason)
 
     def close(self) -> None:
         """Leave the group; a second call does nothing. A process group that was given stays open."""

@@ -171,8 +171,8 @@ class Member:
         if self._says_ended and status in (0, None):
             return True
         if not self.error:
-            why = _said_of(status)
-            self.error = "\n".join([f"its process ended: {why}", *self._last_lines])
+            reason = _said_of(status)
+            self.error = "\n".join([f"its process ended: {reason}", *self._last_lines])
         self.last_error, self.failed_at = self.error, now
         return False
 

@@ -127,7 +127,7 @@ class Supervisor:
                 # In slices, so that signals are handled.
                 self._changed.wait(1.0)
 
-    def why(self, number: int, timeout_s: float) -> str:
+    def reason(self, number: int, timeout_s: float) -> str:
         """How the last run of a worker has failed, as soon as its process has ended; empty if it has not."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closing or self._has_ended(number), timeout_s)

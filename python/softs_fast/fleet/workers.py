@@ -77,7 +77,7 @@ class Workers:
         """Return why a worker was given up; None: none was."""
         return self._supervisor.error()
 
-    def why(self, number: int, timeout_s: float) -> str:
+    def reason(self, number: int, timeout_s: float) -> str:
         """Return how the last run of a worker has failed, as soon as its process has ended.
 
         Args:
@@ -87,7 +87,7 @@ class Workers:
         Returns:
             The traceback, or its exit status or signal; empty if it has not failed.
         """
-        return self._supervisor.why(number, timeout_s)
+        return self._supervisor.reason(number, timeout_s)
 
     def kill(self, number: int) -> None:
         """End the process of a worker at once, by SIGKILL; nothing if it does not run.

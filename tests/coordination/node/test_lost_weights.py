@@ -45,7 +45,7 @@ class Store:
     def __init__(self, *arguments: Any) -> None:
         pass
 
-    def end(self, why: str) -> bool:
+    def end(self, reason: str) -> bool:
         return True
 
 

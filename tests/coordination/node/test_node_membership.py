@@ -52,8 +52,8 @@ def test_the_end_of_an_epoch_is_told_at_once(cluster: Cluster, make: Make) -> No
     ended: list[str] = []
     has_ended = threading.Event()
 
-    def on_end(why: str) -> None:
-        ended.append(why)
+    def on_end(reason: str) -> None:
+        ended.append(reason)
         has_ended.set()
 
     lives, fails = make(coordinator, 0, on_end=on_end), make(coordinator, 1)

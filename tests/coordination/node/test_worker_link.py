@@ -36,8 +36,8 @@ class Engine:
         if self.fails_with is not None:
             raise self.fails_with
 
-    def give_up(self, why: str) -> None:
-        self.told.append(why)
+    def give_up(self, reason: str) -> None:
+        self.told.append(reason)
 
     def close(self) -> None:
         self.is_closed = True
@@ -53,7 +53,7 @@ class Unprintable(Exception):
 class Store:
     """A store of an epoch, for which nothing is registered."""
 
-    def end(self, why: str) -> bool:
+    def end(self, reason: str) -> bool:
         return False
 
 
@@ -127,12 +127,12 @@ def test_a_loss_in_a_call_of_the_users_ends_the_epoch(member: Any, sent: Any) ->
     assert sent.get(timeout=30) == m.Fault(1, 1, 1, "connection closed by peer")
     receive(m.Fence(7, 1, "fault", 1, 'rank 1, seat 1 ("w1") is lost'))
     thread.join(30)
-    why = 'epoch 1 is over: rank 1, seat 1 ("w1") is lost'
-    assert [str(one) for one in raised] == [why], "in the words of the coordinator, and not of the engine"
+    reason = 'epoch 1 is over: rank 1, seat 1 ("w1") is lost'
+    assert [str(one) for one in raised] == [reason], "in the words of the coordinator, and not of the engine"
     assert link.machine.phase == "idle"
-    with pytest.raises(PeerLost, match=re.escape(why)):
+    with pytest.raises(PeerLost, match=re.escape(reason)):
         StepCalls(link, 1, engine).all_reduce(torch.ones(1))
-    with pytest.raises(PeerLost, match=re.escape(f"in no epoch after 0 s; {why}; softs-fast")):
+    with pytest.raises(PeerLost, match=re.escape(f"in no epoch after 0 s; {reason}; softs-fast")):
         link.next_build(0.0, 0.0)
 
 

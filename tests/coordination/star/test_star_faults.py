@@ -59,7 +59,7 @@ def waits_for_one_that_is_late(
     strategy = GrpcStrategy(timeout_s=1.0)
     store = torch.distributed.FileStore(f"{folder}/store", size)
     # Calls of a short time-out begin when all processes have started.
-    strategy.meet(rank, size, store, Epoch(7, 1), connect_s=30.0)
+    strategy.meet(rank, size, store, Epoch(7, 1), connect_timeout_s=30.0)
     released = Path(folder, f"released{rank}")
     if rank == late:
         say("is late")

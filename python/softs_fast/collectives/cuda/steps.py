@@ -392,10 +392,10 @@ class Steps:
         if lost := [rank for rank in undone if rank in ended]:
             self._lose(lost, "the work of a rank that has ended is incomplete")
 
-    def _lose(self, ranks: Iterable[int], why: str) -> NoReturn:
+    def _lose(self, ranks: Iterable[int], reason: str) -> NoReturn:
         self._lost = list(ranks)
         lost = ", ".join(self._group.describe(rank) for rank in self._lost)
-        text = f"{why}: {lost}" if lost else why
+        text = f"{reason}: {lost}" if lost else reason
         with suppress(PeerLost, ConfigError, ForkedError):
             self._group.give_up(text)
         raise PeerLost(f"{text}; the group of {self._group.size} is broken")

@@ -344,14 +344,14 @@ class CudaStrategy(Strategy):
             before, self._completion = self._completion, Completion()
             check_progress(group, before.completed, before.failed_after)
 
-    def give_up(self, why: str) -> None:
-        """Break the group: the other ranks raise PeerLost with `why` at once.
+    def give_up(self, reason: str) -> None:
+        """Break the group: the other ranks raise PeerLost with `reason` at once.
 
         Raises:
             ConfigError: the group is closed.
             PeerLost: the group is broken already.
         """
-        self._group.give_up(why)
+        self._group.give_up(reason)
 
     def close(self) -> None:
         """Leave the group; a second call does nothing. Ranks that make another call get PeerLost.

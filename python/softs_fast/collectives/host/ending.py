@@ -27,12 +27,12 @@ class Ending:
                 raise PeerLost(self._why)
             self._group = group
 
-    def end(self, why: str) -> None:
+    def end(self, reason: str) -> None:
         """End all pending calls of the group on all ranks, and those that follow; a second call does nothing."""
         with self._lock:
-            self._why = self._why or why
+            self._why = self._why or reason
             if self._group is not None:
-                self._group.end(why)
+                self._group.end(reason)
             self._group = None
 
     def close(self) -> None:

@@ -370,22 +370,22 @@ class ShmStrategy(Strategy):
         completed, self._progress = self._progress.completed, Progress()
         check_progress(group, completed, completed)
 
-    def give_up(self, why: str) -> None:
-        """Break the group: the other ranks raise PeerLost with `why` at once.
+    def give_up(self, reason: str) -> None:
+        """Break the group: the other ranks raise PeerLost with `reason` at once.
 
         Raises:
             ConfigError: the group is closed.
             PeerLost: the group is broken already.
         """
-        self._group.give_up(why)
+        self._group.give_up(reason)
 
-    def end(self, why: str) -> None:
+    def abort(self, reason: str) -> None:
         """End the calls of all ranks of the group: pending ones, and those of `init`, raise PeerLost at once.
 
         May be called from any thread, and does not wait: `give_up` is for the thread that makes the calls. All ranks must
         know that the group is over, since they cannot `rebuild` it. After a `rebuild` this does nothing.
         """
-        self._ending.end(why)
+        self._ending.end(reason)
 
     def close(self) -> None:
         """Leave the group; a second call does nothing. Ranks that make another call get PeerLost."""

@@ -40,20 +40,20 @@ def end(state: State, cause: Cause, seat: int | None, text: str) -> None:
     _close(state, fence)
 
 
-def finish(state: State, phase: Phase, why: str) -> None:
+def finish(state: State, phase: Phase, reason: str) -> None:
     """End the job, for all."""
     if state.is_over:
         return
-    end(state, "ended" if phase == "ended" else "failed", None, why)
-    state.log(f"the job has {phase}: {why}", is_warning=phase == "failed")
+    end(state, "ended" if phase == "ended" else "failed", None, reason)
+    state.log(f"the job has {phase}: {reason}", is_warning=phase == "failed")
     for worker in list(state.seats.by_id.values()):
         if worker.conn is not None:
-            state.refuse(worker.conn, Refused("ended", f"the job has {phase}: {why}"))
+            state.refuse(worker.conn, Refused("ended", f"the job has {phase}: {reason}"))
         state.seats.remove(worker)
     for conn in state.newcomers:
-        state.refuse(conn, Refused("ended", f"the job has {phase}: {why}"))
+        state.refuse(conn, Refused("ended", f"the job has {phase}: {reason}"))
     state.newcomers.clear()
-    state.phase, state.reason, state.since_s = phase, why, state.now_s
+    state.phase, state.reason, state.since_s = phase, reason, state.now_s
 
 
 def _close(state: State, fence: Fence) -> None:

@@ -36,14 +36,14 @@ class Drain(Record):
     """An administrator has a seat leave at the end of the present step."""
 
     seat: U32
-    why: Reason
+    reason: Reason
 
 
 class Evict(Record):
     """An administrator takes a seat away at once."""
 
     seat: U32
-    why: Reason
+    reason: Reason
 
 
 class Resize(Record):
@@ -56,7 +56,7 @@ class Resize(Record):
 class End(Record):
     """An administrator ends the job."""
 
-    why: Reason
+    reason: Reason
 
 
 @dataclass(frozen=True)

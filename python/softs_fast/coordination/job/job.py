@@ -104,13 +104,13 @@ class Job:
             case Gone():
                 self._lose(event.conn)
             case Drain():
-                self._drain(self._holder(event.seat), event.why)
+                self._drain(self._holder(event.seat), event.reason)
             case Evict():
-                self._evict(self._holder(event.seat), "evicted", event.why)
+                self._evict(self._holder(event.seat), "evicted", event.reason)
             case Resize():
                 self._resize(event)
             case End():
-                epochs.finish(state, "ended", event.why)
+                epochs.finish(state, "ended", event.reason)
         self._admit_newcomers()
         for worker in epochs.advance(state):
             self._evict(worker, "stalled", f"no progress for {state.options.stalled_after_s:g} s")
@@ -268,7 +268,9 @@ class Job:
         if leave.is_resting and worker.resting_since_s is None:
             worker.resting_since_s = self._state.now_s
         if self._state.is_member(worker):
-            epochs.plan_end(self._state, "left", worker.seat, f"{worker.name} leaves: {leave.why[:MAX_TEXT]}")
+            epochs.plan_end(
+                self._state, "left", worker.seat, f"{worker.name} leaves: {leave.reason[:MAX_TEXT]}"
+            )
 
     def _fail(self, worker: Worker, fault: Fault) -> None:
         state = self._state
@@ -322,14 +324,14 @@ class Job:
             )
         return worker
 
-    def _drain(self, worker: Worker, why: str) -> None:
+    def _drain(self, worker: Worker, reason: str) -> None:
         worker.is_leaving = True
         if self._state.is_member(worker):
-            epochs.plan_end(self._state, "drained", worker.seat, f"{worker.name} is drained: {why}")
+            epochs.plan_end(self._state, "drained", worker.seat, f"{worker.name} is drained: {reason}")
 
-    def _evict(self, worker: Worker, cause: Cause, why: str) -> None:
+    def _evict(self, worker: Worker, cause: Cause, reason: str) -> None:
         self._state.gate.evicted.append((worker.id, worker.incarnation))
-        text = f"{self._state.name_of(worker)} is evicted: {why}"
+        text = f"{self._state.name_of(worker)} is evicted: {reason}"
         if worker.conn is not None:
             self._state.refuse(worker.conn, Refused("evicted", text))
         self._remove(worker, cause, text)

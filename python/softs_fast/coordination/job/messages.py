@@ -144,12 +144,12 @@ class Leave(Record):
     """Leaves at the end of the present step, for good.
 
     Attributes:
-        why: Reason, as text for the user.
+        reason: Reason, as text for the user.
         is_resting: Whether it is in no step and will begin none; it keeps its engine until the epoch has ended,
             because others may need what it has sent for the end of their last step.
     """
 
-    why: Reason
+    reason: Reason
     is_resting: bool = False
 
 

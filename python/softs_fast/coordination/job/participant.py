@@ -233,15 +233,15 @@ class Participant:
         self._is_stepping = False
         return self._end_planned() if is_last else []
 
-    def leave(self, why: str, *, at_once: bool = False) -> list[Action]:
+    def leave(self, reason: str, *, at_once: bool = False) -> list[Action]:
         """Leave at the end of this step, for good; outside of a step, begin none, and keep the engine until a fence.
 
         Args:
-            why: Reason, as text for the user.
+            reason: Reason, as text for the user.
             at_once: Whether to leave without ending a step that was begun.
         """
         self._is_stepping = self._is_stepping and not at_once
-        self._left = Leave(why[:MAX_TEXT], is_resting=not self._is_stepping)
+        self._left = Leave(reason[:MAX_TEXT], is_resting=not self._is_stepping)
         return self._say(self._left)
 
     def begin_checkpoint(self, path: str) -> list[Action]:

@@ -75,7 +75,7 @@ def memory_engine(table: Table, rank: int, store: SessionStore, *, host: str = "
     place = EpochExchange(store, rank, size)
     local = ShmStrategy(timeout_s=_CALL_S, schedule=_SCHEDULE)
     # From here on the calls that join the group end with the epoch, too.
-    store.when_over(local.end)
+    store.when_over(local.abort)
     topology = _joined(local, place, rank, host)
     if topology is None:
         return _connected(table, rank, size, PrefixStore("all", store), store)
@@ -110,7 +110,7 @@ def grpc_engine(options: StarOptions | None = None) -> EngineOf:
         store.when_over(strategy.give_up)
         workers = tuple(member.worker_id for member in table.members)
         epoch = Epoch(table.boot, table.epoch, workers)
-        return strategy.meet(rank, size, store, epoch, connect_s=_CONNECT_S)
+        return strategy.meet(rank, size, store, epoch, connect_timeout_s=_CONNECT_S)
 
     return engine
 
@@ -154,9 +154,9 @@ def _connected(table: Table, rank: int, size: int, keys: Store, store: SessionSt
         keys,
         name=f"epoch {table.epoch}",
         timeout_s=_CALL_S,
-        connect_s=_CONNECT_S,
+        connect_timeout_s=_CONNECT_S,
         host=_reachable_host(store),
-        answer_s=_ANSWER_S,
+        acknowledge_timeout_s=_ANSWER_S,
     )
     store.when_over(strategy.give_up)
     return strategy

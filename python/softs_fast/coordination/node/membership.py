@@ -141,11 +141,11 @@ class Membership:
         self._session.start()
         return self
 
-    def close(self, why: str = "done", *, leaves: bool = True) -> None:
+    def close(self, reason: str = "done", *, leaves: bool = True) -> None:
         """End the connection; a second call does nothing. It waits 10 s at most, and 1 s without a coordinator.
 
         Args:
-            why: Reason, as text for the other members.
+            reason: Reason, as text for the other members.
             leaves: Whether the worker leaves the job for good. If not, it is lost as one that was killed, and the
                 coordinator waits for another process in its place.
         """
@@ -154,7 +154,7 @@ class Membership:
         self._has_left = True
         with self._changed:
             if leaves and self._machine.phase not in ("away", "over"):
-                self._do(self._machine.leave(why, at_once=True))
+                self._do(self._machine.leave(reason, at_once=True))
                 self._end()
                 wait_until_left(
                     self._changed,
@@ -195,7 +195,7 @@ class Membership:
         """Why it has no seat in an open epoch, in words; empty if it has one."""
         return worker_reason(self._machine, self._error, self._has_left, self._session.trouble)
 
-    def next_epoch(self, timeout_s: float, why: str = "a member begins anew") -> Epoch:
+    def next_epoch(self, timeout_s: float, reason: str = "a member begins anew") -> Epoch:
         """Give up the present epoch, if there is one, and wait for the next one.
 
         No call of the present one may be pending, nor may one write to anything any more. The checkpoint of the next one
@@ -203,14 +203,14 @@ class Membership:
 
         Args:
             timeout_s: how long to wait.
-            why: the reason for giving it up, for the others, if it is not over yet.
+            reason: the reason for giving it up, for the others, if it is not over yet.
 
         Raises:
             PeerLost: there was none in time, or there will be none.
         """
         end_s = time.monotonic() + timeout_s
         while True:
-            epoch = self._next_epoch(end_s, why)
+            epoch = self._next_epoch(end_s, reason)
             if epoch.table.source_rank is not None or not epoch.table.checkpoint:
                 return epoch
             try:
@@ -219,8 +219,8 @@ class Membership:
                 wait_for_members(epoch.store, epoch.size, left_s, "sure of the checkpoint")
                 return epoch
             except DamagedError as error:
-                why = str(error)
-                self._logger.error("%s", why)
+                reason = str(error)
+                self._logger.error("%s", reason)
                 with self._changed:
                     self._do(self._machine.damaged())
             except PeerLost:
@@ -229,12 +229,12 @@ class Membership:
                     if not self._changed.wait_for(lambda: self._fence or self._error, _FENCE_S):
                         raise
 
-    def _next_epoch(self, end_s: float, why: str) -> Epoch:
+    def _next_epoch(self, end_s: float, reason: str) -> Epoch:
         self._session.check_process()
         with self._changed:
             if self._epoch is not None:
                 if self._fence is None:
-                    self._say_fault(why)
+                    self._say_fault(reason)
                 self._end()
             while self._build is None:
                 if self._error is not None:
@@ -292,10 +292,10 @@ class Membership:
         with self._changed:
             self._session.send(CheckpointEnd(number, step, path))
 
-    def _say_fault(self, why: str) -> None:
+    def _say_fault(self, reason: str) -> None:
         """Tell why this worker gives up the epoch, if it is in one; with the lock."""
         # Its other action tells of the end of the engine, which is known here.
-        actions = self._machine.fail(why, self._machine.rank)
+        actions = self._machine.fail(reason, self._machine.rank)
         self._do([action for action in actions if isinstance(action, Say)])
 
     def _end(self) -> None:

@@ -35,7 +35,7 @@ class WorkerLink:
         machine: State machine that decides; used with the lock.
         strategy: Engine of the epoch; None without one.
         error: Error that is set once the worker is in no epoch any more.
-        leave_why: Reason that is set once the worker was told to leave; also by a signal handler.
+        leave_reason: Reason that is set once the worker was told to leave; also by a signal handler.
 
     Args:
         coordinator: Address of the coordinator, ``host:port``.
@@ -64,7 +64,7 @@ class WorkerLink:
             raise ConfigError(f"worker cannot say what it is: {error}") from None
         self.strategy: Strategy | None = None
         self.error: SoftsError | None = None
-        self.leave_why: str | None = None
+        self.leave_reason: str | None = None
         self._worker_id = hello.worker_id
         self._store: SessionStore | None = None
         self._in_call = False
@@ -107,9 +107,9 @@ class WorkerLink:
         with self.changed:
             while self._build is None and self.machine.phase != "member":
                 self.raise_if_over()
-                if self.leave_why is not None and not self.machine.state.in_doubt:
+                if self.leave_reason is not None and not self.machine.state.in_doubt:
                     raise PeerLost(
-                        f'worker "{self._worker_id}" leaves while it waits for an epoch: {self.leave_why}'
+                        f'worker "{self._worker_id}" leaves while it waits for an epoch: {self.leave_reason}'
                     )
                 if self.machine.phase == "ending" and not self._in_call:
                     self.do(self.machine.ended())
@@ -230,9 +230,9 @@ class WorkerLink:
                     self.error = PeerLost(f"the coordinator has refused this worker: {refused.text}")
         self.changed.notify_all()
 
-    def drop_engine(self, why: str) -> None:
+    def drop_engine(self, reason: str) -> None:
         """End the calls of the engine, and drop it."""
-        self._end_calls(why)
+        self._end_calls(reason)
         # torch keeps no reference to the store, which the engine uses until its end.
         store, self._store = self._store, None
         strategy, self.strategy = self.strategy, None
@@ -240,12 +240,12 @@ class WorkerLink:
             strategy.close()
         del store
 
-    def _end_calls(self, why: str) -> None:
-        is_told = self._store is not None and self._store.end(why)
+    def _end_calls(self, reason: str) -> None:
+        is_told = self._store is not None and self._store.end(reason)
         # `give_up` of shared memory waits for the call that is pending.
-        end = getattr(self.strategy, "end", None) or getattr(self.strategy, "give_up", None)
+        end = getattr(self.strategy, "abort", None) or getattr(self.strategy, "give_up", None)
         if not is_told and end is not None:
-            end(why)
+            end(reason)
 
     def _await_fence(self) -> None:
         end_s = time.monotonic() + _ANSWER_S

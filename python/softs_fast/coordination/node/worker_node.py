@@ -130,9 +130,9 @@ class WorkerNode:
         self._enter()
         return self
 
-    def leave(self, why: str) -> None:
+    def leave(self, reason: str) -> None:
         """Leave at the end of this step, or of the next one; may be called from a signal handler."""
-        self._link.leave_why = why
+        self._link.leave_reason = reason
 
     def close(self) -> None:
         """Leave the job; a second call does nothing.
@@ -150,7 +150,7 @@ class WorkerNode:
         link = self._link
         with link.changed:
             if leaves and self._machine.phase not in ("away", "over"):
-                link.do(self._machine.leave(self._link.leave_why or "done", at_once=True))
+                link.do(self._machine.leave(self._link.leave_reason or "done", at_once=True))
                 if self._machine.phase == "ending":
                     # Its own error has ended the epoch, and no other step has followed.
                     link.do(self._machine.ended())
@@ -182,10 +182,10 @@ class WorkerNode:
         Its seat is kept for its restart then, and the epoch of the others is over at once.
         """
         is_failure = error is not None and not (isinstance(error, SystemExit) and not error.code)
-        if is_failure and self._link.leave_why is None:
+        if is_failure and self._link.leave_reason is None:
             assert error is not None
             self._link.raised(error)
-        self._close(leaves=not is_failure or self._link.leave_why is not None)
+        self._close(leaves=not is_failure or self._link.leave_reason is not None)
 
     # --- What it knows ---
 
@@ -215,7 +215,7 @@ class WorkerNode:
 
         A worker that was told to leave makes one more step, by which the others know.
         """
-        has_left_epoch = self._link.leave_why is not None and self._machine.phase != "member"
+        has_left_epoch = self._link.leave_reason is not None and self._machine.phase != "member"
         return has_left_epoch or self._link.error is not None or self._has_left
 
     @property
@@ -450,9 +450,9 @@ class WorkerNode:
 
     def _tell_leave(self) -> bool:
         """Say that this worker leaves, if it was told to; with the lock. Return whether it does."""
-        if self._link.leave_why is None:
+        if self._link.leave_reason is None:
             return False
-        self._link.do(self._machine.leave(self._link.leave_why))
+        self._link.do(self._machine.leave(self._link.leave_reason))
         return True
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:

@@ -82,9 +82,9 @@ class WorkerStream:
             self._waiting.get_nowait()
         self._waiting.put_nowait(None)
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, reason: str) -> None:
         if not self._given_up.done():
-            self._given_up.set_result(why)
+            self._given_up.set_result(reason)
 
     async def _read(self, number: int) -> None:
         try:

@@ -54,11 +54,11 @@ class SessionStore(Store):
         """
         self._is_told.append(tell)
 
-    def end(self, why: str) -> bool:
+    def end(self, reason: str) -> bool:
         """Say that the epoch is over; return whether anything was to be told. Calls raise PeerLost from now on."""
-        self._over = self._over or why
+        self._over = self._over or reason
         for tell in self._is_told:
-            tell(why)
+            tell(reason)
         return bool(self._is_told)
 
     def set(self, key: str, value: str | bytes) -> None:

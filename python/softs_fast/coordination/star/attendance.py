@@ -61,10 +61,10 @@ class Attendance:
         """Note for which ranks rank 0 waits in its call."""
         self._awaited, self._awaited_piece = tuple(ranks), piece
 
-    def leaves(self, last: int, why: str) -> None:
+    def leaves(self, last: int, reason: str) -> None:
         """Note that a rank takes part in no call after `last`."""
         if self._last is None or last < self._last:
-            self._last, self._why = last, why
+            self._last, self._why = last, reason
 
     def over(self) -> str:
         """Return why a call to which a rank has come cannot be made; empty if all can."""

@@ -117,14 +117,14 @@ class LeafCalls:
                     call.target.write(piece.write_at, part.data)
         return True
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End all calls of this rank, and tell the others. Idempotent."""
-        leave = Leave(self._sequence, clip(why, MAX_TEXT), True)
-        self._boxes.end(PeerLost(why), lambda: encode(self._envelope, leave))
+        leave = Leave(self._sequence, clip(reason, MAX_TEXT), True)
+        self._boxes.end(PeerLost(reason), lambda: encode(self._envelope, leave))
 
-    def leave(self, why: str) -> None:
+    def leave(self, reason: str) -> None:
         """Take part in no further call."""
-        leave = Leave(self._sequence, clip(why, MAX_TEXT), False)
+        leave = Leave(self._sequence, clip(reason, MAX_TEXT), False)
         self._boxes.send(0, encode(self._envelope, leave), time.monotonic() + self.timeout_s)
         self._boxes.close_box(0)
 
@@ -162,9 +162,9 @@ class LeafCalls:
             raise AssertionError from None
         return message
 
-    def _fail(self, why: str) -> None:
-        self.give_up(why)
-        raise PeerLost(why)
+    def _fail(self, reason: str) -> None:
+        self.give_up(reason)
+        raise PeerLost(reason)
 
 
 class RootCalls:
@@ -227,14 +227,14 @@ class RootCalls:
             self._pass_on(piece, number, data, call)
         return True
 
-    def end(self, why: str) -> None:
+    def end(self, reason: str) -> None:
         """End the group, and tell the other ranks why. Idempotent."""
-        self._boxes.end(PeerLost(why), lambda: encode(self._envelope, Lost(clip(why, MAX_TEXT))))
+        self._boxes.end(PeerLost(reason), lambda: encode(self._envelope, Lost(clip(reason, MAX_TEXT))))
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End all calls, also those of the other ranks. Idempotent."""
-        lost = Lost(clip(f"{self._seats.named(0)} has given up: {why}", MAX_TEXT))
-        self._boxes.end(PeerLost(why), lambda: encode(self._envelope, lost))
+        lost = Lost(clip(f"{self._seats.named(0)} has given up: {reason}", MAX_TEXT))
+        self._boxes.end(PeerLost(reason), lambda: encode(self._envelope, lost))
 
     # --- Called by the threads that serve the other ranks ---
 
@@ -261,10 +261,10 @@ class RootCalls:
         """Note that a rank takes part in no further call."""
         named = self._seats.named(rank)
         if leave.is_failure:
-            self.end(f"{named} has given up: {leave.why}")
+            self.end(f"{named} has given up: {leave.reason}")
             return
         with self._lock:
-            self._attendance.leaves(leave.last, f"{named} has left the group: {leave.why}")
+            self._attendance.leaves(leave.last, f"{named} has left the group: {leave.reason}")
             over = self._attendance.over()
         if over:
             self.end(over)
@@ -292,9 +292,9 @@ class RootCalls:
         except TimeoutError:
             with self._lock:
                 missing = self._attendance.missing(self._sequence)
-            why = self._too_late(missing, call.name)
-            self.end(why)
-            raise PeerLost(why) from None
+            reason = self._too_late(missing, call.name)
+            self.end(reason)
+            raise PeerLost(reason) from None
         finally:
             waited_s = time.monotonic() - began_s
             self.waited_s += waited_s
@@ -304,12 +304,12 @@ class RootCalls:
         for rank, part in parts.items():
             n_bytes = piece.n_bytes if piece.is_from(rank) else 0
             if (part.piece, part.tag, len(part.data)) != (number, call.tag, n_bytes):
-                why = (
+                reason = (
                     f"{self._seats.named(rank)} sent {len(part.data)} bytes as piece {part.piece} of {call.name}; "
                     f"{n_bytes} bytes of piece {number} are due"
                 )
-                self.end(why)
-                raise WireError(why)
+                self.end(reason)
+                raise WireError(reason)
 
     def _result(self, piece: Piece, received: list[bytes], call: Call) -> bytes:
         if not piece.n_bytes:
@@ -346,11 +346,11 @@ class RootCalls:
         try:
             self._boxes.send(rank, message, time.monotonic() + self.timeout_s)
         except TimeoutError:
-            why = (
+            reason = (
                 f"{self._seats.named(rank)} did not take its results of {call.name} for {self.timeout_s:g} s"
             )
-            self.end(why)
-            raise PeerLost(why) from None
+            self.end(reason)
+            raise PeerLost(reason) from None
         self._count(rank, sent=n_bytes)
 
     def _too_late(self, missing: Sequence[int], name: str) -> str:

@@ -103,9 +103,9 @@ class Leaf:
         """Write to a tensor inside; see `Mailboxes.writing`."""
         return self._boxes.writing()
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End all calls of this rank, and tell the others. Idempotent."""
-        self._calls.give_up(why)
+        self._calls.give_up(reason)
 
     def close(self) -> None:
         """Leave the group. Idempotent."""

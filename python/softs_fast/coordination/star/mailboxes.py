@@ -60,11 +60,11 @@ class Mailboxes:
                 box.came.append(message)
                 box.has_come.notify_all()
 
-    def finish(self, peer: int, why: str) -> None:
+    def finish(self, peer: int, reason: str) -> None:
         """Note that nothing comes from a peer after what is there."""
         with self._lock:
             box = self._boxes[peer]
-            box.finished = box.finished or why
+            box.finished = box.finished or reason
             box.has_come.notify_all()
 
     def take(self, peer: int, until_s: float) -> Any:

@@ -102,12 +102,12 @@ class Leave(Message, tag=4):
 
     Attributes:
         last: Number of the last call in which this rank takes part.
-        why: Reason, as text for the user.
+        reason: Reason, as text for the user.
         is_failure: Whether no call can continue.
     """
 
     last: Count
-    why: Text
+    reason: Text
     is_failure: bool
 
 

@@ -129,9 +129,9 @@ class Root:
         """Write to a tensor inside; see `Mailboxes.writing`."""
         return self._boxes.writing()
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End all calls, also those of the other ranks. Idempotent."""
-        self._calls.give_up(why)
+        self._calls.give_up(reason)
 
     def close(self) -> None:
         """Leave the group, after all results are sent. Idempotent."""
@@ -204,11 +204,11 @@ class Root:
         yield encode(self._envelope, Welcome(self._process))
         yield from self._boxes.outgoing(rank)
 
-    def _refuse(self, context: Any, why: str) -> None:
+    def _refuse(self, context: Any, reason: str) -> None:
         peer = str(context.peer())
         with self._refusing:
             self.n_refused += 1
-            self._refusals.log(logging.WARNING, peer.rpartition(":")[0], f"refused {peer}: {why}")
+            self._refusals.log(logging.WARNING, peer.rpartition(":")[0], f"refused {peer}: {reason}")
 
     def _read(self, requests: Iterator[bytes], identity: str | None, joined: futures.Future[int]) -> None:
         """Read a stream to its end, in a thread of its own."""

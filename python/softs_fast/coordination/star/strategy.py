@@ -131,7 +131,7 @@ class GrpcStrategy(Strategy):
         return self
 
     def meet(
-        self, rank: int, size: int, store: dist.Store, epoch: Epoch, *, connect_s: float | None = None
+        self, rank: int, size: int, store: dist.Store, epoch: Epoch, *, connect_timeout_s: float | None = None
     ) -> Self:
         """Join the group of an epoch, of ranks that find rank 0 in a store for this group alone; return self.
 
@@ -140,7 +140,7 @@ class GrpcStrategy(Strategy):
             size: Number of ranks.
             store: Store of which no other group has used a key.
             epoch: Epoch of the group, with the workers of the ranks.
-            connect_s: Seconds to wait for the others until all have joined; None for `timeout_s`.
+            connect_timeout_s: Seconds to wait for the others until all have joined; None for `timeout_s`.
 
         Raises:
             ConfigError: an argument is wrong, ranks have different ones, or rank 0 refuses this one.
@@ -148,7 +148,7 @@ class GrpcStrategy(Strategy):
             EndpointInUse: another process listens at the address of rank 0.
         """
         self._check_free(rank, size)
-        wait_s = self._timeout_s if connect_s is None else connect_s
+        wait_s = self._timeout_s if connect_timeout_s is None else connect_timeout_s
         if rank == 0:
             root = Root(size, epoch, self._options, wait_s, self._logger)
             self._enter(root, rank, size)
@@ -300,8 +300,8 @@ class GrpcStrategy(Strategy):
         """
         self._agree("barrier")
 
-    def give_up(self, why: str) -> None:
-        """End all calls at once: on this rank with `why`, on the others with a text that names this rank.
+    def give_up(self, reason: str) -> None:
+        """End all calls at once: on this rank with `reason`, on the others with a text that names this rank.
 
         May be called from any thread. No tensor is written after it has returned. For a new group, close the strategy
         and call `init`, or make a new one.
@@ -309,9 +309,9 @@ class GrpcStrategy(Strategy):
         place = self._place
         if place is None:
             # It is being made, and ends then.
-            self._given_up = why
+            self._given_up = reason
         elif os.getpid() == self._pid:
-            place.give_up(why)
+            place.give_up(reason)
 
     def close(self) -> None:
         """Leave the group; a second call does nothing. In a fork it does nothing either."""

@@ -94,10 +94,10 @@ class CoordinatorRendezvous(RendezvousHandler):
         # The workers have ended, so it is not used any more.
         self._server = None
         end_s = time.monotonic() + self._timeout_s
-        why = "torchrun starts the workers of this node anew"
+        reason = "torchrun starts the workers of this node anew"
         while True:
             try:
-                epoch = self._member.next_epoch(end_s - time.monotonic(), why)
+                epoch = self._member.next_epoch(end_s - time.monotonic(), reason)
                 self._check(epoch)
                 return self._meet(epoch)
             except SoftsError as error:
@@ -107,7 +107,7 @@ class CoordinatorRendezvous(RendezvousHandler):
                     raise RendezvousTimeoutError(str(error)) from error
                 # A member was lost while the members met.
                 logger.info("the members of an epoch have not met: %s", error)
-                why = str(error)
+                reason = str(error)
 
     def num_nodes_waiting(self) -> int:
         """Return 1 if the workers are to start anew, else 0; without a request.

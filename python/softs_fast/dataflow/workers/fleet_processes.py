@@ -98,7 +98,7 @@ class FleetProcesses:
         """Return how the process of a worker has ended; empty if that is not known."""
         if self._workers is None:
             return ""
-        return self._workers.why(self._numbers.index(worker), _END_S)
+        return self._workers.reason(self._numbers.index(worker), _END_S)
 
     def kill(self, worker: int, reason: str) -> None:
         """End the process of a worker at once. One that has ended is left alone."""
