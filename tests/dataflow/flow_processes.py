@@ -30,9 +30,16 @@ def build(module: str, function: str, arguments: dict[str, Any]) -> Declaration:
     return flow.declaration
 
 
-def serve(worker: int, make: Callable[[], Declaration], lines: list[str], endpoint: str, token: str) -> None:
+def serve(
+    worker: int,
+    make: Callable[[], Declaration],
+    lines: list[str],
+    endpoint: str,
+    token: str,
+    meeting: str | None = None,
+) -> None:
     """Be a worker."""
-    one = FlowWorker(worker, make, lines, functools.partial(ControlWorker, endpoint, token))
+    one = FlowWorker(worker, make, lines, functools.partial(ControlWorker, endpoint, token), meeting)
     one.start()
     one.wait()
     one.stop()
@@ -46,23 +53,36 @@ class ForkedWorkers:
         function: Name of the function.
         arguments: Arguments of the function.
         max_restarts: Number of restarts of all workers together.
+        meets: Whether workers form process groups; then all may take long to end.
     """
 
-    def __init__(self, module: str, function: str, arguments: dict[str, Any], max_restarts: int = 0) -> None:
-        self.left = max_restarts
+    #: Those that had to be killed in the end.
+    killed: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        module: str,
+        function: str,
+        arguments: dict[str, Any],
+        max_restarts: int = 0,
+        meets: bool = False,
+    ) -> None:
+        self.left, self.meets = max_restarts, meets
+        #: How long workers may take to end.
+        self.end_s = WATCHDOG_S if meets else END_S
         self.again: set[int] = set()
         self._build = functools.partial(build, module, function, arguments)
         self._declaration = self._build()
         self.processes: dict[int, Any] = {}
-
-    #: What a process runs.
-    serve = staticmethod(serve)
 
     def start(self) -> ControlMaster:
         """Start all; each joins when it has begun."""
         token = new_token()
         link = ControlMaster(token)
         self._told: tuple[str, ...] = (link.endpoint, token)
+        if self.meets:
+            self._file = os.memfd_create("meeting")
+            self._told += (f"/proc/{os.getpid()}/fd/{self._file}",)
         for worker in self._declaration.workers:
             self._start(worker)
         return link
@@ -70,7 +90,7 @@ class ForkedWorkers:
     def _start(self, worker: int) -> None:
         context = multiprocessing.get_context("forkserver")
         arguments = (worker, self._build, self._declaration.lines(), *self._told)
-        self.processes[worker] = context.Process(target=self.serve, args=arguments)
+        self.processes[worker] = context.Process(target=serve, args=arguments)
         self.processes[worker].start()
 
     def restarts(self, worker: int) -> bool:
@@ -100,11 +120,15 @@ class ForkedWorkers:
     def close(self) -> None:
         """Wait until all have ended. One that has not joined is not told to end, so it is killed, as a fleet does."""
         for worker, process in self.processes.items():
-            if worker not in self.again:
-                process.join(END_S)
+            if self.meets or worker not in self.again:
+                process.join(self.end_s)
+            if process.exitcode is None:
+                self.killed += (worker,)
             process.kill()
             process.join(WATCHDOG_S)
             process.close()
+        if self.processes and self.meets:
+            os.close(self._file)
         self.processes.clear()
 
 
@@ -123,10 +147,13 @@ def _stands_still(pid: int) -> bool:
 
 
 def in_forks(
-    module: str, function: str, *, max_restarts: int = 0, **arguments: Any
+    module: str, function: str, *, max_restarts: int = 0, meets: bool = False, **arguments: Any
 ) -> tuple[df.Flow, ForkedWorkers]:
-    """Return a flow of which each worker is a process."""
+    """Return a flow of which each worker is a process; with `meets` they form process groups."""
     flow: df.Flow = getattr(importlib.import_module(module), function)(**arguments)
-    workers = ForkedWorkers(module, function, arguments, max_restarts)
+    workers = ForkedWorkers(module, function, arguments, max_restarts, meets)
     flow._use(ProcessBackend(flow.declaration, workers))
     return flow, workers
+
+
+in_meeting = functools.partial(in_forks, meets=True)

@@ -180,21 +180,6 @@ def make_mortal(place: str, n_workers: int = 3) -> df.Flow:
     return df.Flow([df.call(actor.train, "x", rows=6)], source=numbers())
 
 
-class Unready(Light):
-    """Worker 1 ends its process in `setup`, when worker 0 waits for it there."""
-
-    def setup(self, mesh: df.Mesh) -> None:
-        if mesh.rank("dp") == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        dist.all_reduce(torch.ones(1), group=mesh.device_mesh.get_group())
-
-
-def make_unready() -> df.Flow:
-    """Return a flow that cannot begin."""
-    role = df.place(Unready, "dp2", on=range(2), name="unready")
-    return df.Flow([df.call(role.use, "x", rows=6)], source=numbers())
-
-
 class Waiting(Light):
     """Adds over all ranks; the last worker ends its process in the second call, when the others are in theirs."""
 

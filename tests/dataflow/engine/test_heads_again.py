@@ -41,30 +41,6 @@ def test_a_head_that_ends_in_its_function(
     assert workers.left == 1
 
 
-@pytest.mark.parametrize(("kind", "max_age"), [("sequence", 1), ("iterable", 0)])
-def test_a_worker_that_only_reads_is_killed_between_steps(
-    undisturbed: list[Any], kind: str, max_age: int
-) -> None:
-    flow, workers = in_forks("shard_flow", "make", max_restarts=9, loader=2, kind=kind, max_age=max_age)
-    found = []
-    with flow:
-        for _ in range(2):
-            found += summary(flow, 1)
-            workers.processes[2].kill()
-            workers.processes[2].join(WATCHDOG_S)
-        found += summary(flow)
-        # The one before may not be needed yet, and is killed again then.
-        assert 1 <= flow.ask("stats")["restarts"] <= 2
-    if max_age == 0:
-        assert found == undisturbed
-    rows = [
-        row_id for *_, calls in found for name, ids, *_ in calls if name == "trainer.train" for row_id in ids
-    ]
-    assert rows == list(range(24 * GROUP))
-    totals = [dict(calls[-1][3])["total"] for *_, calls in found]
-    assert totals == [dict(calls[-1][3])["total"] for *_, calls in undisturbed]
-
-
 def test_values_of_rows_in_the_flow_are_read_again() -> None:
     flow, workers = in_forks("shard_flow", "make", max_restarts=9, loader=2, kind="iterable")
     with flow:
@@ -136,12 +112,3 @@ def test_a_dataset_that_is_another_one_than_it_was_is_an_error(tmp_path: Path) -
             with pytest.raises(FlowError, match=text):
                 list(flow.steps(1))
         assert flow.values(ids[:GROUP], "answer") == ["text 0"] * GROUP
-
-
-def test_a_head_that_trains_ends_the_flow_by_name() -> None:
-    flow, workers = in_forks("shard_flow", "make", max_restarts=9, loader=1)
-    with flow:
-        summary(flow, 1)
-        os.kill(workers.processes[1].pid, signal.SIGKILL)
-        with pytest.raises(FlowError, match=r"worker 1 is lost: process \d+: signal SIGKILL"):
-            summary(flow)

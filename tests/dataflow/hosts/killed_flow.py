@@ -45,15 +45,3 @@ def make_flow(folder: str) -> df.Flow:
     ]
     journal = df.Journal(folder, 2, 9)
     return df.Flow(calls, source=numbers(), group=2, digests=True, journal=journal)
-
-
-def weights_of(folder: str) -> list[tuple[int, str, torch.Tensor]]:
-    """Return all that the last save holds of weights, with the number of its step."""
-    flow = make_flow(folder)
-    with flow:
-        step = flow.ask("stats")["steps"]
-        return [
-            (step, role.name, tensor.detach().clone())
-            for role in flow.declaration.roles
-            for tensor in flow.role(role).net.parameters()
-        ]

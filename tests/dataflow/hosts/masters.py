@@ -1,17 +1,22 @@
-"""Masters of flows in processes of their own: on a host of a network, or with a journal."""
+"""Masters of flows in processes of their own: on a host of a network, or waiting after each step for a test."""
 
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
+import select
 import signal
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from host_workers import HostWorkers
 from network import move_to
 from small_flow import summary
+from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 from softs_fast.errors import FlowError
@@ -53,12 +58,105 @@ def run_master(
         os._exit(0)
 
 
-def be_master(
+def be_paced_master(
     function: str, arguments: dict[str, Any], options: dict[str, Any], n_steps: int, path: str
 ) -> None:
-    """Be a master of workers on hosts until the end; the numbers of the steps go to a file."""
+    """Be a master of workers on hosts; the numbers of the steps go to a file.
+
+    Args:
+        function: Name of the function that makes the flow.
+        arguments: Arguments of the function.
+        options: Options of `df.Flow.on_hosts`.
+        n_steps: Number of steps.
+        path: Path of the file; the one with ".go" behind its name has the number of the last step that may begin.
+    """
     torch.manual_seed(3)  # for functions without a role
     with df.Flow.on_hosts(function, arguments, **options) as flow, open(path, "a") as file:
         for step in flow.steps(n_steps):
             file.write(f"{step.number} {step.repeated}\n")
             file.flush()
+            eventually(
+                lambda n=step.number: not int(Path(f"{path}.go").read_text() or 0) <= n < n_steps,  # type: ignore[misc]
+                "the next step may begin",
+                within_s=4 * WATCHDOG_S,
+            )
+
+
+class PacedRun:
+    """One run of a flow of which processes are killed.
+
+    Args:
+        workers: Workers that have been started.
+        n_steps: Number of steps of the run.
+        path: Path of the file for the numbers of the steps.
+    """
+
+    def __init__(self, workers: HostWorkers, n_steps: int, path: Path) -> None:
+        self._workers, self._n_steps, self._path = workers, n_steps, path
+        self._go(0)
+        self.start()
+
+    def start(self) -> None:
+        """Start a master."""
+        options = {"listen": self._workers.endpoint, "token_file": str(self._workers.token)}
+        told = (self._workers.function, self._workers.arguments, options, self._n_steps, str(self._path))
+        self._master = multiprocessing.get_context("forkserver").Process(target=be_paced_master, args=told)
+        self._master.start()
+
+    def run_until(self, step: int, *, then: int) -> None:
+        """Wait until a step is complete and the flow stands, and let it go on to another one."""
+        self._go(step)
+        # Python and torch begin anew: on a loaded machine that takes long.
+        eventually(
+            lambda: max(self.steps(), default=0) >= step,
+            f"step {step}",
+            watched=self._master,
+            within_s=4 * WATCHDOG_S,
+        )
+        self._go(then)
+
+    def kill_worker(self, worker: int) -> int:
+        """SIGKILL the process of a worker; its launcher starts another one. Returns its pid."""
+        launcher = self._workers.processes[worker].pid
+        [pid] = map(int, Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split())
+        _kill(pid)
+        return pid
+
+    def kill_master(self) -> None:
+        """SIGKILL the master."""
+        assert self._master.pid is not None
+        _kill(self._master.pid)
+        self._master.join(WATCHDOG_S)
+        assert self._master.exitcode == -signal.SIGKILL
+        self._master.close()
+
+    def end(self) -> int:
+        """Wait for the end of the master; returns its exit code."""
+        self._go(self._n_steps)
+        self._master.join(4 * WATCHDOG_S)
+        code: int | None = self._master.exitcode
+        self._master.close()
+        assert code is not None
+        return code
+
+    def steps(self) -> list[int]:
+        """Return the numbers of the steps that were complete, with those that were repeated."""
+        if not self._path.exists():
+            return []
+        return [int(line.split()[0]) for line in self._path.read_text().splitlines()]
+
+    def _go(self, step: int) -> None:
+        # A reader finds the old number, or the new one.
+        new = Path(f"{self._path}.new")
+        new.write_text(str(step))
+        new.rename(f"{self._path}.go")
+
+
+def _kill(pid: int) -> None:
+    """SIGKILL a process, and wait until it has ended."""
+    process = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        assert select.select([process], [], [], WATCHDOG_S)[0]
+    finally:
+        os.close(process)

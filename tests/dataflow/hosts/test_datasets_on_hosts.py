@@ -8,8 +8,6 @@ import pytest
 from host_workers import HostWorkers
 from shard_flow import GROUP, make, summary
 
-from softs_fast.errors import FlowError
-
 
 @pytest.mark.parametrize("kind", ["sequence", "iterable"])
 def test_the_same_as_in_one_process(tmp_path: Path, kind: str) -> None:
@@ -25,13 +23,3 @@ def test_the_same_as_in_one_process(tmp_path: Path, kind: str) -> None:
             assert found + summary(flow) == expected
             ids = flow.fetch(GROUP)
             assert ids == ()
-
-
-def test_an_error_of_a_shard_names_its_worker(tmp_path: Path) -> None:
-    arguments = {"loader": 2, "kind": "raises", "method": "broken"}
-    with HostWorkers(tmp_path, "shard_flow:make", arguments) as workers:
-        for worker, name in ((0, ""), (1, ""), (2, "third")):
-            workers.start(worker, name)
-        name = "loader.broken: shard 0 of 1 on worker 2, element 3: ValueError: no such file"
-        with workers.flow() as flow, pytest.raises(FlowError, match=name):
-            summary(flow)

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from flow_processes import in_forks
 from host_workers import HostWorkers
-from journal_flow import same
-from killed_flow import weights_of
-from paced_masters import PacedRun
+from journal_flow import same, weights_of
+from killed_flow import make_flow
+from masters import PacedRun
 from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.workers.host_meeting import HostMeeting
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def pipe_of_libuv() -> None:
     """The first store of a process makes a pipe for signals, which libuv keeps as long as the process."""
     HostMeeting("127.0.0.1").close()
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
 
 
 def run_with_kills(workers: HostWorkers, n_workers: int, path: Path) -> None:
@@ -49,49 +39,18 @@ def run_with_kills(workers: HostWorkers, n_workers: int, path: Path) -> None:
 
 
 @pytest.mark.timeout(6 * WATCHDOG_S)
-def test_all_processes_one_after_the_other_in_one_run(tmp_path: Path, one_thread: None) -> None:
-    from flow_processes import in_forks
-
+def test_all_processes_one_after_the_other_in_one_run(tmp_path: Path) -> None:
     n_steps = 6
     flow, _ = in_forks("killed_flow", "make_flow", folder=str(tmp_path / "undisturbed"))
     torch.manual_seed(3)
     with flow:
         list(flow.steps(n_steps))
-    expected = weights_of(str(tmp_path / "undisturbed"))
+    expected = weights_of(tmp_path / "undisturbed", make_flow)
     arguments = {"folder": str(tmp_path / "j")}
     with HostWorkers(tmp_path, "killed_flow:make_flow", arguments) as workers:
         for worker, name in enumerate(("", "far", "far")):
             workers.start(worker, name, again=True)
         run_with_kills(workers, 3, tmp_path / "steps")
-    found = weights_of(str(tmp_path / "j"))
+    found = weights_of(tmp_path / "j", make_flow)
     assert {step for step, _, _ in found} == {n_steps}
     assert same(found, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_ppo_of_the_example_with_four_workers(
-    tmp_path: Path, one_thread: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from parallel_processes import in_meeting
-
-    monkeypatch.syspath_prepend(EXAMPLES)
-    import journaled_ppo
-
-    n_steps = 7
-    for name in ("undisturbed", "killed"):
-        (tmp_path / name).mkdir()
-    flow, _ = in_meeting("journaled_ppo", "make_flow", folder=str(tmp_path / "undisturbed"))
-    with flow:
-        list(flow.steps(n_steps))
-    expected = journaled_ppo.weights_of(tmp_path / "undisturbed")
-    # Four steps of the optimizer are one of the flow.
-    assert set(expected) == {
-        (name, 4 * step) for name in ("Actor-0", "Actor-1", "Critic-0") for step in range(1, n_steps + 1)
-    }
-    arguments = {"folder": str(tmp_path / "killed")}
-    with HostWorkers(tmp_path, "journaled_ppo:make_flow", arguments) as workers:
-        for worker in range(4):
-            workers.start(worker, again=True)
-        run_with_kills(workers, 4, tmp_path / "steps")
-    assert journaled_ppo.weights_of(tmp_path / "killed") == expected

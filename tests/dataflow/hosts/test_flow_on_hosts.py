@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 from pathlib import Path
-from typing import Any
 
 import host_flow
 import pytest
 from host_workers import HostWorkers
-from small_flow import make_flow, summary
+from small_flow import calls_of, make_flow, summary
 
-import softs_fast.dataflow as df
 from softs_fast.dataflow.link.control import ControlServer, new_token
 from softs_fast.dataflow.workers import host_processes
 from softs_fast.errors import ConfigError, FlowError
@@ -57,7 +54,7 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
                 pass
             assert backend._store.n_bytes == 0  # type: ignore[attr-defined]
             assert not backend._sends._copies._rows  # type: ignore[attr-defined]
-    assert summary_of(steps) == expected
+    assert calls_of(steps) == expected
     # y has 12 bytes for each of its lengths, text one for each character; two hosts have no other way to them.
     rows = [i % 5 + 1 for i in range(n_steps * host_flow.ROWS)]
     least = 2 * (12 * sum(rows) + sum(i % host_flow.ROWS % 3 for i in range(len(rows))))
@@ -75,34 +72,9 @@ def test_each_host_gets_weights_once(tmp_path: Path) -> None:
         with flow:
             steps = list(flow.steps(n_steps))
             told = flow._backend._sends.n_bytes  # type: ignore[attr-defined]
-    assert summary_of(steps) == expected
+    assert calls_of(steps) == expected
     # x has 8 bytes; the weights have 24, and 8 at the next multiple of 64. They go once before the first step.
     assert told == 8 * n_steps * host_flow.ROWS + 72 * (n_steps + 1)
-
-
-def summary_of(steps: list[df.FlowStep]) -> list[Any]:
-    return [
-        (
-            step.number,
-            step.dropped,
-            sorted((one.function, one.ids, one.digest, one.numbers) for one in step.calls),
-        )
-        for step in steps
-    ]
-
-
-def test_the_death_of_a_worker_ends_the_flow_by_name(tmp_path: Path) -> None:
-    with HostWorkers(tmp_path, "host_flow:make_flow", {"n_workers": 2}) as workers:
-        for worker, name in ((0, "far"), (1, "third")):
-            workers.start(worker, name)
-        with workers.flow(rejoin_s=0) as flow:
-            list(flow.steps(1))
-            inside = flow.ask("inside")
-            os.kill(inside[1]["pid"], signal.SIGKILL)
-            with pytest.raises(
-                FlowError, match=f"worker 1 is lost: process {inside[1]['pid']}: its connection ended"
-            ):
-                list(flow.steps(2))
 
 
 def test_another_flow_is_refused_with_the_first_difference(tmp_path: Path) -> None:

@@ -18,57 +18,41 @@ DEADLINE_S = 0.5
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "worker", "text"),
+    ("place", "text"),
     [
         (
             "main",
-            "far",
-            1,
             r"main of gen.generate \(call \d+\), .*; its native thread does not answer; ticket \d+, main of",
         ),
         (
-            "main",
-            "",
-            1,
-            r"main of gen.generate .*; its process is stopped by a signal \(state T\); ticket \d+, main of",
-        ),
-        (
             "hang",
-            "far",
-            1,
             r"main of gen.generate .*; it is inside, and its process runs; it was in .*stopping_flow.py:\d+ generate; ticket \d+, main of",
-        ),
-        (
-            "hook",
-            "far",
-            0,
-            r"post of actor.train .*; its native thread does not answer; not to blame there: worker 1; ticket",
         ),
     ],
 )
 def test_a_worker_that_stops_or_hangs_is_lost_at_its_deadline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, name: str, worker: int, text: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, text: str
 ) -> None:
     clock = LateClock(monkeypatch)
     arguments = {"place": place, "deadline_s": DEADLINE_S}
     with HostWorkers(tmp_path, "stopping_flow:make_stopping", arguments) as workers:
         for number in range(2):
-            workers.start(number, name)
+            workers.start(number, "far")
         with workers.flow(rejoin_s=0) as flow:
             assert next(flow.steps(1)).is_complete
-            pid = flow.ask("inside")[worker]["pid"]
-            clock.watch(flow, worker, pid)
-            match = rf"worker {worker} is lost: process {pid}: ticket \d+, {text}"
+            pid = flow.ask("inside")[1]["pid"]
+            clock.watch(flow, 1, pid)
+            match = rf"worker 1 is lost: process {pid}: ticket \d+, {text}"
             with pytest.raises(FlowError, match=match):
                 list(flow.steps(5))
-            assert workers.processes[1 - worker].is_alive()
+            assert workers.processes[0].is_alive()
         # A step that does not return is ended by a thread of its process, once that runs.
         os.kill(pid, signal.SIGCONT)
-        workers.processes[worker].join(WATCHDOG_S)
-        assert workers.processes[worker].exitcode == 1
-        assert "has lost its master: the master has given this worker up: ticket" in workers.log(worker)
-        workers.processes[1 - worker].join(WATCHDOG_S)
-        assert workers.processes[1 - worker].exitcode == 0
+        workers.processes[1].join(WATCHDOG_S)
+        assert workers.processes[1].exitcode == 1
+        assert "has lost its master: the master has given this worker up: ticket" in workers.log(1)
+        workers.processes[0].join(WATCHDOG_S)
+        assert workers.processes[0].exitcode == 0
 
 
 def test_a_flow_goes_on_without_a_process_that_is_stopped(

@@ -10,13 +10,13 @@ from typing import Any
 import parallel_flow
 import pytest
 import sharded_flow
+from flow_processes import in_meeting
 from host_workers import HostWorkers
-from parallel_processes import in_meeting
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.process.interfaces import interface_of
 from softs_fast.dataflow.workers.host_meeting import HostMeeting, check_groups
-from softs_fast.errors import ConfigError, FlowError
+from softs_fast.errors import ConfigError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,18 +70,6 @@ def test_replicas_of_a_host_get_each_row_once(tmp_path: Path) -> None:
             # A row has three floats, 64 bytes with its serial number; what the workers make stays on their host.
             told = flow._backend._sends.n_bytes  # type: ignore[attr-defined]
     assert told == n_steps * rows * 3 * 4
-
-
-def test_a_worker_that_dies_in_a_collective_call_is_named(tmp_path: Path) -> None:
-    arguments = {"place": "train", "n_workers": 2}
-    with HostWorkers(tmp_path, "parallel_flow:make_mortal", arguments) as workers:
-        for worker, name in enumerate(("", "far")):
-            workers.start(worker, name)
-        with (
-            workers.flow() as flow,
-            pytest.raises(FlowError, match=r"worker 1 is lost: process \d+: its connection ended"),
-        ):
-            list(flow.steps(1))
 
 
 def test_all_begin_anew_with_new_groups(tmp_path: Path) -> None:

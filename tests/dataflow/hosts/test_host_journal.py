@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from flow_processes import in_forks
 from host_workers import HostWorkers
 from journal_flow import same, weights_of
-from masters import be_master
-from waiting import WATCHDOG_S, eventually
+from masters import PacedRun
+from waiting import WATCHDOG_S
 
 N = 5
 
@@ -34,8 +33,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def run_in_one(folder: Path, n_workers: int) -> Any:
     """Run all on one host, in forks; random numbers of a process are those of its roles."""
-    from flow_processes import in_forks
-
     flow, _ = in_forks("journal_flow", "make_flow", folder=str(folder), n_workers=n_workers)
     torch.manual_seed(3)
     with flow:
@@ -43,18 +40,17 @@ def run_in_one(folder: Path, n_workers: int) -> Any:
     return weights_of(folder, n_workers=n_workers)
 
 
-@pytest.mark.parametrize(("place", "n"), [("train", 4), ("save", 12)])
 def test_all_workers_begin_anew_if_one_with_training_state_is_killed(
-    place: str, n: int, tmp_path: Path, undisturbed: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, undisturbed: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    arguments = {"folder": str(tmp_path / "j"), "dies": f"{place} {n} {tmp_path}"}
+    arguments = {"folder": str(tmp_path / "j"), "dies": f"train 4 {tmp_path}"}
     with HostWorkers(tmp_path, "journal_flow:make_flow", arguments) as workers:
         for worker, name in enumerate(("", "far", "far")):
             workers.start(worker, name, again=True)
         torch.manual_seed(3)
         with workers.flow() as flow:
             steps = list(flow.steps(N))
-    assert (tmp_path / f"died-{place}").exists()
+    assert (tmp_path / "died-train").exists()
     assert sorted({step.number for step in steps}) == list(range(1, N + 1))
     assert same(weights_of(tmp_path / "j"), undisturbed[3])
     assert re.search(
@@ -62,47 +58,6 @@ def test_all_workers_begin_anew_if_one_with_training_state_is_killed(
         r"from the common save of step \d",
         caplog.text,
     )
-
-
-def started_master(workers: HostWorkers, path: Path) -> Any:
-    """Start a master; the type of a forkserver's process has no public name."""
-    options = {"listen": workers.endpoint, "token_file": str(workers.token)}
-    process = multiprocessing.get_context("forkserver").Process(
-        target=be_master, args=(workers.function, workers.arguments, options, N, str(path))
-    )
-    process.start()
-    return process
-
-
-def await_steps(process: Any, path: Path, n: int) -> None:
-    # Python and torch begin anew: on a loaded machine that takes long.
-    eventually(
-        lambda: path.exists() and len(path.read_text().splitlines()) >= n,
-        f"{n} steps",
-        watched=process,
-        within_s=2 * WATCHDOG_S,
-    )
-
-
-def end(process: Any) -> int:
-    process.join(2 * WATCHDOG_S)
-    code: int = process.exitcode
-    process.close()
-    return code
-
-
-def test_a_master_that_is_killed_is_followed_by_another_one(tmp_path: Path, undisturbed: Any) -> None:
-    path = tmp_path / "steps"
-    with HostWorkers(tmp_path, "journal_flow:make_flow", {"folder": str(tmp_path / "j")}) as workers:
-        for worker, name in enumerate(("", "far", "far")):
-            workers.start(worker, name, again=True)
-        for n_lines in (2, 4):
-            master = started_master(workers, path)
-            await_steps(master, path, n_lines)
-            master.kill()
-            assert end(master) == -signal.SIGKILL
-        assert end(started_master(workers, path)) == 0
-    assert same(weights_of(tmp_path / "j"), undisturbed[3])
 
 
 @pytest.mark.full
@@ -132,11 +87,11 @@ def test_a_program_waits_for_the_next_master_by_itself(tmp_path: Path, undisturb
         with open(tmp_path / "log", "wb") as log:
             program = subprocess.Popen(command, env=environment, stderr=log)
         try:
-            master = started_master(workers, path)
-            await_steps(master, path, 2)
-            master.kill()
-            assert end(master) == -signal.SIGKILL
-            assert end(started_master(workers, path)) == 0
+            run = PacedRun(workers, N, path)
+            run.run_until(2, then=3)
+            run.kill_master()
+            run.start()
+            assert run.end() == 0
             assert program.wait(WATCHDOG_S) == 0
         finally:
             program.kill()
@@ -145,12 +100,3 @@ def test_a_program_waits_for_the_next_master_by_itself(tmp_path: Path, undisturb
     assert re.search(r"worker 0 has lost its master: the master has ended: .*; it begins anew", text)
     assert text.count("worker 0 has begun") == 2
     assert same(weights_of(tmp_path / "j", n_workers=1), undisturbed[1])
-
-
-def test_a_flow_says_that_its_workers_end(tmp_path: Path) -> None:
-    with HostWorkers(tmp_path, "journal_flow:make_flow", {"n_workers": 1}) as workers:
-        process = workers.start(0, "far")
-        with workers.flow() as flow:
-            list(flow.steps(1))
-        process.join(WATCHDOG_S)
-        assert process.exitcode == 0

@@ -78,18 +78,6 @@ def test_a_worker_of_which_no_process_comes_ends_the_flow_by_name(tmp_path: Path
                 losses(flow, 3)
 
 
-def test_a_worker_that_fails_again_and_again_ends_the_flow(tmp_path: Path) -> None:
-    with started(tmp_path, place="main main main main") as workers:
-        with (
-            workers.flow(max_restarts=2) as flow,
-            pytest.raises(
-                FlowError, match=r"worker 1 is lost: .*; that was failure 3 in a row, and max_restarts is 2"
-            ),
-        ):
-            losses(flow, 3)
-        workers.processes[1].kill()  # it may wait for the next master
-
-
 def test_a_process_with_another_flow_does_not_take_the_place(
     tmp_path: Path, undisturbed: list[tuple[int, int, float]], caplog: pytest.LogCaptureFixture
 ) -> None:

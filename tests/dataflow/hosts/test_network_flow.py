@@ -11,9 +11,9 @@ import network
 import pytest
 import ranks
 import small_flow
+from flow_processes import in_meeting
 from host_workers import HostWorkers
 from masters import run_master
-from parallel_processes import in_meeting
 from small_flow import summary
 
 PORT = 29_471

@@ -174,10 +174,11 @@ def may_die(place: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def weights_of(folder: Path, **arguments: Any) -> list[tuple[int, str, Tensor]]:
+def weights_of(
+    folder: Path, make: Callable[..., df.Flow] | None = None, **arguments: Any
+) -> list[tuple[int, str, Tensor]]:
     """Return all that a journal holds of weights, with the number of its step."""
-    flow = make_flow(str(folder), **arguments)
-    with flow:
+    with (make or make_flow)(str(folder), **arguments) as flow:
         step = flow.ask("stats")["steps"]
         return [
             (step, role.name, tensor.detach().clone())

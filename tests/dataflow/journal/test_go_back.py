@@ -56,13 +56,7 @@ def check_steps(steps: list[df.FlowStep], expected: list[Any]) -> int:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    ("place", "n"),
-    [
-        *(("train", 4), ("generate", 7), ("save", 12)),
-        *(pytest.param(*one, marks=SLOW) for one in (("train", 1), ("hook", 6), ("save", 3))),
-    ],
-)
+@pytest.mark.parametrize(("place", "n"), [("train", 4), ("generate", 7), ("save", 12)])
 def test_a_worker_that_kills_itself(
     place: str, n: int, tmp_path: Path, undisturbed: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,32 +73,6 @@ def test_a_worker_that_kills_itself(
         r"the common save of step \d, and steps? \d (to \d are|is) done again \(start 1 of at most 3\)",
         text,
     )
-
-
-def test_workers_that_are_killed_between_steps(tmp_path: Path, undisturbed: Any) -> None:
-    flow, workers = in_forks("journal_flow", "make_flow", folder=str(tmp_path / "j"))
-    torch.manual_seed(3)
-    steps: list[df.FlowStep] = []
-    kills = {3: 0, 5: 2}
-    with flow:
-        for step in flow.steps(N):
-            steps.append(step)
-            if not step.repeated and step.number in kills:
-                os.kill(workers.processes[kills[step.number]].pid, signal.SIGKILL)
-    assert check_steps(steps, undisturbed[0]) >= 2
-    assert same(weights_of(tmp_path / "j"), undisturbed[1])
-
-
-def test_rows_that_are_older_than_a_step(tmp_path: Path) -> None:
-    flow, workers = in_forks("journal_flow", "make_flow", folder=str(tmp_path / "j"), max_age=1)
-    numbers = []
-    with flow:
-        for step in flow.steps(N):
-            numbers.append(step.number)
-            assert step.age_max <= 1
-            if len(numbers) == 3:
-                os.kill(workers.processes[1].pid, signal.SIGKILL)
-    assert sorted(set(numbers)) == list(range(1, N + 1))
 
 
 def test_calls_by_hand_of_a_flow_that_went_back_have_an_answer(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import functools
 import logging
-import multiprocessing
 import os
 import signal
 import threading
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from flow_processes import in_forks
 from flow_threads import in_threads
 from kept_flow import ROWS, Log, Model, make_flow
@@ -75,37 +73,6 @@ def test_a_flow_that_goes_back_does_not_generate_again(max_age: int, tmp_path: P
     assert sorted({number for number, _ in seen}) == list(range(1, N + 1))
     check(folder, kept)
     assert len(kept) >= max_age * ROWS
-
-
-def be_killed(folder: str, max_age: int, n_steps: int) -> None:
-    """Be a master until a step, and end with SIGKILL. The workers are threads, with a store each."""
-    torch.set_num_threads(1)
-    flow, _ = in_threads(functools.partial(make_flow, folder, max_age=max_age))
-    with flow:
-        for step in flow.steps():
-            if step.number == n_steps:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.parametrize(
-    ("max_age", "killed_at"),
-    [(1, 3), *(pytest.param(age, n, marks=pytest.mark.slow) for age in (1, 2) for n in (2, 4))],
-)
-def test_the_next_master_does_not_generate_again(max_age: int, killed_at: int, tmp_path: Path) -> None:
-    folder = tmp_path / "j"
-    process = multiprocessing.get_context("forkserver").Process(
-        target=be_killed, args=(str(folder), max_age, killed_at)
-    )
-    process.start()
-    process.join(WATCHDOG_S)
-    assert process.exitcode == -signal.SIGKILL
-    process.close()
-    kept = later(saved_ids(folder), killed_at - 1)
-    # Workers are others, and as many as there are: all are in this process.
-    with make_flow(str(folder), max_age=max_age, waits=False) as flow:
-        numbers = [step.number for step in flow.steps(N)]
-    assert numbers == list(range(killed_at, N + 1))
-    check(folder, kept)
 
 
 def run(make: Callable[[], df.Flow], n_steps: int) -> list[int]:

@@ -19,7 +19,6 @@ import torch
 from journal_flow import make_flow, run_master, same, weights_of
 from waiting import WATCHDOG_S, eventually
 
-import softs_fast.dataflow as df
 from softs_fast.dataflow.journal.folder import JournalFolder
 from softs_fast.durable import files
 
@@ -55,12 +54,6 @@ def killed_in(phase: str, folder: str) -> None:
 def be_master(folder: str) -> None:
     """Be a master until the end."""
     run_master(functools.partial(make_flow, folder), N, f"{folder}.steps")
-
-
-def be_master_of_processes(folder: str) -> None:
-    """Be a master of processes that a fleet starts."""
-    make = functools.partial(df.Flow.in_processes, "journal_flow:make_flow", {"folder": folder})
-    run_master(make, N, f"{folder}.steps")
 
 
 def started(target: Callable[..., None], *args: Any) -> Any:
@@ -110,58 +103,21 @@ def test_a_master_that_is_killed_in_a_phase(phase: str, tmp_path: Path, undistur
 
 
 def test_a_master_that_is_killed_again_and_again(tmp_path: Path, undisturbed: Any) -> None:
-    check_random_kills(tmp_path, undisturbed, random.Random(1))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(2, 22))
-def test_many_masters_that_are_killed(seed: int, tmp_path: Path, undisturbed: Any) -> None:
-    check_random_kills(tmp_path, undisturbed, random.Random(seed))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_master_of_processes_that_is_killed(tmp_path: Path) -> None:
-    """Its workers end by themselves; the next master starts others."""
-    assert ended(started(be_master_of_processes, str(tmp_path / "undisturbed"))) == 0
-    path = tmp_path / "j.steps"
-    for n_lines in (2, 3):
-        process = started(be_master_of_processes, str(tmp_path / "j"))
-        eventually(
-            lambda n=n_lines: path.exists() and len(path.read_text().splitlines()) >= n,  # type: ignore[misc]
-            f"{n_lines} steps",
-            watched=process,
-            within_s=4 * WATCHDOG_S,
-        )
-        process.kill()
-        assert ended(process) == -signal.SIGKILL
-    assert ended(started(be_master_of_processes, str(tmp_path / "j"))) == 0
-    assert same(weights_of(tmp_path / "j"), weights_of(tmp_path / "undisturbed"))
-    check_numbers(tmp_path / "j.steps")
-
-
-def await_growth(process: Any, path: Path, n_bytes: int) -> None:
-    eventually(lambda: not process.is_alive() or path.stat().st_size > n_bytes, "more steps")
-
-
-def check_random_kills(tmp_path: Path, undisturbed: Any, rng: random.Random) -> None:
-    folder, n_kills = str(tmp_path / "j"), 0
-    path = tmp_path / "j.steps"
+    rng, path = random.Random(1), tmp_path / "j.steps"
     path.touch()
-    while True:
+    code = -signal.SIGKILL
+    while code:
         before = path.stat().st_size
-        process = started(be_master, folder)
-        assert process.pid is not None
+        process = started(be_master, str(tmp_path / "j"))
         # Some steps later than it has begun, and somewhere inside of one.
         n_bytes, pause_s = rng.randrange(0, 30), rng.random() * 0.1
-        await_growth(process, path, before + n_bytes)
+        eventually(
+            lambda one=process, n=before + n_bytes: not one.is_alive() or path.stat().st_size > n,  # type: ignore[misc]
+            "more steps",
+        )
         time.sleep(pause_s)
         process.kill()
         code = ended(process)
-        if not code:
-            break
-        assert code == -signal.SIGKILL
-        n_kills += 1
+        assert code in (0, -signal.SIGKILL)
     assert same(weights_of(tmp_path / "j"), undisturbed)
     check_numbers(path)

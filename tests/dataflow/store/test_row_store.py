@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 
 import pytest
 import torch
@@ -185,39 +184,6 @@ def test_bad_values_are_refused_before_anything_is_written() -> None:
     for worker, max_bytes in [(-1, 4096), (0, 0), (0, 1 << 60)]:
         with pytest.raises(ConfigError):
             DataManager(worker, max_bytes=max_bytes)
-
-
-@pytest.mark.full
-def test_memory_does_not_grow_over_10000_steps() -> None:
-    """Each step makes rows and drops older ones, some of them early; memory for two steps is enough."""
-    chance = random.Random(5)
-    pool = torch.arange(4096, dtype=torch.uint8)
-    most = 8 * 2 * 1216 * 3
-    with DataManager(0, max_bytes=most) as store:
-        previous: dict[int, tuple[Place, int]] = {}
-        allocated = 0
-        for step in range(10_000):
-            ids = range(step * 8, step * 8 + 8)
-            lengths = [chance.randrange(1, 1200) for _ in ids]
-            store.put("length", ids, lengths)
-            places = store.put("x", ids, [pool[:length] for length in lengths])
-            dropped = [i for i in ids if chance.random() < 0.2]
-            store.free(dropped)
-            store.free(previous)
-            previous = {
-                i: (place, length)
-                for i, place, length in zip(ids, places, lengths, strict=True)
-                if i not in dropped
-            }
-            if step % 500 == 0:
-                found = store.get([place for place, _ in previous.values()])
-                expected = [pool[:length] for _, length in previous.values()]
-                assert all(map(same, found, expected))
-            if step == 1000:
-                allocated = os.fstat(places[0].segment.fd).st_blocks
-        assert os.fstat(places[0].segment.fd).st_blocks == allocated
-        store.free(previous)
-        assert store.n_bytes == 0
 
 
 def test_a_closed_store_says_so() -> None:

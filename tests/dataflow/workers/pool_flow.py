@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from small_flow import numbers
 from torch import nn
 
 import softs_fast.dataflow as df
@@ -59,12 +59,6 @@ def _worker() -> int:
     return int(name.removeprefix("softs-flow-")) if name.startswith("softs-flow-") else 0
 
 
-def numbers(n_groups: int | None) -> Iterator[dict[str, Any]]:
-    random = torch.Generator().manual_seed(11)
-    for _ in count() if n_groups is None else range(n_groups):
-        yield {"x": torch.rand(3, generator=random)}
-
-
 def make_pooled(
     marks: str = "",
     dies: int = 0,
@@ -93,5 +87,5 @@ def make_pooled(
         df.call(actor.train, "x, y, maker", rows=ROWS, after=[df.publish(gen)]),
     ]
     kept = df.Journal(journal, save_every=1) if journal else None
-    source = numbers(n_rows and n_rows // 2)
+    source = islice(numbers(), n_rows and n_rows // 2)
     return df.Flow(calls, source=source, group=2, max_age=max_age, journal=kept, max_failed=max_failed)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from small_flow import numbers
 from torch import Tensor, nn
 
 import softs_fast.dataflow as df
@@ -91,12 +91,6 @@ class Generator(Model):
 def extra(rows: df.Rows) -> dict[str, Any]:
     """A function without a role."""
     return {"extra": rows["score"] * 0.5}
-
-
-def numbers() -> Iterator[dict[str, Any]]:
-    random = torch.Generator().manual_seed(11)
-    while True:
-        yield {"x": torch.rand(3, generator=random)}
 
 
 def make_restarting(marks: str = "", place: str = "", max_age: int = 0, layout: str = "dp1") -> df.Flow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,17 +101,22 @@ def make_flow(folder: str = "", n_workers: int = 3, **arguments: Any) -> df.Flow
     return df.Flow(calls, source=numbers(), group=2, digests=True, **arguments)
 
 
+def calls_of(steps: Iterable[df.FlowStep]) -> list[Any]:
+    """Return what has to be the same bits however the workers run."""
+    return [
+        (
+            step.number,
+            step.dropped,
+            sorted((call.function, call.ids, call.digest, call.numbers) for call in step.calls),
+        )
+        for step in steps
+    ]
+
+
 def summary(flow: df.Flow, n_steps: int) -> list[Any]:
-    """Run, and return what has to be the same bits however the workers run."""
+    """Run, and return what has to be the same bits."""
     with flow:
-        return [
-            (
-                step.number,
-                step.dropped,
-                sorted((call.function, call.ids, call.digest, call.numbers) for call in step.calls),
-            )
-            for step in flow.steps(n_steps)
-        ]
+        return calls_of(flow.steps(n_steps))
 
 
 def die(*roles: Model) -> None:

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
-from typing import Any
 
 import pytest
 import small_flow
+from small_flow import calls_of
 
 import softs_fast.dataflow as df
 from softs_fast.errors import ConfigError, FlowError
-
-
-def calls_of(steps: Iterable[df.FlowStep]) -> list[Any]:
-    return [
-        (
-            step.number,
-            step.dropped,
-            sorted((one.function, one.ids, one.digest, one.numbers) for one in step.calls),
-        )
-        for step in steps
-    ]
 
 
 @pytest.mark.full

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import parallel_flow
 import pytest
 import small_flow
 from flow_threads import in_threads, when
@@ -22,10 +25,30 @@ def run(flow: df.Flow, n_steps: int) -> None:
             pass
 
 
-@pytest.mark.parametrize("worker", [0, 1, 2])
-def test_a_death_before_any_message_is_named(worker: int) -> None:
-    for n in range(0, 100, 3):
-        flow, workers = in_threads(make_flow)
+def make_replicas() -> df.Flow:
+    """Return a flow of which the weights of two workers go to three others, one of them a source, too."""
+    actor = df.place(parallel_flow.Model, "tp2", on=[0, 1], name="actor")
+    gen = df.place(parallel_flow.Model, "dp3", on=[1, 2, 3], follows=actor, name="gen")
+    calls = [
+        df.call(gen.generate, "x -> y", rows=6),
+        df.call(actor.train, "x, y", rows=6, after=[df.publish(gen)]),
+    ]
+    return df.Flow(calls, source=parallel_flow.numbers())
+
+
+@pytest.mark.parametrize(
+    ("make", "worker", "n_steps", "stride", "least"),
+    [
+        *((make_flow, worker, 2, 3, 6) for worker in range(3)),
+        *((functools.partial(parallel_flow.make_read, "dp2 tp2", 4), worker, 3, 2, 3) for worker in range(4)),
+        *((make_replicas, worker, 2, 1, 5) for worker in range(4)),
+    ],
+)
+def test_a_death_before_any_message_is_named(
+    make: Callable[[], df.Flow], worker: int, n_steps: int, stride: int, least: int
+) -> None:
+    for n in itertools.count(0, stride):
+        flow, workers = in_threads(make)
         left = [n]
 
         def dies(sender: int, message: Any, left: list[int] = left) -> bool:
@@ -35,7 +58,7 @@ def test_a_death_before_any_message_is_named(worker: int) -> None:
         done = when(workers.hub, dies, functools.partial(workers.hub.kill, worker))
         workers.reasons[worker] = "its process ended: signal SIGKILL"
         try:
-            run(flow, 2)
+            run(flow, n_steps)
         except FlowError as error:
             text = str(error)
             assert (
@@ -43,9 +66,8 @@ def test_a_death_before_any_message_is_named(worker: int) -> None:
             )
         else:
             assert not done.is_set()
-            assert n > 5
+            assert n >= least
             return
-    pytest.fail("the flow did not end")
 
 
 def test_every_open_call_is_answered_when_a_worker_dies() -> None:

@@ -9,8 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from flow_processes import in_forks, stop
-from parallel_processes import in_meeting
+from flow_processes import in_forks, in_meeting, stop
 from restart_flow import ROWS, losses, make_restarting, trained
 
 from softs_fast.errors import FlowError

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import none_flow
 import pytest
+from flow_processes import in_meeting
 from flow_threads import in_threads
 from none_flow import answer_of
-from parallel_processes import in_meeting
 from small_flow import summary
 
 import softs_fast.dataflow as df

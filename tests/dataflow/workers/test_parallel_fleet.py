@@ -33,7 +33,7 @@ def test_a_worker_that_dies_in_a_collective_call_ends_the_flow_by_name(
 def test_a_worker_that_dies_in_setup_is_named_and_not_those_that_wait_for_it(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    flow = df.Flow.in_processes("parallel_flow:make_unready")
+    flow = df.Flow.in_processes("parallel_flow:make_mortal", {"place": "setup", "n_workers": 2})
     with (
         pytest.raises(
             FlowError, match=r"could not begin: worker 1 failed: its process ended: signal SIGKILL"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import parted_flow
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from parallel_processes import FLEET_END_S, in_meeting
+from flow_processes import END_S, in_meeting
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.hooks import Save
@@ -153,16 +152,6 @@ def test_shards_of_a_model_train_as_one_and_are_saved_as_one(
             torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("place", ["setup", "train"])
-def test_a_worker_that_is_killed_while_others_wait_for_it(place: str) -> None:
-    flow, workers = in_meeting("parallel_flow", "make_mortal", place=place)
-    workers.end_s = FLEET_END_S
-    with pytest.raises(FlowError) as caught, flow:
-        next(flow.steps(1))
-    assert re.search(r"worker 1 is lost: process \d+: signal SIGKILL", str(caught.value))
-    assert not workers.processes
-
-
 @pytest.mark.parametrize("n_workers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_collective_calls_end_by_themselves_when_a_member_is_killed(n_workers: int) -> None:
     """Also those of ranks that are no neighbours of it: each worker gets to the end of the flow, and none is killed."""
@@ -174,7 +163,7 @@ def test_collective_calls_end_by_themselves_when_a_member_is_killed(n_workers: i
 
 def test_an_exception_of_one_rank_is_raised_although_the_others_wait_for_it() -> None:
     flow, workers = in_meeting("parallel_flow", "make_mortal", place="error")
-    workers.end_s = FLEET_END_S
+    workers.end_s = END_S
     with (
         pytest.raises(
             FlowError, match=r"actor.train failed on worker 1 .*ValueError: rank 1 has no such number"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import parallel_flow
 import pytest
 import torch
-from flow_threads import in_threads, when
+from flow_threads import in_threads
 from parallel_flow import make_read
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.link.links import Received
-from softs_fast.dataflow.link.messages import Ready, RunMain, State, StepEnded
+from softs_fast.dataflow.link.messages import RunMain, State, StepEnded
 from softs_fast.errors import FlowError
 
 
@@ -204,30 +203,6 @@ def test_the_end_of_a_worker_says_more_than_what_its_peer_says_of_it(monkeypatch
         flow.flush(call)
         with pytest.raises(FlowError, match=f"call {call.number} of many.read failed: worker 1 is lost"):
             call.result(timeout_s=45)
-
-
-@pytest.mark.parametrize("worker", [0, 1, 2, 3])
-def test_a_death_of_any_rank_is_named_and_answers_all(worker: int) -> None:
-    for n in itertools.count(0, 2):
-        flow, workers = in_threads(functools.partial(make_read, "dp2 tp2", 4))
-        left = [n]
-
-        def dies(sender: int, message: Any, left: list[int] = left) -> bool:
-            left[0] -= sender == worker and not isinstance(message, Ready)
-            return left[0] < 0
-
-        done = when(workers.hub, dies, functools.partial(workers.hub.kill, worker))
-        workers.reasons[worker] = "its process ended: signal SIGKILL"
-        try:
-            with flow:
-                list(flow.steps(3))
-        except FlowError as error:
-            text = str(error)
-            assert f"worker {worker} is lost: process {1000 + worker}: its process ended" in text
-        else:
-            assert not done.is_set()
-            assert n > 2
-            return
 
 
 def test_checkpoints_of_workers_without_a_process_group_are_refused(tmp_path: Path) -> None:

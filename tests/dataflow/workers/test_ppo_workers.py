@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from flow_processes import in_meeting
 from flow_threads import in_threads
-from parallel_processes import in_meeting
 from small_flow import summary
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

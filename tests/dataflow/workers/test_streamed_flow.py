@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flow_processes import in_meeting
 from flow_threads import in_threads
-from parallel_processes import in_meeting
 from streamed_flow import LEAST, ROWS, make_flow
 
 import softs_fast.dataflow as df

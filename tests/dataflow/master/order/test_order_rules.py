@@ -48,20 +48,6 @@ def test_the_cores_have_no_clock_no_socket_and_no_tensor() -> None:
                 assert node.module in PURE
 
 
-def test_a_call_has_one_answer_when_all_its_steps_have_ended() -> None:
-    order = Sequencer([0, 1])
-    pre, main, post = (Step(kind, frozenset({0, 1})) for kind in (Kind.PRE, Kind.MAIN, Kind.POST))
-    order.offer(Call(7, "f", (pre, main, post)))
-    assert tickets(order.advance(0.0)) == [(1, 7), (2, 7), (3, 7)]
-    for ticket in (1, 2, 3):
-        order.report(0, 1, ticket)
-        assert answers(order.advance(0.0)) == []
-        order.report(1, 1, ticket)
-        order.report(1, 1, ticket)  # twice
-    assert answers(order.advance(0.0)) == [Answer(7, "f")]
-    assert answers(order.advance(0.0)) == []
-
-
 def test_posted_calls_wait_for_a_flush_that_names_them_and_come_first() -> None:
     order = Sequencer([0])
     order.park(call(1, 0, oldest=-1))
@@ -141,21 +127,6 @@ def test_a_death_fails_the_calls_of_the_worker_and_spares_the_others() -> None:
     assert [ticket.call.number for ticket in order.tickets] == [2]
     order.offer(call(4, 1))
     assert answers(order.advance(0.0)) == [Answer(4, "f4", "workers [1] are lost")]
-
-
-def test_a_step_that_fails_aborts_the_rest_of_its_call() -> None:
-    order = Sequencer([0, 1])
-    order.offer(Call(1, "f", tuple(Step(kind, frozenset({0, 1})) for kind in (Kind.PRE, Kind.MAIN))))
-    order.advance(0.0)
-    order.report(0, 1, 1, "bad rows")
-    outputs = order.advance(0.0)
-    assert answers(outputs) == [Answer(1, "f", "bad rows")]
-    assert sorted(aborts(outputs)) == [(0, 2), (1, 1), (1, 2)]
-    order.report(1, 1, 1, "aborted")
-    order.report(0, 1, 2, "aborted")
-    order.report(1, 1, 2, "aborted")
-    assert order.tickets == []
-    assert answers(order.advance(0.0)) == []
 
 
 def train_and_publish(number: int, *own: Step) -> Call:

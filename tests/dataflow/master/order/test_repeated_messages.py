@@ -58,20 +58,6 @@ def test_histories_in_which_messages_arrive_twice(first: int) -> None:
             assert set(world.finished.values()) <= {1}
 
 
-def test_an_order_counts_once_wherever_it_is() -> None:
-    executor = Executor()
-    orders = [Order(1, ticket, ticket, STEP) for ticket in (2, 5, 9)]
-    assert [executor.receive(one) for one in orders] == [True] * 3
-    assert executor.enter() is orders[0]
-    executor.leave()
-    assert executor.enter() is orders[1]
-    assert executor.abort(Abort(1, 9, "")) == "skipped"
-    assert [executor.receive(one) for one in orders] == [False] * 3, "ended, running, skipped"
-    assert (executor.inside, executor.waiting) == (orders[1], 0)
-    with pytest.raises(ValueError, match="ticket 4 arrived after ticket 9"):
-        executor.receive(Order(1, 4, 4, STEP))
-
-
 def test_what_is_remembered_of_tickets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = Executor()
     n = executors._MOST_KNOWN + 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from test_order_rules import aborts, answers, call, tickets
+from test_order_rules import answers, call, tickets
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
 from softs_fast.dataflow.master.master import Master
@@ -81,33 +81,6 @@ def test_a_call_goes_on_without_a_worker_that_is_lost_before_its_hooks_have_tick
     order.report(0, 1, 1)
     assert order.advance(0.0) == [Answer(1, "train")]
     assert order.advance(0.0) == []
-
-
-def test_what_the_process_before_says_of_its_tickets_is_dropped() -> None:
-    order = Sequencer([0, 1])
-    order.offer(call(1, 0, 1))
-    order.advance(0.0)
-    order.lose(1, "worker 1 died", returns=True)
-    assert aborts(order.advance(0.0)) == [(0, 1)]
-    order.join(1)
-    order.restored(1)
-    order.offer(call(2, 1))
-    assert parts(order.advance(0.0)) == [(1, 2)]
-    order.report(1, 1, 1)
-    assert [(one.number, one.missing) for one in order.tickets] == [(1, {0}), (2, {1})]
-
-
-def test_a_late_failure_of_the_process_before_does_not_fail_a_call_that_goes_on() -> None:
-    order = Sequencer([0, 1], has_late_hooks=True)
-    order.offer(train_and_publish(1))
-    order.advance(0.0)
-    order.report(0, 1, 1)
-    assert parts(order.advance(0.0)) == [(0, 2), (1, 2)]
-    order.lose(1, "worker 1 died", returns=True)
-    order.join(1)
-    order.report(1, 1, 2, "its connection has ended")
-    order.report(0, 1, 2)
-    assert order.advance(0.0) == [Answer(1, "train")]
 
 
 def test_a_worker_that_is_not_started_again_after_all_fails_what_waits_for_it() -> None:

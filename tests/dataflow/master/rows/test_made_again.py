@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
 from softs_fast.dataflow.master.rows.records import Taken
 from softs_fast.dataflow.master.rows.table import RowTable
@@ -60,61 +58,6 @@ def test_functions_run_again_through_several_columns() -> None:
     assert (len(rows), rows.n_bytes, rows.counts["train"].complete) == (0, 0, 1)
 
 
-def test_inputs_are_made_again_only_if_they_are_gone() -> None:
-    rows = table(MAKE, SCORE, TRAIN)
-    fill(rows, 2)
-    run(rows, MAKE)
-    run(rows, SCORE)
-    rows.lose(2)
-    assert ready(rows) == {"score": 2}
-    assert rows.holders(0, "y") == [1]
-
-
-def test_what_all_have_used_is_not_made_again() -> None:
-    rows = table(MAKE, SCORE, LOG, replace(TRAIN, inputs=("z",)))
-    fill(rows, 2)
-    run(rows, MAKE)
-    run(rows, SCORE)
-    rows.lose(1)
-    assert ready(rows) == {"train": 2}
-    assert rows.n_made_again == 0
-    run(rows, LOG)
-    rows.lose(2)
-    assert ready(rows) == {"make": 2}  # for the score alone, which training lacks
-    run(rows, MAKE)
-    run(rows, SCORE)
-    assert rows.n_ready("log") == 0
-    run(rows, replace(TRAIN, inputs=("z",)))
-    assert len(rows) == 0
-
-
-def test_the_result_of_a_function_that_works_on_void_inputs_does_not_count() -> None:
-    rows = table(MAKE, SCORE, TRAIN)
-    fill(rows, 2)
-    run(rows, MAKE)
-    scoring = rows.take("score")
-    rows.lose(1)
-    assert rows.current("score", scoring) == ()
-    rows.wrote(rows.current("score", scoring), ("z",), 2)
-    rows.done("score", scoring)
-    assert ready(rows) == {"make": 2}
-    run(rows, MAKE)
-    assert run(rows, SCORE).ids == (0, 1)
-    assert ready(rows) == {"train": 2}
-
-
-def test_a_training_call_that_runs_goes_on_and_is_not_made_again() -> None:
-    rows = table(MAKE, SCORE, TRAIN)
-    fill(rows, 2)
-    run(rows, MAKE)
-    run(rows, SCORE)
-    training = rows.take("train")
-    rows.lose(1)
-    assert ready(rows) == {}
-    rows.done("train", training)
-    assert len(rows) == 0
-
-
 def test_rows_that_training_could_not_read_are_taken_before_younger_ones() -> None:
     rows = table(MAKE, SCORE, TRAIN)
     fill(rows, 4)
@@ -147,41 +90,6 @@ def test_rows_that_are_made_again_are_younger_and_keep_their_step() -> None:
     again = run(rows, MAKE, version=1)
     assert (again.ids, again.step, again.number) == ((0, 1), 0, -1)
     assert [rows.version(row) for row in (0, 2)] == [1, 0]
-
-
-def test_rows_that_are_made_again_do_not_wait_for_a_whole_pass() -> None:
-    rows = table(MAKE, replace(SCORE, groups=1, least=1), TRAIN)
-    fill(rows, 3)
-    taken = run(rows, MAKE)
-    for _ in range(2):
-        run(rows, replace(SCORE, groups=1, least=1))
-    rows.wrote([0], ("y", "z"), 3)
-    assert rows.lose(1) == [1]
-    assert rows.is_hit(1)
-    assert not rows.is_hit(0)
-    assert run(rows, MAKE).ids == (1,)
-    assert rows.next_size("make") == 0  # row 2 waits for another one
-    assert taken.ids == (0, 1)
-
-
-def test_a_call_with_failed_hooks_makes_its_rows_again_and_what_was_made_from_them() -> None:
-    rows = table(MAKE, SCORE, TRAIN)
-    fill(rows, 2)
-    making = rows.take("make")
-    rows.wrote(making.ids, ("y",), 1)
-    run(rows, SCORE)
-    rows.give_back("make", making)
-    assert ready(rows) == {"make": 2}
-    assert rows.holders(0, "z") == []
-
-
-def test_rows_that_are_used_again_are_not_dropped() -> None:
-    rows = table(MAKE, SCORE, replace(TRAIN, reuse=2))
-    fill(rows, 2)
-    for one in (MAKE, SCORE, TRAIN):
-        run(rows, one)
-    with pytest.raises(ValueError, match="but train has used them"):
-        rows.drop([0], "late")
 
 
 CRITIC = replace(TRAIN, name="critic", inputs=("y",))
@@ -249,3 +157,14 @@ def test_a_function_without_outputs_is_through_with_what_it_goes_without() -> No
     rows.lose(1)
     assert (len(rows), rows.counts["train"].complete, rows.n_left_out) == (0, 1, 2)
     assert rows.freed() == [0, 1]
+
+
+def test_a_call_with_failed_hooks_makes_its_rows_again_and_what_was_made_from_them() -> None:
+    rows = table(MAKE, SCORE, TRAIN)
+    fill(rows, 2)
+    making = rows.take("make")
+    rows.wrote(making.ids, ("y",), 1)
+    run(rows, SCORE)
+    rows.give_back("make", making)
+    assert ready(rows) == {"make": 2}
+    assert rows.holders(0, "z") == []

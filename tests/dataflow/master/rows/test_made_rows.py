@@ -96,23 +96,6 @@ def test_what_is_made_is_ready_for_what_comes_next() -> None:
     assert not again.n_made_again
 
 
-def test_a_call_that_is_open_is_made_again_and_so_is_what_was_made_of_it() -> None:
-    table = RowTable(plan(3))
-    ids = table.admit("train", HERE)
-    make(table, "value", ids)
-    taken = table.take_ids("generate", ids)
-    table.wrote(ids, ("seq", "logp"), MAKER, n_bytes=16, version=0)
-    # The main part of `generate` has ended, a hook behind it has not.
-    make(table, "score", ids)
-    (made,) = made_groups(table)
-    assert made.columns == ("value",)
-    assert made.done == ("value",)
-    assert ready(restored(table)) == dict.fromkeys(ready(table), 0) | {"generate": 2}
-    table.done("generate", taken)
-    (made,) = made_groups(table)
-    assert made.columns == ("logp", "reward", "seq", "value")
-
-
 @pytest.mark.parametrize(
     ("lost", "expected"),
     [

@@ -36,29 +36,6 @@ def test_a_group_is_ready_when_all_its_rows_are() -> None:
     assert rows.n_ready("train") == 6
 
 
-def test_a_strict_function_waits_for_the_oldest_and_others_do_not() -> None:
-    rows = table(replace(MAKE, groups=1, least=1), TRAIN)
-    fill(rows, 4)
-    for _ in range(4):
-        rows.take("make")
-    rows.wrote([1, 2, 3], ("y",), 0)
-    assert rows.next_size("train") == 0
-    rows.wrote([0], ("y",), 0)
-    assert rows.take("train").ids == (0, 1)
-
-
-def test_a_window_lets_younger_groups_overtake_as_far_as_it_says() -> None:
-    rows = table(replace(MAKE, groups=1, least=1), TRAIN, window=3)
-    fill(rows, 8)
-    rows.wrote([2, 3, 4, 5], ("y",), 0)
-    assert rows.next_size("train") == 0  # of 0, 1, 2 one is ready; 3 is outside of the window
-    rows.wrote([1], ("y",), 0)
-    assert sorted(rows.take("train").ids) == [1, 2]
-    assert rows.next_size("train") == 0
-    rows.wrote([0], ("y",), 0)
-    assert rows.take("train").ids == (0, 3)
-
-
 def test_rows_are_used_again_before_the_next_ones() -> None:
     rows = table(MAKE, replace(TRAIN, reuse=3))
     fill(rows, 4)
@@ -82,17 +59,6 @@ def test_rows_are_used_again_before_the_next_ones() -> None:
     assert len(rows) == 0
 
 
-def test_a_pass_may_come_in_parts() -> None:
-    rows = table(replace(MAKE, groups=4, least=2), TRAIN)
-    fill(rows, 1)
-    assert rows.next_size("make") == 0
-    fill(rows, 2)
-    assert rows.take("make").ids == (0, 1, 2)
-    fill(rows, 3)
-    assert rows.take("make").ids == (3,)  # the rest of the pass
-    assert rows.take("make").ids == (4, 5)
-
-
 def test_slots_are_refilled_after_a_drop_and_after_a_step() -> None:
     rows = table(MAKE, TRAIN, slots=2)
     fill(rows, 2)
@@ -113,15 +79,6 @@ def test_slots_are_refilled_after_a_drop_and_after_a_step() -> None:
         rows.drop([1], "late")
     rows.done("train", trained)
     assert (rows.room("train"), len(rows), rows.n_bytes, rows.counts["train"].complete) == (2, 0, 0, 1)
-
-
-def test_a_drop_of_the_oldest_group_lets_younger_ones_go_on() -> None:
-    rows = table(replace(MAKE, groups=1, least=1), TRAIN)
-    fill(rows, 3)
-    rows.wrote([1, 2], ("y",), 0)
-    assert rows.next_size("train") == 0
-    rows.drop([0], "filtered")
-    assert rows.take("train").ids == (1, 2)
 
 
 def test_the_age_is_that_of_the_weights_that_made_the_rows() -> None:
@@ -164,6 +121,16 @@ def test_tags_stay_with_the_master() -> None:
         rows.admit("train", 0, tags=[{}])
 
 
+def test_a_call_that_was_not_begun_leaves_its_number() -> None:
+    rows = table(replace(MAKE, groups=1, least=1), TRAIN)
+    fill(rows, 4)
+    first = rows.take_ids("make", [0])
+    assert first.number == 1
+    rows.give_back("make", first, was_begun=False)
+    numbers = [(rows.take("make").number, rows.take("make").number)]
+    assert numbers == [(1, 2)]
+
+
 def test_columns_without_a_holder_are_made_again() -> None:
     rows = table(MAKE, TRAIN)
     fill(rows, 2)
@@ -174,46 +141,9 @@ def test_columns_without_a_holder_are_made_again() -> None:
     assert rows.holders(0, "y") == [1, 2]
     assert rows.lose(1) == [1]
     assert (rows.n_ready("train"), rows.n_ready("make")) == (1, 1)
+    assert (rows.is_hit(0), rows.is_hit(1)) == (False, True)
     again = rows.take("make", is_last=True)
     assert again.ids == (1,)
     rows.wrote(again.ids, ("y",), 2)
     rows.done("make", again)
     assert rows.take("train").ids == (0, 1)
-
-
-def test_rows_of_a_pass_are_used_again_first_also_when_others_lose_columns() -> None:
-    rows = table(replace(MAKE, groups=1, least=1), replace(TRAIN, groups=1, least=1, reuse=2))
-    fill(rows, 3)
-    for holder in (1, 1, 2):
-        made = rows.take("make")
-        rows.wrote(made.ids, ("y",), holder)
-        rows.done("make", made)
-    rows.lose(2)
-    uses = []
-    for _ in range(4):
-        taken = rows.take("train")
-        assert rows.next_size("train") == 0, "the first row has not been used twice"
-        rows.done("train", taken)
-        uses.append((taken.ids, taken.use))
-    assert uses == [((0,), 0), ((0,), 1), ((1,), 0), ((1,), 1)]
-
-
-def test_a_call_that_is_given_back_keeps_its_rows_within_the_window() -> None:
-    rows = table(replace(MAKE, groups=1, least=1), TRAIN, window=2)
-    fill(rows, 3)
-    rows.wrote([0, 1], ("y",), 0)
-    taken = rows.take("train")
-    rows.wrote([2], ("y",), 0)
-    assert (taken.ids, rows.n_ready("train")) == ((0, 1), 1)
-    rows.give_back("train", taken)
-    assert rows.take("train").ids == (0, 1)
-
-
-def test_a_call_that_was_not_begun_leaves_its_number() -> None:
-    rows = table(replace(MAKE, groups=1, least=1), TRAIN)
-    fill(rows, 4)
-    first = rows.take_ids("make", [0])
-    assert first.number == 1
-    rows.give_back("make", first, was_begun=False)
-    numbers = [(rows.take("make").number, rows.take("make").number)]
-    assert numbers == [(1, 2)]
