@@ -1,7 +1,31 @@
-//! The fields of a payload, one after the other. All numbers are little-endian.
+//! The fields of a payload, one after the other, and why a frame is refused. All numbers are little-endian.
 
-use super::handshake::MessageError;
 use super::token::Proof;
+
+/// The version of the protocols of a flow.
+pub(super) const VERSION: u16 = 1;
+
+/// A frame that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// The first bytes are those of another protocol.
+    #[error("it does not speak the protocol of a flow")]
+    Foreign,
+    /// Another version of this one.
+    #[error(
+        "it speaks version {0} of the protocol of a flow, and this process version {VERSION}; install the same softs-fast"
+    )]
+    Version(u16),
+    /// The connection is for something else.
+    #[error("it asks for something that this end does not serve")]
+    Purpose,
+    /// A kind that does not exist, or that this end does not get now.
+    #[error("a message of kind {0} is out of turn")]
+    Kind(u8),
+    /// A field is too short, too long, or has a value that it cannot have.
+    #[error("a malformed {0}")]
+    Malformed(&'static str),
+}
 
 /// What is left of a payload, and of which message.
 pub(super) struct Fields<'a>(pub(super) &'a [u8], pub(super) &'static str);

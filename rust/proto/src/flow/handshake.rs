@@ -1,6 +1,6 @@
 //! How the two ends of a connection of a flow prove to each other that they have its token, before anything else is said.
 
-use super::fields::Fields;
+use super::fields::{Fields, MessageError, VERSION};
 use super::frame::FrameReader;
 use super::outbox::Outbox;
 use super::token::{Nonce, Proof, Prover, Token};
@@ -14,36 +14,12 @@ pub(super) const MAX_REASON_BYTES: usize = 512;
 const MAX_HOST_BYTES: usize = 255;
 
 const MAGIC: &[u8; 8] = b"SOFTFLOW";
-/// The version of the protocols of a flow.
-const VERSION: u16 = 1;
 
 const HELLO: u8 = 1;
 const CHALLENGE: u8 = 2;
 const PROOF: u8 = 3;
 const WELCOME: u8 = 4;
 const END: u8 = 8;
-
-/// A frame that is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MessageError {
-    /// The first bytes are those of another protocol.
-    #[error("it does not speak the protocol of a flow")]
-    Foreign,
-    /// Another version of this one.
-    #[error(
-        "it speaks version {0} of the protocol of a flow, and this process version {VERSION}; install the same softs-fast"
-    )]
-    Version(u16),
-    /// The connection is for something else.
-    #[error("it asks for something that this end does not serve")]
-    Purpose,
-    /// A kind that does not exist, or that this end does not get now.
-    #[error("a message of kind {0} is out of turn")]
-    Kind(u8),
-    /// A field is too short, too long, or has a value that it cannot have.
-    #[error("a malformed {0}")]
-    Malformed(&'static str),
-}
 
 /// What a connection is for. No proof for one purpose stands for one for the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The messages of the control stream after the handshake, each one frame.
 
-use super::fields::Fields;
-use super::handshake::{MAX_REASON_BYTES, MessageError};
+use super::fields::{Fields, MessageError};
+use super::handshake::MAX_REASON_BYTES;
 use super::outbox::Outbox;
 use crate::text::cut;
 

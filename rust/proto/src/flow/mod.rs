@@ -21,8 +21,9 @@ mod stream_machine;
 mod token;
 mod worker;
 
+pub use fields::MessageError;
 pub use frame::{FrameError, FrameReader, HEADER_BYTES};
-pub use handshake::{Challenge, Handshake, Hello, MessageError, Purpose};
+pub use handshake::{Challenge, Handshake, Hello, Purpose};
 pub use limits::Limits;
 pub use master::{Admission, Master};
 pub use message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
