@@ -7,8 +7,6 @@ mod flow;
 mod harness;
 #[path = "../tests/fuzz/rng.rs"]
 mod rng;
-#[path = "../tests/fuzz/rows.rs"]
-mod rows;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,7 +18,6 @@ fn main() -> ExitCode {
         (Some("--seed"), Some(seed)) => {
             harness::run(seed..seed + 1);
             flow::run(seed..seed + 1);
-            rows::run(seed..seed + 1);
         }
         (Some("--seconds"), Some(seconds)) => run_for(Duration::from_secs(seconds)),
         _ => {
@@ -42,7 +39,6 @@ fn run_for(duration: Duration) {
     while began.elapsed() < duration {
         harness::run(seed..seed + ROUND);
         flow::run(seed..seed + ROUND);
-        rows::run(seed..seed + ROUND);
         seed += ROUND;
         if told.elapsed() >= Duration::from_secs(1) {
             told = Instant::now();

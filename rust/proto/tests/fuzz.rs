@@ -6,8 +6,6 @@ mod flow;
 mod harness;
 #[path = "fuzz/rng.rs"]
 mod rng;
-#[path = "fuzz/rows.rs"]
-mod rows;
 
 #[test]
 fn broken_input_is_refused_or_understood() {
@@ -17,9 +15,4 @@ fn broken_input_is_refused_or_understood() {
 #[test]
 fn broken_frames_of_a_flow_are_refused_or_understood() {
     flow::run(0..100_000);
-}
-
-#[test]
-fn broken_frames_of_rows_are_refused_or_understood() {
-    rows::run(0..100_000);
 }

@@ -117,7 +117,7 @@ def test_connections_to_processes_that_were_replaced_go() -> None:
 def test_another_token_is_refused_on_both_sides() -> None:
     with store_on("a", 0) as holder, store_on("b", 1, token=new_token()) as stranger:
         [place] = holder.put("x", [1], [b"secret"])
-        with pytest.raises(FlowError, match="the token of the holder is not that of this flow"):
+        with pytest.raises(FlowError, match="the token of the holder is not that of this reader"):
             stranger.get([place])
         assert holder.get([place]) == [b"secret"]
     with (
@@ -131,14 +131,13 @@ def test_junk_ends_its_own_connection_alone() -> None:
     with store_on("a", 0) as holder, store_on("b", 1) as reader:
         places = holder.put("x", range(3), [b"1", b"2", b"3"])
         here = address(places.segment.endpoint)
-        hello = b"SOFTROWS" + struct.pack("<H", 1) + bytes(32)
+        hello = b"SOFTFLOW" + struct.pack("<H2B", 1, 2, 1) + bytes(52)
         for junk in (
             b"GET / HTTP/1.1\r\n\r\n",
             b"\xff" * 100,
             bytes(1000),
             struct.pack("<IB", len(hello), 1) + hello + struct.pack("<IB", 32, 3) + bytes(32),
             struct.pack("<IB", 1 << 20, 5),
-            struct.pack("<IB", 42, 1) + b"SOFTROWS" + struct.pack("<H", 2) + bytes(32),
         ):
             with socket.create_connection(here, WATCHDOG_S) as peer:
                 peer.sendall(junk)
@@ -178,8 +177,8 @@ class SlowReader:
         """HELLO, CHALLENGE, PROOF, WELCOME."""
         self._here, _ = server.accept()
         for n_bytes, source, target in (
-            (47, self._here, self._there),
-            (69, self._there, self._here),
+            (69, self._here, self._there),
+            (81, self._there, self._here),
             (37, self._here, self._there),
             (5, self._there, self._here),
         ):

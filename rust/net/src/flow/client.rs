@@ -1,24 +1,23 @@
 //! A worker's end: join, publish, send, receive, close.
 
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use softs_proto::flow::{Credentials, Introduction, Limits, News, SendError, Token, Worker};
 use softs_shm::ThreadSignal;
 
-use super::client_state::{Shared, State, join};
-use super::signals::{NoSignals, Signals};
+use super::connections::Connections;
+use super::joining::{Joined, connect, join};
+use super::signals::Signals;
 use super::stack::StackReader;
-use super::waiting::{SLICE, wait_until};
+use super::streams::{Shared, StreamOptions, Streams};
+use super::worker_end::WorkerEnd;
 use crate::error::NetError;
 use crate::runtime::mutex::lock;
-use crate::transport::connecting::{Connecting, Hosts};
+use crate::transport::connecting::Hosts;
 use crate::transport::endpoint::Endpoint;
 use crate::transport::nonce::random_bytes;
-use crate::transport::socket::{self, wait};
 use crate::waited::Waited;
 
 /// Where a worker connects to, and as what.
@@ -39,9 +38,10 @@ pub struct ClientOptions {
 /// A worker's end; may be shared between threads. Dropping it closes it.
 #[derive(Debug)]
 pub struct FlowClient {
-    shared: Arc<Shared>,
+    streams: Streams<WorkerEnd>,
     incarnation: u64,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// What answers where the worker is.
+    stack: Arc<Mutex<Option<StackReader>>>,
 }
 
 impl FlowClient {
@@ -62,25 +62,36 @@ impl FlowClient {
         };
         let credentials = Credentials { incarnation, token, nonce: random_bytes()? };
         let mut worker = Worker::new(&introduction, credentials, limits);
-        let left = limits.handshake.saturating_sub(begun.elapsed());
-        if !join(&socket, &mut worker, left, interrupted)? {
-            return Ok(Waited::Interrupted);
-        }
         let text = endpoint.as_str();
-        let Some(incarnation) = worker.joined() else {
-            let why = worker.ended().unwrap_or_default().to_owned();
-            let (worker, endpoint) = (introduction.worker, text.to_owned());
-            return Err(NetError::NotJoined { worker, endpoint, why });
+        match join(&socket, &mut worker, begun, limits.handshake, interrupted)? {
+            Joined::Yes => {}
+            Joined::Interrupted => return Ok(Waited::Interrupted),
+            Joined::Refused(why) | Joined::Lost(why) => {
+                let (worker, endpoint) = (introduction.worker, text.to_owned());
+                return Err(NetError::NotJoined { worker, endpoint, why });
+            }
+        }
+        let incarnation = worker.joined().unwrap_or_default();
+        let options = StreamOptions {
+            thread: "softs-flow",
+            name: "worker",
+            max_connections: 1,
+            handshake: limits.handshake,
+            stall: None,
         };
-        let shared = Shared::new(socket, worker)
-            .map_err(|error| NetError::os(text, "cannot watch the socket", error))?;
-        let shared = Arc::new(shared);
-        let in_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("softs-flow".to_owned())
-            .spawn(move || in_thread.run())
-            .map_err(|error| NetError::os(text, "cannot start a thread", error))?;
-        Ok(Waited::Ready(Self { shared, incarnation, thread: Mutex::new(Some(thread)) }))
+        let stack = Arc::new(Mutex::new(None::<StackReader>));
+        let in_thread = Arc::clone(&stack);
+        let answer = move |shared: &Shared<WorkerEnd>| {
+            let most = shared.lock().machine.worker.answer_bytes();
+            // The thread that is asked may be about to take the lock.
+            let stack = lock(&in_thread).as_ref().map(|stack| stack.read(most)).unwrap_or_default();
+            let mut connections = shared.lock();
+            connections.machine.worker.answer_asked(&stack);
+            flush(shared, &mut connections);
+        };
+        let (endpoint, machine) = (text.to_owned(), WorkerEnd { worker, id: None });
+        let streams = Streams::start(Vec::new(), Some(socket), endpoint, machine, options, Box::new(answer))?;
+        Ok(Waited::Ready(Self { streams, incarnation, stack }))
     }
 
     /// Of the master.
@@ -93,7 +104,7 @@ impl FlowClient {
     /// # Errors
     /// As [`Worker::publish`].
     pub fn publish(&self, what: &str, value: &[u8]) -> Result<(), String> {
-        lock(&self.shared.state).worker.publish(Instant::now(), what, value)
+        self.streams.shared().lock().machine.worker.publish(Instant::now(), what, value)
     }
 
     /// Answers the master's questions of this name with what the handler of `signal` writes in the thread that calls this
@@ -104,8 +115,8 @@ impl FlowClient {
     pub fn answer_stack(&self, what: &str, signal: i32, pipe: OwnedFd) -> Result<(), String> {
         let thread = ThreadSignal::of_this_thread(signal)
             .ok_or_else(|| format!("signal {signal} has no handler that could write a stack"))?;
-        *lock(&self.shared.stack) = Some(StackReader::new(thread, pipe));
-        lock(&self.shared.state).worker.make_when_asked(what)
+        *lock(&self.stack) = Some(StackReader::new(thread, pipe));
+        self.streams.shared().lock().machine.worker.make_when_asked(what)
     }
 
     /// Sends a message to the master; never waits for it.
@@ -113,86 +124,40 @@ impl FlowClient {
     /// # Errors
     /// As [`Worker::send`].
     pub fn send(&self, payload: &[u8]) -> Result<(), SendError> {
-        let mut state = lock(&self.shared.state);
-        state.worker.send(payload)?;
-        self.shared.flush(&mut state);
+        let mut connections = self.streams.shared().lock();
+        connections.machine.worker.send(payload)?;
+        flush(self.streams.shared(), &mut connections);
         Ok(())
     }
 
     /// Waits until something has come; without a time-out for ever. The end of the connection comes once.
     pub fn receive(&self, timeout: Option<Duration>, signals: &mut dyn Signals) -> Waited<Vec<News>> {
-        self.wait(timeout, signals, |state| {
-            (state.worker.has_news() || state.worker.ended().is_some()).then(|| {
-                let news = state.worker.take_news();
-                self.shared.flush(state);
-                news
-            })
+        self.streams.wait(timeout, signals, |connections| {
+            let worker = &mut connections.machine.worker;
+            if !worker.has_news() && worker.ended().is_none() {
+                return None;
+            }
+            let news = worker.take_news();
+            flush(self.streams.shared(), connections);
+            Some(news)
         })
     }
 
     /// How the connection ended; `None` while there is one.
     pub fn ended(&self) -> Option<String> {
-        lock(&self.shared.state).worker.ended().map(str::to_owned)
+        self.streams.shared().lock().machine.worker.ended().map(str::to_owned)
     }
 
     /// Waits until all that was sent has been written, `timeout` at most; then ends the connection and the thread. A
     /// second call does nothing.
     pub fn close(&self, timeout: Duration) {
-        let thread = lock(&self.thread).take();
-        if let Some(thread) = thread {
-            let _flushed = self.wait(Some(timeout), &mut NoSignals, |state| {
-                (state.worker.outbox().is_empty() || state.worker.ended().is_some()).then_some(())
-            });
-            self.shared.stop();
-            // It holds nothing that its end could wait for.
-            let _ended = thread.join();
-        }
-    }
-
-    fn wait<T>(
-        &self,
-        timeout: Option<Duration>,
-        signals: &mut dyn Signals,
-        check: impl FnMut(&mut State) -> Option<T>,
-    ) -> Waited<T> {
-        wait_until(&self.shared.state, &self.shared.changed, timeout, signals, check)
+        self.streams.close(timeout);
     }
 }
 
-impl Drop for FlowClient {
-    fn drop(&mut self) {
-        self.close(Duration::ZERO);
-    }
-}
-
-/// Connects within `timeout`; `None` when the caller was interrupted.
-pub(super) fn connect(
-    endpoint: &Endpoint,
-    hosts: Hosts,
-    timeout: Duration,
-    interrupted: &mut dyn FnMut() -> bool,
-) -> Result<Option<Arc<OwnedFd>>, NetError> {
-    let in_our_words = |error| match error {
-        NetError::NoBroker { endpoint, why } => NetError::NoMaster { endpoint, why },
-        NetError::RemoteNotAllowed { endpoint } => NetError::TokenNeeded { endpoint },
-        other => other,
-    };
-    if endpoint.is_local() {
-        return socket::connect_local(endpoint, timeout).map(Arc::new).map(Some).map_err(in_our_words);
-    }
-    let begun = Instant::now();
-    let mut attempt = Connecting::begin_to(hosts, endpoint, timeout, begun);
-    loop {
-        if let Some(outcome) = attempt.poll(Instant::now()) {
-            return outcome.map(Some).map_err(in_our_words);
-        }
-        let left = timeout.saturating_sub(begun.elapsed());
-        let Some((fd, write)) = attempt.waitable().filter(|_| !left.is_zero()) else {
-            let why = format!("no connection within {:.1} s", timeout.as_secs_f64());
-            return Err(NetError::NoMaster { endpoint: endpoint.to_string(), why });
-        };
-        if !wait(fd.as_fd(), !write, write, left.min(SLICE))? && interrupted() {
-            return Ok(None);
-        }
+/// Writes what a call has left, and has the connection read again.
+fn flush(shared: &Shared<WorkerEnd>, connections: &mut Connections<WorkerEnd>) {
+    if let Some(id) = connections.machine.id {
+        shared.flush(connections, id);
     }
 }

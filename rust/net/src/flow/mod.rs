@@ -4,18 +4,19 @@
 //! Each has one thread, which reads, and answers what needs no caller. A call that sends writes by itself as far as the
 //! socket takes it at once, so that it wakes no thread; the thread writes the rest.
 //!
-//! [`rows`] has values of rows between hosts.
+//! [`rows`] has values of rows between hosts. Its server, a master and a worker run one loop, with a machine of their own.
 
 mod client;
-mod client_state;
+mod connections;
+mod joining;
 mod peer_process;
 pub mod rows;
 mod server;
-mod server_loop;
-mod server_peers;
 mod signals;
 mod stack;
+mod streams;
 mod waiting;
+mod worker_end;
 
 pub use client::{ClientOptions, FlowClient};
 pub use server::{FlowServer, ServerOptions, Taken};

@@ -1,27 +1,20 @@
 //! The master's end: start, send, receive, ask, close.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
 use softs_proto::flow::{Admission, AskError, Event, Limits, Master, Publication, SendError};
 use softs_proto::log::LogRecord;
 
-use super::server_loop::ServerLoop;
-use super::server_peers::{Peers, Shared, WAKE};
-use super::signals::{NoSignals, Signals};
-use super::waiting::{Changed, wait_until};
+use super::signals::Signals;
+use super::streams::{StreamOptions, Streams};
 use crate::error::NetError;
-use crate::runtime::mutex::lock;
-use crate::transport::acceptor::Acceptor;
 use crate::transport::endpoint::Endpoint;
 use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;
 use crate::waited::Waited;
+
+/// Connections beyond the workers that may be joined: those in their handshakes.
+const MORE_CONNECTIONS: usize = 256;
 
 /// Where a master listens, and for which workers.
 #[derive(Clone, Debug)]
@@ -49,11 +42,7 @@ pub struct Taken {
 
 /// A running master's end; may be shared between threads. Dropping it closes it.
 #[derive(Debug)]
-pub struct FlowServer {
-    shared: Arc<Shared>,
-    endpoint: String,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
+pub struct FlowServer(Streams<Master>);
 
 impl FlowServer {
     /// Listens.
@@ -62,47 +51,25 @@ impl FlowServer {
     /// [`NetError::TokenNeeded`] when other machines could reach it without one, [`NetError::EndpointInUse`],
     /// [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn start(options: ServerOptions) -> Result<Self, NetError> {
-        let has_token = options.admission.token.is_some();
-        let listener =
-            Listener::bind(&options.endpoint, has_token, options.keep_alive).map_err(
-                |error| match error {
-                    NetError::RemoteNotAllowed { endpoint } => NetError::TokenNeeded { endpoint },
-                    other => other,
-                },
-            )?;
-        let endpoint = listener.local_endpoint().to_owned();
-        let os = |error: rustix::io::Errno| NetError::os(&endpoint, "cannot watch the sockets", error);
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(os)?;
-        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN).map_err(os)?;
-        let acceptor = Acceptor::new(&epoll, [listener], options.limits.handshake).map_err(os)?;
-        let master = Master::new(options.admission, options.limits);
-        let shared = Arc::new(Shared {
-            peers: Mutex::new(Peers::new(master)),
-            changed: Changed::default(),
-            epoll,
-            wake,
-            stop: AtomicBool::new(false),
-        });
-        let mut server_loop = ServerLoop::new(Arc::clone(&shared), acceptor, options.limits.workers);
-        let run = move || {
-            let why = match catch_unwind(AssertUnwindSafe(|| server_loop.run())) {
-                Ok(Ok(())) => "this master was closed".to_owned(),
-                Ok(Err(error)) => error,
-                Err(_panic) => "the thread of this master stopped by a bug".to_owned(),
-            };
-            server_loop.close(&why);
+        let ServerOptions { endpoint, admission, limits, keep_alive } = options;
+        let listener = Listener::bind(&endpoint, admission.token.is_some(), keep_alive);
+        let listener = listener.map_err(|error| match error {
+            NetError::RemoteNotAllowed { endpoint } => NetError::TokenNeeded { endpoint },
+            other => other,
+        })?;
+        let options = StreamOptions {
+            thread: "softs-flow",
+            name: "master",
+            max_connections: limits.workers + MORE_CONNECTIONS,
+            handshake: limits.handshake,
+            stall: None,
         };
-        let thread = std::thread::Builder::new()
-            .name("softs-flow".to_owned())
-            .spawn(run)
-            .map_err(|error| NetError::os(&endpoint, "cannot start a thread", error))?;
-        Ok(Self { shared, endpoint, thread: Mutex::new(Some(thread)) })
+        Streams::listen(listener, Master::new(admission, limits), options).map(Self)
     }
 
     /// Where workers connect to, wildcards resolved.
     pub fn endpoint(&self) -> &str {
-        &self.endpoint
+        self.0.endpoint()
     }
 
     /// Sends a message to a worker; never waits for it.
@@ -110,19 +77,23 @@ impl FlowServer {
     /// # Errors
     /// As [`Master::send`].
     pub fn send(&self, worker: u32, payload: &[u8]) -> Result<(), SendError> {
-        let mut peers = lock(&self.shared.peers);
-        let peer = peers.master.send(worker, payload)?;
-        peers.flush(&self.shared.epoll, peer);
+        let mut connections = self.0.shared().lock();
+        let peer = connections.machine.send(worker, payload)?;
+        self.0.shared().flush(&mut connections, peer);
         Ok(())
     }
 
     /// Waits until something has come; without a time-out for ever.
     pub fn receive(&self, timeout: Option<Duration>, signals: &mut dyn Signals) -> Waited<Taken> {
-        self.wait(timeout, signals, |peers| {
-            let log = peers.master.take_log();
-            peers.has_events(&log).then(|| {
-                let events = peers.take(&self.shared.epoll);
-                Taken { events, log, ended: peers.ended.clone() }
+        self.0.wait(timeout, signals, |connections| {
+            let (log, ended) = (connections.machine.take_log(), connections.ended.clone());
+            (!log.is_empty() || connections.machine.has_events() || ended.is_some()).then(|| {
+                let (events, resumed) = connections.machine.take_events();
+                // Those of which too much waited are read again.
+                for id in resumed {
+                    self.0.shared().flush(connections, id);
+                }
+                Taken { events, log, ended }
             })
         })
     }
@@ -139,50 +110,24 @@ impl FlowServer {
         signals: &mut dyn Signals,
     ) -> Result<Waited<Publication>, AskError> {
         let ask = {
-            let mut peers = lock(&self.shared.peers);
-            let (ask, peer) = peers.master.ask(worker, what)?;
-            peers.flush(&self.shared.epoll, peer);
+            let mut connections = self.0.shared().lock();
+            let (ask, peer) = connections.machine.ask(worker, what)?;
+            self.0.shared().flush(&mut connections, peer);
             ask
         };
-        match self.wait(Some(timeout), signals, |peers| peers.master.take_answer(ask)) {
-            Waited::Ready(answer) => answer.map(Waited::Ready),
-            Waited::TimedOut => {
-                lock(&self.shared.peers).master.abandon(ask);
-                Ok(Waited::TimedOut)
-            }
-            Waited::Interrupted => {
-                lock(&self.shared.peers).master.abandon(ask);
-                Ok(Waited::Interrupted)
-            }
-        }
+        let waited = self.0.wait(Some(timeout), signals, |connections| connections.machine.take_answer(ask));
+        let unanswered = match waited {
+            Waited::Ready(answer) => return answer.map(Waited::Ready),
+            Waited::TimedOut => Waited::TimedOut,
+            Waited::Interrupted => Waited::Interrupted,
+        };
+        self.0.shared().lock().machine.abandon(ask);
+        Ok(unanswered)
     }
 
     /// Waits until all that was sent has been written, `timeout` at most; then tells all workers, ends their
     /// connections and the thread. A second call does nothing.
     pub fn close(&self, timeout: Duration) {
-        let thread = lock(&self.thread).take();
-        if let Some(thread) = thread {
-            let _flushed = self.wait(Some(timeout), &mut NoSignals, |peers| peers.is_flushed().then_some(()));
-            self.shared.stop.store(true, Ordering::Release);
-            // It fails only when the counter is full, and then the thread is awake as it is.
-            let _awake = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
-            // The thread catches its panics.
-            let _caught = thread.join();
-        }
-    }
-
-    fn wait<T>(
-        &self,
-        timeout: Option<Duration>,
-        signals: &mut dyn Signals,
-        check: impl FnMut(&mut Peers) -> Option<T>,
-    ) -> Waited<T> {
-        wait_until(&self.shared.peers, &self.shared.changed, timeout, signals, check)
-    }
-}
-
-impl Drop for FlowServer {
-    fn drop(&mut self) {
-        self.close(Duration::ZERO);
+        self.0.close(timeout);
     }
 }

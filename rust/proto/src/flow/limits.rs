@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-/// Bytes of the payload of one frame before a worker has joined.
-pub(super) const HANDSHAKE_FRAME_BYTES: usize = 1024;
 /// What one message is taken to cost beside its bytes, so that empty ones are bounded too.
 pub(super) const MESSAGE_COST: usize = 64;
 

@@ -5,12 +5,14 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use super::frame::FrameReader;
-use super::limits::{HANDSHAKE_FRAME_BYTES, Limits};
-use super::message::{Answered, Challenge, Hello, MAX_NAME_BYTES, ToMaster, ToWorker};
+use super::handshake::{Challenge, FRAME_BYTES, Handshake, Hello, Purpose, Responder, Stop, next_frame};
+use super::limits::Limits;
+use super::message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::outbox::Outbox;
 use super::seats::{AskId, Asks, Event, Publication, Seats};
 use super::send_error::{AskError, SendError};
-use super::token::{Nonce, Proof, Prover, Token};
+use super::stream_machine::{End, StreamMachine};
+use super::token::{Nonce, Token};
 use crate::broker::PeerId;
 use crate::log::{Level, LogRecord};
 
@@ -47,17 +49,12 @@ struct Peer {
     outbox: Outbox,
     /// What it is called in the log: an address or a process.
     name: String,
-    nonce: Nonce,
     phase: Phase,
 }
 
 #[derive(Debug)]
 enum Phase {
-    Connected,
-    Challenged {
-        hello: Vec<u8>,
-        challenge: Challenge,
-    },
+    Joining(Responder),
     Joined {
         worker: u32,
         frame_bytes: u32,
@@ -65,9 +62,6 @@ enum Phase {
     /// Its connection ends; nothing more that it sends counts.
     Ended,
 }
-
-/// Why a connection ends: a text for the worker.
-type Refusal = String;
 
 impl Master {
     /// Without connections.
@@ -81,49 +75,6 @@ impl Master {
             asks: Asks::default(),
             ending: Vec::new(),
             log: VecDeque::new(),
-        }
-    }
-
-    /// A connection was accepted. `nonce` is random; `name` is for the log.
-    pub fn connect(&mut self, peer: PeerId, nonce: Nonce, name: String) {
-        let reader = FrameReader::new(HANDSHAKE_FRAME_BYTES as u32);
-        let outbox = Outbox::default();
-        self.peers.insert(peer, Peer { reader, outbox, name, nonce, phase: Phase::Connected });
-    }
-
-    /// Bytes of a connection.
-    pub fn receive(&mut self, peer: PeerId, bytes: &[u8]) {
-        let Some(found) = self.peers.get_mut(&peer) else { return };
-        if matches!(found.phase, Phase::Ended) {
-            return;
-        }
-        let mut reader = std::mem::take(&mut found.reader);
-        reader.receive(bytes);
-        if let Err(refusal) = self.handle_frames(peer, &mut reader) {
-            self.refuse(peer, &refusal);
-        } else if let Some(found) = self.peers.get_mut(&peer) {
-            found.reader = reader;
-        }
-    }
-
-    /// A connection has ended.
-    pub fn disconnect(&mut self, peer: PeerId, why: &str) {
-        if let Some(ended) = self.peers.remove(&peer) {
-            match ended.phase {
-                Phase::Joined { worker, .. } => self.leave(peer, worker, why),
-                Phase::Connected | Phase::Challenged { .. } if !why.is_empty() => {
-                    self.complain(format!("{} did not join: {why}", ended.name));
-                }
-                Phase::Connected | Phase::Challenged { .. } | Phase::Ended => {}
-            }
-        }
-    }
-
-    /// Ends all connections with a text.
-    pub fn end_all(&mut self, why: &str) {
-        for (id, peer) in &mut self.peers {
-            ToWorker::End(why.to_owned()).encode(&mut peer.outbox);
-            self.ending.push(*id);
         }
     }
 
@@ -175,133 +126,55 @@ impl Master {
         self.seats.take()
     }
 
-    /// What is to be written to a connection.
-    pub fn outbox(&mut self, peer: PeerId) -> Option<&mut Outbox> {
-        self.peers.get_mut(&peer).map(|peer| &mut peer.outbox)
-    }
-
-    /// Bytes that wait to be written, to all workers.
-    #[must_use]
-    pub fn unsent(&self) -> usize {
-        self.peers.values().map(|peer| peer.outbox.len()).sum()
-    }
-
-    /// Whether a connection should be read: not while too much of it waits for the owner.
-    #[must_use]
-    pub fn wants_bytes(&self, peer: PeerId) -> bool {
-        self.seats.unread(peer) < self.limits.unread_bytes
-    }
-
-    /// Whether the handshake of a connection is over.
-    #[must_use]
-    pub fn is_joined(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_some_and(|peer| matches!(peer.phase, Phase::Joined { .. }))
-    }
-
-    /// A connection that has to end after what is in its outbox.
-    pub fn poll_ending(&mut self) -> Option<PeerId> {
-        self.ending.pop()
-    }
-
     /// The log records since the last call.
     pub fn take_log(&mut self) -> Vec<LogRecord> {
         self.log.drain(..).collect()
     }
 
-    /// Something went wrong with a connection that has no number.
-    pub fn complain(&mut self, text: String) {
-        if self.log.len() == MAX_RECORDS {
-            self.log.pop_front();
-        }
-        self.log.push_back(LogRecord { level: Level::Warning, text });
-    }
-
-    fn handle_frames(&mut self, peer: PeerId, reader: &mut FrameReader) -> Result<(), Refusal> {
-        while let Some((kind, payload)) = reader.poll().map_err(|error| error.to_string())? {
-            let message = ToMaster::decode(kind, payload).map_err(|error| error.to_string())?;
+    fn handle_frames(&mut self, peer: PeerId, reader: &mut FrameReader) -> Result<(), Stop> {
+        while let Some((kind, payload)) = next_frame(reader)? {
             let Some(found) = self.peers.get_mut(&peer) else { return Ok(()) };
-            match (&found.phase, message) {
-                (Phase::Connected, ToMaster::Hello(hello)) => self.challenge(peer, &hello)?,
-                (Phase::Challenged { .. }, ToMaster::Proof(proof)) => {
-                    self.admit(peer, proof)?;
-                    reader.set_limit(self.limits.frame_bytes);
+            match &mut found.phase {
+                Phase::Joining(responder) => {
+                    if let Some(hello) = responder.receive(kind, payload, &mut found.outbox)? {
+                        self.admit(peer, &hello)?;
+                        reader.set_limit(self.limits.frame_bytes);
+                    }
                 }
-                (Phase::Joined { worker, .. }, ToMaster::Data(payload)) => {
-                    let (worker, payload) = (*worker, payload.to_vec());
-                    self.seats.push(peer, Event::Received { worker, payload });
-                }
-                (Phase::Joined { .. }, ToMaster::Answer(number, answered)) => {
-                    let answer = match answered {
-                        Answered::Found { age_us, value } => {
-                            Ok(Publication { value: value.to_vec(), age_us })
-                        }
-                        Answered::NotFound(published) => Err(published),
-                    };
-                    self.asks.answer(peer, number, answer);
-                }
-                (_, ToMaster::End(reason)) => {
-                    self.end(peer, &reason);
-                    return Ok(());
-                }
-                _ => return Err(format!("a message of kind {kind} is out of turn")),
+                Phase::Joined { worker, .. } => match ToMaster::decode(kind, payload)? {
+                    ToMaster::Data(payload) => {
+                        let (worker, payload) = (*worker, payload.to_vec());
+                        self.seats.push(peer, Event::Received { worker, payload });
+                    }
+                    ToMaster::Answer(number, answered) => {
+                        let answer = match answered {
+                            Answered::Found { age_us, value } => {
+                                Ok(Publication { value: value.to_vec(), age_us })
+                            }
+                            Answered::NotFound(published) => Err(published),
+                        };
+                        self.asks.answer(peer, number, answer);
+                    }
+                },
+                Phase::Ended => return Ok(()),
             }
         }
         Ok(())
     }
 
-    fn challenge(&mut self, peer: PeerId, hello: &Hello<'_>) -> Result<(), Refusal> {
-        let Hello { worker, incarnation, has_token, .. } = *hello;
-        let Admission { incarnation: own, ref token, .. } = self.admission;
-        match (token, has_token) {
-            (Some(_), false) => {
-                return Err(format!("this master asks for a token, and worker {worker} has none"));
-            }
-            (None, true) => {
-                return Err(format!(
-                    "worker {worker} has a token, and this master has none; give both the same one, or none"
-                ));
-            }
-            // Before it has proved the token a process learns nothing of this master and its workers.
-            (Some(_), true) => {}
-            (None, false) => self.check(worker, incarnation)?,
-        }
-        let Some(found) = self.peers.get_mut(&peer) else { return Ok(()) };
-        let challenge =
-            Challenge { incarnation: own, frame_bytes: self.limits.frame_bytes, nonce: found.nonce };
-        let hello = hello.encode();
-        let proof = token.as_ref().map(|token| token.proof(Prover::Master, &hello, &challenge.encode()));
-        ToWorker::Challenge(challenge.clone(), proof).encode(&mut found.outbox);
-        found.phase = Phase::Challenged { hello, challenge };
-        Ok(())
-    }
-
-    fn admit(&mut self, peer: PeerId, proof: Option<Proof>) -> Result<(), Refusal> {
-        let Some(found) = self.peers.get_mut(&peer) else { return Ok(()) };
-        let Phase::Challenged { hello, challenge } = std::mem::replace(&mut found.phase, Phase::Connected)
-        else {
-            return Ok(());
-        };
-        let Hello { worker, pid, incarnation, frame_bytes, host, .. } =
-            Hello::decode(&hello).map_err(|error| error.to_string())?;
-        let is_proved = match (&self.admission.token, proof) {
-            (None, None) => true,
-            (Some(token), Some(proof)) => token.check(Prover::Worker, &hello, &challenge.encode(), &proof),
-            _ => false,
-        };
-        if !is_proved {
-            return Err(format!("the token of worker {worker} is not that of this master"));
-        }
-        // Without a token again, as another worker may have joined meanwhile.
+    fn admit(&mut self, peer: PeerId, hello: &[u8]) -> Result<(), Stop> {
+        let Hello { worker, incarnation, pid, frame_bytes, host, .. } = Hello::decode(hello)?;
+        // Before it has proved the token a process learns nothing of this master and its workers.
         self.check(worker, incarnation)?;
         let Some(found) = self.peers.get_mut(&peer) else { return Ok(()) };
         found.phase = Phase::Joined { worker, frame_bytes };
-        ToWorker::Welcome.encode(&mut found.outbox);
+        Handshake::Welcome.encode(&mut found.outbox);
         self.seats.push(peer, Event::Joined { worker, pid, host: host.to_owned(), incarnation });
         Ok(())
     }
 
     /// Whether a worker may join; the refusal names others.
-    fn check(&self, worker: u32, incarnation: u64) -> Result<(), Refusal> {
+    fn check(&self, worker: u32, incarnation: u64) -> Result<(), String> {
         let Admission { incarnation: own, oldest, .. } = self.admission;
         if incarnation > own {
             return Err(format!(
@@ -351,19 +224,12 @@ impl Master {
         Ok(id)
     }
 
-    /// Ends a connection that did something wrong; both ends learn why.
-    fn refuse(&mut self, peer: PeerId, refusal: &str) {
-        let Some(found) = self.peers.get_mut(&peer) else { return };
-        ToWorker::End(refusal.to_owned()).encode(&mut found.outbox);
-        self.end(peer, refusal);
-    }
-
     fn end(&mut self, peer: PeerId, why: &str) {
         let Some(found) = self.peers.get_mut(&peer) else { return };
         self.ending.push(peer);
         match std::mem::replace(&mut found.phase, Phase::Ended) {
             Phase::Joined { worker, .. } => self.leave(peer, worker, why),
-            Phase::Connected | Phase::Challenged { .. } => {
+            Phase::Joining(_) => {
                 let text = format!("{} did not join: {why}", found.name);
                 self.complain(text);
             }
@@ -374,5 +240,85 @@ impl Master {
     fn leave(&mut self, peer: PeerId, worker: u32, why: &str) {
         self.asks.end(peer, why);
         self.seats.push(peer, Event::Left { worker, reason: why.to_owned() });
+    }
+}
+
+impl StreamMachine for Master {
+    fn connect(&mut self, id: PeerId, nonce: Nonce, name: String) {
+        let Admission { incarnation, ref token, .. } = self.admission;
+        let challenge = Challenge { nonce, incarnation, frame_bytes: self.limits.frame_bytes };
+        let responder = Responder::new(Purpose::Control, token.clone(), challenge);
+        let (reader, outbox) = (FrameReader::new(FRAME_BYTES), Outbox::default());
+        self.peers.insert(id, Peer { reader, outbox, name, phase: Phase::Joining(responder) });
+    }
+
+    fn disconnect(&mut self, id: PeerId, end: End) {
+        let Some(ended) = self.peers.remove(&id) else { return };
+        let why = match end {
+            End::Ordinary => "its connection ended".to_owned(),
+            End::Exited => "its process has ended".to_owned(),
+            End::Refused => String::new(),
+            End::Lost(why) => why,
+        };
+        match ended.phase {
+            Phase::Joined { worker, .. } => self.leave(id, worker, &why),
+            Phase::Joining(_) if !why.is_empty() => {
+                self.complain(format!("{} did not join: {why}", ended.name));
+            }
+            Phase::Joining(_) | Phase::Ended => {}
+        }
+    }
+
+    fn receive(&mut self, id: PeerId, bytes: &[u8]) {
+        let Some(found) = self.peers.get_mut(&id) else { return };
+        if matches!(found.phase, Phase::Ended) {
+            return;
+        }
+        let mut reader = std::mem::take(&mut found.reader);
+        reader.receive(bytes);
+        let handled = self.handle_frames(id, &mut reader);
+        let Some(found) = self.peers.get_mut(&id) else { return };
+        match handled {
+            Ok(()) => found.reader = reader,
+            Err(Stop::Told(reason)) => self.end(id, &reason),
+            // Both ends learn why.
+            Err(Stop::Refused(why)) => {
+                Handshake::End(why.clone()).encode(&mut found.outbox);
+                self.end(id, &why);
+            }
+        }
+    }
+
+    fn outbox(&mut self, id: PeerId) -> Option<&mut Outbox> {
+        self.peers.get_mut(&id).map(|peer| &mut peer.outbox)
+    }
+
+    fn wants_bytes(&self, id: PeerId) -> bool {
+        self.seats.unread(id) < self.limits.unread_bytes
+    }
+
+    fn is_joined(&self, id: PeerId) -> bool {
+        self.peers.get(&id).is_some_and(|peer| matches!(peer.phase, Phase::Joined { .. }))
+    }
+
+    fn poll_ending(&mut self) -> Option<PeerId> {
+        self.ending.pop()
+    }
+
+    fn complain(&mut self, text: String) {
+        if self.log.len() == MAX_RECORDS {
+            self.log.pop_front();
+        }
+        self.log.push_back(LogRecord { level: Level::Warning, text });
+    }
+
+    fn is_flushed(&mut self) -> bool {
+        self.peers.values().all(|peer| peer.outbox.is_empty())
+    }
+
+    fn end_all(&mut self) {
+        for peer in self.peers.values_mut() {
+            Handshake::End("the master has closed".to_owned()).encode(&mut peer.outbox);
+        }
     }
 }

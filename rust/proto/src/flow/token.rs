@@ -19,11 +19,10 @@ const MAX_TOKEN: usize = 512;
 /// Which end proves that it has the token; no proof of one can stand for one of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prover {
-    Master,
-    Worker,
-    /// The process that holds rows, to one that reads them.
-    RowHolder,
-    RowReader,
+    /// It listens.
+    Responder,
+    /// It has connected.
+    Initiator,
 }
 
 /// A text that is no token.
@@ -61,10 +60,8 @@ impl Token {
 
     fn mac(&self, prover: Prover, hello: &[u8], challenge: &[u8]) -> Hmac<Sha256> {
         let label: &[u8] = match prover {
-            Prover::Master => b"softs-fast flow master 1",
-            Prover::Worker => b"softs-fast flow worker 1",
-            Prover::RowHolder => b"softs-fast flow row holder 1",
-            Prover::RowReader => b"softs-fast flow row reader 1",
+            Prover::Responder => b"softs-fast flow responder 1",
+            Prover::Initiator => b"softs-fast flow initiator 1",
         };
         // HMAC takes keys of any length.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of any length");
@@ -90,11 +87,11 @@ mod tests {
     #[test]
     fn a_proof_holds_for_one_end_one_token_and_one_exchange() {
         let (ours, other) = (Token::new(&"a".repeat(22)).unwrap(), Token::new(&"b".repeat(22)).unwrap());
-        let proof = ours.proof(Prover::Worker, b"hello", b"challenge");
-        assert!(ours.check(Prover::Worker, b"hello", b"challenge", &proof));
-        assert!(!ours.check(Prover::Master, b"hello", b"challenge", &proof));
-        assert!(!ours.check(Prover::Worker, b"hell", b"ochallenge", &proof));
-        assert!(!other.check(Prover::Worker, b"hello", b"challenge", &proof));
+        let proof = ours.proof(Prover::Initiator, b"hello", b"challenge");
+        assert!(ours.check(Prover::Initiator, b"hello", b"challenge", &proof));
+        assert!(!ours.check(Prover::Responder, b"hello", b"challenge", &proof));
+        assert!(!ours.check(Prover::Initiator, b"hell", b"ochallenge", &proof));
+        assert!(!other.check(Prover::Initiator, b"hello", b"challenge", &proof));
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use super::frame::FrameReader;
-use super::limits::{HANDSHAKE_FRAME_BYTES, Limits, MESSAGE_COST};
-use super::message::{ANSWER_BYTES, Answered, Challenge, Hello, MAX_NAME_BYTES, ToMaster, ToWorker};
+use super::handshake::{Challenge, FRAME_BYTES, Handshake, Hello, Initiator, Stop, next_frame};
+use super::limits::{Limits, MESSAGE_COST};
+use super::message::{ANSWER_BYTES, Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
 use super::outbox::Outbox;
 use super::send_error::SendError;
-use super::token::{Nonce, Proof, Prover, Token};
+use super::token::{Nonce, Token};
 
 /// Names under which one worker may publish.
 const MAX_PUBLISHED: usize = 256;
@@ -49,9 +50,7 @@ pub enum News {
 /// The state machine of a worker; one for each connection.
 #[derive(Debug)]
 pub struct Worker {
-    credentials: Credentials,
     limits: Limits,
-    hello: Vec<u8>,
     phase: Phase,
     reader: FrameReader,
     outbox: Outbox,
@@ -66,10 +65,8 @@ pub struct Worker {
 
 #[derive(Debug)]
 enum Phase {
-    /// HELLO was sent.
-    Introduced,
-    /// PROOF was sent; of the master.
-    Proved(Challenge),
+    Joining(Initiator),
+    /// What the master has said of itself.
     Joined(Challenge),
     /// How.
     Ended(String),
@@ -79,24 +76,16 @@ impl Worker {
     /// Of a new connection, with HELLO to be written.
     #[must_use]
     pub fn new(introduction: &Introduction, credentials: Credentials, limits: Limits) -> Self {
-        let hello = Hello {
-            worker: introduction.worker,
-            incarnation: credentials.incarnation,
-            pid: introduction.pid,
-            frame_bytes: limits.frame_bytes,
-            has_token: credentials.token.is_some(),
-            nonce: credentials.nonce,
-            host: &introduction.host,
-        };
+        let Credentials { incarnation, token, nonce } = credentials;
+        let Introduction { worker, pid, ref host } = *introduction;
+        let frame_bytes = limits.frame_bytes;
+        let hello = Hello { nonce, worker, incarnation, pid, frame_bytes, host, ..Hello::default() };
         let mut outbox = Outbox::default();
-        let bytes = hello.encode();
-        ToMaster::Hello(hello).encode(&mut outbox);
+        let initiator = Initiator::new(token, hello, &mut outbox);
         Self {
-            credentials,
             limits,
-            hello: bytes,
-            phase: Phase::Introduced,
-            reader: FrameReader::new(HANDSHAKE_FRAME_BYTES as u32),
+            phase: Phase::Joining(initiator),
+            reader: FrameReader::new(FRAME_BYTES),
             outbox,
             published: BTreeMap::new(),
             made: None,
@@ -113,9 +102,10 @@ impl Worker {
         }
         let mut reader = std::mem::take(&mut self.reader);
         reader.receive(bytes);
-        if let Err(refusal) = self.handle_frames(now, &mut reader) {
-            ToMaster::End(refusal.clone()).encode(&mut self.outbox);
-            self.disconnect(&refusal);
+        match self.handle_frames(now, &mut reader) {
+            Ok(()) => {}
+            Err(Stop::Told(reason)) => self.disconnect(&reason),
+            Err(Stop::Refused(why)) => self.close(&why),
         }
         self.reader = reader;
     }
@@ -131,7 +121,7 @@ impl Worker {
     /// The owner closes: the master learns it as the last of what waits.
     pub fn close(&mut self, why: &str) {
         if self.ended().is_none() {
-            ToMaster::End(why.to_owned()).encode(&mut self.outbox);
+            Handshake::End(why.to_owned()).encode(&mut self.outbox);
             self.disconnect(why);
         }
     }
@@ -140,8 +130,8 @@ impl Worker {
     #[must_use]
     pub fn joined(&self) -> Option<u64> {
         match &self.phase {
-            Phase::Joined(challenge) => Some(challenge.incarnation),
-            Phase::Introduced | Phase::Proved(_) | Phase::Ended(_) => None,
+            Phase::Joined(master) => Some(master.incarnation),
+            Phase::Joining(_) | Phase::Ended(_) => None,
         }
     }
 
@@ -150,7 +140,7 @@ impl Worker {
     pub fn ended(&self) -> Option<&str> {
         match &self.phase {
             Phase::Ended(why) => Some(why),
-            Phase::Introduced | Phase::Proved(_) | Phase::Joined(_) => None,
+            Phase::Joining(_) | Phase::Joined(_) => None,
         }
     }
 
@@ -160,14 +150,14 @@ impl Worker {
     /// There is no connection, the message is too long, or too much waits for the master.
     pub fn send(&mut self, payload: &[u8]) -> Result<(), SendError> {
         let (to, bytes) = ("the master".to_owned(), payload.len());
-        let challenge = match &self.phase {
-            Phase::Joined(challenge) => challenge,
+        let master = match &self.phase {
+            Phase::Joined(master) => master,
             Phase::Ended(why) => return Err(SendError::NotConnected { to, why: why.clone() }),
-            Phase::Introduced | Phase::Proved(_) => {
+            Phase::Joining(_) => {
                 return Err(SendError::NotConnected { to, why: "this worker has not joined yet".to_owned() });
             }
         };
-        let limit = challenge.frame_bytes.min(self.limits.frame_bytes);
+        let limit = master.frame_bytes.min(self.limits.frame_bytes);
         if bytes > limit as usize {
             return Err(SendError::TooLong { to, bytes, limit });
         }
@@ -216,8 +206,8 @@ impl Worker {
     #[must_use]
     pub fn answer_bytes(&self) -> usize {
         let theirs = match &self.phase {
-            Phase::Joined(challenge) => challenge.frame_bytes,
-            Phase::Introduced | Phase::Proved(_) | Phase::Ended(_) => u32::MAX,
+            Phase::Joined(master) => master.frame_bytes,
+            Phase::Joining(_) | Phase::Ended(_) => u32::MAX,
         };
         (theirs.min(self.limits.frame_bytes) as usize).saturating_sub(ANSWER_BYTES)
     }
@@ -252,59 +242,31 @@ impl Worker {
         self.unread < self.limits.unread_bytes
     }
 
-    fn handle_frames(&mut self, now: Instant, reader: &mut FrameReader) -> Result<(), String> {
-        while let Some((kind, payload)) = reader.poll().map_err(|error| error.to_string())? {
-            let message = ToWorker::decode(kind, payload).map_err(|error| error.to_string())?;
-            match (&self.phase, message) {
-                (Phase::Introduced, ToWorker::Challenge(challenge, proof)) => {
-                    self.prove(challenge, proof.as_ref())?;
+    fn handle_frames(&mut self, now: Instant, reader: &mut FrameReader) -> Result<(), Stop> {
+        while let Some((kind, payload)) = next_frame(reader)? {
+            match &mut self.phase {
+                Phase::Joining(initiator) => {
+                    if let Some(master) = initiator.receive(kind, payload, &mut self.outbox)? {
+                        self.phase = Phase::Joined(master);
+                        reader.set_limit(self.limits.frame_bytes);
+                    }
                 }
-                (Phase::Proved(challenge), ToWorker::Welcome) => {
-                    self.phase = Phase::Joined(challenge.clone());
-                    reader.set_limit(self.limits.frame_bytes);
-                }
-                (Phase::Joined(_), ToWorker::Data(payload)) => {
-                    self.unread += payload.len() + MESSAGE_COST;
-                    self.news.push_back(News::Received(payload.to_vec()));
-                }
-                (Phase::Joined(_), ToWorker::Ask(number, what)) => self.answer(now, number, what)?,
-                (_, ToWorker::End(reason)) => {
-                    self.disconnect(&reason);
-                    return Ok(());
-                }
-                _ => return Err(format!("a message of kind {kind} is out of turn")),
+                Phase::Joined(_) => match ToWorker::decode(kind, payload)? {
+                    ToWorker::Data(payload) => {
+                        self.unread += payload.len() + MESSAGE_COST;
+                        self.news.push_back(News::Received(payload.to_vec()));
+                    }
+                    ToWorker::Ask(number, what) => self.answer(now, number, what)?,
+                },
+                Phase::Ended(_) => return Ok(()),
             }
         }
-        Ok(())
-    }
-
-    fn prove(&mut self, challenge: Challenge, proof: Option<&Proof>) -> Result<(), String> {
-        let bytes = challenge.encode();
-        let own = match (&self.credentials.token, proof) {
-            (None, None) => None,
-            (None, Some(_)) => return Err("the master proves a token, and this worker has none".to_owned()),
-            (Some(_), None) => return Err("the master does not prove that it has the token".to_owned()),
-            (Some(token), Some(proof)) => {
-                if !token.check(Prover::Master, &self.hello, &bytes, proof) {
-                    return Err("the token of the master is not that of this worker".to_owned());
-                }
-                Some(token.proof(Prover::Worker, &self.hello, &bytes))
-            }
-        };
-        if challenge.incarnation < self.credentials.incarnation {
-            return Err(format!(
-                "the master is of incarnation {}, older than {}, which this worker knows",
-                challenge.incarnation, self.credentials.incarnation
-            ));
-        }
-        ToMaster::Proof(own).encode(&mut self.outbox);
-        self.phase = Phase::Proved(challenge);
         Ok(())
     }
 
     fn answer(&mut self, now: Instant, number: u64, what: &str) -> Result<(), String> {
         let frame_bytes = match &self.phase {
-            Phase::Joined(challenge) => challenge.frame_bytes as usize,
+            Phase::Joined(master) => master.frame_bytes as usize,
             _ => return Ok(()),
         };
         if self.outbox.len() > self.limits.unsent_bytes || self.asked.len() >= MAX_ASKED {

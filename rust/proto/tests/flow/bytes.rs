@@ -1,95 +1,114 @@
-//! The layout of `docs/wire.md`, section 6, byte for byte, in pieces, and of others.
+//! The layout of `docs/wire.md`, sections 6 and 7, byte for byte, in pieces, and of others.
 
+use softs_proto::flow::rows::{SegmentId, ToReader, Value, Wanted, Why};
 use softs_proto::flow::{
-    Answered, Challenge, FrameError, FrameReader, HEADER_BYTES, Hello, MAX_NAME_BYTES, MessageError, Outbox,
-    ToMaster, ToWorker,
+    Answered, Challenge, FrameError, FrameReader, HEADER_BYTES, Handshake, Hello, MAX_NAME_BYTES,
+    MessageError, Purpose, ToMaster, ToWorker,
 };
 
+use crate::pair::frame;
+
 const HELLO: Hello<'static> = Hello {
+    purpose: Purpose::Control,
+    has_token: true,
+    nonce: [0xaa; 32],
     worker: 7,
     incarnation: 2,
     pid: 99,
     frame_bytes: 1 << 20,
-    has_token: true,
-    nonce: [0xaa; 32],
     host: "a",
 };
-
-fn frame(encode: impl FnOnce(&mut Outbox)) -> Vec<u8> {
-    let mut out = Outbox::default();
-    encode(&mut out);
-    out.bytes().to_vec()
-}
+const SEGMENT: SegmentId = [6; 16];
 
 #[test]
 fn hello_has_the_bytes_of_the_document() {
-    let mut expected = vec![68, 0, 0, 0, 1];
+    let hello = frame(|out| Handshake::Hello(HELLO).encode(out));
+    let mut expected = vec![65, 0, 0, 0, 1];
     expected.extend_from_slice(b"SOFTFLOW");
-    expected.extend_from_slice(&[1, 0, 1]);
-    expected.extend_from_slice(&[7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 16, 0]);
+    expected.extend_from_slice(&[1, 0, 1, 1]);
     expected.extend_from_slice(&[0xaa; 32]);
+    expected.extend_from_slice(&[7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 16, 0]);
     expected.push(b'a');
-    // The length counts what follows the header.
-    expected[0] = (expected.len() - HEADER_BYTES) as u8;
-    assert_eq!(frame(|out| ToMaster::Hello(HELLO).encode(out)), expected);
+    assert_eq!(hello, expected);
 }
 
 #[test]
 fn every_message_is_understood_as_it_was_meant() {
+    let challenge = Challenge { nonce: [9; 32], incarnation: 3, frame_bytes: 1024 };
+    for message in [
+        Handshake::Hello(HELLO),
+        Handshake::Hello(Hello { purpose: Purpose::Rows, has_token: false, ..Hello::default() }),
+        Handshake::Challenge(challenge, None),
+        Handshake::Challenge(challenge, Some([2; 32])),
+        Handshake::Proof(None),
+        Handshake::Proof(Some([1; 32])),
+        Handshake::Welcome,
+        Handshake::End("why".to_owned()),
+    ] {
+        let bytes = frame(|out| message.encode(out));
+        assert_eq!(Handshake::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap(), message);
+    }
     let found = Answered::Found { age_us: 5, value: b"v" };
     for message in [
-        ToMaster::Hello(HELLO),
-        ToMaster::Proof(None),
-        ToMaster::Proof(Some([1; 32])),
         ToMaster::Data(b""),
         ToMaster::Data(b"x"),
         ToMaster::Answer(u64::MAX, found),
         ToMaster::Answer(1, Answered::NotFound("a, b")),
-        ToMaster::End("why".to_owned()),
     ] {
         let bytes = frame(|out| message.encode(out));
         assert_eq!(ToMaster::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap(), message);
     }
-    let challenge = Challenge { incarnation: 3, frame_bytes: 1024, nonce: [9; 32] };
-    for message in [
-        ToWorker::Challenge(challenge.clone(), None),
-        ToWorker::Challenge(challenge, Some([2; 32])),
-        ToWorker::Welcome,
-        ToWorker::Data(b"x"),
-        ToWorker::Ask(4, "spec"),
-        ToWorker::End("why".to_owned()),
-    ] {
+    for message in [ToWorker::Data(b"x"), ToWorker::Ask(4, "spec")] {
         let bytes = frame(|out| message.encode(out));
         assert_eq!(ToWorker::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap(), message);
+    }
+    let wanted = Wanted { segment: SEGMENT, values: vec![Value { offset: 64, bytes: 9, serial: 3 }; 2] };
+    let bytes = frame(|out| wanted.encode(out));
+    assert_eq!(Wanted::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap(), wanted);
+    for message in [
+        ToReader::Bytes(b"x"),
+        ToReader::Done,
+        ToReader::Gone(Why::Freed, 2),
+        ToReader::Gone(Why::OtherSegment, u32::MAX),
+    ] {
+        let bytes = frame(|out| message.encode(out));
+        assert_eq!(ToReader::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap(), message);
     }
 }
 
 #[test]
 fn what_is_malformed_is_refused_in_words() {
-    assert_eq!(ToMaster::decode(1, b"GET / HTTP/1.1\r\n"), Err(MessageError::Foreign));
-    let mut hello = HELLO.encode();
-    hello[8] = 2;
-    assert!(ToMaster::decode(1, &hello).unwrap_err().to_string().contains("version 2"));
-    let mut hello = HELLO.encode();
-    hello[10] = 2;
-    assert_eq!(ToMaster::decode(1, &hello), Err(MessageError::Malformed("HELLO")));
-    assert_eq!(ToMaster::decode(3, &[0; 31]), Err(MessageError::Malformed("PROOF")));
-    assert_eq!(ToMaster::decode(3, &[0; 33]), Err(MessageError::Malformed("PROOF")));
+    assert_eq!(Handshake::decode(1, b"GET / HTTP/1.1\r\n"), Err(MessageError::Foreign));
+    for (at, value, error) in [
+        (8, 2, MessageError::Version(2)),
+        (10, 3, MessageError::Malformed("HELLO")),
+        (11, 2, MessageError::Malformed("HELLO")),
+    ] {
+        let mut hello = HELLO.encode();
+        hello[at] = value;
+        assert_eq!(Handshake::decode(1, &hello), Err(error));
+    }
+    assert!(MessageError::Version(2).to_string().contains("version 2"));
+    for payload in [&[1; 31][..], &[1; 33]] {
+        assert_eq!(Handshake::decode(3, payload), Err(MessageError::Malformed("PROOF")));
+    }
+    assert_eq!(Handshake::decode(2, &[1; 32]), Err(MessageError::Malformed("CHALLENGE")));
+    assert_eq!(Handshake::decode(4, b"x"), Err(MessageError::Malformed("WELCOME")));
+    assert_eq!(Handshake::decode(8, &[0xff]), Err(MessageError::Malformed("END")));
+    assert_eq!(Handshake::decode(5, b""), Err(MessageError::Kind(5)));
     assert_eq!(ToMaster::decode(7, &[0; 16]), Err(MessageError::Malformed("ANSWER")));
     assert_eq!(ToMaster::decode(4, b""), Err(MessageError::Kind(4)));
     assert_eq!(ToWorker::decode(1, b""), Err(MessageError::Kind(1)));
-    assert_eq!(ToWorker::decode(4, b"x"), Err(MessageError::Malformed("WELCOME")));
     let long = [&[0; 8][..], &vec![b'a'; MAX_NAME_BYTES + 1]].concat();
     assert_eq!(ToWorker::decode(6, &long), Err(MessageError::Malformed("ASK")));
-    assert_eq!(ToWorker::decode(8, &[0xff]), Err(MessageError::Malformed("END")));
 }
 
 #[test]
 fn a_reason_cannot_steer_a_terminal() {
-    let reason = ToWorker::End("a\x1b[2J\nb".to_owned());
+    let reason = Handshake::End("a\x1b[2J\nb".to_owned());
     let bytes = frame(|out| reason.encode(out));
-    let understood = ToWorker::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap();
-    assert_eq!(understood, ToWorker::End("a [2J b".to_owned()));
+    let understood = Handshake::decode(bytes[4], &bytes[HEADER_BYTES..]).unwrap();
+    assert_eq!(understood, Handshake::End("a [2J b".to_owned()));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use softs_proto::flow::{AskError, Event, News, SendError};
+use softs_proto::flow::{AskError, End, Event, News, SendError, StreamMachine};
 
 use crate::pair::{connect, joined, settle, to_master, to_worker, worker};
 
@@ -126,7 +126,7 @@ fn a_master_that_asks_without_end_for_what_must_be_made_is_refused() {
 fn a_question_ends_with_its_worker() {
     let (mut master, id, _worker) = joined(None);
     let (ask, _) = master.ask(3, "spec").unwrap();
-    master.disconnect(id, "its connection ended");
+    master.disconnect(id, End::Ordinary);
     let expected =
         AskError::Left { worker: 3, what: "spec".to_owned(), why: "its connection ended".to_owned() };
     assert_eq!(master.take_answer(ask), Some(Err(expected)));
@@ -162,7 +162,7 @@ fn what_is_published_is_limited() {
 #[test]
 fn a_successor_gets_nothing_that_was_meant_for_another_worker() {
     let (mut master, id, _worker) = joined(None);
-    master.disconnect(id, "its connection ended");
+    master.disconnect(id, End::Ordinary);
     let (next, mut successor) = (connect(&mut master, 2), worker(3, 1, None));
     settle(&mut master, next, &mut successor, usize::MAX);
     // The owner has not received that the first one left.
@@ -187,7 +187,7 @@ fn both_ends_learn_why_the_other_one_ends() {
 
     let (mut master, id, mut worker) = joined(None);
     master.send(3, b"last").unwrap();
-    master.end_all("the master has closed");
+    master.end_all();
     settle(&mut master, id, &mut worker, usize::MAX);
     let ended = News::Ended("the master has closed".to_owned());
     assert_eq!(worker.take_news(), [News::Received(b"last".to_vec()), ended]);

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{Admission, Credentials, Introduction, Limits, Master, Token, Worker};
+use softs_proto::flow::{
+    Admission, Credentials, End, Introduction, Limits, Master, Outbox, StreamMachine, Token, Worker,
+};
 
 pub(crate) const TOKEN: &str = "0123456789abcdefghijklmn";
 
@@ -31,6 +33,13 @@ pub(crate) fn connect(master: &mut Master, number: u64) -> PeerId {
     id
 }
 
+/// The bytes of a message.
+pub(crate) fn frame(encode: impl FnOnce(&mut Outbox)) -> Vec<u8> {
+    let mut out = Outbox::default();
+    encode(&mut out);
+    out.bytes().to_vec()
+}
+
 /// Moves at most `most` bytes to the master; how many.
 pub(crate) fn to_master(master: &mut Master, id: PeerId, worker: &mut Worker, most: usize) -> usize {
     let bytes = worker.outbox().bytes();
@@ -53,7 +62,7 @@ pub(crate) fn to_worker(master: &mut Master, id: PeerId, worker: &mut Worker, mo
 pub(crate) fn settle(master: &mut Master, id: PeerId, worker: &mut Worker, step: usize) {
     while to_master(master, id, worker, step) + to_worker(master, id, worker, step) > 0 {}
     while let Some(ending) = master.poll_ending() {
-        master.disconnect(ending, "");
+        master.disconnect(ending, End::Refused);
         if ending == id {
             worker.disconnect("the connection ended");
         }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{AskError, AskId, Event, Master, News, Worker};
+use softs_proto::flow::{AskError, AskId, End, Event, Master, News, StreamMachine, Worker};
 
 use crate::pair::{TOKEN, admission, connect, limits, to_master, to_worker, worker_of};
 
@@ -67,7 +67,7 @@ impl World {
             _ => self.carry(),
         }
         while let Some(id) = self.master.poll_ending() {
-            self.master.disconnect(id, "");
+            self.master.disconnect(id, End::Refused);
             if let Some(life) = self.lives.iter_mut().find(|life| life.id == id) {
                 life.worker.disconnect("ended");
                 life.is_broken = true;
@@ -92,7 +92,7 @@ impl World {
 
     fn lose(&mut self) {
         let Some(i) = self.any() else { return };
-        self.master.disconnect(self.lives[i].id, "lost");
+        self.master.disconnect(self.lives[i].id, End::Ordinary);
         self.lives[i].worker.disconnect("lost");
         self.lives[i].is_broken = true;
     }
@@ -174,7 +174,7 @@ impl World {
     fn finish(&mut self) {
         for i in 0..self.lives.len() {
             if !self.lives[i].is_broken {
-                self.master.disconnect(self.lives[i].id, "the end");
+                self.master.disconnect(self.lives[i].id, End::Ordinary);
                 self.lives[i].is_broken = true;
             }
         }

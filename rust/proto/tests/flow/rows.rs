@@ -1,12 +1,12 @@
 //! Rows between hosts: a reader gets the bytes of the values that it asks for, or learns that they are gone.
 
 use softs_proto::flow::rows::{
-    Answers, Joining, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, Served, Serving, ToHolder, ToReader,
-    Value, Wanted, Why,
+    Answers, Joining, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, Served, Serving, ToReader, Value,
+    Wanted, Why,
 };
-use softs_proto::flow::{HEADER_BYTES, Outbox, Token};
+use softs_proto::flow::{HEADER_BYTES, Handshake, Outbox, Token};
 
-use crate::pair::TOKEN;
+use crate::pair::{TOKEN, frame};
 
 const SEGMENT: [u8; 16] = [7; 16];
 
@@ -79,17 +79,19 @@ fn open(segment: &Segment) -> Serving {
     serving
 }
 
+fn read(segment: [u8; 16], values: &[Value]) -> Vec<u8> {
+    frame(|out| Wanted { segment, values: values.to_vec() }.encode(out))
+}
+
 fn ask(serving: &mut Serving, answers: &mut Answers, values: &[Value]) {
-    let mut out = Outbox::default();
-    ToHolder::Read(Wanted { segment: SEGMENT, values: values.to_vec() }).encode(&mut out);
     answers.expect(values.iter().map(|value| value.bytes).sum());
-    serving.receive(out.bytes());
+    serving.receive(&read(SEGMENT, values));
 }
 
 fn end_of(serving: &mut Serving) -> String {
     let bytes = serving.outbox().bytes().to_vec();
-    match ToReader::decode(bytes[HEADER_BYTES - 1], &bytes[HEADER_BYTES..]) {
-        Ok(ToReader::End(why)) => why,
+    match Handshake::decode(bytes[HEADER_BYTES - 1], &bytes[HEADER_BYTES..]) {
+        Ok(Handshake::End(why)) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -102,16 +104,7 @@ fn both_ends_prove_the_token_however_the_bytes_arrive() {
     }
     let other = "another-token-of-22-characters";
     let refused = join(&mut segment.serving(), other, usize::MAX).unwrap_err();
-    assert!(refused.contains("the token of the holder is not that of this flow"), "{refused}");
-    // A reader that does not check is not let in either.
-    let mut serving = segment.serving();
-    let mut out = Outbox::default();
-    ToHolder::Hello([5; 32]).encode(&mut out);
-    ToHolder::Proof([0; 32]).encode(&mut out);
-    serving.receive(out.bytes());
-    serving.outbox().advance(HEADER_BYTES + 64);
-    assert!(end_of(&mut serving).contains("the token of the reader is not that of this flow"));
-    assert!(serving.is_ending() && !serving.is_open());
+    assert!(refused.contains("the token of the holder is not that of this reader"), "{refused}");
 }
 
 #[test]
@@ -140,7 +133,8 @@ fn values_of_all_sizes_arrive_in_pieces_of_any_size() {
             assert!(turns < 100_000);
         }
         assert!(found == expected, "in steps of {step}");
-        assert!(!serving.has_output());
+        serving.fill(&mut segment);
+        assert!(serving.outbox().is_empty());
     }
 }
 
@@ -170,9 +164,7 @@ fn a_row_that_is_freed_at_any_moment_is_never_taken_for_the_row() {
 fn another_segment_and_values_outside_of_this_one_are_refused() {
     let (mut segment, values) = Segment::of(&[100, 8]);
     let (mut serving, mut answers) = (open(&segment), Answers::default());
-    let mut out = Outbox::default();
-    ToHolder::Read(Wanted { segment: [8; 16], values: values.clone() }).encode(&mut out);
-    serving.receive(out.bytes());
+    serving.receive(&read([8; 16], &values));
     answers.expect(108);
     serving.fill(&mut segment);
     answers.receive(&taken(serving.outbox(), usize::MAX), &mut |_| panic!("bytes")).unwrap();
@@ -182,17 +174,11 @@ fn another_segment_and_values_outside_of_this_one_are_refused() {
         [(8, 8), (size, 0), (0, size), (64, u64::MAX), (u64::MAX - 63, 64), (0, size - 7), (0, u64::MAX - 3)]
     {
         let mut serving = open(&segment);
-        ask_unchecked(&mut serving, Value { offset, bytes, serial: 1 });
+        serving.receive(&read(SEGMENT, &[Value { offset, bytes, serial: 1 }]));
         let why = end_of(&mut serving);
         assert!(why.contains("is not in a segment of"), "{offset} {bytes}: {why}");
         assert!(!serving.wants_bytes());
     }
-}
-
-fn ask_unchecked(serving: &mut Serving, value: Value) {
-    let mut out = Outbox::default();
-    ToHolder::Read(Wanted { segment: SEGMENT, values: vec![value] }).encode(&mut out);
-    serving.receive(out.bytes());
 }
 
 #[test]
@@ -216,21 +202,16 @@ fn a_reader_that_asks_and_does_not_read_holds_a_bounded_amount() {
         answers.receive(&taken(serving.outbox(), usize::MAX), &mut |some| bytes += some.len()).unwrap();
     }
     assert_eq!(bytes, MAX_REQUESTS * MAX_VALUES * 100);
-    assert!(serving.wants_bytes() && serving.has_output());
+    assert!(serving.wants_bytes());
 }
 
 #[test]
 fn what_was_not_asked_for_ends_the_connection_of_a_reader() {
-    let frame = |message: ToReader<'_>| {
-        let mut out = Outbox::default();
-        message.encode(&mut out);
-        out.bytes().to_vec()
-    };
     for (bytes, why) in [
-        (frame(ToReader::Bytes(&[1; 9])), "not asked for"),
-        (frame(ToReader::Done), "out of turn"),
-        (frame(ToReader::Welcome), "out of turn"),
-        (frame(ToReader::End("it is over".to_owned())), "it is over"),
+        (frame(|out| ToReader::Bytes(&[1; 9]).encode(out)), "not asked for"),
+        (frame(|out| ToReader::Done.encode(out)), "out of turn"),
+        (frame(|out| Handshake::Welcome.encode(out)), "out of turn"),
+        (frame(|out| Handshake::End("it is over".to_owned()).encode(out)), "it is over"),
         (vec![0xff, 0xff, 0xff, 0x7f, 6], "may come here"),
         (vec![0, 0, 0, 0, 77], "kind 77"),
         (vec![0, 0, 0, 0, 6], "not asked for"),

@@ -1,15 +1,29 @@
-//! The same for the control stream of a flow: broken frames are refused or understood, and the machines hold no more
-//! memory than came. A case is its seed.
+//! The same for connections of a flow: broken frames are refused or understood, and the machines hold no more memory
+//! than came. A case is its seed.
 
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
+use softs_proto::flow::rows::{Answers, Joining, Memory, Served, Serving, ToReader, Value, Wanted, Why};
 use softs_proto::flow::{
-    Admission, Answered, Challenge, Credentials, FrameReader, HEADER_BYTES, Hello, Introduction, Limits,
-    Master, Outbox, ToMaster, ToWorker, Worker,
+    Admission, Answered, Challenge, Credentials, End, FrameReader, HEADER_BYTES, Handshake, Hello,
+    Introduction, Limits, Master, News, Outbox, Purpose, StreamMachine, ToMaster, ToWorker, Token, Worker,
 };
 
 use crate::rng::Rng;
+
+const PEER: PeerId = PeerId(1);
+const SERVED: Served = Served { segment: [7; 16], bytes: 1024 };
+
+/// All of it has one byte, and so have all serial numbers.
+struct Filled(u8);
+
+impl Memory for Filled {
+    fn copy(&mut self, _at: u64, out: &mut [u8]) -> bool {
+        out.fill(self.0);
+        true
+    }
+}
 
 /// Runs the cases of these seeds.
 ///
@@ -20,7 +34,8 @@ pub(crate) fn run(seeds: std::ops::Range<u64>) {
         let mut rng = Rng::new(seed);
         let bytes = stream(&mut rng);
         fuzz_decoders(&bytes, seed);
-        fuzz_machines(&mut rng, &bytes);
+        fuzz_control(&mut rng, &bytes);
+        fuzz_rows(&mut rng, &bytes, seed);
     }
 }
 
@@ -28,34 +43,63 @@ pub(crate) fn run(seeds: std::ops::Range<u64>) {
 fn stream(rng: &mut Rng) -> Vec<u8> {
     let mut out = Outbox::default();
     for _ in 0..=rng.below(4) {
-        let payload = vec![rng.below(256) as u8; rng.below(40)];
-        let proof = (rng.below(2) == 0).then_some([7; 32]);
-        let hello = Hello {
-            worker: rng.below(3) as u32,
-            incarnation: rng.below(3) as u64,
-            pid: 9,
-            frame_bytes: 1 << rng.below(21),
-            has_token: rng.below(2) == 0,
-            nonce: [3; 32],
-            host: "node",
-        };
-        match rng.below(11) {
-            0 | 1 => ToMaster::Hello(hello).encode(&mut out),
-            2 => ToMaster::Proof(proof).encode(&mut out),
-            3 => ToMaster::Data(&payload).encode(&mut out),
-            4 => ToMaster::Answer(1, Answered::Found { age_us: 9, value: &payload }).encode(&mut out),
-            5 => ToMaster::Answer(1, Answered::NotFound("a")).encode(&mut out),
-            6 => {
-                let challenge = Challenge { incarnation: 1, frame_bytes: 2048, nonce: [5; 32] };
-                ToWorker::Challenge(challenge, proof).encode(&mut out);
-            }
-            7 => ToWorker::Welcome.encode(&mut out),
-            8 => ToWorker::Ask(2, "spec").encode(&mut out),
-            9 => ToWorker::End("why".to_owned()).encode(&mut out),
-            _ => ToWorker::Data(&payload).encode(&mut out),
+        match rng.below(3) {
+            0 => push_handshake(rng, &mut out),
+            1 => push_control(rng, &mut out),
+            _ => push_rows(rng, &mut out),
         }
     }
     rng.damaged(out.bytes())
+}
+
+fn push_handshake(rng: &mut Rng, out: &mut Outbox) {
+    let proof = (rng.below(2) == 0).then_some([7; 32]);
+    let hello = Hello {
+        purpose: [Purpose::Control, Purpose::Rows][rng.below(2)],
+        has_token: rng.below(2) == 0,
+        worker: rng.below(3) as u32,
+        incarnation: rng.below(3) as u64,
+        frame_bytes: 1 << rng.below(21),
+        host: "node",
+        ..Hello::default()
+    };
+    match rng.below(5) {
+        0 => Handshake::Hello(hello).encode(out),
+        1 => {
+            let challenge = Challenge { incarnation: 1, frame_bytes: 2048, ..Challenge::default() };
+            Handshake::Challenge(challenge, proof).encode(out);
+        }
+        2 => Handshake::Proof(proof).encode(out),
+        3 => Handshake::Welcome.encode(out),
+        _ => Handshake::End("why".to_owned()).encode(out),
+    }
+}
+
+fn push_control(rng: &mut Rng, out: &mut Outbox) {
+    let payload = vec![rng.below(256) as u8; rng.below(40)];
+    match rng.below(4) {
+        0 => ToMaster::Data(&payload).encode(out),
+        1 => ToMaster::Answer(1, Answered::Found { age_us: 9, value: &payload }).encode(out),
+        2 => ToMaster::Answer(1, Answered::NotFound("a")).encode(out),
+        _ => ToWorker::Ask(2, "spec").encode(out),
+    }
+}
+
+fn push_rows(rng: &mut Rng, out: &mut Outbox) {
+    let value = |rng: &mut Rng| Value {
+        offset: 64 * rng.below(9) as u64,
+        bytes: rng.below(300) as u64,
+        serial: u64::from_ne_bytes([rng.below(3) as u8; 8]),
+    };
+    match rng.below(6) {
+        0..=2 => {
+            let values = (0..=rng.below(5)).map(|_| value(rng)).collect();
+            Wanted { segment: SERVED.segment, values }.encode(out);
+        }
+        3 => ToReader::Bytes(&vec![rng.below(256) as u8; 1 + rng.below(40)]).encode(out),
+        4 => ToReader::Done.encode(out),
+        _ => ToReader::Gone(Why::Freed, 2).encode(out),
+    }
 }
 
 /// What is understood has the bytes that it was read from.
@@ -63,46 +107,84 @@ fn fuzz_decoders(bytes: &[u8], seed: u64) {
     let mut reader = FrameReader::new(1 << 16);
     reader.receive(bytes);
     while let Ok(Some((kind, payload))) = reader.poll() {
-        let mut out = Outbox::default();
-        match ToMaster::decode(kind, payload) {
+        let check = |encode: &dyn Fn(&mut Outbox)| {
+            let mut out = Outbox::default();
+            encode(&mut out);
+            assert_eq!(&out.bytes()[HEADER_BYTES..], payload, "seed {seed}");
+        };
+        match Handshake::decode(kind, payload) {
             // A reason loses its control characters.
-            Ok(ToMaster::End(_)) | Err(_) => {}
-            Ok(message) => {
-                message.encode(&mut out);
-                assert_eq!(&out.bytes()[HEADER_BYTES..], payload, "seed {seed}");
-            }
+            Ok(Handshake::End(_)) | Err(_) => {}
+            Ok(message) => check(&|out| message.encode(out)),
         }
-        let mut out = Outbox::default();
-        match ToWorker::decode(kind, payload) {
-            Ok(ToWorker::End(_)) | Err(_) => {}
-            Ok(message) => {
-                message.encode(&mut out);
-                assert_eq!(&out.bytes()[HEADER_BYTES..], payload, "seed {seed}");
-            }
+        if let Ok(message) = ToMaster::decode(kind, payload) {
+            check(&|out| message.encode(out));
+        }
+        if let Ok(message) = ToWorker::decode(kind, payload) {
+            check(&|out| message.encode(out));
+        }
+        if let Ok(message) = Wanted::decode(kind, payload) {
+            check(&|out| message.encode(out));
+        }
+        if let Ok(message) = ToReader::decode(kind, payload) {
+            check(&|out| message.encode(out));
         }
     }
     assert!(reader.held() <= bytes.len().max(64) * 2, "seed {seed}");
 }
 
 #[allow(clippy::disallowed_methods, reason = "any moment will do")]
-fn fuzz_machines(rng: &mut Rng, bytes: &[u8]) {
+fn fuzz_control(rng: &mut Rng, bytes: &[u8]) {
     let limits = Limits { frame_bytes: 2048, ..Limits::default() };
     let mut master = Master::new(Admission { incarnation: 1, oldest: 0, token: None }, limits);
     let introduction = Introduction { worker: 1, pid: 1, host: String::new() };
     let mut worker =
         Worker::new(&introduction, Credentials { incarnation: 1, token: None, nonce: [0; 32] }, limits);
-    let (peer, now) = (PeerId(1), Instant::now());
-    master.connect(peer, [1; 32], "peer".to_owned());
+    let now = Instant::now();
+    master.connect(PEER, [1; 32], "peer".to_owned());
     let piece = 1 + rng.below(bytes.len());
     for piece in bytes.chunks(piece) {
-        master.receive(peer, piece);
+        master.receive(PEER, piece);
         worker.receive(now, piece);
     }
     while master.poll_ending().is_some() {}
-    master.disconnect(peer, "end");
+    master.disconnect(PEER, End::Ordinary);
     let (events, _) = master.take_events();
     assert!(events.len() <= 2 + bytes.len() / HEADER_BYTES);
     worker.disconnect("end");
     let news = worker.take_news();
-    assert!(matches!(news.last(), Some(softs_proto::flow::News::Ended(_))));
+    assert!(matches!(news.last(), Some(News::Ended(_))));
+}
+
+fn token() -> Token {
+    Token::new("0123456789abcdefghijklmn").expect("a token")
+}
+
+fn fuzz_rows(rng: &mut Rng, bytes: &[u8], seed: u64) {
+    let mut serving = Serving::new(SERVED, token(), [1; 32]);
+    let mut joining = Joining::new(token(), [2; 32]);
+    let is_joined = rng.below(2) == 0;
+    while is_joined && !serving.is_open() {
+        serving.receive(joining.outbox().bytes());
+        joining.outbox().clear();
+        let _is_in = joining.receive(serving.outbox().bytes()).expect("the same token");
+        serving.outbox().clear();
+    }
+    let (mut answers, mut memory) = (Answers::default(), Filled(rng.below(3) as u8));
+    answers.expect(rng.below(400) as u64);
+    let (mut n_values, mut is_over) = (0, false);
+    for piece in bytes.chunks(1 + rng.below(bytes.len())) {
+        serving.receive(piece);
+        serving.fill(&mut memory);
+        is_over = is_over || answers.receive(piece, &mut |some| n_values += some.len()).is_err();
+        let _refused = joining.receive(piece);
+        assert!(serving.held() <= 8 * bytes.len() + (64 << 10), "seed {seed}");
+    }
+    assert!(n_values <= 400, "seed {seed}");
+    for _ in 0..200 {
+        serving.fill(&mut memory);
+        serving.outbox().clear();
+    }
+    serving.fill(&mut memory);
+    assert!(serving.outbox().is_empty(), "seed {seed}: it ends");
 }

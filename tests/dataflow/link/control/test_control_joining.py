@@ -51,15 +51,12 @@ def test_two_workers_cannot_have_one_number(caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize(
     ("master", "worker", "words"),
     [
-        ({"incarnation": 5}, {"incarnation": 6}, "knows incarnation 6, and this master is of the older 5"),
         (
             {"incarnation": 5},
-            {"incarnation": 4},
-            "is of incarnation 4, and this master of 5 takes those from 5 on",
+            {"incarnation": 6},
+            "the master is of incarnation 5, older than 6, which this worker knows",
         ),
-        ({"token": "a" * 32}, {}, "this master asks for a token, and worker 3 has none"),
-        ({}, {"token": "a" * 32}, "worker 3 has a token, and this master has none"),
-        ({"token": "a" * 32}, {"token": "b" * 32}, "the token of the master is not that of this worker"),
+        ({"token": "a" * 32}, {}, "this master asks for a token, and the worker has none"),
     ],
 )
 def test_a_refusal_is_in_words_on_both_sides(
@@ -130,7 +127,7 @@ def test_a_listener_that_says_nothing() -> None:
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a frame of 1347703880 bytes, and 1024 may come here"),
         (b"\0\0\0\0\x04", "a message of kind 4 is out of turn"),
-        (b"\0\0\0\0\xff", "a frame of kind 255 does not belong here"),
+        (b"\0\0\0\0\xff", "a message of kind 255 is out of turn"),
         (b"", "it ended the connection without a reason"),
     ],
 )
@@ -160,7 +157,7 @@ def test_a_listener_that_says_junk(junk: bytes, words: str) -> None:
     ("junk", "words"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "a frame of 542393671 bytes, and 1024 may come here"),
-        (b"\x08\0\0\0\x01notFLOW1", "it does not speak the control stream of a flow"),
+        (b"\x08\0\0\0\x01notFLOW1", "it does not speak the protocol of a flow"),
         (b"\0\0\0\0\x05", "a message of kind 5 is out of turn"),
         (b"", "its connection ended"),
     ],

@@ -4,11 +4,8 @@
 //! The server has one thread, so a process serves its rows also while its Python computes. A reader has none: it
 //! reads in the thread of its caller.
 
-mod options;
 mod reader;
 mod server;
-mod server_loop;
 
-pub use options::RowServerOptions;
 pub use reader::{ReadEnd, RowReader};
-pub use server::RowServer;
+pub use server::{RowServer, RowServerOptions};

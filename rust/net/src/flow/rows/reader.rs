@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use softs_proto::flow::rows::{
-    Answers, Gone, Joining, MAX_REQUESTS, MAX_VALUES, SegmentId, ToHolder, Value, Wanted,
-};
+use softs_proto::flow::rows::{Answers, Gone, Joining, MAX_REQUESTS, MAX_VALUES, SegmentId, Value, Wanted};
 use softs_proto::flow::{Outbox, Token};
 use softs_shm::ForeignBytes;
 
 use crate::error::{NetError, os_text};
-use crate::flow::client::connect;
+use crate::flow::connections::write;
+use crate::flow::joining::{Joined, connect, join};
 use crate::flow::waiting::SLICE;
 use crate::transport::connecting::Hosts;
 use crate::transport::endpoint::Endpoint;
@@ -73,33 +72,11 @@ impl RowReader {
         };
         let mut joining = Joining::new(token, random_bytes()?);
         let endpoint = endpoint.as_str().to_owned();
-        let refused = |why: String| NetError::NotServed { endpoint: endpoint.clone(), why };
-        let mut buffer = [0; 4096];
-        loop {
-            write(&socket, joining.outbox());
-            match socket::read(&socket, &mut buffer) {
-                Ok(None) => {}
-                // A process that dies ends its connections so.
-                Ok(Some(0)) | Err(Errno::CONNRESET) => {
-                    let why = "it ended the connection without a reason".to_owned();
-                    return Err(NetError::Lost { endpoint, why });
-                }
-                Ok(Some(n)) => {
-                    if joining.receive(&buffer[..n]).map_err(refused)? {
-                        break;
-                    }
-                    continue;
-                }
-                Err(error) => return Err(NetError::Lost { endpoint, why: os_text(error) }),
-            }
-            let left = timeout.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                let why = format!("no answer within {:.1} s", timeout.as_secs_f64());
-                return Err(NetError::Lost { endpoint, why });
-            }
-            if !wait(socket.as_fd(), true, !joining.outbox().is_empty(), left.min(SLICE))? && interrupted() {
-                return Ok(Waited::Interrupted);
-            }
+        match join(&socket, &mut joining, begun, timeout, interrupted)? {
+            Joined::Yes => {}
+            Joined::Interrupted => return Ok(Waited::Interrupted),
+            Joined::Refused(why) => return Err(NetError::NotServed { endpoint, why }),
+            Joined::Lost(why) => return Err(NetError::Lost { endpoint, why }),
         }
         let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
         Ok(Waited::Ready(Self { socket, endpoint, buffer, is_broken: false }))
@@ -128,7 +105,7 @@ impl RowReader {
             while answers.n_open() < MAX_REQUESTS
                 && let Some(some) = requests.next()
             {
-                ToHolder::Read(Wanted { segment, values: some.to_vec() }).encode(&mut outbox);
+                Wanted { segment, values: some.to_vec() }.encode(&mut outbox);
                 answers.expect(some.iter().map(|value| value.bytes).sum());
                 n_asked += 1;
             }
@@ -221,16 +198,6 @@ impl<'a> Targets<'a> {
     fn skip_full(&mut self) {
         while self.parts.get(self.next).is_some_and(|target| target.len() == self.filled) {
             (self.next, self.filled) = (self.next + 1, 0);
-        }
-    }
-}
-
-/// Writes what the socket takes; how a connection has ended is read.
-fn write(socket: &OwnedFd, outbox: &mut Outbox) {
-    while !outbox.is_empty() {
-        match socket::write(socket, outbox.bytes()) {
-            Ok(0) | Err(_) => break,
-            Ok(n) => outbox.advance(n),
         }
     }
 }

@@ -1,33 +1,68 @@
 //! A row server: start, count, close.
 
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{pread, retry_on_intr};
+use softs_proto::flow::Token;
+use softs_proto::flow::rows::{Memory, RowCounts, RowHolder, Served};
 
-use super::options::{RowServerOptions, Shared};
-use super::server_loop::{ServerLoop, WAKE};
 use crate::error::NetError;
-use crate::runtime::mutex::lock;
-use crate::transport::acceptor::Acceptor;
+use crate::flow::streams::{StreamOptions, Streams};
+use crate::transport::endpoint::Endpoint;
 use crate::transport::listener::Listener;
 use crate::transport::socket::KeepAlive;
 
 /// Time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// What is served, where, and to which readers.
+#[derive(Debug)]
+pub struct RowServerOptions {
+    /// Where it listens.
+    pub endpoint: Endpoint,
+    /// What readers have to prove that they have.
+    pub token: Token,
+    /// The file of the segment; it is read, and never written to.
+    pub file: OwnedFd,
+    /// Where the data begins in the file.
+    pub first: u64,
+    /// The segment.
+    pub served: Served,
+    /// Connections at the same time.
+    pub connections: usize,
+    /// How long a reader may take nothing while bytes wait for it, and a host may be silent.
+    pub stall: Duration,
+}
+
+/// The file of a segment.
+#[derive(Debug)]
+struct Segment {
+    file: OwnedFd,
+    first: u64,
+}
+
+impl Memory for Segment {
+    fn copy(&mut self, at: u64, out: &mut [u8]) -> bool {
+        let mut done = 0;
+        while done < out.len() {
+            let at = self.first + at + done as u64;
+            match retry_on_intr(|| pread(&self.file, &mut out[done..], at)) {
+                Ok(0) | Err(_) => return false,
+                Ok(n) => done += n,
+            }
+        }
+        true
+    }
+}
+
 /// A running row server. Dropping it closes it.
 #[derive(Debug)]
 pub struct RowServer {
-    shared: Arc<Shared>,
-    wake: Arc<OwnedFd>,
-    endpoint: String,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    server: Streams<RowHolder<Segment>>,
+    counts: Arc<RowCounts>,
 }
 
 impl RowServer {
@@ -36,53 +71,32 @@ impl RowServer {
     /// # Errors
     /// [`NetError::EndpointInUse`], [`NetError::PathTaken`], [`NetError::BadEndpoint`], [`NetError::Os`].
     pub fn start(options: RowServerOptions) -> Result<Self, NetError> {
-        let keep_alive = KeepAlive::within(options.stall);
-        let listener = Listener::bind(&options.endpoint, true, keep_alive)?;
-        let endpoint = listener.local_endpoint().to_owned();
-        let os = |error: rustix::io::Errno| NetError::os(&endpoint, "cannot watch the sockets", error);
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(os)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(os)?;
-        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN).map_err(os)?;
-        let acceptor = Acceptor::new(&epoll, [listener], HANDSHAKE).map_err(os)?;
-        let shared = Arc::new(Shared::default());
-        let mut server_loop = ServerLoop::new(Arc::clone(&shared), epoll, acceptor, options);
-        let run = move || {
-            // A panic is a bug of this package; readers then learn that the connection has ended.
-            let _ended = catch_unwind(AssertUnwindSafe(|| server_loop.run()));
-            server_loop.close();
+        let RowServerOptions { endpoint, token, file, first, served, connections, stall } = options;
+        let listener = Listener::bind(&endpoint, true, KeepAlive::within(stall))?;
+        let counts = Arc::new(RowCounts::default());
+        let holder = RowHolder::new(served, token, Segment { file, first }, Arc::clone(&counts));
+        let options = StreamOptions {
+            thread: "softs-rows",
+            name: "row server",
+            max_connections: connections,
+            handshake: HANDSHAKE,
+            stall: Some(stall),
         };
-        let thread = std::thread::Builder::new()
-            .name("softs-rows".to_owned())
-            .spawn(run)
-            .map_err(|error| NetError::os(&endpoint, "cannot start a thread", error))?;
-        Ok(Self { shared, wake: Arc::new(wake), endpoint, thread: Mutex::new(Some(thread)) })
+        Ok(Self { server: Streams::listen(listener, holder, options)?, counts })
     }
 
     /// Where readers connect to, wildcards resolved.
     pub fn endpoint(&self) -> &str {
-        &self.endpoint
+        self.server.endpoint()
     }
 
     /// Bytes that were written to readers, and connections that were refused or ended because they took nothing.
     pub fn counts(&self) -> (u64, u64) {
-        (self.shared.sent.load(Ordering::Relaxed), self.shared.refused.load(Ordering::Relaxed))
+        (self.counts.sent.load(Ordering::Relaxed), self.counts.refused.load(Ordering::Relaxed))
     }
 
     /// Ends all connections and the thread. A second call does nothing.
     pub fn close(&self) {
-        let thread = lock(&self.thread).take();
-        if let Some(thread) = thread {
-            self.shared.stop.store(true, Ordering::Release);
-            // It fails only when the counter is full, and then the thread is awake as it is.
-            let _awake = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
-            // The thread catches its panics.
-            let _caught = thread.join();
-        }
-    }
-}
-
-impl Drop for RowServer {
-    fn drop(&mut self) {
-        self.close();
+        self.server.close(Duration::ZERO);
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::message::{BYTES, PIECE_BYTES, SMALL_BYTES, ToReader, Why};
+use super::message::{BYTES, PIECE_BYTES, ToReader, Why};
+use crate::flow::fields::MessageError;
 use crate::flow::frame::HEADER_BYTES;
+use crate::flow::handshake::{FRAME_BYTES, end_of};
 
 /// A value that cannot be read any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +94,7 @@ impl Answers {
         let (Some(&kind), Some(bytes)) = (self.frame.get(HEADER_BYTES - 1), self.payload_bytes()) else {
             return Ok(());
         };
-        let limit = if kind == BYTES { PIECE_BYTES } else { SMALL_BYTES };
+        let limit = if kind == BYTES { PIECE_BYTES } else { FRAME_BYTES as usize };
         if bytes > limit {
             return Err(format!("a frame of {bytes} bytes came, and {limit} may come here"));
         }
@@ -110,7 +112,11 @@ impl Answers {
             return Ok(());
         }
         let frame = std::mem::take(&mut self.frame);
-        match ToReader::decode(kind, &frame[HEADER_BYTES..]).map_err(|error| error.to_string())? {
+        let (payload, text) = (&frame[HEADER_BYTES..], |error: MessageError| error.to_string());
+        if let Some(why) = end_of(kind, payload).map_err(text)? {
+            return Err(why);
+        }
+        match ToReader::decode(kind, payload).map_err(text)? {
             ToReader::Done if self.expected.front() == Some(&0) => {
                 self.expected.pop_front();
                 Ok(())
@@ -119,8 +125,7 @@ impl Answers {
                 self.gone = Some(Gone { why, index });
                 Ok(())
             }
-            ToReader::End(why) => Err(why),
-            _ => Err(format!("a message of kind {kind} is out of turn")),
+            _ => Err(text(MessageError::Kind(kind))),
         }
     }
 }

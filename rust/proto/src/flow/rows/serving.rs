@@ -2,13 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::message::{
-    BYTES, MAX_VALUES, PIECE_BYTES, READ_BYTES, SMALL_BYTES, SegmentId, ToHolder, ToReader, Value, Wanted,
-    Why,
-};
+use super::message::{BYTES, MAX_VALUES, PIECE_BYTES, READ_BYTES, SegmentId, ToReader, Value, Wanted, Why};
 use crate::flow::frame::FrameReader;
+use crate::flow::handshake::{Challenge, FRAME_BYTES, Handshake, Purpose, Responder, Stop, next_frame};
 use crate::flow::outbox::Outbox;
-use crate::flow::token::{Nonce, Proof, Prover, Token};
+use crate::flow::token::{Nonce, Token};
 
 /// Requests of one reader that wait; beyond them its connection is not read.
 pub const MAX_REQUESTS: usize = 4;
@@ -38,8 +36,6 @@ pub struct Served {
 #[derive(Debug)]
 pub struct Serving {
     served: Served,
-    token: Token,
-    nonce: Nonce,
     phase: Phase,
     reader: FrameReader,
     outbox: Outbox,
@@ -51,8 +47,7 @@ pub struct Serving {
 
 #[derive(Debug)]
 enum Phase {
-    Connected,
-    Challenged(Nonce),
+    Joining(Responder),
     Open,
     /// The connection ends when its output was written.
     Ending,
@@ -72,12 +67,11 @@ impl Serving {
     /// Of a new connection; `nonce` is random.
     #[must_use]
     pub fn new(served: Served, token: Token, nonce: Nonce) -> Self {
+        let challenge = Challenge { nonce, ..Challenge::default() };
         Self {
             served,
-            token,
-            nonce,
-            phase: Phase::Connected,
-            reader: FrameReader::new(SMALL_BYTES as u32),
+            phase: Phase::Joining(Responder::new(Purpose::Rows, Some(token), challenge)),
+            reader: FrameReader::new(FRAME_BYTES),
             outbox: Outbox::default(),
             requests: VecDeque::new(),
             next: 0,
@@ -96,7 +90,7 @@ impl Serving {
     /// Makes the next piece of what was asked for, unless something waits to be written.
     pub fn fill(&mut self, memory: &mut dyn Memory) {
         // New memory for each piece would cost as much as the copy.
-        self.outbox.keep(if self.requests.is_empty() { 0 } else { PIECE_BYTES + SMALL_BYTES });
+        self.outbox.keep(if self.requests.is_empty() { 0 } else { PIECE_BYTES + FRAME_BYTES as usize });
         while self.outbox.is_empty() && !self.is_ending() {
             let Some(oldest) = self.requests.front() else { return };
             if oldest.segment != self.served.segment {
@@ -135,12 +129,6 @@ impl Serving {
         &mut self.outbox
     }
 
-    /// Whether there is something to write, or to make.
-    #[must_use]
-    pub fn has_output(&self) -> bool {
-        !self.outbox.is_empty() || !self.requests.is_empty()
-    }
-
     /// Whether the reader has proved that it has the token.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -169,16 +157,16 @@ impl Serving {
     fn handle_frames(&mut self) {
         let mut reader = std::mem::take(&mut self.reader);
         while self.wants_bytes() {
-            let refusal = match reader.poll() {
+            match next_frame(&mut reader)
+                .and_then(|frame| frame.map(|(kind, payload)| self.handle(kind, payload)).transpose())
+            {
                 Ok(None) => break,
-                Ok(Some((kind, payload))) => match ToHolder::decode(kind, payload) {
-                    Ok(message) => self.handle(message),
-                    Err(error) => Err(error.to_string()),
-                },
-                Err(error) => Err(error.to_string()),
-            };
-            if let Err(why) = refusal {
-                self.end(&why);
+                Ok(Some(())) => {}
+                Err(Stop::Told(_)) => {
+                    self.requests.clear();
+                    self.phase = Phase::Ending;
+                }
+                Err(Stop::Refused(why)) => self.end(&why),
             }
             if self.is_open() {
                 reader.set_limit(READ_BYTES as u32);
@@ -187,41 +175,27 @@ impl Serving {
         self.reader = reader;
     }
 
-    fn handle(&mut self, message: ToHolder) -> Result<(), String> {
-        match (&self.phase, message) {
-            (Phase::Connected, ToHolder::Hello(theirs)) => {
-                let proof = self.token.proof(Prover::RowHolder, &theirs, &self.nonce);
-                ToReader::Challenge(self.nonce, proof).encode(&mut self.outbox);
-                self.phase = Phase::Challenged(theirs);
-                Ok(())
+    fn handle(&mut self, kind: u8, payload: &[u8]) -> Result<(), Stop> {
+        match &mut self.phase {
+            Phase::Joining(responder) => {
+                if responder.receive(kind, payload, &mut self.outbox)?.is_some() {
+                    self.phase = Phase::Open;
+                    Handshake::Welcome.encode(&mut self.outbox);
+                }
             }
-            (Phase::Challenged(theirs), ToHolder::Proof(proof)) => self.admit(*theirs, &proof),
-            (Phase::Open, ToHolder::Read(wanted)) => {
+            Phase::Open => {
+                let wanted = Wanted::decode(kind, payload)?;
                 if let Some(value) = wanted.values.iter().find(|value| !self.fits(value)) {
                     let Value { offset, bytes, .. } = value;
-                    return Err(format!(
+                    Err(format!(
                         "a value of {bytes} bytes at {offset} is not in a segment of {}",
                         self.served.bytes
-                    ));
+                    ))?;
                 }
                 self.requests.push_back(wanted);
-                Ok(())
             }
-            (_, ToHolder::End(_)) => {
-                self.requests.clear();
-                self.phase = Phase::Ending;
-                Ok(())
-            }
-            _ => Err("a message is out of turn".to_owned()),
+            Phase::Ending => {}
         }
-    }
-
-    fn admit(&mut self, theirs: Nonce, proof: &Proof) -> Result<(), String> {
-        if !self.token.check(Prover::RowReader, &theirs, &self.nonce, proof) {
-            return Err("the token of the reader is not that of this flow".to_owned());
-        }
-        self.phase = Phase::Open;
-        ToReader::Welcome.encode(&mut self.outbox);
         Ok(())
     }
 
@@ -243,7 +217,7 @@ impl Serving {
     }
 
     fn end(&mut self, why: &str) {
-        ToReader::End(why.to_owned()).encode(&mut self.outbox);
+        Handshake::End(why.to_owned()).encode(&mut self.outbox);
         self.requests.clear();
         self.phase = Phase::Ending;
     }

@@ -1,0 +1,66 @@
+//! The connection of a worker: what it does beside deciding, which needs a clock.
+
+use std::time::Instant;
+
+use softs_proto::broker::PeerId;
+use softs_proto::flow::{End, Nonce, Outbox, StreamMachine, Worker};
+
+/// The machine of one connection, of a worker that has joined.
+#[derive(Debug)]
+pub(super) struct WorkerEnd {
+    pub(super) worker: Worker,
+    /// Until the connection has ended.
+    pub(super) id: Option<PeerId>,
+}
+
+impl StreamMachine for WorkerEnd {
+    fn connect(&mut self, id: PeerId, _nonce: Nonce, _name: String) {
+        self.id = Some(id);
+    }
+
+    fn disconnect(&mut self, _id: PeerId, end: End) {
+        self.id = None;
+        match end {
+            End::Ordinary => self.worker.disconnect("the connection ended"),
+            End::Refused => {}
+            End::Exited => self.worker.disconnect("the process of the master has ended"),
+            End::Lost(why) => self.worker.disconnect(&why),
+        }
+    }
+
+    fn receive(&mut self, _id: PeerId, bytes: &[u8]) {
+        self.worker.receive(Instant::now(), bytes);
+    }
+
+    fn outbox(&mut self, _id: PeerId) -> Option<&mut Outbox> {
+        Some(self.worker.outbox())
+    }
+
+    fn wants_bytes(&self, _id: PeerId) -> bool {
+        self.worker.wants_bytes()
+    }
+
+    fn is_joined(&self, _id: PeerId) -> bool {
+        true
+    }
+
+    fn is_asked(&self) -> bool {
+        self.worker.is_asked()
+    }
+
+    fn poll_ending(&mut self) -> Option<PeerId> {
+        self.id.take_if(|_| self.worker.ended().is_some())
+    }
+
+    fn complain(&mut self, why: String) {
+        self.worker.disconnect(&why);
+    }
+
+    fn is_flushed(&mut self) -> bool {
+        self.worker.ended().is_some() || self.worker.outbox().is_empty()
+    }
+
+    fn end_all(&mut self) {
+        self.worker.close("this worker was closed");
+    }
+}
