@@ -3,7 +3,7 @@
 A flow of two processes, started by a fleet as users start it. Worker 1 is killed by the master's process itself while it
 
 * main: is inside of a function, * hook: is inside of a hook, * idle: waits for orders, as worker 0 works,
-* move: reads rows that are brought before a function, * publish: shows weights, for which worker 0 waits,
+* publish: shows weights, for which worker 0 waits,
 * take: waits for weights that worker 0 shows, * save: writes its part of a common save of the journal, and that is not to
   begin anew, * setup: makes the object of its role,
 
@@ -33,7 +33,6 @@ import torch
 from torch import nn
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.store import DataManager
 from softs_fast.errors import FlowError
 
 #: By phase the worker that says that it is inside of something long, and what it says.
@@ -41,7 +40,6 @@ PLACES = {
     "main": (1, "second.double"),
     "hook": (1, "rest"),
     "idle": (0, "first.double"),
-    "move": (1, "data_transfer"),
     "publish": (1, "publish"),
     "take": (1, "param_realloc"),
     "save": (1, "save_state"),
@@ -79,15 +77,6 @@ class Sleeper(df.Role):
             time.sleep(LONG_S)
         self.net = nn.Linear(4, 4)
         self.notes = Notes(self)
-        if self.place == "move" and not self.is_first:
-            # The copy of rows takes microseconds; here it takes long.
-            get = DataManager.get
-
-            def slow(store: DataManager, places: Any) -> Any:
-                self.sleep_in("move")
-                return get(store, places)
-
-            DataManager.get = slow  # type: ignore[method-assign]
 
     def sleep_in(self, place: str) -> None:
         """Work for long if this is the place."""
@@ -104,7 +93,7 @@ class Sleeper(df.Role):
         return {"y" if self.is_first else "z": rows["x"] * 2}
 
     def train(self, rows: df.Rows) -> None:
-        self.is_warm |= self.place in ("move", "save")
+        self.is_warm |= self.place == "save"
 
 
 def rest(role: Sleeper) -> None:
@@ -129,11 +118,10 @@ def make_flow(place: str, folder: str) -> df.Flow:
     second = df.place(type("Second", (Sleeper,), told), on=[1], name="second")
     one = type("First", (Sleeper,), {**told, "is_first": True})
     first = df.place(one, name="first", follows=second if place == "publish" else None)
-    before = [df.data_transfer()] if place == "move" else []
     after = [df.publish(first)] if place == "publish" else []
     after += [df.param_realloc(first, second, eta=0.5)] if place == "take" else []
     calls = [
-        df.call(second.double, "x -> z", rows=4, before=before, after=[df.hook(rest)]),
+        df.call(second.double, "x -> z", rows=4, after=[df.hook(rest)]),
         df.call(first.double, "x, z -> y", rows=4),
         df.call(second.train, "y", rows=4, after=after),  # so worker 1 is not started again
     ]

@@ -2,8 +2,8 @@
 
 Processes with a process group of gloo on loopback, in turns:
 
-* "mesh": `Mesh.average_gradients`, sums in the order of the ranks.
-* "all_reduce": the gradients into one flat tensor, `all_reduce`, and back, which sums in an order of gloo's.
+* "mesh": `Mesh.average_gradients`.
+* "all_reduce": the gradients into one flat tensor, `all_reduce`, and back.
 * "DDP": what DistributedDataParallel adds to a backward pass of nearly no other work.
 * "bare": `all_reduce` of one tensor of that size, without any copy.
 
@@ -25,8 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from softs_fast.dataflow.declare.reductions.gloo import GlooRanks
-from softs_fast.dataflow.declare.reductions.reduce import average_gradients
+from softs_fast.dataflow.declare.sums import RankGroup
 
 MODELS = {
     "20 tensors, 80 KB": [(32, 32)] * 20,
@@ -52,7 +51,7 @@ class Sum(nn.Module):
 def ways(shapes: list[tuple[int, ...]], n_ranks: int) -> dict[str, Callable[[], Tensor]]:
     """Return functions that do one round, and return seconds, elapsed and of the processor."""
     plain, parallel = Sum(shapes), DistributedDataParallel(Sum(shapes))
-    group = GlooRanks(dist.group.WORLD, range(n_ranks))
+    group = RankGroup(dist.group.WORLD, range(n_ranks))
     bare = torch.zeros(sum(one.numel() for one in plain.parameters()))
     plain().backward()
     gradients = [one.grad for one in plain.parameters() if one.grad is not None]
@@ -76,7 +75,7 @@ def ways(shapes: list[tuple[int, ...]], n_ranks: int) -> dict[str, Callable[[], 
         return timed(loss.backward)
 
     return {
-        "mesh": lambda: timed(lambda: average_gradients(group, plain, 1.0)),
+        "mesh": lambda: timed(lambda: group.average_gradients(plain, 1.0)),
         "all_reduce": lambda: timed(flat),
         "DDP": lambda: backward(parallel) - backward(plain),
         "bare": lambda: timed(lambda: dist.all_reduce(bare)),

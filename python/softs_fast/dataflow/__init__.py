@@ -11,7 +11,6 @@ from .declare.roles import Mesh, Placement, Role, place
 from .declare.transfer import data_transfer
 from .engine.results import CallResult, FlowStep
 from .flow.flow import Flow, PostedCall
-from .flow.move import PostedMove
 from .journal.options import Journal
 from .process.batch import Rows
 
@@ -27,7 +26,6 @@ __all__ = [
     "Mesh",
     "Placement",
     "PostedCall",
-    "PostedMove",
     "Role",
     "Rows",
     "call",

@@ -1,14 +1,18 @@
-"""What workers keep for calls goes with the calls: by the main part, by the answer, and by reports that come after it."""
+"""The steps of calls, and what `data_transfer` brings to which worker before and after them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from parts import random_work, work_of
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.capacity import plan_of
 from softs_fast.dataflow.declare.graph import graph_of
+from softs_fast.dataflow.engine.cutting import parts_of
 from softs_fast.dataflow.engine.held import HeldRows
 from softs_fast.dataflow.engine.results import CallResult
 from softs_fast.dataflow.engine.row_moves import RowMoves, steps_of
@@ -16,7 +20,7 @@ from softs_fast.dataflow.engine.running import CallTimes
 from softs_fast.dataflow.master.master import CallState, Master
 from softs_fast.dataflow.master.order.steps import Kind, Order, Step
 from softs_fast.dataflow.master.rows.records import Taken
-from softs_fast.dataflow.store.ids import kept_id
+from softs_fast.dataflow.process.work import MoveWork
 from softs_fast.dataflow.workers.backend import Backend
 
 
@@ -28,14 +32,8 @@ class Model(df.Role):
 def note(role: Model) -> None: ...
 
 
-class Freed:
-    """A backend of two nodes that notes what it is told to free."""
-
-    def __init__(self) -> None:
-        self.freed: list[tuple[int, list[int]]] = []
-
-    def free(self, worker: int, ids: list[int]) -> None:
-        self.freed.append((worker, ids))
+class Nodes:
+    """A backend of two nodes."""
 
     def nodes(self) -> dict[int, int]:
         return {0: 0, 1: 1}
@@ -55,18 +53,18 @@ read = df.call(reader.read, "y", rows=2, before=[df.hook(note), HOOK], interface
 
 
 @pytest.fixture
-def backend() -> Freed:
-    return Freed()
+def backend() -> Nodes:
+    return Nodes()
 
 
 @pytest.fixture
-def moves(backend: Freed) -> tuple[RowMoves, Master]:
+def moves(backend: Nodes) -> tuple[RowMoves, Master]:
     order, columns = graph_of([make, read], {"train": ["x"]})
     plan = plan_of(order, columns, group=1, max_age=0, ahead=None, window=1)
     master = Master(plan, lambda function, taken: (), [0, 1])
     held = HeldRows(cast(Backend, backend))
     calls = {one.name: one for one in (make, read)}
-    return RowMoves(calls, 1, master.rows, held, cast(Backend, backend)), master
+    return RowMoves(calls, 1, held, cast(Backend, backend)), master
 
 
 def state_of(master: Master, call: df.MFCDef, ids: tuple[int, ...] = (0, 1)) -> CallState:
@@ -74,60 +72,68 @@ def state_of(master: Master, call: df.MFCDef, ids: tuple[int, ...] = (0, 1)) -> 
     return CallState(cast(Any, None), function, Taken(ids, ()), False, 0.0)
 
 
-def step(kind: Kind, work: object, call: int = 3) -> Order:
-    return Order(1, 5, call, Step(kind, frozenset({0, 1}), work))
-
-
-def test_what_is_kept_goes_with_the_answer(moves: tuple[RowMoves, Master], backend: Freed) -> None:
-    some, master = moves
-    for worker in (0, 1):
-        some.kept(worker, step(Kind.MOVE, HOOK), state_of(master, read), lambda: None)
-        some.took(worker, step(Kind.MOVE, HOOK), has_run=True)
-    some.took(0, step(Kind.MAIN, read.name), has_run=True)
-    some.took(1, step(Kind.MAIN, read.name), has_run=False)  # it was skipped
-    assert backend.freed == []
-    some.answered(3)
-    some.answered(3)
-    assert backend.freed == [(1, [kept_id(3)])]
-
-
-def test_what_arrives_after_the_answer_goes_at_once(moves: tuple[RowMoves, Master], backend: Freed) -> None:
-    some, master = moves
-    some.kept(0, step(Kind.MOVE, HOOK), state_of(master, read), lambda: None)
-    some.answered(3)
-    backend.freed.clear()
-    some.took(0, step(Kind.MOVE, HOOK), has_run=True)
-    assert backend.freed == [(0, [kept_id(3)])]
-
-
 def test_the_steps_of_a_call(moves: tuple[RowMoves, Master]) -> None:
     _, master = moves
-    (reading, making) = (
-        steps_of(call, state.function, state.taken)
-        for call in (read, make)
-        for state in [state_of(master, call)]
-        if state.function is not None and state.taken is not None
-    )
-    assert [one.kind for one in reading] == [Kind.MOVE, Kind.PRE, Kind.MAIN]
-    assert [one.kind for one in making] == [Kind.MAIN, Kind.POST]
+
+    def kinds(call: df.MFCDef, *, brings: bool) -> list[Kind]:
+        state = state_of(master, call)
+        assert state.function is not None
+        assert state.taken is not None
+        return [one.kind for one in steps_of(call, state.function, state.taken, brings=brings)]
+
+    assert kinds(read, brings=True) == [Kind.MOVE, Kind.PRE, Kind.MAIN]
+    assert kinds(read, brings=False) == [Kind.PRE, Kind.MAIN]
+    assert kinds(make, brings=True) == [Kind.MAIN, Kind.POST]
+
+
+def test_inputs_are_those_of_the_part_of_the_worker(moves: tuple[RowMoves, Master]) -> None:
+    some, master = moves
+    main, hook = work_of([0], [3], [9]), df.data_transfer(columns="y")
+    work = replace(main, columns={"y": main.columns["x"], "z": main.columns["i"]})
+    order = Order(1, 5, 3, Step(Kind.MOVE, frozenset({0, 1}), hook))
+    bring = some.inputs(order, state_of(master, read), lambda: work)
+    assert bring() == MoveWork(work.ids, {"y": work.columns["y"]})
+    assert some.inputs(order, state_of(master, read), lambda: None)() is None, "all rows were dropped"
+
+
+def test_outputs_are_cut_as_those_of_a_call_without_rows_that_have_gone(
+    moves: tuple[RowMoves, Master], backend: Nodes
+) -> None:
+    role = df.place(Model, "dp3 tp2", on=range(6), name="many")
+    call = df.call(role.read, "x, i", rows=48, interface=df.Interface.INFERENCE)
+    for seed in range(40):
+        chance = np.random.default_rng(seed)
+        group = int(chance.integers(1, 4))
+        work = random_work(chance, group, 6, is_ragged=bool(chance.integers(2)))
+        # Ids of whole groups: the first one has lost a column.
+        ids = tuple(range(len(work.ids) + group))
+        held = HeldRows(cast(Backend, backend))
+        held.admit(ids)
+        work = replace(work, ids=ids[group:])
+        for name, places in work.columns.items():
+            held.write(name, work.ids, places, 0)
+        some = RowMoves({}, group, held, cast(Backend, backend))
+        hook = replace(df.data_transfer(role), columns=tuple(work.columns), ids=ids)
+        order = Order(1, 5, 3, Step(Kind.POST, frozenset(role.on), hook))
+        expected = {
+            worker: MoveWork(one.ids, one.columns)
+            for worker, one in parts_of(work, call, group).items()
+            if one.part is not None and one.part.n_real
+        }
+        found = {worker: some.outputs(worker, order)() for worker in role.on}
+        assert {worker: one for worker, one in found.items() if one is not None} == expected
+        some.ended(5)
+        assert not some._parts
 
 
 def test_a_transfer_after_a_call_is_a_call_of_its_own(moves: tuple[RowMoves, Master]) -> None:
     some, master = moves
-    result = CallResult(make.name, (0, 1), seconds={"data_transfer": 1.0, "main": 2.0})
-    (after,) = some.follow(state_of(master, make), result)
+    (after,) = some.follow(state_of(master, make), CallResult(make.name, (0, 1)))
     assert (after.kind, after.workers) == (Kind.POST, {0, 1})
     assert (after.work.columns, after.work.ids) == (("y",), (0, 1))  # type: ignore[attr-defined]
-    some.begun(9, result)
-    times = CallTimes()
-    times.add("data_transfer", 7, 0.5)
-    times.add("data_transfer", 7, 0.25)  # of two workers the slower one
-    assert not some.followed(8, times)
-    assert some.followed(9, times)
-    assert not some.followed(9, times)
-    assert result.seconds == {"data_transfer": 1.5, "main": 2.0}
-    some.begun(10, result)
-    assert some.followed(10, None)
+    some.begun(9)
+    assert [some.followed(number) for number in (8, 9, 9)] == [False, True, False]
+    assert not some._following
 
 
 def test_times_of_steps_of_one_name_are_summed() -> None:

@@ -106,6 +106,8 @@ def test_requests_that_are_refused(parts: Parts) -> None:
         flow.post(gen.train, ids)
     with pytest.raises(ConfigError, match="posted without a role"):
         flow.post(df.evaluate())
+    with pytest.raises(ConfigError, match="posted without rows; declare it before or after a call"):
+        flow.post(df.data_transfer(actor, "y"))
     with pytest.raises(ConfigError, match="roles that are not in the flow: model"):
         flow.post(df.offload(df.place(Model)))
     with pytest.raises(ConfigError, match="partition 'val' has no source; there are train"):

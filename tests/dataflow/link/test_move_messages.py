@@ -27,10 +27,8 @@ ORDER = Order(1, 5, 3, Step(Kind.MOVE, frozenset({0})))
 (SAMPLE,) = [one for one in SAMPLES if isinstance(one, RunMove)]
 
 
-@pytest.mark.parametrize("keep_for", [0, 3])
-@pytest.mark.parametrize("is_needed", [False, True])
-def test_a_move_is_the_same_at_the_worker(keep_for: int, is_needed: bool) -> None:
-    work = MoveWork((4, 5), {"y": [place(1), place(2)], "x": [place(3), place(4)]}, keep_for, is_needed)
+def test_a_move_is_the_same_at_the_worker() -> None:
+    work = MoveWork((4, 5), {"y": [place(1), place(2)], "x": [place(3), place(4)]})
     message = decode(encode(message_of(declaration, ORDER, work)))
     assert isinstance(message, RunMove)
     assert work_of(declaration, message) == work
@@ -42,7 +40,6 @@ def test_a_move_is_the_same_at_the_worker(keep_for: int, is_needed: bool) -> Non
     [
         ({"names": ("x", "y")}, "a RunMove has 2 names and 1 columns"),
         ({"columns": Columns.of([[place(1)]])}, "a RunMove has 2 ids and a column of 1 values"),
-        ({"keeps": 1}, "RunMove.keeps: Expected bool, got int"),
         ({"ids": (-1, 5)}, "RunMove.ids.0.: Expected int >= 0"),
     ],
 )

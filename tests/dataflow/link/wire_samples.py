@@ -72,7 +72,7 @@ SAMPLES: list[messages.Message] = [
         0.125,
         {"reward": 3},
     ),
-    messages.RunMove(1, 6, 3, (4, 5), ("x",), Columns.of(((place(0), NONE),)), True, False),
+    messages.RunMove(1, 6, 3, (4, 5), ("x",), Columns.of(((place(0), NONE),))),
     messages.Ready("boot.4026531836", 1 << 33),
     messages.Declared(("role actor", "function train"), 4711, "[::]"),
     messages.Refused("ConfigError: another flow"),

@@ -11,7 +11,7 @@ from softs_fast.dataflow.link.messages import Free, decode, encode
 from softs_fast.dataflow.store import ids
 from softs_fast.errors import FlowError
 
-KINDS = (ids.ROWS, ids.ELEMENTS, ids.CALLS, ids.HOOKS)
+KINDS = (ids.ROWS, ids.ELEMENTS, ids.HOOKS)
 
 
 def test_ranges_of_kinds_have_nothing_in_common() -> None:
@@ -22,9 +22,9 @@ def test_ranges_of_kinds_have_nothing_in_common() -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 7, 1 << 20, (1 << 48) - 1])
 def test_each_id_is_in_the_range_of_its_kind(n: int) -> None:
-    found = [ids.element_id(0, n), ids.element_id(4095, n), ids.kept_id(n), ids.state_id(n)]
-    assert [[one in kind for kind in KINDS].index(True) for one in found] == [1, 1, 2, 3]
-    assert [sum(one in kind for kind in KINDS) for one in found] == [1] * 4
+    found = [ids.element_id(0, n), ids.element_id(4095, n), ids.state_id(n)]
+    assert [[one in kind for kind in KINDS].index(True) for one in found] == [1, 1, 2]
+    assert [sum(one in kind for kind in KINDS) for one in found] == [1] * 3
 
 
 def test_an_element_has_an_id_by_its_dataset_and_its_number() -> None:
@@ -40,7 +40,6 @@ def test_an_element_has_an_id_by_its_dataset_and_its_number() -> None:
         (lambda: ids.element_id(4096, 0), "dataset 4096 has no id in stores; need a number from 0 to 4095"),
         (lambda: ids.element_id(0, 1 << 48), "element 281474976710656 has no id"),
         (lambda: ids.element_id(0, -1), "element -1 has no id"),
-        (lambda: ids.kept_id(1 << 60), "call 1152921504606846976 has no id"),
         (lambda: ids.state_id(1 << 62), "ticket 4611686018427387904 has no id"),
     ],
 )

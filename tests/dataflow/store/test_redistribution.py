@@ -171,22 +171,3 @@ def test_impossible_input_is_refused() -> None:
     refused("2 rows, but columns or tokens of", [[0]], tokens=[1, 2, 3])
     refused(r"columns with bytes are \['seq'\], with holders \['x'\]", [[0]], holders={"x": [[0], [1]]})
     assert plans.plan(RowsToMove.of(**good), [[0], [1]]).n_bytes == 0
-
-
-def test_slices_that_are_decided_stay_and_the_least_is_that_of_all_ranks() -> None:
-    """Rows 1 and 2 are on the node of rank 1, and rank 0 is told to get them."""
-    plans = Redistributor({0: 0, 1: 1})
-    rows = RowsToMove.of([1, 2, 3], {"x": [8, 8, 5]}, {"x": [[1], [1], [0]]})
-    plan = plans.plan(rows, [[0], [1]], slices=[[1, 2], [3]])
-    assert [one.tolist() for one in plan.slices] == [[1, 2], [3]]
-    assert (plan.n_bytes, plan.least_bytes) == (21, 0)
-    assert [(one.target, one.ids.tolist()) for one in plan.pulls] == [(1, [3]), (0, [1, 2])]
-    chosen = plans.plan(rows, [[0], [1]], slices=[[3], [1, 2]])
-    assert (chosen.n_bytes, chosen.least_bytes, chosen.pulls) == (0, 0, ())
-
-
-@pytest.mark.parametrize("slices", [[[1, 2, 3]], [[1], [2]], [[1, 2], [3, 3]], [[1, 2], [4]]])
-def test_slices_have_each_row_once(slices: list[list[int]]) -> None:
-    rows = RowsToMove.of([1, 2, 3], {"x": [8, 8, 5]}, {"x": [[1], [1], [0]]})
-    with pytest.raises(ConfigError, match="need a slice for each rank, and each row once"):
-        Redistributor({0: 0, 1: 1}).plan(rows, [[0], [1]], slices=slices)

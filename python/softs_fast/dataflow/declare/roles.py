@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from ...errors import ConfigError
 from .attributes import attributes_of
 from .layout import DIMS, Layout
-from .reductions.gloo import GlooRanks
-from .reductions.reduce import OPS, all_reduce, average_gradients, broadcast, scale_gradients
+from .sums import OPS, RankGroup, weigh_gradients
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,7 +36,7 @@ class Mesh:
     sizes: Mapping[str, int]
     ranks: Mapping[str, int] = field(default_factory=dict)
     device_mesh: Any = None
-    groups: Mapping[str, GlooRanks] = field(default_factory=dict, repr=False, compare=False)
+    groups: Mapping[str, RankGroup] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def mesh_dim_names(self) -> tuple[str, ...]:
@@ -65,9 +64,7 @@ class Mesh:
     def all_reduce(
         self, tensors: Tensor | list[Tensor], op: str = "sum", dim: str = "dp"
     ) -> Tensor | list[Tensor]:
-        """Return the sum or mean of tensors over the ranks along a dimension, in the order of the ranks.
-
-        The bits are the same in several processes and in one (see docs/dataflow_workers.md, "Sums over ranks").
+        """Return the sum or mean of tensors over the ranks along a dimension, see docs/dataflow_workers.md, "Sums over ranks".
 
         Args:
             tensors: one or several on the CPU; each rank calls this with the same shapes and dtypes. float16 and bfloat16
@@ -88,16 +85,16 @@ class Mesh:
         if group is None:
             return tensors
         if isinstance(tensors, list):
-            return all_reduce(group, tensors, op)
-        return all_reduce(group, [tensors], op)[0]
+            return group.all_reduce(tensors, op)
+        return group.all_reduce([tensors], op)[0]
 
     def average_gradients(
         self, owner: nn.Module | Iterable[Tensor], weight: float = 1.0, *, dim: str = "dp"
     ) -> None:
-        """Replace gradients by their means over the ranks along a dimension, summed in the order of the ranks.
+        """Replace gradients by their means over the ranks along a dimension.
 
         With `weight=rows.weight`, and the mean over the rows of a rank as loss, these are the gradients of the mean over
-        all rows. The bits are the same in several processes and in one (see docs/dataflow_workers.md, "Sums over ranks").
+        all rows, see docs/dataflow_workers.md, "Sums over ranks".
 
         Args:
             owner: A module, or its parameters, on the CPU; each rank calls this with the same shapes and dtypes. A parameter
@@ -111,9 +108,9 @@ class Mesh:
         """
         group = self._group(dim)
         if group is None:
-            scale_gradients(owner, weight)
+            weigh_gradients(owner, weight)
         else:
-            average_gradients(group, owner, weight)
+            group.average_gradients(owner, weight)
 
     def broadcast(self, owner: nn.Module | Iterable[Tensor], dim: str = "dp") -> None:
         """Set tensors to those of rank 0 along a dimension; nothing happens if there is one rank.
@@ -128,9 +125,9 @@ class Mesh:
         """
         group = self._group(dim)
         if group is not None:
-            broadcast(group, owner)
+            group.broadcast(owner)
 
-    def _group(self, dim: str) -> GlooRanks | None:
+    def _group(self, dim: str) -> RankGroup | None:
         if dim not in DIMS:
             raise ConfigError(f"mesh of role {self.name!r}: dim is {dim!r}; need one of {', '.join(DIMS)}")
         if self.size(dim) == 1:

@@ -14,12 +14,12 @@ __all__ = ["DataTransfer", "columns_of", "data_transfer", "names_of"]
 
 @dataclass(frozen=True)
 class DataTransfer(Hook):
-    """Brings columns of rows to where the workers of a role read them.
+    """Brings columns of rows to the nodes of the workers that read them.
 
     Attributes:
         columns: Columns of the flow; empty: those that the function reads, or, after its main part, those that it
             writes.
-        ids: Ids of the rows, if the hook was posted by `move`; empty: those of the call.
+        ids: Ids of the rows, of a hook after a call; empty: those of the call.
     """
 
     columns: tuple[str, ...] = ()
@@ -32,10 +32,10 @@ class DataTransfer(Hook):
 
 
 def data_transfer(role: Placement | None = None, columns: str | None = None) -> DataTransfer:
-    """Return a hook that brings columns of the rows of a call to the workers of a role.
+    """Return a hook that brings columns of the rows of a call to the nodes of a role; on one node all are there.
 
-    Before a call it brings inputs to the workers of its own role, as the first of its steps. After a call it brings
-    columns to the nodes of a role that reads them later; on one host all are there.
+    Before a call it brings inputs to its own role, as the first of its steps; after a call it brings columns to a role
+    that reads them later.
 
     Args:
         role: None for that of the function.

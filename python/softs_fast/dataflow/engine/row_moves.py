@@ -1,28 +1,25 @@
-"""The steps of a call, what its main part works on, and what its `data_transfer` steps bring to which worker."""
+"""The steps of a call, what its main part works on, and what its `data_transfer` steps bring to which node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...errors import FlowError
 from ..declare.calls import MFCDef
 from ..declare.hooks import Hook, transfers
 from ..declare.plan import FunctionPlan
-from ..declare.ranks import role_at
+from ..declare.ranks import ranks_of, role_at
 from ..declare.roles import Placement
 from ..declare.transfer import DataTransfer, columns_of
 from ..master.master import DRIVER, CallState
 from ..master.order.steps import Kind, Order, Step
 from ..master.rows.table import RowTable, Taken
 from ..process.work import MainWork, MoveWork, Work
-from ..store.ids import kept_id
 from ..workers.backend import Backend
+from .cutting import lengths_of, slices_of
 from .held import HeldRows
-from .moving import parts_of_move, plan_of_move
 from .results import CallResult
-from .running import CallTimes
 
 __all__ = ["RowMoves", "described", "participants", "steps_of"]
 
@@ -35,13 +32,14 @@ def participants(hook: Hook, owner: Placement | None) -> frozenset[int]:
     return frozenset(worker for role in roles for worker in role.on) or frozenset({DRIVER})
 
 
-def steps_of(call: MFCDef, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
+def steps_of(call: MFCDef, function: FunctionPlan, taken: Taken, *, brings: bool) -> tuple[Step, ...]:
     """Return the steps of a call: what brings its rows, hooks before, its main part, hooks after.
 
     Args:
         call: the function.
         function: the same, on the workers of this call.
         taken: its rows.
+        brings: Whether there are several nodes, so that rows have to be brought.
     """
     owner = role_at(call.model_name, function.workers[0]) if call.model_name is not None else None
     own = frozenset(function.workers) or frozenset({DRIVER})
@@ -50,7 +48,8 @@ def steps_of(call: MFCDef, function: FunctionPlan, taken: Taken) -> tuple[Step, 
         due = [one for one in declared if taken.number % one.every == 0 and not isinstance(one, DataTransfer)]
         return [Step(kind, participants(one, owner), one, 0.1) for one in due]
 
-    brought = [Step(Kind.MOVE, own, one, 0.1) for one in call.pre_hooks if isinstance(one, DataTransfer)]
+    transfers_before = [one for one in call.pre_hooks if isinstance(one, DataTransfer)] if brings else []
+    brought = [Step(Kind.MOVE, own, one, 0.1) for one in transfers_before]
     main = Step(Kind.MAIN, own, function.name)
     # Hooks before a training call that could not read its rows have ended, and may change weights.
     before = () if call.trains and taken.is_repeat else call.pre_hooks
@@ -58,26 +57,27 @@ def steps_of(call: MFCDef, function: FunctionPlan, taken: Taken) -> tuple[Step, 
 
 
 class RowMoves:
-    """What workers are told to bring, and what they keep until the main part of a call takes it.
+    """What workers are told to bring to their nodes before and after calls.
 
     Args:
         calls: Functions, by name.
         group: Number of rows that stay together.
-        rows: Table of the rows of the flow.
         held: Places of values.
         backend: Backend that runs the steps.
     """
 
-    def __init__(
-        self, calls: Mapping[str, MFCDef], group: int, rows: RowTable, held: HeldRows, backend: Backend
-    ) -> None:
+    def __init__(self, calls: Mapping[str, MFCDef], group: int, held: HeldRows, backend: Backend) -> None:
         self._calls, self._group = calls, group
-        self._rows, self._held, self._backend = rows, held, backend
+        self._held, self._backend = held, backend
+        #: By ticket of a step after a call what each worker brings.
         self._parts: dict[int, dict[int, MoveWork]] = {}
-        #: By call the workers that keep values for it.
-        self._keeping: dict[int, set[int]] = {}
-        #: By transfer the call that it comes after.
-        self._following: dict[int, CallResult] = {}
+        #: Transfers after calls, which have no answer yet.
+        self._following: set[int] = set()
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether there are several nodes; on one all rows are there."""
+        return len(set(self._backend.nodes().values())) > 1
 
     @staticmethod
     def ids_of(order: Order, state: CallState | None) -> tuple[int, ...]:
@@ -88,145 +88,101 @@ class RowMoves:
         is_reading = not isinstance(work, Hook) or isinstance(work, DataTransfer)
         return taken.ids if is_reading and taken is not None else ()
 
-    def kept(
-        self, worker: int, order: Order, state: CallState, describe: Callable[[], Work | None]
+    def inputs(
+        self, order: Order, state: CallState, describe: Callable[[], Work | None]
     ) -> Callable[[], Work | None]:
-        """Return what says which inputs of its main part a worker gets before it.
+        """Return what says which inputs of its main part a worker brings to its node before it.
 
         Args:
-            worker: Number of the worker.
             order: Order of the step that brings the inputs.
             state: State of the call.
             describe: Function that returns the work of its main part.
         """
-        hook = order.step.work
-        assert isinstance(hook, DataTransfer)
-        assert state.function is not None
-        call = self._calls[state.function.name]
-        names = columns_of(hook, tuple(call.input_keys), tuple(call.output_keys), is_before=True)
-        self._keeping.setdefault(order.call, set()).add(worker)
+        names = self._names(order.step.work, state, is_before=True)
 
         def bring() -> Work | None:
             work = describe()
             if not isinstance(work, MainWork):
                 return None
-            return MoveWork(work.ids, {name: work.columns[name] for name in names}, keep_for=order.call)
+            return MoveWork(work.ids, {name: work.columns[name] for name in names})
 
         return bring
 
-    def brought(self, worker: int, order: Order) -> Callable[[], Work | None]:
-        """Return what says which rows a worker gets after a call of others, or by hand."""
+    def outputs(self, worker: int, order: Order) -> Callable[[], Work | None]:
+        """Return what says which rows a worker brings to its node after a call of others."""
         hook = order.step.work
         assert isinstance(hook, DataTransfer)
 
         def bring() -> Work | None:
-            parts = self._parts.get(order.ticket)
-            if parts is None:
-                ids = self._whole(hook.ids, hook.columns)
-                columns = {name: self._held.places(ids, name) for name in hook.columns}
-                parts = {}
-                if ids and worker != DRIVER:
-                    plan = plan_of_move(self._backend, hook.roles[0], self._group, ids, columns)
-                    parts = parts_of_move(plan, hook.roles[0], ids, columns)
-                self._parts[order.ticket] = parts
-            part = parts.get(worker)
-            return None if part is None else replace(part, is_needed=order.step.kind is Kind.MAIN)
+            if order.ticket not in self._parts:
+                self._parts[order.ticket] = self._parts_of(hook)
+            return self._parts[order.ticket].get(worker)
 
         return bring
-
-    def check(self, order: Order) -> None:
-        """Check that the rows of a move by hand had their columns.
-
-        Raises:
-            FlowError: a process that held some has ended.
-        """
-        hook = order.step.work
-        if not isinstance(hook, DataTransfer) or order.step.kind is not Kind.MAIN:
-            return
-        there = [row_id for row_id in hook.ids if row_id in self._rows]
-        lacking = [row_id for row_id in there if set(hook.columns) - set(self._held.columns(row_id))]
-        if lacking:
-            raise FlowError(
-                f"{len(lacking)} of {len(hook.ids)} rows {lacking[:8]} have lost {', '.join(hook.columns)} since the move "
-                "was posted, with the process that held them; they are made again if a function needs them"
-            )
-
-    def took(self, worker: int, order: Order, *, has_run: bool) -> None:
-        """A worker's part in a step has ended.
-
-        Args:
-            worker: Number of the worker.
-            order: Order of the step.
-            has_run: Whether it was told to a worker, and not skipped.
-        """
-        keeping = self._keeping.get(order.call)
-        if keeping is not None and order.step.kind is Kind.MAIN and has_run:
-            keeping.discard(worker)
-        elif order.step.kind is Kind.MOVE and keeping is None:
-            self._backend.free(worker, [kept_id(order.call)])  # the call has failed meanwhile
 
     def ended(self, ticket: int) -> None:
         """A step has ended."""
         self._parts.pop(ticket, None)
 
-    def answered(self, call: int) -> None:
-        """A call has its answer: what is kept for it goes."""
-        for worker in self._keeping.pop(call, ()):
-            self._backend.free(worker, [kept_id(call)])
-
     def follow(self, state: CallState, result: CallResult) -> Iterator[Step]:
         """Yield the steps that bring rows of a call to other roles, now that it has its answer.
 
         They are calls of their own: a worker that waited for the main part in a step of the same call would be idle.
-        On one node there are none.
         """
-        if state.function is None or not result.ids:
+        if state.function is None or not result.ids or not self.has_nodes:
             return
-        call = self._calls[state.function.name]
-        hooks = [one for one in call.post_hooks if isinstance(one, DataTransfer)]
-        if not hooks or len(set(self._backend.nodes().values())) < 2:
-            return
-        for one in hooks:
-            names = columns_of(one, tuple(call.input_keys), tuple(call.output_keys), is_before=False)
-            hook = replace(one, columns=names, ids=result.ids)
-            yield Step(Kind.POST, frozenset(one.roles[0].on), hook, 0.1)
+        for one in self._calls[state.function.name].post_hooks:
+            if isinstance(one, DataTransfer):
+                hook = replace(one, columns=self._names(one, state, is_before=False), ids=result.ids)
+                yield Step(Kind.POST, frozenset(one.roles[0].on), hook, 0.1)
 
-    def begun(self, transfer: int, result: CallResult) -> None:
+    def begun(self, transfer: int) -> None:
         """A transfer after a call was posted."""
-        self._following[transfer] = result
+        self._following.add(transfer)
 
-    def followed(self, transfer: int, times: CallTimes | None) -> bool:
-        """A call has its answer: if it is a transfer after another one, its time belongs to that one.
+    def followed(self, number: int) -> bool:
+        """A call has its answer: return whether it is a transfer after another one.
 
-        Args:
-            transfer: number of the call.
-            times: how long it took; None: it has not begun.
-
-        Returns:
-            Whether it is one. If it failed, what was not brought is read by the function that needs it.
+        If it failed, what was not brought is read by the function that needs it.
         """
-        result = self._following.pop(transfer, None)
-        if result is None:
-            return False
-        for name, seconds in (times.by_name() if times is not None else {}).items():
-            result.seconds[name] = result.seconds.get(name, 0.0) + seconds
-        return True
+        is_transfer = number in self._following
+        self._following.discard(number)
+        return is_transfer
 
-    def _whole(self, ids: Iterable[int], names: Sequence[str]) -> list[int]:
-        """Return the rows of groups that are whole and have all columns."""
-        ids = list(ids)
-        without = {row_id // self._group for row_id in ids if set(names) - set(self._held.columns(row_id))}
-        return [row_id for row_id in ids if row_id // self._group not in without]
+    def _names(self, hook: object, state: CallState, *, is_before: bool) -> tuple[str, ...]:
+        assert isinstance(hook, DataTransfer)
+        assert state.function is not None
+        call = self._calls[state.function.name]
+        return columns_of(hook, tuple(call.input_keys), tuple(call.output_keys), is_before=is_before)
+
+    def _parts_of(self, hook: DataTransfer) -> dict[int, MoveWork]:
+        """Return what each worker of a role brings, by the slices of a call that reads these columns."""
+        # Rows of groups that are whole and have all columns.
+        lacking = {
+            row_id // self._group
+            for row_id in hook.ids
+            if set(hook.columns) - set(self._held.columns(row_id))
+        }
+        ids = [row_id for row_id in hook.ids if row_id // self._group not in lacking]
+        if not ids:
+            return {}
+        columns = {name: self._held.places(ids, name) for name in hook.columns}
+        ranks = ranks_of(hook.roles[0])
+        tokens = lengths_of(list(columns.values())) if len(ranks) > 1 else None
+        number = {row_id: i for i, row_id in enumerate(ids)}
+        parts: dict[int, MoveWork] = {}
+        for rank, own in zip(ranks, slices_of(ids, columns, ranks, self._group, tokens), strict=True):
+            if own:
+                some = {name: [places[number[one]] for one in own] for name, places in columns.items()}
+                parts |= dict.fromkeys(rank, MoveWork(tuple(own), some))
+        return parts
 
 
-def described(
-    call: MFCDef, number: int, taken: Taken, rows: RowTable, held: HeldRows
-) -> Callable[[], MainWork | None]:
+def described(call: MFCDef, taken: Taken, rows: RowTable, held: HeldRows) -> Callable[[], MainWork | None]:
     """Return what says what is to be done; None: another function has dropped all rows.
 
     Args:
         call: Function of the call.
-        number: Number of the call.
         taken: Rows of the call.
         rows: Table of all rows.
         held: Places of their values.
@@ -252,7 +208,6 @@ def described(
             taken.use,
             taken.ends_step,
             taken.age,
-            call=number,
         )
 
     return describe

@@ -81,7 +81,7 @@ class Runner:
         self.recovery = Recovery(declaration, self.master, self.held)
         self.forms = ColumnForms()
         self.datasets = DatasetReads(declaration, backend, self.master, self.held, self.forms)
-        self._moves = RowMoves(self._calls, plan.group, self.master.rows, self.held, backend)
+        self._moves = RowMoves(self._calls, plan.group, self.held, backend)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
         self._loaded: list[Done] = []
@@ -211,7 +211,7 @@ class Runner:
         if self._backend.cuts_rows and function is not None and len(order.step.workers) > 1:
             describe = self._cut(self._tickets[order.ticket], function.name, worker, describe)
         if order.step.kind is Kind.MOVE:
-            describe = self._moves.kept(worker, order, self._running[order.call].state, describe)
+            describe = self._moves.inputs(order, self._running[order.call].state, describe)
         self._backend.send(worker, order, describe)
 
     def _cut(
@@ -239,14 +239,14 @@ class Runner:
         """
         work, function, taken = order.step.work, state.function, state.taken
         if isinstance(work, DataTransfer) and order.step.kind is not Kind.MOVE:
-            return self._moves.brought(worker, order)
+            return self._moves.outputs(worker, order)
         if isinstance(work, Hook) and order.step.kind is not Kind.MOVE:
             owner = owner_of(state, self._calls)
             hook = HookWork(work, owner, taken.step + 1 if taken is not None else 0)
             return lambda: hook
         assert function is not None
         assert taken is not None
-        return described(self._calls[function.name], state.call.number, taken, self.master.rows, self.held)
+        return described(self._calls[function.name], taken, self.master.rows, self.held)
 
     def _done(self, done: Done) -> None:
         ticket = self._tickets.get(done.ticket)
@@ -285,7 +285,6 @@ class Runner:
             self.observer.note(done, ticket.order, call, taken, len(self.master.rows))
             # Rows may have been dropped meanwhile: nothing will read what was made of them.
             self.observer.drop([row_id for row_id in outcome.ids if row_id not in self.master.rows])
-        self._moves.took(done.worker, ticket.order, has_run=bool(outcome.began_s))
         self._part_ended(ticket, done.worker)
         self.master.order.report(done.worker, done.incarnation, done.ticket, reason)
 
@@ -311,7 +310,6 @@ class Runner:
         call = self._calls[state.function.name] if state.function is not None else None
         role = owner_of(state, self._calls)
         if isinstance(work, Hook):
-            self._moves.check(ticket.order)
             if isinstance(work, LoadRows):
                 self._loaded += reports.done
             numbers = reports.numbers(work.roles[0] if work.roles else role)
@@ -436,8 +434,7 @@ class Runner:
     def _end(self, answer: Answer) -> None:
         self.answered_s = time.monotonic()
         running = self._running.pop(answer.call, None)
-        self._moves.answered(answer.call)
-        if self._moves.followed(answer.call, running.times if running is not None else None):
+        if self._moves.followed(answer.call):
             return
         state = running.state if running is not None else None
         taken = state.taken if state is not None else None
@@ -478,10 +475,10 @@ class Runner:
             self.results.append(result)
         for step in self._moves.follow(state, result):
             number = self.master.post_steps("data_transfer", (step,), time.monotonic())
-            self._moves.begun(number, result)
+            self._moves.begun(number)
             self.master.order.flush([number])
 
     # --- Steps of calls ---
 
     def _steps_of(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
-        return steps_of(self._calls[function.name], function, taken)
+        return steps_of(self._calls[function.name], function, taken, brings=self._moves.has_nodes)

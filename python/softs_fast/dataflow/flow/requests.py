@@ -26,7 +26,6 @@ from ..master.order.steps import Kind, Step
 from ..process.state.checkpoints import last_checkpoint
 from ..store.values import Value
 from ..workers.backend import Backend
-from .move import PostedMove, post_move
 from .posted import PostedCall, commit_posted
 
 __all__ = ["Requests"]
@@ -100,7 +99,7 @@ class Requests(ABC):
         self._check_open()
         master, now_s = self._runner.master, time.monotonic()
         if isinstance(what, DataTransfer):
-            raise ConfigError("data_transfer is posted without rows; use move(ids, columns, to=role)")
+            raise ConfigError("data_transfer is posted without rows; declare it before or after a call")
         if isinstance(what, Hook):
             if not what.roles:
                 raise ConfigError(f"hook {what.name} is posted without a role")
@@ -130,20 +129,6 @@ class Requests(ABC):
                 raise ConfigError(str(error)) from None
         self._runner.posted[number] = None
         return PostedCall(self, number, name)
-
-    def move(self, ids: Iterable[int], columns: str, *, to: Placement) -> PostedMove:
-        """Post a move of rows to where a role reads them: it waits until a flush names it. `explain` has its plan.
-
-        Args:
-            ids: Ids of the rows, whole groups that have the columns.
-            columns: Names of the columns, such as "seq, logp".
-            to: Role that reads them.
-
-        Raises:
-            ConfigError: see `post_move`.
-        """
-        self._check_open()
-        return post_move(self, ids, columns, to)
 
     def flush(self, *calls: PostedCall) -> None:
         """Commit posted calls: they get their places in the order. Those that were flushed before keep theirs.

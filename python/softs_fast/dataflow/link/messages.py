@@ -110,7 +110,7 @@ class RunHook(records.Message, tag=2):
 
 
 class RunMove(records.Message, tag=12):
-    """To a worker: bring rows to where it reads them. See `MoveWork`.
+    """To a worker: bring rows to its node. See `MoveWork`.
 
     Attributes:
         incarnation: Incarnation of the master.
@@ -119,8 +119,6 @@ class RunMove(records.Message, tag=12):
         ids: Ids of the rows.
         names: Names of the columns.
         columns: Places of the values of each of these columns, as many as ids.
-        keeps: Whether the main part of the call takes the values.
-        is_needed: Whether a value that cannot be read is an error.
     """
 
     incarnation: Count
@@ -129,8 +127,6 @@ class RunMove(records.Message, tag=12):
     ids: _Ids
     names: _Names
     columns: Columns
-    keeps: bool
-    is_needed: bool
 
     def __post_init__(self) -> None:
         _check_rows(self)

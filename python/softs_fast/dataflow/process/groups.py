@@ -10,8 +10,8 @@ import torch
 
 from ..declare.declaration import Declaration
 from ..declare.ranks import peers_along
-from ..declare.reductions.gloo import GlooRanks
 from ..declare.roles import Placement
+from ..declare.sums import RankGroup
 
 __all__ = ["Groups", "has_groups"]
 
@@ -88,7 +88,7 @@ class Groups:
         """Return the process group of all workers of a role, by their numbers; None if it has one worker."""
         return self._groups.get(role.name)
 
-    def ranks(self, role: Placement) -> dict[str, GlooRanks]:
+    def ranks(self, role: Placement) -> dict[str, RankGroup]:
         """Return the ranks along each dimension of a role in which there are several; empty if it has one worker."""
         import torch.distributed as dist
 
@@ -96,7 +96,7 @@ class Groups:
         for dim, peers in (peers_along(role, self._worker) if mesh is not None else {}).items():
             group = mesh.get_group(dim)
             order = [dist.get_group_rank(group, self._workers.index(one)) for one in peers]
-            found[dim] = GlooRanks(group, order)
+            found[dim] = RankGroup(group, order)
         return found
 
     def agree(self, role: Placement, is_well: bool) -> bool:

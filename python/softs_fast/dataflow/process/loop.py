@@ -245,7 +245,7 @@ class WorkerLoop:
             case ReadElements():
                 self._loader.read(message)
             case Free():
-                self._part.free(message.ids)
+                self.store.free(message.ids)
             case End():
                 self._is_ending = True
             case Declared():

@@ -75,8 +75,7 @@ def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | 
             work.part,
         )
     if isinstance(work, MoveWork):
-        columns = Columns.of(work.columns.values())
-        return RunMove(*head, work.ids, tuple(work.columns), columns, bool(work.keep_for), work.is_needed)
+        return RunMove(*head, work.ids, tuple(work.columns), Columns.of(work.columns.values()))
     number = declaration.hooks.index(work.hook) if work.hook in declaration.hooks else -1
     owner = declaration.roles.index(work.owner) if work.owner is not None else -1
     form = form_of(declaration, work.hook) if number < 0 else None
@@ -107,7 +106,6 @@ def work_of(declaration: Declaration, message: RunMain | RunHook | RunMove) -> W
             message.ends_step,
             message.age,
             message.part,
-            message.call,
         )
     if isinstance(message, RunMove):
         return _move_of(declaration, message)
@@ -140,7 +138,7 @@ def _move_of(declaration: Declaration, message: RunMove) -> MoveWork:
         what = f"{', '.join(unknown)}, which no function has" if unknown else "a column twice"
         raise WireError(f"rows are brought with {what}")
     columns = {name: list(places) for name, places in zip(message.names, message.columns, strict=True)}
-    return MoveWork(message.ids, columns, message.call if message.keeps else 0, message.is_needed)
+    return MoveWork(message.ids, columns)
 
 
 def _hook_of(declaration: Declaration, form: HookForm) -> Hook:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
@@ -22,7 +22,6 @@ from ..store.weights.exchange import is_local, show, take
 from ..store.weights.shown import Shown
 from .devices import device_work
 from .functions import Batch, Failure, Outcome, call_function
-from .kept import KeptInputs
 from .objects import Objects
 from .saved_rows import load_rows
 from .work import HookWork, MainWork, MoveWork, Work
@@ -77,8 +76,6 @@ class Part:
         self._functions = {one.name: one for one in declaration.calls}
         self._objects = objects
         self._store = store
-        #: What was brought for calls of which the main part has not begun.
-        self.kept = KeptInputs()
 
     def run(
         self, work: Work, ticket: int, await_state: AwaitState, show_to: Callable[[Shown], None]
@@ -111,16 +108,10 @@ class Part:
         except BaseException as error:
             if is_ctrl_c(error):
                 raise
-            unread = isinstance(work, MoveWork) and isinstance(error, Unreadable)
-            outcome, n_bytes = Outcome(failure=Failure.of(error), unread=unread), 0
+            outcome, n_bytes = Outcome(failure=Failure.of(error)), 0
         outcome.began_s, outcome.read_s = began, read_s
         outcome.seconds = time.monotonic() - began - read_s
         return outcome, n_bytes
-
-    def free(self, ids: Sequence[int]) -> None:
-        """Drop rows, and what was brought of them or for calls that are over."""
-        self._store.free(ids)
-        self.kept.free(ids)
 
     def drop(self, ids: Sequence[int], columns: Iterable[str]) -> None:
         """Drop what a call has put, and nothing else of its rows."""
@@ -160,9 +151,11 @@ class Part:
         here = {
             column: self._brought(ticket, column, work.ids, places) for column, places in work.columns.items()
         }
-        found = self.kept.take(work.call, work.ids, here)
-        # One call for all columns: values of one holder are copied together.
-        values = self._read([place for places in here.values() for place in places], found)
+        try:
+            # One call for all columns: values of one holder are copied together.
+            values = list(self._store.get([place for places in here.values() for place in places]))
+        except (FlowError, PeerLost, SegmentError) as error:
+            raise Unreadable(str(error)) from error
         columns: dict[str, list[Value]] = {}
         for number, key in enumerate(work.columns):
             columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
@@ -254,28 +247,12 @@ class Part:
         return self._declaration.roles.index(role)
 
     def _move(self, work: MoveWork, ticket: int) -> None:
-        """Bring rows to this worker, or to its node. What cannot be read is an error of the step that needs it."""
+        """Bring rows to this node. What cannot be read is an error of the step that needs it."""
         try:
-            here = {
-                column: self._brought(ticket, column, work.ids, places)
-                for column, places in work.columns.items()
-            }
-            if work.keep_for:
-                values = self._read([place for places in here.values() for place in places], {})
-                self.kept.put(work.keep_for, work.ids, here, values)
+            for column, places in work.columns.items():
+                self._brought(ticket, column, work.ids, places)
         except Unreadable as error:
-            if work.is_needed:
-                raise
             logger.info("%d rows were not brought: %s", len(work.ids), error)
-
-    def _read(self, places: list[Place], found: Mapping[int, Value]) -> list[Value]:
-        """Return the values at places, of which some are known by their numbers."""
-        wanted = [place for i, place in enumerate(places) if i not in found] if found else places
-        try:
-            read = iter(self._store.get(wanted))
-        except (FlowError, PeerLost, SegmentError) as error:
-            raise Unreadable(str(error)) from error
-        return [found[i] if i in found else next(read) for i in range(len(places))] if found else list(read)
 
     def _brought(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> list[Place]:
         """Get values of other nodes into the store of this process; returns where all values are on this node."""

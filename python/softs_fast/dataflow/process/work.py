@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..declare.hooks import Hook
@@ -24,7 +24,6 @@ class MainWork:
         tags: Tags of each row.
         step: Step of the rows; see `Rows`, also for `use`, `ends_step` and `age`.
         part: Part of the call that is for this worker; None: the rows are those of the whole call.
-        call: Number of the call, by which a worker finds what a `MoveWork` has brought; 0 where nothing was brought.
     """
 
     function: str
@@ -36,7 +35,6 @@ class MainWork:
     ends_step: bool
     age: int
     part: Slice | None = None
-    call: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -56,19 +54,15 @@ class HookWork:
 
 @dataclass(frozen=True)
 class MoveWork:
-    """Rows that are brought to a worker.
+    """Rows that are brought to the node of a worker.
 
     Attributes:
         ids: Ids of the rows.
         columns: Places of the values by column, as many as ids; the backend decides what a place is.
-        keep_for: Number of the call of which the main part takes the values; 0: they are brought to the node alone.
-        is_needed: Whether an unreadable value is an error here; otherwise it is one of the step that reads it.
     """
 
     ids: tuple[int, ...]
     columns: dict[str, list[Any]]
-    keep_for: int = 0
-    is_needed: bool = False
 
 
 Work = MainWork | HookWork | MoveWork

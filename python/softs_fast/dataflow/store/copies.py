@@ -158,10 +158,6 @@ class Copies:
         """The number of the node of each worker."""
         return dict(self._nodes)
 
-    def holders(self, row_id: int, column: str, made: Place) -> tuple[int, ...]:
-        """Return the workers that have a value: the one that has made it, and those that keep a copy."""
-        return tuple(sorted(self._holders(row_id, column, made)))
-
     def _copy(self, row_id: int, node: int, column: str, made: Place) -> _Copy | None:
         copy = self._rows.get(row_id, {}).get((node, column))
         if copy is None or (copy.source.segment, copy.source.serial) != (made.segment, made.serial):

@@ -5,12 +5,10 @@ from __future__ import annotations
 from ...errors import FlowError
 
 __all__ = [
-    "CALLS",
     "ELEMENTS",
     "HOOKS",
     "ROWS",
     "element_id",
-    "kept_id",
     "number_of",
     "source_of",
     "state_id",
@@ -23,10 +21,8 @@ _MOST_SOURCES, _MOST_NUMBERS = 1 << 12, 1 << 48
 ROWS = range(1 << 61)
 #: Of elements of datasets.
 ELEMENTS = range(ROWS.stop, ROWS.stop + _MOST_SOURCES * _MOST_NUMBERS)
-#: Of what is brought for calls.
-CALLS = range(ELEMENTS.stop, 1 << 62)
 #: Of weights that hooks show. Messages have no larger numbers.
-HOOKS = range(CALLS.stop, 1 << 63)
+HOOKS = range(1 << 62, 1 << 63)
 
 
 def element_id(source: int, number: int) -> int:
@@ -52,16 +48,6 @@ def number_of(element: int) -> int:
 def source_of(element: int) -> int:
     """Return the number of the dataset that an element is of, by its id."""
     return (element - ELEMENTS.start) // _MOST_NUMBERS
-
-
-def kept_id(call: int) -> int:
-    """Return the id by which what is kept for a call is freed.
-
-    Raises:
-        FlowError: the number is out of range.
-    """
-    _check("call", call, CALLS.stop - CALLS.start)
-    return CALLS.start + call
 
 
 def state_id(ticket: int) -> int:

@@ -169,8 +169,6 @@ class Redistributor:
         self,
         rows: RowsToMove,
         targets: Sequence[Sequence[int]],
-        *,
-        slices: Sequence[Sequence[int]] | None = None,
     ) -> RedistributionPlan:
         """Return a plan by which the workers of each dp rank get the rows of one slice.
 
@@ -179,31 +177,14 @@ class Redistributor:
         Args:
             rows: Rows of the call.
             targets: Workers of each dp rank: peers by tp, pp and cp get the same rows.
-            slices: Ids of the rows of each rank, if that is decided; None: the plan cuts rows, and chooses ranks.
 
         Raises:
             ConfigError: a worker has no node or two ranks, a rank has none, there are no ranks or more than 4096, rows
-                are not whole groups, numbers are negative or too large, or slices are not one for each rank, or do not
-                have each row once.
+                are not whole groups, or numbers are negative or too large.
             FlowError: a row has no holder.
         """
         self._check(rows, targets)
-        planning = _Planning(self._nodes, self._number, rows, targets)
-        return planning.plan(None if slices is None else self._ranks_of(rows, targets, slices))
-
-    @staticmethod
-    def _ranks_of(
-        rows: RowsToMove, targets: Sequence[Sequence[int]], slices: Sequence[Sequence[int]]
-    ) -> Integers:
-        """Return the rank of each row."""
-        rank_of = {row_id: rank for rank, own in enumerate(slices) for row_id in own}
-        n_rows = sum(map(len, slices))
-        if len(slices) != len(targets) or n_rows != len(rows.ids) or rank_of.keys() != {*rows.ids.tolist()}:
-            raise ConfigError(
-                f"{len(slices)} slices of {n_rows} rows for {len(targets)} ranks and {len(rows.ids)} rows; need a slice "
-                "for each rank, and each row once"
-            )
-        return np.array([rank_of[row_id] for row_id in rows.ids.tolist()], np.int64)
+        return _Planning(self._nodes, self._number, rows, targets).plan()
 
     def _check(self, rows: RowsToMove, targets: Sequence[Sequence[int]]) -> None:
         members = [worker for rank in targets for worker in rank]
@@ -260,21 +241,15 @@ class _Planning:
             {self.node_of[worker]: worker for worker in sorted(rank, reverse=True)} for rank in targets
         ]
 
-    def plan(self, given: Integers | None) -> RedistributionPlan:
-        """Make the slices, name them, and choose senders.
-
-        Args:
-            given: the rank of each row, if that is decided.
-        """
+    def plan(self) -> RedistributionPlan:
+        """Make the slices, name them, and choose senders."""
         rows, n_ranks = self.rows, len(self.targets)
-        if given is not None:
-            slice_of = given
-        elif rows.tokens is None:
+        if rows.tokens is None:
             slice_of = slices_by_count(self.n_rows, rows.group, n_ranks)
         else:
             slice_of = slices_by_tokens(rows.tokens, rows.group, n_ranks)
         between, rank_of_slice = self._named(slice_of)
-        rank_of = given if given is not None else np.array(rank_of_slice, np.int64)[slice_of]
+        rank_of = np.array(rank_of_slice, np.int64)[slice_of]
         in_rank = [np.flatnonzero(rank_of == rank) for rank in range(n_ranks)]
         weights = rows.tokens if rows.tokens is not None else np.ones(self.n_rows, np.int64)
         return RedistributionPlan(

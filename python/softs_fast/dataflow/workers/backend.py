@@ -188,9 +188,6 @@ class Backend(Protocol):
     def nodes(self) -> dict[int, int]:
         """Return the node of each worker that can hold values, by its number."""
 
-    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Return the workers that have each value of a column."""
-
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that a hook can be posted.
 

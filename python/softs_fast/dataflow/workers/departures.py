@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ...identity import Process
 from ..process.part import Unreadable
-from ..process.work import MainWork, MoveWork
+from ..process.work import MainWork
 from ..store import SegmentAddress
 from .backend import Back, Done, Event, Lost
 
@@ -53,11 +53,11 @@ class Departures:
         self.away.clear()
         self.ending.clear()
 
-    def note_ending(self, work: MainWork | MoveWork, n_gone: int, workers: Sequence[int]) -> None:
+    def note_ending(self, work: MainWork, n_gone: int, workers: Sequence[int]) -> None:
         """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet.
 
         Args:
-            work: Work of the function, or a move.
+            work: Work of the function.
             n_gone: Number of departures when the work was sent.
             workers: Workers with processes.
         """

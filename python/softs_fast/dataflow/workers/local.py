@@ -140,10 +140,6 @@ class LocalBackend:
         """All is in one process, and so on one node."""
         return dict.fromkeys(self._declaration.workers or (0,), 0)
 
-    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Each worker has each value: it is here."""
-        return [tuple(self.nodes())] * len(ids)
-
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """All hooks can run where all objects are."""
 

@@ -34,7 +34,7 @@ from ..process.functions import Failure, Outcome
 from ..process.objects import Objects
 from ..process.orders import Messages
 from ..process.part import Part
-from ..process.work import MainWork, MoveWork, Work
+from ..process.work import MainWork, Work
 from ..store import DataManager
 from ..store.ids import state_id
 from ..store.segments import bytes_free
@@ -296,10 +296,6 @@ class ProcessBackend:
         workers = (*self._declaration.workers, self._sends.driver)
         return self._sends.nodes() or dict.fromkeys(workers, 0)
 
-    def holders(self, column: str, ids: Sequence[int], places: Sequence[Any]) -> list[tuple[int, ...]]:
-        """Return the workers that have each value."""
-        return self._sends.holders(column, ids, places)
-
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook; see `Declaration.check_hook`."""
         self._declaration.check_hook(hook, owner)
@@ -442,7 +438,7 @@ class ProcessBackend:
     def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
         self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
         work = self._sent[ticket].works.get(worker)
-        if outcome.unread and isinstance(work, MainWork | MoveWork):
+        if outcome.unread and isinstance(work, MainWork):
             self._departures.note_ending(work, self._sent[ticket].n_gone, list(self._pids))
         self._part_ended(worker, ticket)
 

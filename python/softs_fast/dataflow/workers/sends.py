@@ -150,14 +150,6 @@ class Sends:
         """Return tickets of orders that wait."""
         return frozenset(order.ticket for orders in self._orders.values() for order, _ in orders)
 
-    def holders(self, column: str, ids: Sequence[int], places: Sequence[Place]) -> list[tuple[int, ...]]:
-        """Return which workers have each value."""
-        if self._copies is None:
-            return [(place.worker,) for place in places]
-        return [
-            self._copies.holders(row_id, column, place) for row_id, place in zip(ids, places, strict=True)
-        ]
-
     # --- Inside ---
 
     def _claim_all(self) -> None:
