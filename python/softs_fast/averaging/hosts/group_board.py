@@ -34,7 +34,7 @@ Exchange = Callable[[bytes], list[bytes]]
 Connect = Callable[[str, Sequence[int]], Channel]
 
 
-_Address = dict[Annotated[str, most(16)], int | Annotated[str, most(64)]]
+_Address = Annotated[dict[Annotated[str, most(16)], int | Annotated[str, most(64)]], most(16)]
 
 
 class Greeting(Record):
@@ -51,7 +51,7 @@ class Greeting(Record):
     host: Annotated[str, most(256)]
     window: _Address
     line: _Address
-    digest: Annotated[str, shaped("[0-9a-f]{64}")]
+    digest: Annotated[str, most(64), shaped("[0-9a-f]{64}")]
     nonce: Annotated[str, most(64)]
 
 
