@@ -100,7 +100,7 @@ def all_operations(say: Callable[[Any], None], rank: int, size: int, folder: str
                     assert same(tensor, every[root]), (dtype, count, root)
                 strategy.barrier()
         counted = strategy.metrics["all_reduce"]
-        assert counted.count == 39 * len(SIZES)
+        assert counted.n_calls == 39 * len(SIZES)
         assert 0 <= counted.waiting_s <= counted.seconds
     return results.hexdigest()
 

@@ -186,9 +186,9 @@ def test_reduce_scatter_all_gather_broadcast_barrier(tmp_path: Path) -> None:
     # One rank may always be the last to come.
     assert sum(metrics["all_gather"].waiting_s for metrics in told) > 0
     for metrics in told:
-        assert metrics["broadcast"].count == 12
+        assert metrics["broadcast"].n_calls == 12
         assert metrics["reduce_scatter"].bytes == 3 * 8 * (1 + 33 + 200_000)
-        assert metrics["barrier"].count == 1
+        assert metrics["barrier"].n_calls == 1
         assert metrics["all_gather"].seconds >= metrics["all_gather"].waiting_s >= 0
 
 

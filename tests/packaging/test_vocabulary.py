@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
+import inspect
+import pkgutil
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -13,6 +16,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+import softs_fast
 from softs_fast import cli
 
 #: A description that begins so lacks its subject.
@@ -108,3 +112,68 @@ def test_descriptions_are_found() -> None:
 
 def test_an_option_is_written_out() -> None:
     assert Recorded.abbreviating == []
+
+
+#: What the vocabulary says instead of a name of a parameter.
+INSTEAD = {
+    "answer_s": "call_timeout_s",
+    "connect_s": "connect_timeout_s",
+    "count": "n_workers, or n_ and what is counted",
+    "dead_after_s": "lost_after_s",
+    "grace_s": "reconnect_timeout_s",
+    "lease_s": "lost_after_s",
+    "member": "rank or worker_id",
+    "patience_s": "rejoin_timeout_s",
+    "rejoin_s": "rejoin_timeout_s",
+    "stall_s": "lost_after_s",
+    "why": "reason",
+    "world": "world_size",
+}
+#: Methods that end something, beside `close`: those of other packages, by which their users call them.
+ENDINGS = {
+    "Broker.stop": "softs",
+    "Supplier.stop": "softs",
+    "Worker.stop": "softs",
+    "SelectiveAveraging.shutdown": "torchgfn",
+    "Strategy.shutdown": "zerfoo",
+}
+
+
+def public() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the functions, classes and methods that the package and its rooms export, with their names."""
+    rooms = [one.name for one in pkgutil.iter_modules(softs_fast.__path__) if one.ispkg]
+    for module in [softs_fast, *(importlib.import_module(f"softs_fast.{room}") for room in rooms)]:
+        for name in getattr(module, "__all__", ()):
+            found = getattr(module, name, None)
+            if inspect.isclass(found):
+                for part, value in vars(found).items():
+                    method = getattr(value, "__func__", value)
+                    if not part.startswith("_") and inspect.isfunction(method):
+                        yield f"{name}.{part}", method
+            if callable(found):
+                yield name, found
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function; none if it is native and does not tell."""
+    try:
+        return [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):
+        return []
+
+
+def test_parameters_have_the_names_of_the_vocabulary() -> None:
+    found = {(name, one.name): one.annotation for name, function in public() for one in parameters(function)}
+    assert len(found) > 1000
+    assert sorted((*key, INSTEAD[key[1]]) for key in found if key[1] in INSTEAD) == []
+    # A worker is named by its rank, an int, or by its worker_id, a text.
+    assert [
+        key for key, annotation in found.items() if key[1] == "worker" and annotation in ("str", str)
+    ] == []
+
+
+def test_what_ends_is_closed() -> None:
+    found = {
+        name for name, _ in public() if name.partition(".")[2] in ("stop", "shutdown", "end", "terminate")
+    }
+    assert found == {*ENDINGS}

@@ -117,7 +117,7 @@ def _run(arguments: argparse.Namespace) -> None:
             build,
             arguments.token_file,
             wait_s=arguments.connect_timeout,
-            stall_s=arguments.lost_after,
+            lost_after_s=arguments.lost_after,
             stuck=go_on,
         )
     except MasterLost as lost:

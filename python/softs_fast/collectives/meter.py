@@ -81,7 +81,7 @@ class Meter:
         finally:
             so_far = self._sums.get(name, OpMetrics())
             self._sums[name] = OpMetrics(
-                so_far.count + 1,
+                so_far.n_calls + 1,
                 so_far.bytes + n_bytes,
                 so_far.seconds + time.perf_counter() - start,
                 so_far.waiting_s + lap.waiting_s,

@@ -31,14 +31,14 @@ class OpMetrics:
     """Sums of one kind of operation on this rank so far.
 
     Attributes:
-        count: number of calls.
+        n_calls: Number of calls.
         bytes: bytes of the tensors passed in; not the traffic.
         seconds: time spent in the calls.
         waiting_s: the part of it spent waiting for other ranks.
         errors: calls that raised an exception; wrong arguments may be found before a call counts.
     """
 
-    count: int = 0
+    n_calls: int = 0
     bytes: int = 0
     seconds: float = 0.0
     waiting_s: float = 0.0

@@ -165,7 +165,7 @@ def counts(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Non
         with pytest.raises(ConfigError):
             strategy.all_reduce(torch.ones(5 + rank))
         found = strategy.metrics["all_reduce"]
-        assert (found.count, found.errors) == (4, 1)
+        assert (found.n_calls, found.errors) == (4, 1)
         assert found.bytes == 12_000 + 4 * (5 + rank)
         assert found.seconds >= found.waiting_s > 0
         by_rank = strategy.rank_metrics

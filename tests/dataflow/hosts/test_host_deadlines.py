@@ -38,7 +38,7 @@ def test_a_worker_that_stops_or_hangs_is_lost_at_its_deadline(
     with HostWorkers(tmp_path, "stopping_flow:make_stopping", arguments) as workers:
         for number in range(2):
             workers.start(number, "far")
-        with workers.flow(rejoin_s=0) as flow:
+        with workers.flow(rejoin_timeout_s=0) as flow:
             assert next(flow.steps(1)).is_complete
             pid = flow.ask("inside")[1]["pid"]
             clock.watch(flow, 1, pid)

@@ -92,10 +92,10 @@ def test_all_begin_anew_with_new_groups(tmp_path: Path) -> None:
 def test_other_hosts_need_a_word(tmp_path: Path) -> None:
     workers = HostWorkers(tmp_path, "parallel_flow:make_ddp", {}, listen="tcp://0.0.0.0:0")
     with pytest.raises(
-        ConfigError, match=r"roles on several workers: gen, actor; .* say allow_unauthenticated_groups=True"
+        ConfigError, match=r"roles on several workers: gen, actor; .* say allow_insecure=True"
     ):
         workers.flow()
-    assert workers.flow(allow_unauthenticated_groups=True).declaration.workers == (0, 1)
+    assert workers.flow(allow_insecure=True).declaration.workers == (0, 1)
     check_groups(parallel_flow.make_ddp("dp1", 1).declaration, "tcp://0.0.0.0:0", is_allowed=False)
     check_groups(parallel_flow.make_ddp().declaration, "tcp://127.0.0.1:0", is_allowed=False)
 

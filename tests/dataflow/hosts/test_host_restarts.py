@@ -69,12 +69,14 @@ def test_a_worker_of_which_no_process_comes_ends_the_flow_by_name(tmp_path: Path
     with HostWorkers(tmp_path, "restart_flow:make_restarting") as workers:
         for worker in range(3):
             workers.start(worker, "far")
-        with workers.flow(rejoin_s=1.0) as flow:
+        with workers.flow(rejoin_timeout_s=1.0) as flow:
             losses(flow, 1)
             pid = flow.ask("inside")[1]["pid"]
             os.kill(pid, signal.SIGKILL)
             match = rf"worker 1 is lost: process {pid}: its connection ended.*; no other process has begun with its number "
-            with pytest.raises(FlowError, match=match + r"within 1 s \(rejoin_s\); no call was open there"):
+            with pytest.raises(
+                FlowError, match=match + r"within 1 s \(rejoin_timeout_s\); no call was open there"
+            ):
                 losses(flow, 3)
 
 

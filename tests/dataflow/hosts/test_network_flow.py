@@ -37,8 +37,8 @@ def begin(
         "arguments": workers.arguments,
         "listen": workers.endpoint,
         "token_file": str(workers.token),
-        "dead_after_s": 4.0,
-        "rejoin_s": 0.0,
+        "lost_after_s": 4.0,
+        "rejoin_timeout_s": 0.0,
         **more,
     }
     master = ranks.start(run_master, 1, hosts[0].pid, function, options, n_steps)
@@ -64,9 +64,7 @@ def test_gradients_over_two_hosts_have_the_bits_of_one(hosts: list[network.Host]
     """Process groups use the interface by which a worker reaches the master."""
     flow, _ = in_meeting("parallel_flow", "make_ddp")
     expected = summary(flow, 3)
-    workers, master = begin(
-        hosts, tmp_path, "parallel_flow:make_ddp", 2, 3, allow_unauthenticated_groups=True
-    )
+    workers, master = begin(hosts, tmp_path, "parallel_flow:make_ddp", 2, 3, allow_insecure=True)
     with workers:
         try:
             assert master.results() == [expected]

@@ -147,7 +147,7 @@ def test_junk_ends_its_own_connection_alone() -> None:
 
 
 def test_a_reader_that_stops_reading_is_ended_and_holds_up_no_other_one() -> None:
-    links = HostLinks(TOKEN, stall_s=4.0)
+    links = HostLinks(TOKEN, lost_after_s=4.0)
     with mock.patch.object(segments, "boot_id", return_value="a"):
         store = DataManager(0, max_bytes=1 << 27, links=links)
     with store as holder, store_on("b", 1, max_bytes=1 << 27) as reader:
@@ -228,8 +228,8 @@ def test_what_is_out_of_range_is_refused() -> None:
             reader.read(place.segment.nonce, outside, memory, WATCHDOG_S)
     with pytest.raises(PeerLost, match="connection refused"):
         _core.RowReader(endpoint, TOKEN, WATCHDOG_S)
-    with pytest.raises(ConfigError, match="stall_s must be above 0"):
-        HostLinks(TOKEN, stall_s=0)
+    with pytest.raises(ConfigError, match="lost_after_s must be above 0"):
+        HostLinks(TOKEN, lost_after_s=0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.listen()
 

@@ -14,10 +14,10 @@ TOKEN = new_token()
 
 @contextmanager
 def store_on(
-    host: str, worker: int, *, max_bytes: int = 1 << 22, token: str = TOKEN, stall_s: float = 30.0
+    host: str, worker: int, *, max_bytes: int = 1 << 22, token: str = TOKEN, lost_after_s: float = 30.0
 ) -> Iterator[DataManager]:
     """A store of a worker on a host of that name."""
-    links = HostLinks(token, stall_s=stall_s)
+    links = HostLinks(token, lost_after_s=lost_after_s)
     with mock.patch.object(segments, "boot_id", return_value=host):
         store = DataManager(worker, max_bytes=max_bytes, links=links)
     with store:

@@ -15,7 +15,7 @@ def test_a_worker_is_awaited_until_the_time_is_over() -> None:
     assert not returns.is_awaited(1, 110.0)
     assert (
         returns.why(1, 110.0)
-        == "it has left; no other process has begun with its number within 10 s (rejoin_s)"
+        == "it has left; no other process has begun with its number within 10 s (rejoin_timeout_s)"
     )
     returns.refused(1, "another flow")
     assert returns.why(1, 110.0).endswith("; the last that tried could not begin: another flow")

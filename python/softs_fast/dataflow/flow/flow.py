@@ -175,10 +175,10 @@ class Flow(StartedFlow):
         listen: str,
         token_file: str | Path,
         start_timeout_s: float = 600.0,
-        dead_after_s: float = 30.0,
-        rejoin_s: float = 300.0,
+        lost_after_s: float = 30.0,
+        rejoin_timeout_s: float = 300.0,
         max_restarts: int = 5,
-        allow_unauthenticated_groups: bool = False,
+        allow_insecure: bool = False,
     ) -> Flow:
         """Return a flow of which a launcher starts each worker, as `softs-fast flow worker`; this one is the master.
 
@@ -192,16 +192,16 @@ class Flow(StartedFlow):
             token_file: File with the token by which workers prove that they belong to the flow; mode 0600, see
                 `link.control.write_token`.
             start_timeout_s: How long the workers may take until their roles are made.
-            dead_after_s: Seconds without a sign of life after which a worker on another host has left.
-            rejoin_s: How long the flow waits for another process of a worker that has left, until that has made its
+            lost_after_s: Seconds without a sign of life after which a worker on another host has left.
+            rejoin_timeout_s: How long the flow waits for another process of a worker that has left, until that has made its
                 roles: the launcher starts it, or it begins again by itself. 0: a worker that has left is lost.
             max_restarts: Failures in a row after which a worker is lost, as in `in_processes`; there are no pauses.
-            allow_unauthenticated_groups: Connect the processes of roles on several workers, although torch checks no token:
+            allow_insecure: Connect the processes of roles on several workers, although torch checks no token:
                 all machines of the network are trusted. It need not be said if `listen` is on loopback.
 
         Raises:
             ConfigError: as `in_processes`; the endpoint or the token file cannot be used; or
-                `allow_unauthenticated_groups` is needed.
+                `allow_insecure` is needed.
         """
         given = arguments_of(arguments or {})
         flow = NamedFactory(function).load()(**given)
@@ -211,10 +211,10 @@ class Flow(StartedFlow):
             listen,
             Path(token_file),
             start_timeout_s,
-            dead_after_s,
-            rejoin_s,
+            lost_after_s,
+            rejoin_timeout_s,
             max_restarts,
-            allow_unauthenticated_groups,
+            allow_insecure,
         )
         processes = HostProcesses(flow.declaration, options)
         flow._use(ProcessBackend(flow.declaration, processes, processes))

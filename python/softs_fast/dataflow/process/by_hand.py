@@ -45,7 +45,7 @@ def run_worker(
     token_file: Path,
     *,
     wait_s: float = 300.0,
-    stall_s: float = 30.0,
+    lost_after_s: float = 30.0,
     stuck: Callable[[MasterLost | None], None] | None = None,
 ) -> None:
     """Be a worker of a flow until the flow ends.
@@ -56,7 +56,7 @@ def run_worker(
         build: Function that returns the declaration of the flow.
         token_file: File with the token of the master, mode 0600.
         wait_s: Seconds that the master may take until it listens.
-        stall_s: Seconds after which a process of which rows are read, and that sends no bytes, counts as lost.
+        lost_after_s: Seconds after which a process of which rows are read, and that sends no bytes, counts as lost.
         stuck: Function called in another thread, if a step does not return within 3 s after the master was lost, or
             the flow has ended (None): it ends this process. Without it, what runs is awaited.
 
@@ -98,7 +98,7 @@ def run_worker(
                     # On the host of the master others know this process by the master's name.
                     reachable="*" if there.is_loopback else own,
                     master=there.host,
-                    stall_s=stall_s,
+                    lost_after_s=lost_after_s,
                 )
                 store = stack.enter_context(DataManager(worker, links=links))
                 groups = None

@@ -51,7 +51,7 @@ class HostLinks:
         listen: Endpoint at which this process serves its own values, such as `tcp://0.0.0.0:0`.
         reachable: Host by which other hosts reach this process; `*`: that of the master.
         master: Host by which this process reaches the master.
-        stall_s: Seconds after which a process that sends no bytes, or takes none, counts as lost.
+        lost_after_s: Seconds after which a process that sends no bytes, or takes none, counts as lost.
 
     Raises:
         ConfigError: the token is none.
@@ -64,15 +64,15 @@ class HostLinks:
         listen: str = "tcp://127.0.0.1:0",
         reachable: str = _AT_MASTER,
         master: str = "127.0.0.1",
-        stall_s: float = 30.0,
+        lost_after_s: float = 30.0,
     ) -> None:
-        if not stall_s > 0:
-            raise ConfigError(f"stall_s must be above 0, have {stall_s}")
+        if not lost_after_s > 0:
+            raise ConfigError(f"lost_after_s must be above 0, have {lost_after_s}")
         self._token = token
         self._listen = listen
         self._reachable = reachable
         self._master = master
-        self._stall_s = stall_s
+        self._lost_after_s = lost_after_s
         self._server: _core.RowServer | None = None
         #: By worker, so that the connection to a process that was replaced goes.
         self._holders: dict[int, _Holder] = {}
@@ -99,7 +99,7 @@ class HostLinks:
             segment.n_bytes,
             segment.nonce,
             _MOST_READERS,
-            self._stall_s,
+            self._lost_after_s,
         )
         port = self._server.endpoint.rpartition(":")[2]
         return f"tcp://{_bracketed(self._reachable)}:{port}"
@@ -156,11 +156,11 @@ class HostLinks:
         known, holder.reader = holder.reader, None
         if known is not None:
             try:
-                return self._keep(holder, known, known.read(nonce, fields, out, self._stall_s))
+                return self._keep(holder, known, known.read(nonce, fields, out, self._lost_after_s))
             except PeerLost:
                 pass  # it may have ended long ago, with a process of that address
         made = _core.RowReader(holder.endpoint, self._token, _CONNECT_S)
-        return self._keep(holder, made, made.read(nonce, fields, out, self._stall_s))
+        return self._keep(holder, made, made.read(nonce, fields, out, self._lost_after_s))
 
     def _keep(
         self, holder: _Holder, reader: _core.RowReader, gone: tuple[int, bool] | None

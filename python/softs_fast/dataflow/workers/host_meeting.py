@@ -29,7 +29,7 @@ def check_groups(declaration: Declaration, listen: str, *, is_allowed: bool) -> 
         raise ConfigError(
             f"roles on several workers: {', '.join(names)}; torch.distributed connects their processes by gloo and a "
             f"TCPStore, which check no token, and {listen} is for other hosts; on a network of which all machines are "
-            "trusted, say allow_unauthenticated_groups=True, or have all workers on this host and listen on 127.0.0.1"
+            "trusted, say allow_insecure=True, or have all workers on this host and listen on 127.0.0.1"
         )
 
 

@@ -40,11 +40,11 @@ class HostOptions:
         listen: Endpoint that workers connect to, `tcp://HOST:PORT`.
         token_file: File with the token that workers must have; mode 0600.
         start_timeout_s: How long the workers may take until their roles are made.
-        dead_after_s: Seconds without a sign of life after which a worker on another host has left.
-        rejoin_s: How long another process may take to join with the number of a worker that has left, and to make its
+        lost_after_s: Seconds without a sign of life after which a worker on another host has left.
+        rejoin_timeout_s: How long another process may take to join with the number of a worker that has left, and to make its
             roles; 0: a worker that has left is lost.
         max_restarts: Failures of a worker in a row after which it is lost.
-        allow_unauthenticated_groups: Whether processes of roles on several workers may be connected by torch between hosts.
+        allow_insecure: Whether processes of roles on several workers may be connected by torch between hosts.
 
     Raises:
         ConfigError: a number is out of range, or `listen` is no endpoint of TCP.
@@ -53,18 +53,18 @@ class HostOptions:
     listen: str
     token_file: Path
     start_timeout_s: float = 600.0
-    dead_after_s: float = 30.0
-    rejoin_s: float = 300.0
+    lost_after_s: float = 30.0
+    rejoin_timeout_s: float = 300.0
     max_restarts: int = 5
-    allow_unauthenticated_groups: bool = False
+    allow_insecure: bool = False
 
     def __post_init__(self) -> None:
         if not self.listen.startswith("tcp://"):
             raise ConfigError(f"listen is {self.listen!r}; need tcp://HOST:PORT")
         if not self.start_timeout_s > 0:
             raise ConfigError(f"start_timeout_s must be above 0, have {self.start_timeout_s}")
-        if not self.rejoin_s >= 0:
-            raise ConfigError(f"rejoin_s must be at least 0, have {self.rejoin_s}")
+        if not self.rejoin_timeout_s >= 0:
+            raise ConfigError(f"rejoin_timeout_s must be at least 0, have {self.rejoin_timeout_s}")
         if self.max_restarts < 0:
             raise ConfigError(f"max_restarts is {self.max_restarts}; it counts failures in a row, from 0")
 
@@ -81,9 +81,9 @@ class HostProcesses:
     """
 
     def __init__(self, declaration: Declaration, options: HostOptions) -> None:
-        check_groups(declaration, options.listen, is_allowed=options.allow_unauthenticated_groups)
+        check_groups(declaration, options.listen, is_allowed=options.allow_insecure)
         self._options = options
-        self._limits = ControlLimits(dead_after_s=options.dead_after_s)
+        self._limits = ControlLimits(lost_after_s=options.lost_after_s)
         self._declaration = declaration
         self._listen = options.listen
         self._token = read_token(options.token_file)
@@ -92,13 +92,13 @@ class HostProcesses:
         self._hosts: dict[int, str] = {}
         self._link: HostLink | None = None
         self._meeting: HostMeeting | None = None
-        self._returns = Returns(options.rejoin_s, options.max_restarts)
+        self._returns = Returns(options.rejoin_timeout_s, options.max_restarts)
         #: Of the last master of this object; 0 before the first.
         self._incarnation = 0
 
     def links(self) -> HostLinks:
         """Return by what the store of the master serves other hosts; workers know the host of the master."""
-        return HostLinks(self._token, listen=f"tcp://{self._host}:0", stall_s=self._limits.dead_after_s)
+        return HostLinks(self._token, listen=f"tcp://{self._host}:0", lost_after_s=self._limits.lost_after_s)
 
     @property
     def _host(self) -> str:
@@ -135,7 +135,7 @@ class HostProcesses:
                 self._meeting = open_meeting(self._listen)
             port = self._meeting.port if self._meeting is not None else 0
             link.greeting = Declared(tuple(self._declaration.lines()), port, self._host)
-            self._await(link, self._options.start_timeout_s if is_first else self._options.rejoin_s)
+            self._await(link, self._options.start_timeout_s if is_first else self._options.rejoin_timeout_s)
         except BaseException:
             if is_first:
                 for worker in link.seats.held:
@@ -200,7 +200,7 @@ class HostProcesses:
             )
             if now_s - begun_s > timeout_s:
                 raise FlowError(
-                    f"{text}; start them with softs-fast flow worker, or raise start_timeout_s or rejoin_s"
+                    f"{text}; start them with softs-fast flow worker, or raise start_timeout_s or rejoin_timeout_s"
                 )
             if now_s - said_s > _PROGRESS_S:
                 said_s = now_s

@@ -34,11 +34,11 @@ class Returns:
     """Decides how long a worker that has left is awaited.
 
     Args:
-        rejoin_s: How long another process may take to be there.
+        rejoin_timeout_s: How long another process may take to be there.
         max_failures: Number of failures in a row after which a worker is not awaited any more.
     """
 
-    rejoin_s: float
+    rejoin_timeout_s: float
     max_failures: int
     _workers: dict[int, _Worker] = field(default_factory=dict, init=False)
 
@@ -63,19 +63,19 @@ class Returns:
 
     def is_awaited(self, worker: int, now_s: float) -> bool:
         """Return whether a worker is there, or may be again."""
-        return not self.why(worker, now_s) and self.rejoin_s > 0
+        return not self.why(worker, now_s) and self.rejoin_timeout_s > 0
 
     def why(self, worker: int, now_s: float) -> str:
         """Return why a worker is not awaited any more; empty if it is, or is there."""
         one = self._workers.get(worker)
-        if one is None or one.left_s is None or self.rejoin_s == 0:
+        if one is None or one.left_s is None or self.rejoin_timeout_s == 0:
             return ""
         if one.n_failures > self.max_failures:
             return f"{one.reason}; that was failure {one.n_failures} in a row, and max_restarts is {self.max_failures}"
-        if now_s - one.left_s < self.rejoin_s:
+        if now_s - one.left_s < self.rejoin_timeout_s:
             return ""
         refusal = f"; the last that tried could not begin: {one.refusal}" if one.refusal else ""
-        return f"{one.reason}; no other process has begun with its number within {self.rejoin_s:g} s (rejoin_s){refusal}"
+        return f"{one.reason}; no other process has begun with its number within {self.rejoin_timeout_s:g} s (rejoin_timeout_s){refusal}"
 
     def clear(self) -> None:
         """All workers are there."""

@@ -238,7 +238,7 @@ def test_a_token_file_is_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["frame_bytes", "unsent_bytes", "unread_bytes", "workers", "handshake_s", "dead_after_s"]
+    "field", ["frame_bytes", "unsent_bytes", "unread_bytes", "workers", "handshake_s", "lost_after_s"]
 )
 def test_limits_are_checked(field: str) -> None:
     with pytest.raises(ConfigError, match=f"{field} must be"):

@@ -22,7 +22,7 @@ class ControlLimits:
         unread_bytes: bytes of one peer that may wait for `receive`; beyond them its connection is not read.
         workers: workers that may be joined at the same time; of a master.
         handshake_s: seconds from connecting to joining.
-        dead_after_s: seconds without a sign of life after which a worker on another host has left; of a master.
+        lost_after_s: seconds without a sign of life after which a worker on another host has left; of a master.
 
     Raises:
         ConfigError: a number is out of its range.
@@ -33,7 +33,7 @@ class ControlLimits:
     unread_bytes: int = 64 << 20
     workers: int = 4096
     handshake_s: float = 10.0
-    dead_after_s: float = 30.0
+    lost_after_s: float = 30.0
 
     def __post_init__(self) -> None:
         if not 1024 <= self.frame_bytes <= _MOST_FRAME:
@@ -41,7 +41,7 @@ class ControlLimits:
         for name in ("unsent_bytes", "unread_bytes", "workers"):
             if not 1 <= getattr(self, name) < 1 << 48:
                 raise ConfigError(f"{name} must be at least 1, have {getattr(self, name)}")
-        for name in ("handshake_s", "dead_after_s"):
+        for name in ("handshake_s", "lost_after_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, have {getattr(self, name)}")
 

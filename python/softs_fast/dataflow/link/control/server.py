@@ -65,7 +65,7 @@ class ControlServer:
         lowest = incarnation if oldest is None else oldest
         raise_descriptor_limit()
         self._native = _core.FlowServer(
-            listen, token, incarnation, lowest, limits.native(), limits.dead_after_s
+            listen, token, incarnation, lowest, limits.native(), limits.lost_after_s
         )
 
     @property
