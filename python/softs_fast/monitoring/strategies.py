@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["families_of", "render_strategies"]
 
 _COUNTERS = (
-    ("calls", "Calls of an operation.", "count"),
+    ("calls", "Calls of an operation.", "n_calls"),
     ("bytes", "Bytes of the tensors passed to it; not the traffic.", "bytes"),
     ("seconds", "Time spent in its calls.", "seconds"),
     ("waiting_seconds", "The part of it spent waiting for other ranks.", "waiting_s"),
