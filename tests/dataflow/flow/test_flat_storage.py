@@ -28,9 +28,7 @@ MOST_BYTES = 8 << 20
 REACHED = {
     "Deadlines._since_s",
     "HeldRows._places[]",
-    "KeptInputs._calls",
     "Master._open",
-    "RowMoves._keeping",
     "RowTable._rows",
     "Sequencer._tickets",
     "ShardOrder.taken",

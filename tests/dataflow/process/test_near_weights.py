@@ -46,7 +46,7 @@ def test_a_copy_of_a_process_that_has_ended_is_replaced_by_the_source(of_the_dea
         # The master is told of the copy, and frees it with the others.
         assert (fetched.ids, fetched.names) == ((state_id(1),), (weights_column(shown.shown.place),))
         assert mine.n_bytes > 0
-        loop._part.free(fetched.ids)
+        loop.store.free(fetched.ids)
         assert mine.n_bytes == 0
         assert not loop._part.near
 
