@@ -15,7 +15,7 @@ def make_supplier() -> sf.Supplier:
 
 
 if __name__ == "__main__":
-    with sf.Fleet(make_supplier, count=1) as fleet:
+    with sf.Fleet(make_supplier, n_workers=1) as fleet:
         batches = list(fleet.loader("ones", SAMPLE, batch_size=4, steps_per_epoch=3))
     assert len(batches) == 3
     assert all(batch["x"].shape == (4, 16) and (batch["x"] == 7).all() for batch in batches)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from softs_fast.errors import SegmentError
-from softs_fast.identity import boot_id, host_id, hosts, state_of, this_process
+from softs_fast.identity import Process, boot_id, host_id, hosts, state_of, this_process
 
 
 def without_boot(patch: pytest.MonkeyPatch) -> None:
@@ -38,6 +38,11 @@ def test_where_proc_is_masked_there_is_no_host(
     mask(monkeypatch)
     assert host_id() == ""
     boot_id.cache_clear()
+
+
+@pytest.mark.parametrize("pid", [-5, 1 << 40])
+def test_a_number_that_no_process_has_is_not_alive(pid: int) -> None:
+    assert not Process(pid, 1, this_process().namespace).is_alive()
 
 
 def test_the_states_of_a_process() -> None:

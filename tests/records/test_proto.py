@@ -105,6 +105,13 @@ def test_what_breaks_its_bounds_is_not_written(value: Whole, complaint: str) -> 
         FORMAT.encode(value)
 
 
+def test_items_are_counted_before_values_are_made_of_them() -> None:
+    # Two messages in a row are one, with the items of both.
+    data = FORMAT.encode(Whole(parts=(Part(0),) * 3)) * 2
+    with pytest.raises(WireError, match=r"Whole\.parts has 6 items; at most 3"):
+        FORMAT.decode(data)
+
+
 def test_texts_for_people_are_cut() -> None:
     long = Part(1, "abcdef")
     assert FORMAT.decode(FORMAT.encode(Whole(part=long, other=long, parts=(long,)))) == Whole(

@@ -100,23 +100,25 @@ def test_groups_at_one_place_are_apart(place: Any) -> None:
         assert ranks_of(a) == ranks_of(b) == []
 
 
-@pytest.mark.parametrize("is_same_namespace", [True, False])
+@pytest.mark.parametrize("where", ["here", "another namespace", "masked"])
 def test_ranks_that_live_where_their_memory_cannot_be_opened_are_told(
-    is_same_namespace: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = dist.HashStore()
     with Window(LAYOUT) as mine, Window(LAYOUT) as other, Members(place, mine, rank=0) as members:
         here = this_process()
-        if not is_same_namespace:
+        if where == "masked":
+            monkeypatch.setattr(hosts, "boot_id", lambda: "")
+        elif where != "here":
             monkeypatch.setattr(hosts, "this_process", lambda: here._replace(namespace=here.namespace + 1))
         # No process has this number here.
         monkeypatch.setattr(Window, "address", {**other.address, "pid": (1 << 31) - 1})
         Members(place, other, rank=1)
         monkeypatch.undo()
         assert [ranks_of(members) for _ in range(2)] == [[], []]
-        assert list(members.unseen) == ([] if is_same_namespace else [1]), "the dead are not missed"
+        assert list(members.unseen) == ([] if where == "here" else [1]), "the dead are not missed"
     told = [text for text in caplog.messages if text.startswith("rank 1 is left out, as its memory")]
-    assert len(told) == (not is_same_namespace)
+    assert len(told) == (where != "here")
 
 
 def stays(say: Callable[[Any], None], rank: int, size: int, place: str) -> None:

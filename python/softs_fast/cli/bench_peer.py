@@ -182,7 +182,7 @@ class _Meter:
             SampleTimeout: nothing was counted.
         """
         if self.count == self.count_before:
-            raise SampleTimeout("no sample arrived during the measurement; give it more --seconds")
+            raise SampleTimeout("no sample arrived during the measurement; give it more --duration")
         return (self.count - self.count_before) / (time.perf_counter() - self._started)
 
 

@@ -29,7 +29,11 @@ class Process(NamedTuple):
 
     def is_alive(self) -> bool:
         """Return whether it runs; where that cannot be determined, True."""
-        return _core.is_alive(*self)
+        try:
+            return _core.is_alive(*self)
+        except OverflowError:
+            # No process has such numbers; they come from elsewhere.
+            return False
 
 
 def this_process() -> Process:

@@ -114,6 +114,7 @@ class _Field(NamedTuple):
         label: "optional" for a field that may be None, "repeated" for a tuple.
         of: Literal of an enumeration, or class of a message.
         cut: Characters after which a text is cut when it is written; 0: a text that is too long is refused.
+        most: Items of a tuple; 0: any number.
     """
 
     name: str
@@ -121,6 +122,7 @@ class _Field(NamedTuple):
     label: Literal["", "optional", "repeated"] = ""
     of: Any = None
     cut: int = 0
+    most: int = 0
 
 
 @cache
@@ -130,6 +132,7 @@ def _fields(kind: Any) -> tuple[_Field, ...]:
 
 def _field(name: str, hint: Any, label: Literal["", "optional", "repeated"] = "") -> _Field:
     metas: tuple[Any, ...] = ()
+    n_items = 0
     while True:
         origin, args = get_origin(hint), get_args(hint)
         if origin is Annotated:
@@ -137,18 +140,20 @@ def _field(name: str, hint: Any, label: Literal["", "optional", "repeated"] = ""
         elif NoneType in args:
             hint, label = next(one for one in args if one is not NoneType), "optional"
         elif origin is tuple:
+            n_items = next((one.max_length for one in metas if one.max_length), 0)
             hint, label, metas = args[0], "repeated", ()
         else:
             break
     if origin is Literal:
-        return _Field(name, "enum", label, hint)
+        return _Field(name, "enum", label, hint, most=n_items)
     if issubclass(hint, msgspec.Struct):
-        return _Field(name, "message", label, hint)
+        return _Field(name, "message", label, hint, most=n_items)
     extra: dict[str, Any] = {}
     for one in metas:
         extra |= one.extra or {}
     most = next((one.max_length for one in metas if one.max_length), 0)
-    return _Field(name, extra.get("proto", _SCALARS[hint]), label, cut=most if extra.get("cut") else 0)
+    cut = most if extra.get("cut") else 0
+    return _Field(name, extra.get("proto", _SCALARS[hint]), label, cut=cut, most=n_items)
 
 
 def _collect(kind: Any, kinds: dict[Any, None]) -> None:
@@ -225,8 +230,11 @@ def _is_cut(field: _Field) -> bool:
 def _read(kind: Any, message: Any) -> dict[str, Any]:
     """Return a message as dicts, lists, numbers, texts and bytes."""
     found = {}
-    for name, type_name, label, of, _ in _fields(kind):
+    for name, type_name, label, of, _, most in _fields(kind):
         part = getattr(message, name)
+        if most and len(part) > most:
+            # Before values are made of them.
+            raise ValueError(f"{kind.__name__}.{name} has {len(part)} items; at most {most}")
         if label == "optional" and not message.HasField(name):
             part = None
         elif type_name == "message":

@@ -199,7 +199,7 @@ class Members:
 
 def _may_be_alive(host: object, address: Mapping[str, int]) -> bool:
     """Return whether the owner of a window may be alive, as far as that can be told here."""
-    if host != host_id():
+    if not host or host != host_id():
         return True
     return Process(address["pid"], address["started"], this_process().namespace).is_alive()
 

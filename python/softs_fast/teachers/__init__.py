@@ -3,7 +3,7 @@
     teacher = CausalLMTeacher("gpt2", "corpus.txt", length=128, outputs={"logits": TopK(64)})
 
     if __name__ == "__main__":
-        with sf.Fleet(teacher.worker, count=2) as fleet, fleet.student(64, teacher.batch_config) as client:
+        with sf.Fleet(teacher.worker, n_workers=2) as fleet, fleet.student(64, teacher.batch_config) as client:
             ...
 
 This package needs torch. transformers is imported when a teacher of Hugging Face is made.

@@ -147,7 +147,7 @@ class CausalLMTeacher(_HuggingFaceTeacher):
         teacher = CausalLMTeacher("gpt2", "corpus.txt", length=128, outputs={"logits": TopK(64)})
 
         if __name__ == "__main__":
-            with sf.Fleet(teacher.worker, count=2) as fleet, fleet.student(64, teacher.batch_config) as client:
+            with sf.Fleet(teacher.worker, n_workers=2) as fleet, fleet.student(64, teacher.batch_config) as client:
                 ...
 
     The constructor reads configuration and tokenizer and checks all arguments; `worker` and `supplier` load the

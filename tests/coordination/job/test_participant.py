@@ -22,6 +22,7 @@ from softs_fast.coordination.job.messages import (
 )
 from softs_fast.coordination.job.participant import Build, EndEngine, GiveUp, Participant, Say, Warn
 from softs_fast.errors import ConfigError
+from softs_fast.records import replace
 
 HELLO = Hello("job", "a", 3, wanted_seat=0)
 
@@ -221,3 +222,8 @@ def test_checkpoints_and_alarms() -> None:
     worker.receive(fence())
     assert worker.end_checkpoint(1, 1, "path") == [Say(CheckpointEnd(1, 1, "path"))]
     assert worker.receive(Alarm((1,), "seat 1 stands still")) == [Warn("seat 1 stands still")]
+
+
+def test_a_name_that_no_message_may_have_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(ConfigError, match=r"worker cannot say what it is: .*worker_id"):
+        Participant(replace(HELLO, worker_id="wörker"))

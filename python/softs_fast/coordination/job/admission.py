@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .messages import PROTOCOL, Hello, Refused
-from .options import MAX_TEXT, JobOptions
+from .options import JobOptions
 from .seats import Seats, Worker
 
 # Processes that are remembered because they may not take part any more.
@@ -164,8 +164,8 @@ def _mismatch(options: JobOptions, hello: Hello, identity: str | None) -> Refuse
             f'worker belongs to job "{hello.job[:200]}"; this is the coordinator of "{options.name[:200]}"; name the job by '
             "job= (torchrun: --rdzv-id, and --standalone makes a random one), and by --job of the coordinator",
         )
-    if not 0 < len(hello.worker_id) <= MAX_TEXT or len(hello.address) > MAX_TEXT:
-        return Refused("identity", f"worker id and address have 1 to {MAX_TEXT} characters")
+    if not hello.worker_id:
+        return Refused("identity", "worker id is empty")
     if identity is not None and identity != hello.worker_id:
         return Refused(
             "identity",

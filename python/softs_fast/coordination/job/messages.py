@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from ...records import CUT, U32, Count, Record, Tag64, as_number, field, most, shaped
+from ...records import CUT, U32, Count, Record, Tag64, as_number, field, most, shaped, span
 from .options import MAX_SEATS, MAX_TEXT
 
 #: Of the messages between coordinator and workers; both sides must have the same.
@@ -59,7 +59,8 @@ class WorkerState(Record):
 
     boot: Tag64 = 0
     epoch: Count = 0
-    committed: Count = 0
+    # Of `reach`, which is one more, messages have 63 bits.
+    committed: Annotated[int, span(0, (1 << 63) - 2)] = 0
     in_doubt: bool = False
 
     @property

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from ...errors import ConfigError
-from ...records import replace
+from ...errors import ConfigError, WireError
+from ...records import checked, replace
 from .messages import (
     Alarm,
     CheckpointBegin,
@@ -97,10 +97,16 @@ class Participant:
 
     Args:
         hello: the first message; `last` is what the worker has: after a restart from a checkpoint, its step.
+
+    Raises:
+        ConfigError: a name, an address or a number is out of its bounds.
     """
 
     def __init__(self, hello: Hello) -> None:
-        self._hello = hello
+        try:
+            self._hello = checked(hello)
+        except WireError as error:
+            raise ConfigError(f"worker cannot say what it is: {error}") from None
         self.state = hello.last
         self.phase: Phase = "away"
         self.table: Table | None = None

@@ -7,8 +7,7 @@ import threading
 import time
 
 from ...collectives import Strategy
-from ...errors import ConfigError, PeerLost, SoftsError, WireError
-from ...records import checked
+from ...errors import PeerLost, SoftsError
 from ...user_code import text_of_error
 from ..credentials import ClientCredentials
 from ..job.messages import Hello, ToWorker
@@ -58,10 +57,7 @@ class WorkerLink:
     ) -> None:
         self.logger = logger or _log
         self.changed = threading.Condition()
-        try:
-            self.machine = Participant(checked(hello))
-        except WireError as error:
-            raise ConfigError(f"worker cannot say what it is: {error}") from None
+        self.machine = Participant(hello)
         self.strategy: Strategy | None = None
         self.error: SoftsError | None = None
         self.leave_reason: str | None = None

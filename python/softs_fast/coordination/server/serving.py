@@ -77,7 +77,7 @@ class Coordinator:
     """
 
     def __init__(self, job: JobOptions, options: CoordinatorOptions, make_machine: MakeMachine = Job) -> None:
-        self._grpc = import_grpc()
+        import_grpc()
         self._job = job
         self._options = options
         self._make_machine = make_machine

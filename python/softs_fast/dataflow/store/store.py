@@ -36,7 +36,6 @@ _SERIAL_STEP = 2 * 0x9E3779B97F4A7C15 % _WORD
 
 _Integers = np.ndarray[Any, np.dtype[np.int64]]
 _Words = np.ndarray[Any, np.dtype[np.uint64]]
-_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class DataManager:

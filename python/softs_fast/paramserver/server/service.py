@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from dataclasses import replace
 from typing import Any
@@ -35,8 +34,6 @@ from .training.trainer import Trainer
 from .training.weights import Committed, Weights
 
 __all__ = ["Service"]
-
-_log = logging.getLogger("softs_fast.paramserver")
 
 #: Connections at a time.
 _MAX_CONNECTIONS = 4096
@@ -77,7 +74,6 @@ class Service:
         if config.compression:
             import_zstd()
         self.options = options
-        self._config = config
         self._context = None if options.tls is None else server_context(options.tls)
         saved = load_state(options.state)
         self.is_restart = saved is not None

@@ -225,7 +225,11 @@ impl<M: StreamMachine> StreamLoop<M> {
             }
             match self.step(Instant::now(), &mut events) {
                 Next::Events => {}
-                Next::Answer => (self.answer)(&self.shared),
+                Next::Answer => {
+                    (self.answer)(&self.shared);
+                    // It may have written all that there was.
+                    self.shared.changed.notify();
+                }
                 Next::End => break,
             }
         }
@@ -236,7 +240,7 @@ impl<M: StreamMachine> StreamLoop<M> {
     fn close(&mut self, why: &str) {
         let shared = Arc::clone(&self.shared);
         let mut connections = lock(&shared.connections);
-        connections.machine.end_all();
+        connections.machine.end_all(why);
         let ids: Vec<_> = connections.table.ids().collect();
         for id in ids {
             connections.flush(&shared.epoll, id);

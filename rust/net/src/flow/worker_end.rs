@@ -60,7 +60,7 @@ impl StreamMachine for WorkerEnd {
         self.worker.ended().is_some() || self.worker.outbox().is_empty()
     }
 
-    fn end_all(&mut self) {
-        self.worker.close("this worker was closed");
+    fn end_all(&mut self, why: &str) {
+        self.worker.close(why);
     }
 }

@@ -47,7 +47,8 @@ impl<P> ConnectionTable<P> {
     pub(crate) fn remove(&mut self, id: PeerId) -> Option<P> {
         let place = self.place(id)?;
         let peer = place.peer.take()?;
-        place.generation = place.generation.wrapping_add(1);
+        // The top bit of a number is free for marks in the data of events.
+        place.generation = place.generation.wrapping_add(1) & (u32::MAX >> 1);
         self.free.push(id.0 as u32);
         Some(peer)
     }

@@ -316,7 +316,7 @@ impl StreamMachine for Master {
         self.peers.values().all(|peer| peer.outbox.is_empty())
     }
 
-    fn end_all(&mut self) {
+    fn end_all(&mut self, _why: &str) {
         for peer in self.peers.values_mut() {
             Handshake::End("the master has closed".to_owned()).encode(&mut peer.outbox);
         }

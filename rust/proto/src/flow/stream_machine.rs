@@ -46,6 +46,6 @@ pub trait StreamMachine {
     fn is_flushed(&mut self) -> bool {
         true
     }
-    /// This end closes, with what is in the outboxes then.
-    fn end_all(&mut self);
+    /// This end closes, for this reason, with what is in the outboxes then.
+    fn end_all(&mut self, why: &str);
 }

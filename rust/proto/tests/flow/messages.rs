@@ -187,7 +187,7 @@ fn both_ends_learn_why_the_other_one_ends() {
 
     let (mut master, id, mut worker) = joined(None);
     master.send(3, b"last").unwrap();
-    master.end_all();
+    master.end_all("");
     settle(&mut master, id, &mut worker, usize::MAX);
     let ended = News::Ended("the master has closed".to_owned());
     assert_eq!(worker.take_news(), [News::Received(b"last".to_vec()), ended]);

@@ -1,10 +1,13 @@
 //! Rows between hosts: a reader gets the bytes of the values that it asks for, or learns that they are gone.
 
+use std::sync::Arc;
+
+use softs_proto::broker::PeerId;
 use softs_proto::flow::rows::{
-    Answers, Joining, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, Served, Serving, ToReader, Value,
-    Wanted, Why,
+    Answers, Joining, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, RowHolder, Served, Serving, ToReader,
+    Value, Wanted, Why,
 };
-use softs_proto::flow::{HEADER_BYTES, Handshake, Outbox, Token};
+use softs_proto::flow::{HEADER_BYTES, Handshake, Outbox, StreamMachine, Token};
 
 use crate::pair::{TOKEN, frame};
 
@@ -179,6 +182,28 @@ fn another_segment_and_values_outside_of_this_one_are_refused() {
         assert!(why.contains("is not in a segment of"), "{offset} {bytes}: {why}");
         assert!(!serving.wants_bytes());
     }
+}
+
+#[test]
+fn a_reader_is_told_why_before_its_connection_ends() {
+    let (segment, values) = Segment::of(&[PIECE_BYTES]);
+    let served = Served { segment: SEGMENT, bytes: segment.0.len() as u64 };
+    let mut holder = RowHolder::new(served, token(TOKEN), segment, Arc::default());
+    let (id, mut joining) = (PeerId(1), Joining::new(token(TOKEN), [5; 32]));
+    holder.connect(id, [9; 32], String::new());
+    loop {
+        holder.receive(id, &taken(joining.outbox(), usize::MAX));
+        if joining.receive(&taken(holder.outbox(id).unwrap(), usize::MAX)).unwrap() {
+            break;
+        }
+    }
+    holder.receive(id, &read(SEGMENT, &values));
+    assert_eq!(taken(holder.outbox(id).unwrap(), 10).len(), 10);
+    holder.receive(id, &read(SEGMENT, &[Value { offset: 8, bytes: 8, serial: 1 }]));
+    assert!(!holder.outbox(id).unwrap().is_empty());
+    assert_eq!(holder.poll_ending(), None, "a piece and END are to be written");
+    while !taken(holder.outbox(id).unwrap(), usize::MAX).is_empty() {}
+    assert_eq!(holder.poll_ending(), Some(id));
 }
 
 #[test]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 import secrets
 from http import HTTPStatus
 from typing import Any, cast, get_args
@@ -38,8 +37,6 @@ from .request import Disconnected, Message, Receive, Refusal, Reply, Request, Se
 from .sessions import Session, Sessions
 
 __all__ = ["Application"]
-
-_log = logging.getLogger("softs_fast.paramserver")
 
 #: For the body of a join.
 _JOIN_S = 30.0

@@ -46,7 +46,7 @@ impl<M: Memory> StreamMachine for RowHolder<M> {
     }
 
     fn disconnect(&mut self, id: PeerId, end: End) {
-        if self.readers.remove(&id).is_some() && end != End::Ordinary {
+        if self.readers.remove(&id).is_some() && matches!(end, End::Refused | End::Lost(_)) {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -60,7 +60,8 @@ impl<M: Memory> StreamMachine for RowHolder<M> {
     fn outbox(&mut self, id: PeerId) -> Option<&mut Outbox> {
         let serving = self.readers.get_mut(&id)?;
         serving.fill(&mut self.memory);
-        if serving.is_ending() {
+        // What it says last is written first; a reader that takes nothing is ended as others are.
+        if serving.is_ending() && serving.outbox().is_empty() {
             self.ending.push(id);
         }
         Some(serving.outbox())
@@ -86,7 +87,7 @@ impl<M: Memory> StreamMachine for RowHolder<M> {
         self.counts.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn end_all(&mut self) {
+    fn end_all(&mut self, _why: &str) {
         self.readers.clear();
     }
 }
