@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgpack
 import pytest
 
@@ -28,6 +30,11 @@ def test_a_message_arrives_as_it_was_and_not_in_parts(message: m.Said) -> None:
     for end in range(len(data)):
         with pytest.raises(WireError):
             m.decode(data[:end])
+        for byte in range(256):
+            changed = bytearray(data)
+            changed[end] = byte
+            with suppress(WireError):
+                m.decode(bytes(changed))
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -23,6 +26,7 @@ from softs_fast.coordination.wire.formats import (
     TO_WORKER,
     schema_of_messages,
 )
+from softs_fast.errors import WireError
 
 PYTHON = Path(__file__).parents[3] / "python"
 PROTO = "softs_fast/coordination/wire/coordinator.proto"
@@ -44,6 +48,22 @@ def test_the_bytes_of_protocol_1_stay(name: str, data: str, shown: str) -> None:
     value = ALL[name].decode(bytes.fromhex(data))
     assert repr(value) == shown
     assert ALL[name].encode(value).hex() == data
+
+
+@given(
+    st.sampled_from(WRITTEN),
+    st.lists(st.tuples(st.integers(0, 1 << 9), st.integers(0, 255)), max_size=4),
+    st.binary(max_size=30),
+)
+def test_any_bytes_are_a_message_or_an_error(
+    written: list[str], changes: list[tuple[int, int]], more: bytes
+) -> None:
+    name, data, _ = written
+    changed = bytearray.fromhex(data) + more
+    for at, byte in changes if changed else ():
+        changed[at % len(changed)] = byte
+    with suppress(WireError):
+        ALL[name].decode(bytes(changed))
 
 
 @pytest.fixture(scope="module")
