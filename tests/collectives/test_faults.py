@@ -210,7 +210,7 @@ def test_calls_that_differ_are_an_error_that_says_how(tmp_path: Path) -> None:
 
 def scribbles(say: Callable[[Any], None], rank: int, size: int, folder: str, seed: int) -> str:
     """The second rank writes whatever it likes over flags, offers, notices and what is staged."""
-    strategy = ShmStrategy(timeout_s=0.2, schedule=SCHEDULE).init(rank, size, folder)
+    strategy = ShmStrategy(timeout_s=20, schedule=SCHEDULE).init(rank, size, folder)
     if rank == 1:
         strategy.barrier()
         lines = Path("/proc/self/maps").read_text().splitlines()
