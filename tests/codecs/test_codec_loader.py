@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from served import served
+from waiting import WATCHDOG_S
 
 from softs_fast import (
     BatchConfig,
@@ -184,7 +185,7 @@ def test_what_a_codec_cannot_hold_reaches_the_student_as_the_generators_failure(
         return {**sample(0), "grads": torch.full((4000,), torch.nan)}
 
     with served(frontend, backend, diverged, ["m"], ShmMedium, CONFIG.nbytes(), batch_config=CONFIG):
-        data = SoftIterableDataset("m", frontend, CONFIG, ShmMedium, request_timeout=0.2)
+        data = SoftIterableDataset("m", frontend, CONFIG, ShmMedium, request_timeout=WATCHDOG_S)
         with pytest.raises(
             GeneratorFailed, match=r'tensor "grads": element 0 is NaN, which int8 cannot hold; clamp it'
         ):
