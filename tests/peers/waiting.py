@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import random
 import re
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -75,12 +77,20 @@ def _text(what: object) -> object:
 
 
 def free_ports(n: int = 1) -> list[int]:
-    """Return ports of loopback at which nothing listens; all are held until the last one is chosen."""
+    """Return ports of loopback at which nothing listens; all are held until the last one is chosen.
+
+    None is of the range from which the kernel takes ports of its own choice: a connection of another process could get
+    one of those before it is used.
+    """
+    below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        ports: list[int] = []
+        while len(ports) < n:
+            probe = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, below)))
+                ports.append(probe.getsockname()[1])
+        return ports
 
 
 class Lines:

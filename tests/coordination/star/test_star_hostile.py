@@ -6,10 +6,11 @@ import logging
 import queue
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
-from waiting import WATCHDOG_S
+from waiting import WATCHDOG_S, free_ports
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 from softs_fast.coordination.requirements import import_grpc
@@ -237,14 +238,12 @@ def test_what_waits_for_ranks_is_counted(root: Root, connect: Connect) -> None:
     assert root.named(2) == "rank 2 (which has not joined)"
 
 
-def test_the_port_is_free_for_the_next_epoch(connect: Connect, root: Root) -> None:
-    stream = connect().join(1)
+def test_the_port_is_free_for_the_next_epoch() -> None:
+    options = StarOptions(listen=f"127.0.0.1:{free_ports()[0]}", piece_bytes=PIECE)
     for number in range(5, 8):
-        root.give_up("a fence")
-        root.close()
-        options = StarOptions(listen=root.address, piece_bytes=PIECE)
         root = Root(SIZE, Epoch(7, number), options, WATCHDOG_S, logging.getLogger("test"))
-        stream = connect().join(1, epoch=number)
-    root.give_up("the test is over")
-    root.close()
-    assert stream.lost().endswith("has given up: the test is over")
+        with closing(Stream(root.address)) as stream:
+            stream.join(1, epoch=number)
+            root.give_up("a fence")
+            root.close()
+            assert stream.lost().endswith("has given up: a fence")
