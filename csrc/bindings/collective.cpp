@@ -1,6 +1,7 @@
 // Bindings of csrc/collective: groups of processes, and the memory that they share.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -12,8 +13,10 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "collective/courier.hpp"
 #include "collective/error.hpp"
 #include "collective/group.hpp"
+#include "collective/lane.hpp"
 #include "collective/words.hpp"
 
 namespace py = pybind11;
@@ -39,8 +42,9 @@ std::chrono::nanoseconds nanoseconds(double seconds) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-// Lets Ctrl-C and other signals through while a call waits.
+// Lets Ctrl-C and other signals through while a call waits. The thread of a lane may outlive the interpreter.
 void check_signals() {
+    if (Lane::on_thread()) return;
     const py::gil_scoped_acquire with_gil;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
@@ -92,19 +96,73 @@ auto without_gil(Ask ask) {
     return ask();
 }
 
-bool all_reduce_pieces(Group& group, const std::vector<std::pair<std::uintptr_t, std::size_t>>& pieces, int dtype, int op, double scale,
-                       std::uint64_t tag) {
-    std::vector<Piece> there;
-    there.reserve(pieces.size());
-    for (const auto& [address, count] : pieces) there.push_back({.data = pointer(address), .count = count});
-    const Reduction what = reduction(dtype, op, scale);
-    return without_gil([&] { return group.all_reduce(there, what, tag); });
-}
-
 void check_bounds(const Group& group, const std::vector<std::size_t>& bounds) {
     bool rises = bounds.size() == static_cast<std::size_t>(group.size()) + 1 && bounds.front() == 0;
     for (std::size_t i = 1; rises && i < bounds.size(); ++i) rises = bounds[i - 1] <= bounds[i];
     if (!rises) throw Error(Failure::config, "slices need one bound more than there are ranks, from 0 and never falling");
+}
+
+using Addresses = std::vector<std::pair<std::uintptr_t, std::size_t>>;
+
+std::vector<Piece> pieces_of(const Addresses& addresses) {
+    std::vector<Piece> pieces;
+    pieces.reserve(addresses.size());
+    for (const auto& [address, count] : addresses) pieces.push_back({.data = pointer(address), .count = count});
+    return pieces;
+}
+
+// The slices of one buffer, from item bounds[r] to bounds[r + 1] each.
+std::vector<Piece> slices_of(const Group& group, std::uintptr_t address, const std::vector<std::size_t>& bounds, std::size_t item) {
+    check_bounds(group, bounds);
+    std::vector<Piece> pieces;
+    for (std::size_t i = 1; i < bounds.size(); ++i) {
+        pieces.push_back({.data = pointer(address) + bounds[i - 1] * item, .count = bounds[i] - bounds[i - 1]});
+    }
+    return pieces;
+}
+
+bool all_reduce_pieces(Group& group, const Addresses& pieces, int dtype, int op, double scale, std::uint64_t tag) {
+    const std::vector<Piece> there = pieces_of(pieces);
+    const Reduction what = reduction(dtype, op, scale);
+    return without_gil([&] { return group.all_reduce(there, what, tag); });
+}
+
+std::string text_of(const Reduction& reduction) {
+    static constexpr std::array ops{"sum", "mean", "min", "max", "exact mean"};
+    static constexpr std::array dtypes{"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"};
+    return std::string(ops[static_cast<std::size_t>(reduction.op)]) + " of " + dtypes[static_cast<std::size_t>(reduction.dtype)];
+}
+
+std::string text_of(const std::vector<Piece>& pieces) {
+    std::string text;
+    for (const Piece& piece : pieces) text += (text.empty() ? "" : ", ") + std::to_string(piece.count);
+    return "[" + text + "]";
+}
+
+std::vector<py::bytes> as_bytes(const std::vector<std::string>& texts) {
+    return {texts.begin(), texts.end()};
+}
+
+constexpr auto signals_every = std::chrono::milliseconds(50);
+
+bool wait(const Outcome& outcome, double seconds) {
+    const auto deadline = std::chrono::steady_clock::now() + nanoseconds(seconds);
+    while (true) {
+        const auto left = std::max<std::chrono::nanoseconds>(deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds::zero());
+        if (without_gil([&] { return outcome.wait(std::min<std::chrono::nanoseconds>(left, signals_every)); })) return true;
+        check_signals();
+        if (left == left.zero()) return false;
+    }
+}
+
+std::vector<py::bytes> make(Lane& lane, const Lane::Call& call, double timeout_s) {
+    Lane::Call timed = call;
+    timed.timeout = nanoseconds(timeout_s);
+    if (const auto differences = without_gil([&] { return lane.make(timed); })) return as_bytes(*differences);
+    const auto outcome = lane.submit(std::move(timed));
+    while (!wait(*outcome, 3600.0)) {
+    }
+    return as_bytes(outcome->differences());
 }
 
 py::list metrics(Group& group) {
@@ -114,6 +172,54 @@ py::list metrics(Group& group) {
                                    std::chrono::duration<double>(metric.waiting).count()));
     }
     return rows;
+}
+
+Lane::Call all_reduce_call(const Addresses& addresses, int dtype, int op, int root) {
+    return {.run =
+                [pieces = pieces_of(addresses), what = reduction(dtype, op, 1.0), root](Group& group) {
+                    return group.all_reduce(pieces, what, static_cast<std::uint64_t>(root + 1), root < 0 || root == group.rank());
+                },
+            .described =
+                [pieces = pieces_of(addresses), what = reduction(dtype, op, 1.0), root] {
+                    return (root < 0 ? std::string("all_reduce ") : "reduce to rank " + std::to_string(root) + ", ") + text_of(what) + " " +
+                           text_of(pieces);
+                }};
+}
+
+Lane::Call reduce_scatter_call(const Addresses& addresses, std::uintptr_t out, int dtype, int op) {
+    const std::vector<Piece> pieces = pieces_of(addresses);
+    const Reduction what = reduction(dtype, op, 1.0);
+    return {.run = [=](Group& group) { return group.reduce_scatter(pieces, pointer(out), what, 0); },
+            .described = [=] { return "reduce_scatter " + text_of(what) + " " + text_of(pieces); }};
+}
+
+Lane::Call all_gather_call(std::uintptr_t in, const Addresses& addresses, int root) {
+    const std::vector<Piece> pieces = pieces_of(addresses);
+    return {.run = [=](Group& group) { return group.all_gather(pointer(in), pieces, static_cast<std::uint64_t>(root + 1)); },
+            .described =
+                [=] {
+                    return (root < 0 ? std::string("all_gather") : "gather to rank " + std::to_string(root)) + " of bytes " +
+                           text_of(pieces);
+                }};
+}
+
+Lane::Call broadcast_call(std::uintptr_t data, std::size_t bytes, int root) {
+    return {.run = [=](Group& group) { return group.broadcast(pointer(data), bytes, root, 0); },
+            .described = [=] { return "broadcast of " + std::to_string(bytes) + " bytes from rank " + std::to_string(root); }};
+}
+
+Lane::Call scatter_call(const Addresses& addresses, std::uintptr_t out, std::size_t bytes, int root) {
+    const std::vector<Piece> pieces = pieces_of(addresses);
+    const Piece target{.data = pointer(out), .count = bytes};
+    return {.run = [=](Group& group) { return group.scatter(pieces, target, root, 0); },
+            .described = [=] { return "scatter of " + std::to_string(bytes) + " bytes for each from rank " + std::to_string(root); }};
+}
+
+Lane::Call all_to_all_call(const Addresses& sources, const Addresses& targets) {
+    const std::vector<Piece> in = pieces_of(sources);
+    const std::vector<Piece> out = pieces_of(targets);
+    return {.run = [=](Group& group) { return group.all_to_all(in, out, 0); },
+            .described = [=] { return "all_to_all of bytes " + text_of(in) + " for " + text_of(out); }};
 }
 
 void raise(const Error& error) {
@@ -181,15 +287,14 @@ void bind_collective(py::module_& module) {
             "reduce_scatter",
             [](Group& group, std::uintptr_t in, const std::vector<std::size_t>& bounds, std::uintptr_t out, int dtype, int op, double scale,
                std::uint64_t tag) {
-                check_bounds(group, bounds);
-                return group.reduce_scatter(pointer(in), bounds, pointer(out), reduction(dtype, op, scale), tag);
+                const Reduction what = reduction(dtype, op, scale);
+                return group.reduce_scatter(slices_of(group, in, bounds, item_bytes(what.dtype)), pointer(out), what, tag);
             },
             Release())
         .def(
             "all_gather",
             [](Group& group, std::uintptr_t in, const std::vector<std::size_t>& bounds, std::uintptr_t out, std::uint64_t tag) {
-                check_bounds(group, bounds);
-                return group.all_gather(pointer(in), bounds, pointer(out), tag);
+                return group.all_gather(pointer(in), slices_of(group, out, bounds, 1), tag);
             },
             Release())
         .def(
@@ -198,12 +303,7 @@ void bind_collective(py::module_& module) {
                 return group.broadcast(pointer(data), bytes, root, tag);
             },
             Release())
-        .def("exchange",
-             [](Group& group, const std::string& said) {
-                 const std::vector<std::string> all = without_gil([&] { return group.exchange(said); });
-                 std::vector<py::bytes> bytes(all.begin(), all.end());
-                 return bytes;
-             })
+        .def("exchange", [](Group& group, const std::string& said) { return as_bytes(without_gil([&] { return group.exchange(said); })); })
         .def("share", &Group::share, Release())
         .def("give_up", &Group::give_up, Release())
         .def("end", &Group::end, Release())
@@ -233,6 +333,53 @@ void bind_collective(py::module_& module) {
         .def("broken", &Group::broken, Release())
         .def_property_readonly("rank", &Group::rank)
         .def_property_readonly("size", &Group::size);
+
+    using Call = Lane::Call;
+    py::class_<Call>(module, "Call", plain)
+        .def_static(
+            "barrier",
+            [] { return Call{.run = [](Group& group) { return group.barrier(0); }, .described = [] { return std::string("barrier"); }}; })
+        .def_static("all_reduce", &all_reduce_call, py::arg("pieces"), py::arg("dtype"), py::arg("op"), py::arg("root") = -1)
+        .def_static("reduce_scatter", &reduce_scatter_call, py::arg("pieces"), py::arg("target"), py::arg("dtype"), py::arg("op"))
+        .def_static("all_gather", &all_gather_call, py::arg("source"), py::arg("pieces"), py::arg("root") = -1)
+        .def_static("broadcast", &broadcast_call, py::arg("data"), py::arg("n_bytes"), py::arg("root"))
+        .def_static("scatter", &scatter_call, py::arg("pieces"), py::arg("target"), py::arg("n_bytes"), py::arg("root"))
+        .def_static("all_to_all", &all_to_all_call, py::arg("sources"), py::arg("targets"));
+
+    py::class_<Outcome, std::shared_ptr<Outcome>>(module, "Outcome", plain)
+        .def("wait", &wait, py::arg("seconds"))
+        .def("differences", [](const Outcome& outcome) { return as_bytes(outcome.differences()); });
+
+    py::class_<Lane, std::shared_ptr<Lane>>(module, "Lane", plain)
+        .def(py::init<std::shared_ptr<Group>>(), py::arg("group"))
+        .def("make", &make, py::arg("call"), py::arg("timeout_s"))
+        .def(
+            "submit",
+            [](Lane& lane, Call call, double timeout_s) {
+                call.timeout = nanoseconds(timeout_s);
+                return std::const_pointer_cast<Outcome>(lane.submit(std::move(call)));
+            },
+            py::arg("call"), py::arg("timeout_s"))
+        .def("close", &Lane::close, Release())
+        .def("abandon", &Lane::abandon, Release());
+
+    py::class_<Courier, std::shared_ptr<Courier>>(module, "Courier", plain)
+        .def(py::init<std::shared_ptr<Group>, Region>(), py::arg("group"), py::arg("region"))
+        .def_static("part_bytes", &Courier::part_bytes, py::arg("size"))
+        .def(
+            "send",
+            [](Courier& courier, int rank, std::uintptr_t data, std::size_t bytes, std::uint32_t tag, double timeout_s) {
+                return std::const_pointer_cast<Outcome>(courier.send(rank, pointer(data), bytes, tag, nanoseconds(timeout_s)));
+            },
+            py::arg("rank"), py::arg("data"), py::arg("n_bytes"), py::arg("tag"), py::arg("timeout_s"))
+        .def(
+            "receive",
+            [](Courier& courier, int rank, std::uintptr_t data, std::size_t bytes, std::uint32_t tag, double timeout_s) {
+                return std::const_pointer_cast<Outcome>(courier.receive(rank, pointer(data), bytes, tag, nanoseconds(timeout_s)));
+            },
+            py::arg("rank"), py::arg("data"), py::arg("n_bytes"), py::arg("tag"), py::arg("timeout_s"))
+        .def("close", &Courier::close, Release())
+        .def("abandon", &Courier::abandon, Release());
 
     py::class_<Words>(module, "Words", plain)
         .def(py::init<std::shared_ptr<Group>>(), py::arg("group"))

@@ -84,6 +84,11 @@ class Walk {
     std::size_t at_ = 0;
 };
 
+// How much of a whole is done in the step that begins at `done`.
+std::size_t part_of(std::size_t whole, std::size_t done, std::size_t step) {
+    return std::min(step, whole - std::min(done, whole));
+}
+
 void check(const Reduction& reduction) {
     if (!reduce_supported(reduction.dtype, reduction.dtype, reduction.op)) {
         throw Error(Failure::config, "there is no mean of bool; use min (and) or max (or)");
@@ -97,7 +102,7 @@ bool Group::barrier(std::uint64_t tag) {
     return begin(Kind::barrier, tag);
 }
 
-bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction, std::uint64_t tag) {
+bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction, std::uint64_t tag, bool takes) {
     check(reduction);
     const std::size_t item = item_bytes(reduction.dtype);
     std::size_t count = 0;
@@ -124,6 +129,7 @@ bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction
         const std::uint32_t half = next_half();
         in.read(brought(rank_, half), count * item);
         if (!begin(Kind::all_reduce, hash)) return false;
+        if (!takes) return true;
         for (int rank = 0; rank < size(); ++rank) inputs[static_cast<std::size_t>(rank)] = brought(rank, half);
         std::byte* const together = out.together(count * item);
         if (together == nullptr) scratch_.resize(std::max(scratch_.size(), count * item));
@@ -145,13 +151,14 @@ bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction
     };
     const auto bring = [&](std::size_t chunk, std::byte* to) {
         const Slice own = own_slice(chunk);
-        const std::byte* const from = in.together(own.total);
+        const std::byte* const from = takes ? in.together(own.total) : nullptr;
         if (from == nullptr) return in.read(to, own.total);
         std::memcpy(to, from, own.begin);
         std::memcpy(to + own.end, from + own.end, own.total - own.end);
         in.skip(own.total);
     };
     const auto take = [&](std::size_t chunk, const std::byte* from) {
+        if (!takes) return;
         const Slice own = own_slice(chunk);
         std::byte* const to = out.together(own.total);
         if (to == nullptr) return out.write(from, own.total);
@@ -171,7 +178,7 @@ bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction
         std::array<void*, 2> outputs{result(half) + own.begin, nullptr};
         args.outputs = outputs.data();
         args.n_outputs = 1;
-        if (std::byte* const direct = out.together(own.total); direct != nullptr) {
+        if (std::byte* const direct = takes ? out.together(own.total) : nullptr; direct != nullptr) {
             inputs[static_cast<std::size_t>(rank_)] = direct + own.begin;
             outputs[1] = direct + own.begin;
             args.n_outputs = 2;
@@ -189,28 +196,30 @@ bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction
     return true;
 }
 
-bool Group::reduce_scatter(const std::byte* in, std::span<const std::size_t> bounds, std::byte* out, const Reduction& reduction,
-                           std::uint64_t tag) {
+bool Group::reduce_scatter(std::span<const Piece> in, std::byte* out, const Reduction& reduction, std::uint64_t tag) {
     check(reduction);
     const std::size_t item = item_bytes(reduction.dtype);
-    const Call call(*this, Kind::reduce_scatter, bounds.back() * item);
     std::uint64_t hash = mix(mix(tag, reduction), schedule_.chunk_bytes);
-    for (const std::size_t bound : bounds) hash = mix(hash, bound);
-    const auto slice = [&](int rank) { return bounds[static_cast<std::size_t>(rank) + 1] - bounds[static_cast<std::size_t>(rank)]; };
+    std::size_t count = 0;
     std::size_t longest = 0;
-    for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slice(rank));
+    for (const Piece& piece : in) {
+        count += piece.count;
+        longest = std::max(longest, piece.count);
+        hash = mix(hash, count);
+    }
+    const Call call(*this, Kind::reduce_scatter, count * item);
 
-    // A piece of every slice per epoch; each rank's own slice stays in place.
+    // A part of every piece per epoch; each rank's own one stays in place.
     const std::size_t step =
         std::max<std::size_t>(1, schedule_.chunk_bytes / static_cast<std::size_t>(size()) / line_bytes * line_bytes / item);
     std::array<const void*, max_ranks> inputs{};
     for (std::size_t done = 0; done == 0 || done < longest; done += step) {
-        const auto part = [&](int rank) { return std::min(step, slice(rank) - std::min(done, slice(rank))); };
+        const auto part = [&](int rank) { return part_of(in[static_cast<std::size_t>(rank)].count, done, step); };
+        const auto from = [&](int rank) { return in[static_cast<std::size_t>(rank)].data + done * item; };
         const std::uint32_t half = next_half();
         for (int rank = 0; rank < size(); ++rank) {
-            if (rank == rank_) continue;
-            std::memcpy(brought(rank_, half) + static_cast<std::size_t>(rank) * step * item,
-                        in + (bounds[static_cast<std::size_t>(rank)] + done) * item, part(rank) * item);
+            if (rank == rank_ || part(rank) == 0) continue;
+            std::memcpy(brought(rank_, half) + static_cast<std::size_t>(rank) * step * item, from(rank), part(rank) * item);
         }
         if (done == 0) {
             if (!begin(Kind::reduce_scatter, hash)) return false;
@@ -222,7 +231,7 @@ bool Group::reduce_scatter(const std::byte* in, std::span<const std::size_t> bou
         for (int rank = 0; rank < size(); ++rank) {
             inputs[static_cast<std::size_t>(rank)] = brought(rank, half) + static_cast<std::size_t>(rank_) * step * item;
         }
-        inputs[static_cast<std::size_t>(rank_)] = in + (bounds[static_cast<std::size_t>(rank_)] + done) * item;
+        inputs[static_cast<std::size_t>(rank_)] = from(rank_);
         void* output = out + done * item;
         reduce({.in = reduction.dtype,
                 .out = reduction.dtype,
@@ -238,19 +247,21 @@ bool Group::reduce_scatter(const std::byte* in, std::span<const std::size_t> bou
     return true;
 }
 
-bool Group::all_gather(const std::byte* in, std::span<const std::size_t> bounds, std::byte* out, std::uint64_t tag) {
-    const Call call(*this, Kind::all_gather, bounds.back());
+bool Group::all_gather(const std::byte* in, std::span<const Piece> out, std::uint64_t tag) {
     std::uint64_t hash = mix(tag, schedule_.chunk_bytes);
-    for (const std::size_t bound : bounds) hash = mix(hash, bound);
-    const auto begins = [&](int rank) { return bounds[static_cast<std::size_t>(rank)]; };
-    const auto slice = [&](int rank) { return bounds[static_cast<std::size_t>(rank) + 1] - begins(rank); };
+    std::size_t bytes = 0;
     std::size_t longest = 0;
-    for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slice(rank));
+    for (const Piece& piece : out) {
+        bytes += piece.count;
+        longest = std::max(longest, piece.count);
+        hash = mix(hash, bytes);
+    }
+    const Call call(*this, Kind::all_gather, bytes);
     const std::size_t step = schedule_.chunk_bytes;
     for (std::size_t done = 0; done == 0 || done < longest; done += step) {
-        const auto part = [&](int rank) { return std::min(step, slice(rank) - std::min(done, slice(rank))); };
+        const auto part = [&](int rank) { return part_of(out[static_cast<std::size_t>(rank)].count, done, step); };
         const std::uint32_t half = next_half();
-        std::memcpy(brought(rank_, half), in + std::min(done, slice(rank_)), part(rank_));
+        if (part(rank_) != 0) std::memcpy(brought(rank_, half), in + done, part(rank_));
         if (done == 0) {
             if (!begin(Kind::all_gather, hash)) return false;
         } else {
@@ -258,18 +269,23 @@ bool Group::all_gather(const std::byte* in, std::span<const std::size_t> bounds,
             await_all();
         }
         for (int rank = 0; rank < size(); ++rank) {
-            const std::byte* const from = rank == rank_ ? in + std::min(done, slice(rank)) : brought(rank, half);
-            std::byte* const to = out + begins(rank) + done;
-            if (part(rank) != 0 && from != to) std::memcpy(to, from, part(rank));
+            const Piece& taken = out[static_cast<std::size_t>(rank)];
+            if (taken.data == nullptr || part(rank) == 0) continue;
+            const std::byte* const from = rank == rank_ ? in + done : brought(rank, half);
+            if (from != taken.data + done) std::memcpy(taken.data + done, from, part(rank));
         }
     }
     return true;
 }
 
-bool Group::broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_t tag) {
+void Group::check_root(int root) const {
     if (root < 0 || root >= size()) {
         throw Error(Failure::config, "root is " + std::to_string(root) + " in a group of " + std::to_string(size()));
     }
+}
+
+bool Group::broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_t tag) {
+    check_root(root);
     const Call call(*this, Kind::broadcast, bytes);
     const std::uint64_t hash = mix(mix(mix(tag, bytes), static_cast<std::uint64_t>(root)), schedule_.chunk_bytes);
     for (std::size_t done = 0; done == 0 || done < bytes; done += schedule_.chunk_bytes) {
@@ -283,6 +299,80 @@ bool Group::broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_
             await_all();
         }
         if (rank_ != root && part != 0) std::memcpy(data + done, brought(root, half), part);
+    }
+    return true;
+}
+
+bool Group::scatter(std::span<const Piece> in, const Piece& out, int root, std::uint64_t tag) {
+    check_root(root);
+    const std::size_t bytes = out.count;
+    const Call call(*this, Kind::scatter, bytes);
+    const std::uint64_t hash = mix(mix(mix(tag, bytes), static_cast<std::uint64_t>(root)), schedule_.chunk_bytes);
+    const std::size_t step = std::max<std::size_t>(1, schedule_.chunk_bytes / static_cast<std::size_t>(size()));
+    for (std::size_t done = 0; done == 0 || done < bytes; done += step) {
+        const std::size_t part = part_of(bytes, done, step);
+        const std::uint32_t half = next_half();
+        const auto staged = [&](int rank) { return brought(root, half) + static_cast<std::size_t>(rank) * step; };
+        for (int rank = 0; rank_ == root && rank < size(); ++rank) {
+            if (part != 0) std::memcpy(staged(rank), in[static_cast<std::size_t>(rank)].data + done, part);
+        }
+        if (done == 0) {
+            if (!begin(Kind::scatter, hash)) return false;
+        } else {
+            publish();
+            await_all();
+        }
+        if (part != 0) std::memcpy(out.data + done, staged(rank_), part);
+    }
+    return true;
+}
+
+bool Group::all_to_all(std::span<const Piece> in, std::span<const Piece> out, std::uint64_t tag) {
+    const auto n = static_cast<std::size_t>(size());
+    const auto own = static_cast<std::size_t>(rank_);
+    // The first part for each rank follows the numbers of bytes for all and from all, so that each can check the whole
+    // matrix, and all come to the same result.
+    std::vector<std::uint64_t> stated(2 * n);
+    std::size_t bytes = 0;
+    for (std::size_t rank = 0; rank < n; ++rank) {
+        bytes += stated[rank] = in[rank].count;
+        stated[n + rank] = out[rank].count;
+    }
+    const Call call(*this, Kind::all_to_all, bytes);
+    const std::size_t head = (stated.size() * sizeof(std::uint64_t) + line_bytes - 1) / line_bytes * line_bytes;
+    if (slot_bytes() < head + n * line_bytes) throw Error(Failure::config, "staging_bytes are too few for an all_to_all");
+    const std::size_t step = std::max(line_bytes, std::min(schedule_.chunk_bytes, slot_bytes() - head) / n / line_bytes * line_bytes);
+    std::size_t longest = 0;
+    for (std::size_t done = 0; done == 0 || done < longest; done += step) {
+        const std::uint32_t half = next_half();
+        const auto staged = [&](std::size_t from, std::size_t to) { return brought(static_cast<int>(from), half) + head + to * step; };
+        if (done == 0) std::memcpy(brought(rank_, half), stated.data(), stated.size() * sizeof(std::uint64_t));
+        for (std::size_t rank = 0; rank < n; ++rank) {
+            const std::size_t part = part_of(in[rank].count, done, step);
+            if (rank != own && part != 0) std::memcpy(staged(own, rank), in[rank].data + done, part);
+        }
+        if (done == 0) {
+            if (!begin(Kind::all_to_all, mix(tag, schedule_.chunk_bytes))) return false;
+            std::vector<std::uint64_t> matrix(2 * n * n);
+            for (std::size_t rank = 0; rank < n; ++rank) {
+                std::memcpy(&matrix[2 * n * rank], brought(static_cast<int>(rank), half), 2 * n * sizeof(std::uint64_t));
+            }
+            for (std::size_t from = 0; from < n; ++from) {
+                for (std::size_t to = 0; to < n; ++to) {
+                    const std::uint64_t sent = matrix[2 * n * from + to];
+                    if (sent != matrix[2 * n * to + n + from]) return false;
+                    longest = std::max<std::size_t>(longest, sent);
+                }
+            }
+            if (in[own].count != out[own].count) return false;
+        } else {
+            publish();
+            await_all();
+        }
+        for (std::size_t rank = 0; rank < n; ++rank) {
+            const std::size_t part = part_of(out[rank].count, done, step);
+            if (part != 0) std::memcpy(out[rank].data + done, rank == own ? in[own].data + done : staged(rank, own), part);
+        }
     }
     return true;
 }

@@ -94,6 +94,11 @@ void Group::set_schedule(const Schedule& schedule) {
     schedule_.one_shot_bytes = std::min(schedule.one_shot_bytes, schedule_.chunk_bytes);
 }
 
+void Group::set_timeout(std::chrono::nanoseconds timeout) {
+    const std::lock_guard guard(mutex_);
+    settings_.timeout = timeout;
+}
+
 std::array<Metric, n_kinds> Group::metrics() {
     const std::lock_guard guard(mutex_);
     return metrics_;
@@ -234,16 +239,19 @@ void Group::sleep(int rank) {
 void Group::check_awaited() {
     for (int rank = 0; rank < size(); ++rank) {
         if (rank == rank_ || reached(rank)) continue;
-        const auto state = static_cast<State>(of(rank).flags.state.load(std::memory_order_acquire));
-        const bool ended = watch_.ended(rank);
+        const std::string why = departed(rank);
         // It may have arrived and then ended or left, as is right after the last call.
-        if ((state == State::working && !ended) || reached(rank)) continue;
-        const std::uint64_t bit = std::uint64_t{1} << rank;
-        // The state that it recorded before it ended tells more than its end.
-        if (state == State::left) give_up_on(bit, watch_.describe(rank) + " has closed the group");
-        if (state == State::working) give_up_on(bit, watch_.describe(rank) + " has ended");
-        give_up_on(of(rank).notice.lost.load(std::memory_order_relaxed), "rank " + std::to_string(rank) + " gave up: " + notice_of(rank));
+        if (why.empty() || reached(rank)) continue;
+        give_up_on(given_up_by(rank) ? of(rank).notice.lost.load(std::memory_order_relaxed) : std::uint64_t{1} << rank, why);
     }
+}
+
+std::string Group::departed(int rank) const {
+    const auto state = static_cast<State>(of(rank).flags.state.load(std::memory_order_acquire));
+    // The state that it recorded before it ended tells more than its end.
+    if (state == State::left) return watch_.describe(rank) + " has closed the group";
+    if (state != State::working) return "rank " + std::to_string(rank) + " gave up: " + notice_of(rank);
+    return watch_.ended(rank) ? watch_.describe(rank) + " has ended" : "";
 }
 
 std::string Group::notice_of(int rank) const {

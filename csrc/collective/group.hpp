@@ -27,8 +27,8 @@
 
 namespace softs::collective {
 
-enum class Kind : std::uint8_t { barrier, all_reduce, reduce_scatter, all_gather, broadcast, exchange, share };
-constexpr std::size_t n_kinds = 7;
+enum class Kind : std::uint8_t { barrier, all_reduce, reduce_scatter, all_gather, broadcast, exchange, share, all_to_all, scatter };
+constexpr std::size_t n_kinds = 9;
 
 struct Metric {
     std::uint64_t calls = 0;
@@ -78,14 +78,19 @@ class Group {
     // counts): false on every rank, and the group stays usable. They throw Error{peer_lost}, Error{config} after
     // `close`, Error{forked}. `tag` stands for everything else that must be the same.
     bool barrier(std::uint64_t tag);
-    // In place, over all pieces.
-    bool all_reduce(std::span<const Piece> pieces, const Reduction& reduction, std::uint64_t tag);
-    // Rank r gets elements bounds[r] to bounds[r + 1] of the reduction of `in`.
-    bool reduce_scatter(const std::byte* in, std::span<const std::size_t> bounds, std::byte* out, const Reduction& reduction,
-                        std::uint64_t tag);
-    // Rank r provides bytes bounds[r] to bounds[r + 1] of `out`; `in` may be their place in `out`.
-    bool all_gather(const std::byte* in, std::span<const std::size_t> bounds, std::byte* out, std::uint64_t tag);
+    // In place, over all pieces. A rank that does not take the result keeps its pieces as they are.
+    bool all_reduce(std::span<const Piece> pieces, const Reduction& reduction, std::uint64_t tag, bool takes = true);
+    // Rank r gets the reduction of in[r] of all ranks, in `out`.
+    bool reduce_scatter(std::span<const Piece> in, std::byte* out, const Reduction& reduction, std::uint64_t tag);
+    // Below, pieces are in bytes.
+    // out[r] gets what rank r provides; `in` may be the own one of these. One without memory is not taken.
+    bool all_gather(const std::byte* in, std::span<const Piece> out, std::uint64_t tag);
     bool broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_t tag);
+    // Rank r gets in[r] of the root; other ranks have no `in`.
+    bool scatter(std::span<const Piece> in, const Piece& out, int root, std::uint64_t tag);
+    // in[r] goes to rank r, and out[r] comes from it. False too where a rank sends another number of bytes than the other
+    // one expects.
+    bool all_to_all(std::span<const Piece> in, std::span<const Piece> out, std::uint64_t tag);
 
     // The text of each rank, truncated to `exchange_bytes`. Every rank must call it.
     std::vector<std::string> exchange(std::string_view said);
@@ -111,6 +116,8 @@ class Group {
     void close() noexcept;
     bool closed() const noexcept { return closed_; }
     void set_schedule(const Schedule& schedule);
+    // How long the slowest rank is waited for, in each step of a call that is not running yet.
+    void set_timeout(std::chrono::nanoseconds timeout);
     const Schedule& schedule() const noexcept { return schedule_; }
     std::array<Metric, n_kinds> metrics();
     int rank() const noexcept { return rank_; }
@@ -126,6 +133,8 @@ class Group {
     std::string describe(int rank) const { return watch_.describe(rank); }
     // The processes of all ranks, and their descriptors.
     const Watch& watch() const noexcept { return watch_; }
+    // Why nothing comes from a rank any more; empty while it takes part. Also from a thread that is in no call.
+    std::string departed(int rank) const;
     // Whether a rank has broken the group. Also from a thread that is in no call.
     bool given_up_by(int rank) const noexcept;
     // The lines of a rank; the collectives of this class use neither `word` nor `drain`.
@@ -143,6 +152,7 @@ class Group {
     std::uint32_t next_half() const noexcept { return (epoch_ + 1) & 1; }
 
     void check_usable() const;
+    void check_root(int root) const;
     bool begin(Kind kind, std::uint64_t hash);
     void publish() noexcept;
     void await_all();

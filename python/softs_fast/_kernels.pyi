@@ -383,6 +383,84 @@ class Group:
 
 FIRST_WORD: int
 
+class Call:
+    """A collective call, described; see csrc/collective/group.hpp. Pieces are pairs of address and elements, or bytes."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Raises TypeError: only the functions of this class make them."""
+
+    @staticmethod
+    def barrier() -> Call: ...
+    @staticmethod
+    def all_reduce(pieces: Sequence[tuple[int, int]], dtype: int, op: int, root: int = -1) -> Call:
+        """Reduce pieces in place, on the root alone if there is one."""
+
+    @staticmethod
+    def reduce_scatter(pieces: Sequence[tuple[int, int]], target: int, dtype: int, op: int) -> Call:
+        """Reduce piece r of all ranks into the target of rank r."""
+
+    @staticmethod
+    def all_gather(source: int, pieces: Sequence[tuple[int, int]], root: int = -1) -> Call:
+        """Copy the source of rank r into piece r, in bytes; an address of 0 takes nothing."""
+
+    @staticmethod
+    def broadcast(data: int, n_bytes: int, root: int) -> Call: ...
+    @staticmethod
+    def scatter(pieces: Sequence[tuple[int, int]], target: int, n_bytes: int, root: int) -> Call:
+        """Copy piece r of the root, in bytes, into the target of rank r."""
+
+    @staticmethod
+    def all_to_all(sources: Sequence[tuple[int, int]], targets: Sequence[tuple[int, int]]) -> Call:
+        """Send source r to rank r, and get target r from it; in bytes."""
+
+class Outcome:
+    """What becomes of a call that was submitted."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Raises TypeError: only `Lane` and `Courier` make them."""
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the call has ended; wait so long for it, and let signals through."""
+
+    def differences(self) -> list[bytes]:
+        """Return what each rank said if they made different calls, else nothing; raise what the call raised."""
+
+class Lane:
+    """The calls of a group, in the order in which they are given; see csrc/collective/lane.hpp."""
+
+    def __init__(self, group: Group) -> None: ...
+    def make(self, call: Call, timeout_s: float) -> list[bytes]:
+        """Make a call, after those that are pending; return `Outcome.differences`."""
+
+    def submit(self, call: Call, timeout_s: float) -> Outcome:
+        """Give a call to the thread of the lane. Memory that it names must live until it has ended."""
+
+    def close(self) -> None:
+        """Wait for calls that were given, and end the thread."""
+
+    def abandon(self) -> None:
+        """Take no more calls, and leave the thread in what it does, for a process that ends."""
+
+class Courier:
+    """Messages between two ranks of a group, beside its calls; see csrc/collective/courier.hpp."""
+
+    def __init__(self, group: Group, region: Region) -> None: ...
+    @staticmethod
+    def part_bytes(size: int) -> int:
+        """Return the bytes of a region that it needs for each rank."""
+
+    def send(self, rank: int, data: int, n_bytes: int, tag: int, timeout_s: float) -> Outcome:
+        """Send bytes. They must live until the call has ended; a rank may receive them later."""
+
+    def receive(self, rank: int, data: int, n_bytes: int, tag: int, timeout_s: float) -> Outcome:
+        """Receive the first message of a tag that nothing else waits for."""
+
+    def close(self) -> None:
+        """End what is pending, and the thread."""
+
+    def abandon(self) -> None:
+        """Leave the thread in what it does, for a process that ends."""
+
 class Words:
     """Words of a group that streams of devices write and wait for, and a watchdog; see csrc/collective/words.hpp.
 

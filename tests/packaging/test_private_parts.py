@@ -25,6 +25,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch._C._distributed_c10d import Backend
 from torch._subclasses import FakeTensorMode
 from torch._utils import ExceptionWrapper
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -242,6 +244,25 @@ def test_a_group_may_have_one_rank_that_exists() -> None:
     try:
         dist.barrier()
         assert (dist.get_rank(), dist.get_world_size()) == (1, 2)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_backend_can_be_written_in_python() -> None:
+    class Own(Backend):
+        def allreduce(self, tensors: list[torch.Tensor], opts: object) -> None:
+            tensors[0].fill_(7.0)
+
+    own = Own(0, 1)
+    tensor = torch.zeros(2)
+    own.allreduce([tensor], None)
+    assert (tensor.tolist(), own.rank(), own.size()) == ([7.0, 7.0], 0, 1)
+
+
+def test_functional_collectives_can_be_called() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    try:
+        assert functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD).tolist() == [1.0, 1.0]
     finally:
         dist.destroy_process_group()
 

@@ -1,0 +1,476 @@
+"""The backend "softs" of torch.distributed: what c10d asks for, as calls of a group in shared memory."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+
+from softs_fast import _kernels
+from softs_fast.collectives.backend.messages import Messages
+from softs_fast.collectives.backend.operands import (
+    Operands,
+    Operation,
+    combined,
+    numbered,
+    parts_of,
+    real_of,
+    sized,
+)
+from softs_fast.collectives.backend.work import Completer, Pending, SoftsWork, check_differences, error_of
+from softs_fast.collectives.host.group import join_host_group
+from softs_fast.collectives.probe import Schedule, choose_schedule
+from softs_fast.collectives.tensors import dtype_code
+from softs_fast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from softs_fast._kernels import Call
+
+Tensor = torch.Tensor
+
+_STAGING_BYTES = 1 << 20
+
+# torch holds the C++ half of a backend; with TORCH_DISTRIBUTED_DEBUG=DETAIL nothing else holds the Python half.
+_open: set[SoftsBackend] = set()
+#: Schedules of this process by number of ranks: measuring one takes 50 ms.
+_schedules: dict[int, Schedule] = {}
+
+
+def create(options: Any, _: object) -> SoftsBackend:
+    """Join the group of the ranks that call this, through the store of the options.
+
+    Raises:
+        ConfigError: a rank is on another host, or of another version.
+        PeerLost: a rank did not come in time.
+        SegmentError: no shared memory.
+    """
+    group = join_host_group(
+        options.group_rank,
+        options.group_size,
+        options.store,
+        name="backend",
+        staging_bytes=_STAGING_BYTES,
+        timeout_s=options.timeout.total_seconds(),
+    )
+    try:
+        schedule = _agreed_schedule(group)
+        group.set_schedule(*schedule)
+        messages = group.share(_kernels.Courier.part_bytes(group.size))
+        assert messages is not None, "the size is the same on all ranks"
+    except BaseException:
+        group.close()
+        raise
+    return SoftsBackend(group, messages, options.timeout)
+
+
+def _agreed_schedule(group: _kernels.Group) -> Schedule:
+    """Return the schedule of a group; it is measured where a rank has none of this size yet."""
+    known = _schedules.get(group.size)
+    said = group.exchange(b"" if known is None else repr(tuple(known)).encode())
+    if known is None or any(text != said[0] for text in said):
+        known = choose_schedule(group, _STAGING_BYTES)
+        _schedules[group.size] = known
+    return known
+
+
+class SoftsBackend(Backend):
+    """Collectives of torch.distributed among processes of one host, for dense tensors on the CPU.
+
+    Every rank gets the same bits: elements are summed in the order of the ranks. If a rank dies, leaves or is too late, the
+    calls of all others raise `BackendLost`, which names it; ranks that make different calls raise `BackendMismatch`, and
+    the group goes on.
+
+    Args:
+        group: The group, joined.
+        messages: Its memory for messages from one rank to another.
+        timeout: How long each call waits for the slowest rank, if it has no time-out of its own.
+    """
+
+    def __init__(self, group: _kernels.Group, messages: _kernels.Region, timeout: timedelta) -> None:
+        super().__init__(group.rank, group.size)
+        self._group = group
+        self._lane = _kernels.Lane(group)
+        self._completer = Completer()
+        self._pending = Pending()
+        self._messages = Messages(_kernels.Courier(group, messages), self._completer)
+        self._timeout_s = timeout.total_seconds()
+        self._n_calls = 0
+        _open.add(self)
+
+    # What c10d asks about the backend. Those inherited would ask themselves.
+
+    def getBackendName(self) -> str:
+        """Return "softs"."""
+        return "softs"
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether a group can be split without a new rendezvous."""
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """Whether calls can be collected and made at once."""
+        return False
+
+    @property
+    def supports_shrinking(self) -> bool:
+        """Whether ranks can be left out."""
+        return False
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """Whether the ranks can change."""
+        return False
+
+    @property
+    def supports_window(self) -> bool:
+        """Whether ranks can write into the memory of others."""
+        return False
+
+    @property
+    def _supports_time_estimate(self) -> bool:
+        return False
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long later calls wait for the slowest rank."""
+        self._timeout_s = timeout.total_seconds()
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._n_calls
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing: all ranks count from 0."""
+
+    # Reductions.
+
+    def allreduce(self, tensors: list[Tensor], opts: Any) -> SoftsWork | None:
+        """Reduce tensors over all ranks, in place."""
+        return self._reduce(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> SoftsWork | None:
+        """Reduce tensors over all ranks, in place."""
+        return self._reduce(tensors, opts)
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> SoftsWork | None:
+        """Reduce tensors over all ranks, into those of the root."""
+        return self._reduce(tensors, opts, opts.rootRank)
+
+    def _reduce(self, tensors: list[Tensor], opts: Any, root: int = -1) -> SoftsWork | None:
+        if any(tensor.is_sparse for tensor in tensors):
+            return self._reduce_sparse(tensors, opts)
+        used = Operands()
+        calls: list[Call] = []
+        finishes: list[Callable[[], None]] = []
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
+        for tensor in tensors:
+            by_dtype.setdefault(tensor.dtype, []).append(tensor)
+        for dtype, these in by_dtype.items():
+            operation = Operation.of(opts.reduceOp, dtype)
+            dense = [real_of(used.written(tensor)) for tensor in these]
+            if operation.code is not None:
+                code = dtype_code(dense[0].dtype)
+                calls.append(_kernels.Call.all_reduce(numbered(dense), code, operation.code, root))
+                continue
+            assert operation.combine is not None
+            for tensor in dense:
+                rows = tensor.new_empty((self.size(), *tensor.shape))
+                used.kept.append(rows)
+                calls.append(_kernels.Call.all_gather(tensor.data_ptr(), sized(rows.unbind()), root))
+                if root in (-1, self.rank()):
+                    finishes.append(_setting(tensor, rows, operation.combine))
+        if not calls:
+            calls.append(_kernels.Call.barrier())
+        return self._do(calls, opts, used, tensors, *finishes)
+
+    def _reduce_sparse(self, tensors: list[Tensor], opts: Any) -> SoftsWork:
+        """Add sparse tensors of all ranks: their numbers of values first, so this waits for all ranks."""
+        timeout_s = self._timeout_of(opts)
+        for tensor in tensors:
+            if opts.reduceOp != dist.ReduceOp.SUM:
+                raise ConfigError(f"sparse tensors can be added alone, not {opts.reduceOp}")
+            own = tensor.detach().coalesce()
+            count, counts = torch.tensor([len(own.values())]), torch.empty(self.size(), dtype=torch.int64)
+            self._make(_kernels.Call.all_gather(count.data_ptr(), self._rows(counts)), timeout_s)
+            every: list[Tensor] = []
+            for part in (own.indices().t().contiguous(), own.values().contiguous()):
+                rows = part.new_empty((int(counts.sum()), *part.shape[1:]))
+                places = sized(torch.split(rows, counts.tolist()))
+                self._make(_kernels.Call.all_gather(part.data_ptr(), places), timeout_s)
+                every.append(rows)
+            total = torch.sparse_coo_tensor(every[0].t(), every[1], tensor.shape).coalesce()
+            with torch.no_grad():
+                tensor.copy_(total)
+        return SoftsWork([], None, tensors, None, self._completer)
+
+    def reduce_scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any
+    ) -> SoftsWork | None:
+        """Reduce tensor r of all ranks into the output of rank r, for each list."""
+        return self._reduce_scatter(outputs, inputs, opts)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> SoftsWork | None:
+        """Reduce a tensor over all ranks; each rank gets one of equal parts."""
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], tensors: list[Tensor], opts: Any
+    ) -> SoftsWork | None:
+        """Reduce tensors over all ranks; each rank gets one of equal parts of each."""
+        for output, tensor in zip(outputs, tensors, strict=True):
+            if output.numel() * self.size() != tensor.numel():
+                raise ConfigError(
+                    "input tensor must be the same size as output size times world size: "
+                    f"{list(tensor.shape)} for {list(output.shape)} on {self.size()} ranks"
+                )
+        return self._reduce_scatter(outputs, [self._equal(tensor) for tensor in tensors], opts)
+
+    def _reduce_scatter(
+        self, outputs: list[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any
+    ) -> SoftsWork | None:
+        used = Operands()
+        calls: list[Call] = []
+        finishes: list[Callable[[], None]] = []
+        for output, parts in zip(outputs, inputs, strict=True):
+            operation = Operation.of(opts.reduceOp, output.dtype)
+            self._check_parts(parts, output)
+            dense = [real_of(used.read(part)) for part in parts]
+            target = real_of(used.written(output))
+            if operation.code is not None:
+                calls.append(
+                    _kernels.Call.reduce_scatter(
+                        numbered(dense), target.data_ptr(), dtype_code(target.dtype), operation.code
+                    )
+                )
+                continue
+            assert operation.combine is not None
+            rows = target.new_empty((self.size(), *target.shape))
+            used.kept.append(rows)
+            calls.append(_kernels.Call.all_to_all(sized(dense), sized(rows.unbind())))
+            finishes.append(_setting(target, rows, operation.combine))
+        return self._do(calls, opts, used, outputs, *finishes)
+
+    # Tensors that move.
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> SoftsWork | None:
+        """Copy tensors of the root to every rank."""
+        used = Operands()
+        calls = []
+        for tensor in tensors:
+            dense = used.written(tensor)
+            calls.append(_kernels.Call.broadcast(dense.data_ptr(), dense.nbytes, opts.rootRank))
+        return self._do(calls, opts, used, tensors)
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> SoftsWork | None:
+        """Copy the tensor of rank r into output r of every rank, for each list."""
+        return self._gather(outputs, inputs, opts)
+
+    def allgather_coalesced(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any
+    ) -> SoftsWork | None:
+        """Copy tensor i of rank r into `outputs[r][i]` of every rank."""
+        return self._gather([list(one) for one in zip(*outputs, strict=True)], inputs, opts)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> SoftsWork | None:
+        """Put the tensors of all ranks into one, one after another."""
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], tensors: list[Tensor], opts: Any
+    ) -> SoftsWork | None:
+        """Put the tensors of all ranks into one, one after another, for each pair."""
+        used = Operands()
+        calls = []
+        for output, tensor in zip(outputs, tensors, strict=True):
+            if output.numel() != tensor.numel() * self.size() or output.dtype != tensor.dtype:
+                raise ConfigError(
+                    "output tensor size must be equal to world_size times input tensor size, of one dtype: "
+                    f"{output.dtype} {list(output.shape)} for {tensor.dtype} {list(tensor.shape)} on {self.size()} ranks"
+                )
+            source = used.read(tensor)
+            calls.append(_kernels.Call.all_gather(source.data_ptr(), self._rows(used.written(output))))
+        return self._do(calls, opts, used, outputs)
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> SoftsWork | None:
+        """Copy the tensor of rank r into output r of the root."""
+        return self._gather(outputs, inputs, opts, opts.rootRank)
+
+    def _gather(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: list[Tensor], opts: Any, root: int = -1
+    ) -> SoftsWork | None:
+        used = Operands()
+        calls = []
+        takes = root in (-1, self.rank())
+        for number, tensor in enumerate(inputs):
+            source = used.read(tensor)
+            places = [(0, source.nbytes)] * self.size()
+            if takes:
+                self._check_parts(outputs[number], tensor)
+                places = sized(used.written(one) for one in outputs[number])
+            calls.append(_kernels.Call.all_gather(source.data_ptr(), places, root))
+        results = [one for these in outputs for one in these] if takes else []
+        return self._do(calls, opts, used, results)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> SoftsWork | None:
+        """Copy input r of the root into the output of rank r."""
+        used = Operands()
+        calls = []
+        for number, output in enumerate(outputs):
+            target = used.written(output)
+            parts: list[tuple[int, int]] = []
+            if self.rank() == opts.rootRank:
+                self._check_parts(inputs[number], output)
+                parts = sized(used.read(part) for part in inputs[number])
+            calls.append(_kernels.Call.scatter(parts, target.data_ptr(), target.nbytes, opts.rootRank))
+        return self._do(calls, opts, used, outputs)
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_splits: list[int], splits: list[int], opts: Any
+    ) -> SoftsWork | None:
+        """Send rows of a tensor to each rank, and get rows from each."""
+        used = Operands()
+        source, target = used.read(tensor), used.written(output)
+        sent = parts_of(source, splits, self.size())
+        return self._do(
+            [_kernels.Call.all_to_all(sent, parts_of(target, output_splits, self.size()))],
+            opts,
+            used,
+            [output],
+        )
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> SoftsWork | None:
+        """Send input r to rank r, and get output r from it."""
+        used = Operands()
+        sent = sized([used.read(tensor) for tensor in inputs])
+        return self._do(
+            [_kernels.Call.all_to_all(sent, sized([used.written(tensor) for tensor in outputs]))],
+            opts,
+            used,
+            outputs,
+        )
+
+    def barrier(self, opts: Any) -> SoftsWork | None:
+        """Wait for all ranks."""
+        return self._do([_kernels.Call.barrier()], opts, Operands(), [])
+
+    # Messages between two ranks.
+
+    def send(self, tensors: list[Tensor], rank: int, tag: int) -> SoftsWork:
+        """Send a tensor to a rank."""
+        return self._messages.send(tensors, rank, tag, self._timeout_s)
+
+    def recv(self, tensors: list[Tensor], rank: int, tag: int) -> SoftsWork:
+        """Receive a tensor from a rank."""
+        return self._messages.receive(tensors, rank, tag, self._timeout_s)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> SoftsWork:
+        """Raise ConfigError: torch 2.15 does not pass the number of the sender on."""
+        raise ConfigError("the backend cannot receive from any rank; name one, as in recv(tensor, src=1)")
+
+    def monitored_barrier(self, opts: Any, waits_for_all: bool = False) -> None:
+        """Wait for all ranks; rank 0 names those that do not come in time, and the group goes on."""
+        timeout_s = opts.timeout.total_seconds()
+        self._messages.monitored_barrier(
+            self.rank(), self.size(), self._timeout_s if timeout_s < 0 else timeout_s, waits_for_all
+        )
+
+    # The end.
+
+    def abort(self) -> None:
+        """End pending calls on all ranks, and those that follow."""
+        self._group.end("a rank aborted the group")
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Leave the group once pending calls have ended; a second call does nothing."""
+        if self in _open:
+            _open.discard(self)
+            self._lane.close()
+            self._messages.close()
+            self._completer.close()
+            self._group.close()
+
+    def _do(
+        self,
+        calls: list[Call],
+        opts: Any,
+        used: Operands,
+        results: list[Tensor],
+        *finishes: Callable[[], None],
+    ) -> SoftsWork | None:
+        """Make calls here, or give them to the lane where the caller does not wait."""
+        self._n_calls += 1
+        timeout_s = self._timeout_of(opts)
+
+        def finish() -> None:
+            for one in finishes:
+                one()
+            used.copy_back()
+
+        is_left = bool(finishes or used.copies)
+        if not opts.asyncOp:
+            for call in calls:
+                self._make(call, timeout_s)
+            if is_left:
+                finish()
+            return None
+        try:
+            outcomes = [self._lane.submit(call, timeout_s) for call in calls]
+        except Exception as error:
+            raise error_of(error) from None
+        work = SoftsWork(outcomes, used.kept, results, finish if is_left else None, self._completer)
+        return self._pending.add(work)
+
+    def _make(self, call: Call, timeout_s: float) -> None:
+        """Make a call here, after those that are pending."""
+        try:
+            check_differences(self._lane.make(call, timeout_s))
+        except Exception as error:
+            raise error_of(error) from None
+
+    def _timeout_of(self, opts: Any) -> float:
+        """Return how long a call waits for the slowest rank, seconds."""
+        own_s: float = opts.timeout.total_seconds()
+        return own_s if own_s > 0 else self._timeout_s
+
+    def _rows(self, tensor: Tensor) -> list[tuple[int, int]]:
+        """Return address and number of bytes of equal parts of a dense tensor, one for each rank."""
+        each = tensor.nbytes // self.size()
+        return [(tensor.data_ptr() + rank * each, each) for rank in range(self.size())]
+
+    def _equal(self, tensor: Tensor) -> Sequence[Tensor]:
+        """Return equal parts of a tensor, one for each rank."""
+        return tensor.contiguous().view(-1).chunk(self.size()) if tensor.numel() else [tensor] * self.size()
+
+    def _check_parts(self, parts: Sequence[Tensor], whole: Tensor) -> None:
+        if len(parts) != self.size() or any(
+            part.numel() != whole.numel() or part.dtype != whole.dtype for part in parts
+        ):
+            raise ConfigError(
+                f"{len(parts)} tensors on {self.size()} ranks: one for each rank is needed, each like {whole.dtype} "
+                f"{list(whole.shape)}; incorrect list size or tensor size"
+            )
+
+
+def _setting(tensor: Tensor, rows: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
+    def set_result() -> None:
+        tensor.copy_(combined(rows, combine))
+
+    return set_result
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Let the process end with groups that were not destroyed, whatever calls are pending; others learn of its end."""
+    for backend in list(_open):
+        backend._lane.abandon()
+        backend._messages.abandon()
+        backend._completer.close()
+
+
+__all__ = ["SoftsBackend", "create"]

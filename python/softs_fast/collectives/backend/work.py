@@ -1,0 +1,209 @@
+"""What the backend returns for a call: an object to wait for, and the futures of those that ask for one."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from softs_fast.collectives.agreement import by_value
+from softs_fast.errors import ConfigError, ForkedError, PeerLost, SegmentError
+
+if TYPE_CHECKING:
+    from softs_fast._kernels import Outcome
+
+# A call is bounded by its own time-out, so a wait without one lasts as long as that takes.
+_FOR_EVER_S = 1e9
+
+
+class BackendLost(PeerLost, dist.DistBackendError):
+    """A rank has died, left, or is too late; the text names it. The group cannot be used any more."""
+
+
+class BackendMismatch(ConfigError, dist.DistBackendError):
+    """Ranks make different calls; the text says which rank makes which. Nothing was moved, and the group goes on."""
+
+
+def error_of(error: Exception) -> Exception:
+    """Return the error that a caller of torch.distributed expects for one of the native side."""
+    if isinstance(error, PeerLost):
+        return BackendLost(str(error))
+    if isinstance(error, ConfigError | SegmentError | ForkedError):
+        return error
+    return dist.DistBackendError(str(error))
+
+
+def check_differences(said: Sequence[bytes]) -> None:
+    """Raise BackendMismatch if the ranks made different calls: texts of theirs."""
+    if said:
+        texts = [text.decode(errors="replace") for text in said]
+        raise BackendMismatch(f"ranks make different calls: {by_value(texts)}")
+
+
+class SoftsWork(dist.Work):
+    """A call that runs on the lane of its group.
+
+    Args:
+        outcomes: What becomes of the native calls, in order.
+        kept: Tensors in the memory of which they read and write.
+        results: Tensors of the caller that have the result.
+        finish: What is left to do once the calls have ended, on the first thread that learns it; None for nothing.
+        completer: What completes futures.
+    """
+
+    def __init__(
+        self,
+        outcomes: Sequence[Outcome],
+        kept: object,
+        results: list[torch.Tensor],
+        finish: Callable[[], None] | None,
+        completer: Completer,
+    ) -> None:
+        super().__init__()
+        self._outcomes = outcomes
+        self._kept = kept
+        self._results = results
+        self._finish = finish
+        self._completer = completer
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._is_over = False
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return True once the call has ended well; a time-out of 0 is that of the call alone.
+
+        Raises:
+            BackendLost: a rank is lost.
+            BackendMismatch: ranks make different calls.
+            DistBackendError: the call has not ended in time; it goes on.
+        """
+        seconds = timeout.total_seconds()
+        if not self.ended(seconds if seconds > 0 else _FOR_EVER_S):
+            raise dist.DistBackendError(f"Timed out: the call has not ended within {seconds:g} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def ended(self, seconds: float) -> bool:
+        """Return whether the call has ended, for whatever reason; wait so long for it, seconds."""
+        if self._is_over:
+            return True
+        for outcome in self._outcomes:
+            if not outcome.wait(seconds):
+                return False
+        with self._lock:
+            if not self._is_over:
+                try:
+                    for outcome in self._outcomes:
+                        check_differences(outcome.differences())
+                    if self._finish is not None:
+                        self._finish()
+                except Exception as error:
+                    self._error = error_of(error)
+                self._is_over = True
+                self._kept = self._finish = None
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether the call has ended."""
+        return self.ended(0.0)
+
+    def is_success(self) -> bool:
+        """Return whether the call has ended well."""
+        return self.ended(0.0) and self._error is None
+
+    def exception(self) -> Exception | None:
+        """Return the error of the call; None while there is none."""
+        return self._error if self.ended(0.0) else None
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensors that have the result."""
+        return self._results
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Return a future of the tensors that have the result; callbacks of it may make calls and wait for them."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            ended: torch.futures.Future[None] = torch.futures.Future()
+            # An exception that is set, instead of raised by a callback, is a value to the reducer of DDP: it crashes.
+            self._future = ended.then(self._raise_or_return)
+        self._completer.add(self, ended)
+        return self._future
+
+    def _raise_or_return(self, ended: torch.futures.Future[None]) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._results
+
+
+class Pending:
+    """The calls of a group that have not ended: their memory is in use, whether or not the caller keeps their works."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._works: deque[SoftsWork] = deque()
+
+    def add(self, work: SoftsWork) -> SoftsWork:
+        """Keep a call until it has ended; return it."""
+        with self._lock:
+            # Those of one lane end in order; a message that is under way holds others, which costs memory alone.
+            while self._works and self._works[0].ended(0.0):
+                self._works.popleft()
+            self._works.append(work)
+        return work
+
+
+class Completer:
+    """Completes the futures of one group, in the order of its calls.
+
+    A callback of a future may wait for a later call, so there is always a thread that waits for the next call while
+    others are in callbacks; threads without work end with `close`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._works: deque[tuple[SoftsWork, torch.futures.Future[None]]] = deque()
+        self._n_ready = 0
+        self._is_closed = False
+
+    def add(self, work: SoftsWork, ended: torch.futures.Future[None]) -> None:
+        """Complete a future once its call has ended."""
+        with self._lock:
+            self._works.append((work, ended))
+            self._ensure_ready()
+            self._lock.notify()
+
+    def close(self) -> None:
+        """Let the threads end, once they have completed what there is."""
+        with self._lock:
+            self._is_closed = True
+            self._lock.notify_all()
+
+    def _ensure_ready(self) -> None:
+        if self._works and not self._n_ready:
+            self._n_ready += 1
+            threading.Thread(target=self._run, name="softs-futures", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._works:
+                    if self._is_closed:
+                        self._n_ready -= 1
+                        return
+                    self._lock.wait()
+                work, ended = self._works.popleft()
+            work.ended(_FOR_EVER_S)
+            with self._lock:
+                self._n_ready -= 1
+                self._ensure_ready()
+            ended.set_result(None)
+            with self._lock:
+                self._n_ready += 1
