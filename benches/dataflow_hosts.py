@@ -22,8 +22,8 @@ from unittest import mock
 
 import torch
 
-from softs_fast.dataflow.link.control import new_token
 from softs_fast.dataflow.store import DataManager, HostLinks, Places, segments
+from softs_fast.trust import new_token
 
 from .dataflow_store import COLUMNS, ROWS, rows
 

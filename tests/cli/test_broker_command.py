@@ -111,21 +111,13 @@ def test_metrics(command: Command, frontend: str, backend: str) -> None:
     assert command.end(process, signal.SIGTERM)[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("address", "text"),
-    [
-        ("0.0.0.0:0", "without authentication"),
-        ("9464", "need host:port"),
-        ("127.0.0.1:99999", "need host:port"),
-    ],
-)
 def test_an_address_that_metrics_cannot_have(
-    command: Command, frontend: str, backend: str, short_path: Path, address: str, text: str
+    command: Command, frontend: str, backend: str, short_path: Path
 ) -> None:
     ends = ["--frontend", frontend, "--backend", backend]
-    status, out, errors = command.run("broker", *ends, "--metrics", address)
+    status, out, errors = command.run("broker", *ends, "--metrics", "0.0.0.0:0")
     assert (status, out) == (1, "")
-    assert text in errors
+    assert "page of metrics at 0.0.0.0:0 is reachable" in errors
     assert errors.count("\n") == 1, "there was no broker, which would have logged"
     assert not list(short_path.iterdir())
 

@@ -98,12 +98,12 @@ def test_metrics(command: Command) -> None:
         (["--min-workers", "2"], "belong together"),
         (["--min-workers", "4", "--max-workers", "2"], "max_workers"),
         (["--world-size", "3", "--multiple-of", "2"], "no job has 3 to 3 members in multiples of 2"),
-        (["--world-size", "2", "--listen", "nowhere"], "need host:port"),
-        (["--world-size", "2", "--listen", "0.0.0.0:0"], "without encryption"),
-        (["--world-size", "2", "--tls-cert", "c.pem"], "needs a certificate and its key"),
+        (["--world-size", "2", "--listen", "nowhere"], "expected HOST:PORT"),
+        (["--world-size", "2", "--listen", "0.0.0.0:0"], "without TLS"),
+        (["--world-size", "2", "--tls-cert", "c.pem"], "a certificate needs its key"),
         (["--world-size", "2", "--state", "/nowhere/at/all"], "No such file"),
         (["--world-size", "2", "--token-file", "/nowhere/at/all"], "cannot read /nowhere/at/all"),
-        (["--world-size", "2", "--metrics", "0.0.0.0:0"], "without authentication"),
+        (["--world-size", "2", "--metrics", "0.0.0.0:0"], "page of metrics at 0.0.0.0:0 is reachable"),
     ],
 )
 def test_options_that_cannot_be(command: Command, options: list[str], text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from softs_fast.cli.screen import flow_screen, outage
 from softs_fast.cli.views import flow_tables
 from softs_fast.market.fleet_report import WorkerReport, write_report
 from softs_fast.monitoring.flow_status import FlowFunction, FlowView, FlowWorkerView
+from softs_fast.records import replace
 
 FLOW = """
 import sys
@@ -135,16 +135,9 @@ def view(at_s: float, steps: int, **changes: object) -> FlowView:
         FlowWorkerView(1, 12, "", 0, 0.5, "stopped\x1b[2J"),
     )
     seen = FlowView(
-        at_s,
-        "ppo:make",
-        10,
-        open_s=at_s,
-        steps=steps,
-        doing="waits for workers",
-        functions=functions,
-        workers=workers,
+        "ppo:make", 10, at_s, 0.0, steps, 0, 0, 0, "waits for workers", 0.0, functions, workers, at_s=at_s
     )
-    return dataclasses.replace(seen, **changes)  # type: ignore[arg-type]
+    return replace(seen, **changes)
 
 
 def test_rates_come_from_two_looks_at_the_same_flow() -> None:
@@ -163,7 +156,7 @@ def test_rates_come_from_two_looks_at_the_same_flow() -> None:
 
 
 def test_what_flows_say_is_safe_and_fits() -> None:
-    tables = flow_tables((), [view(1.0, 2), FlowView(1.0, "-", 13, "no answer within 2 s")])
+    tables = flow_tables((), [view(1.0, 2), FlowView.silent(13, "no answer within 2 s", 1.0)])
     lines = flow_screen("2 flows", tables, "12:00:00", 60, 9)
     assert len(lines) <= 9
     assert max(map(len, lines)) <= 60

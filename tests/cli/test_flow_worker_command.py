@@ -9,7 +9,7 @@ import pytest
 
 from softs_fast.cli import main
 from softs_fast.cli.flow import argument
-from softs_fast.dataflow.link.control import new_token, write_token
+from softs_fast.trust import write_token
 
 
 def test_arguments_of_the_function_are_numbers_words_of_json_or_text() -> None:
@@ -38,21 +38,21 @@ def test_errors_before_it_has_joined(
     for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "JOB_COMPLETION_INDEX"):
         monkeypatch.delenv(name, raising=False)
     token = tmp_path / "token"
-    write_token(token, new_token())
+    write_token(token)
     rest = ["--token-file", str(token), "--connect-timeout", "0.01", "host_flow:make_flow"]
     nowhere = "tcp://127.0.0.1:9"
     assert main(["flow", "worker", nowhere, *rest]) == 1
     assert "this worker has no number; give --rank N" in capsys.readouterr().err
     assert main(["flow", "worker", "ipc://*", *rest, "--rank", "0"]) == 1
-    assert "need tcp://HOST:PORT" in capsys.readouterr().err
+    assert "expected tcp://HOST:PORT" in capsys.readouterr().err
     monkeypatch.setenv("SLURM_PROCID", "2")
     assert main(["flow", "worker", nowhere, *rest]) == 1
     assert (
         "worker 2 has waited 0.01 s for the master: no master at tcp://127.0.0.1:9" in capsys.readouterr().err
     )
-    token.chmod(0o640)
+    token.chmod(0o644)
     assert main(["flow", "worker", nowhere, *rest]) == 1
-    assert "has mode 0640, so other users may read it" in capsys.readouterr().err
+    assert "must be a file of this user with mode 0600" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["flow", "worker", nowhere])
     assert "--token-file" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def test_sigterm_ends_the_process_and_not_the_run(command: Command, folder: Path
     ("arguments", "text"),
     [
         (["--world-size", "2", "--rounds", "5", "--listen", "x"], "expected HOST:PORT"),
-        (["--world-size", "2", "--rounds", "5", "--listen", "0.0.0.0:0"], "without encryption"),
+        (["--world-size", "2", "--rounds", "5", "--listen", "0.0.0.0:0"], "without TLS"),
         (["--world-size", "2", "--rounds", "5", "--quorum", "3"], "quorum of the run is 3"),
         (["--world-size", "2", "--rounds", "5", "--quorum", "most"], "the word world"),
         (["--world-size", "2", "--rounds", "5", "--tls-key", "k"], "give both"),

@@ -15,10 +15,10 @@ from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.link.control import new_token
 from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
 from softs_fast.dataflow.process.worker import FlowWorker
 from softs_fast.dataflow.workers.processes import ProcessBackend
+from softs_fast.trust import new_token
 
 #: So long a fleet waits for a worker that was told to end.
 END_S = 3.0

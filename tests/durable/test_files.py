@@ -51,7 +51,9 @@ def test_after_a_failure_the_old_file_is_there_alone(
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_file_that_others_can_read_a_link_a_pipe_and_a_long_file_are_refused(tmp_path: Path) -> None:
+def test_a_file_that_others_can_read_a_link_a_pipe_and_a_long_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "token"
     write_file(path, b"secret")
     with pytest.raises(ConfigError, match="too long: expected at most 5 bytes"):
@@ -66,7 +68,21 @@ def test_a_file_that_others_can_read_a_link_a_pipe_and_a_long_file_are_refused(t
         with pytest.raises(ConfigError, match="mode 0600"):
             read_private(path, most_bytes=9, what="token", group=group)
     path.chmod(0o640)
-    assert read_private(path, most_bytes=9, what="token", group=True) == b"secret"
+    own, found = os.getuid(), os.fstat
+
+    def read_by(user: int, owner: int) -> bytes:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getuid", lambda: user)
+            patched.setattr(
+                os, "fstat", lambda one: os.stat_result((*found(one)[:4], owner, *found(one)[5:]))
+            )
+            return read_private(path, most_bytes=9, what="token", group=True)
+
+    # Of root, as of a secret that is mounted.
+    assert read_by(own + 1, owner=0) == b"secret"
+    for owner in (own + 1, own + 2):
+        with pytest.raises(ConfigError, match=f"mode 0600, got -rw-r----- of user {owner}"):
+            read_by(own + 1, owner)
     with pytest.raises(FileNotFoundError):
         read_private(tmp_path / "none", most_bytes=9, what="token")
 

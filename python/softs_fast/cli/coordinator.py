@@ -214,7 +214,7 @@ def _client(arguments: argparse.Namespace) -> CoordinatorClient:
     from ..coordination.credentials import ClientCredentials
     from ..coordination.session.calls import CoordinatorClient
 
-    given = arguments.tls_ca, arguments.tls_cert, arguments.tls_key, arguments.token_file
+    given = arguments.tls_cert, arguments.tls_key, arguments.tls_ca, arguments.token_file
     return CoordinatorClient(arguments.address, ClientCredentials(*given))
 
 

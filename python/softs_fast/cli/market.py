@@ -105,10 +105,11 @@ def _run_broker(arguments: argparse.Namespace) -> None:
     from .. import setup_logging
     from ..market import Broker, EndpointConfig
     from ..market.protocol import ControlEndpoints
-    from ..monitoring.prometheus import MetricsServer, parse_address
+    from ..monitoring.prometheus import MetricsServer
+    from ..monitoring.text_server import page_address
 
     if arguments.metrics is not None:
-        parse_address(arguments.metrics, arguments.allow_insecure)
+        page_address(arguments.metrics, "metrics", arguments.allow_insecure)
     setup_logging(arguments.log_level)
     endpoints, control = EndpointConfig(arguments.frontend, arguments.backend), arguments.control
     control_pub = arguments.control_pub

@@ -342,21 +342,17 @@ def _watch_signals(service: Service) -> asyncio.Event:
 
 
 def _server_options(arguments: argparse.Namespace) -> ServerOptions:
-    from ..paramserver.server.options import ServerOptions, TlsFiles
+    from ..paramserver.server.options import ServerOptions
+    from ..trust import TlsFiles
 
-    if (arguments.tls_cert is None) != (arguments.tls_key is None):
-        raise ConfigError("a certificate needs its key: give both, --tls-cert and --tls-key")
-    tls = None
-    state: Path = arguments.state
-    if arguments.tls_cert is not None:
-        if arguments.tls_self_signed:
-            raise ConfigError("--tls-self-signed makes a certificate; leave it away with --tls-cert")
-        tls = TlsFiles(arguments.tls_cert, arguments.tls_key)
-    elif arguments.tls_self_signed:
-        tls = TlsFiles(
-            state.with_name(f"{state.name}.cert.pem"), state.with_name(f"{state.name}.key.pem"), True
-        )
-    return options_of(ServerOptions, arguments, tls=tls)
+    state, self_signed = arguments.state, arguments.tls_self_signed
+    tls = TlsFiles(arguments.tls_cert, arguments.tls_key)
+    if self_signed and tls.cert is not None:
+        raise ConfigError("--tls-self-signed makes a certificate; leave it away with --tls-cert")
+    if self_signed:
+        cert, key = (state.with_name(f"{state.name}.{one}.pem") for one in ("cert", "key"))
+        tls = TlsFiles(cert, key, self_signed=True)
+    return options_of(ServerOptions, arguments, tls=None if tls.cert is None else tls)
 
 
 def _run_options(arguments: argparse.Namespace) -> RunOptions:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BrokerTimeout, ConfigError
+from ..records import plain
 from . import coordinator, paramserver
 from .options import AddParser, command, option
 from .table import say, stack
@@ -163,6 +164,6 @@ def _print(
 
 
 def _flow(flow: FlowView) -> dict[str, Any]:
-    content = dataclasses.asdict(flow)
+    content: dict[str, Any] = plain(flow)
     del content["at_s"]
     return content

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.identity import Process, this_process
+from softs_fast.trust import Address
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
@@ -333,12 +334,8 @@ def _as_group(place: object, rank: int, size: int) -> ProcessGroup | None:
 def _tcp_store(address: str, size: int, serves: bool, timeout_s: float) -> Store:
     from torch.distributed import TCPStore
 
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    if not host or not port.isdecimal():
-        raise ConfigError(f'rendezvous is "{address}"; an address has the form tcp://HOST:PORT')
+    host, port = Address.split(address, "rendezvous", "tcp://")
     try:
-        return TCPStore(
-            host.strip("[]"), int(port), size, serves, timedelta(seconds=timeout_s), wait_for_workers=False
-        )
+        return TCPStore(host, port, size, serves, timedelta(seconds=timeout_s), wait_for_workers=False)
     except RuntimeError as error:
         raise PeerLost(f"no rendezvous at {address}: {error}") from error

@@ -74,7 +74,7 @@ def read_private(path: Path, *, most_bytes: int, what: str, group: bool = False)
         path: The file.
         most_bytes: Largest size that is read.
         what: Name of the file for errors, such as ``token file /etc/token``.
-        group: Whether the group of the file may read it too.
+        group: Whether its group may read a file of root too, as where secrets are mounted.
 
     Raises:
         ConfigError: Others can read or write the file, it is no plain file, or it is too long.
@@ -82,7 +82,8 @@ def read_private(path: Path, *, most_bytes: int, what: str, group: bool = False)
     """
     descriptor = open_plain(path, os.O_RDONLY, what)
     with open(descriptor, "rb") as file:
-        check_private(descriptor, what, allowed=stat.S_IRGRP if group else 0, root=True)
+        is_mounted = group and os.fstat(descriptor).st_uid == 0
+        check_private(descriptor, what, allowed=stat.S_IRGRP if is_mounted else 0, root=True)
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise ConfigError(f"{what} is too long: expected at most {most_bytes:,} bytes; use another file")

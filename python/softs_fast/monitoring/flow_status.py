@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import stat
 import struct
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import ConfigError
 from ..identity import Process, this_process
+from ..records import Finite, Json, Record, replace
 
 __all__ = [
     "FlowFunction",
@@ -26,100 +24,61 @@ __all__ = [
     "socket_name",
 ]
 
-#: Bytes of a status at most.
-_MOST_BYTES = 1 << 20
 #: The credentials of the process at the other end of a socket: pid, uid, gid.
 _CREDENTIALS = struct.Struct("3i")
 
 
-@dataclass(frozen=True)
-class FlowFunction:
+class FlowFunction(Record):
     """A function of a flow: rows that are ready, rows of one pass, calls that run, and the age of the oldest one."""
 
     name: str
     ready: int
     needed: int
     running: int
-    seconds: float
+    seconds: Finite
 
 
-@dataclass(frozen=True)
-class FlowWorkerView:
+class FlowWorkerView(Record):
     """A worker of a flow: its process, what it is inside of, for how long, and what else there is to say."""
 
     worker: int
     pid: int
     inside: str
     ticket: int
-    seconds: float
+    seconds: Finite
     state: str
 
 
-@dataclass(frozen=True)
-class FlowView:
+class FlowView(Record):
     """A flow at one moment."""
 
-    #: `time.monotonic()` when it was asked.
-    at_s: float
     name: str
     pid: int
-    #: Why it has said nothing; the numbers below are 0 then.
-    error: str = ""
     #: Seconds since it was opened, and since a call has ended.
-    open_s: float = 0.0
-    quiet_s: float = 0.0
-    steps: int = 0
-    rows: int = 0
-    n_bytes: int = 0
+    open_s: Finite
+    quiet_s: Finite
+    steps: int
+    rows: int
+    n_bytes: int
     #: Age of the rows that training had last.
-    age: int = 0
+    age: int
     #: What the thread of the flow does, and for how long.
-    doing: str = ""
-    doing_s: float = 0.0
-    functions: tuple[FlowFunction, ...] = ()
-    workers: tuple[FlowWorkerView, ...] = ()
+    doing: str
+    doing_s: Finite
+    functions: tuple[FlowFunction, ...]
+    workers: tuple[FlowWorkerView, ...]
+    #: Why it has said nothing; the numbers are 0 then.
+    error: str = ""
+    #: `time.monotonic()` when it was asked.
+    at_s: float = 0.0
 
     @classmethod
-    def of(cls, answer: Any, at_s: float) -> FlowView:
-        """Return what an answer says.
-
-        Raises:
-            ValueError: it is no status of a flow of this version.
-        """
-        try:
-            return cls(
-                at_s,
-                str(answer["name"]),
-                int(answer["pid"]),
-                open_s=float(answer["open_s"]),
-                quiet_s=float(answer["quiet_s"]),
-                steps=int(answer["steps"]),
-                rows=int(answer["rows"]),
-                n_bytes=int(answer["n_bytes"]),
-                age=int(answer["age"]),
-                doing=str(answer["doing"]),
-                doing_s=float(answer["doing_s"]),
-                functions=tuple(map(_function, answer["functions"])),
-                workers=tuple(map(_worker, answer["workers"])),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"it is no status of this version: {type(error).__name__} {error}") from None
+    def silent(cls, pid: int, error: str, at_s: float) -> FlowView:
+        """Return what is known of a flow that has said nothing."""
+        return cls("-", pid, 0.0, 0.0, 0, 0, 0, 0, "", 0.0, (), (), error, at_s)
 
 
-def _function(one: Any) -> FlowFunction:
-    ready, needed, running = (int(one[key]) for key in ("ready", "needed", "running"))
-    return FlowFunction(str(one["name"]), ready, needed, running, float(one["seconds"]))
-
-
-def _worker(one: Any) -> FlowWorkerView:
-    return FlowWorkerView(
-        int(one["worker"]),
-        int(one["pid"]),
-        str(one["inside"]),
-        int(one["ticket"]),
-        float(one["seconds"]),
-        str(one["state"]),
-    )
+_STATUS: Json[FlowView] = Json(FlowView, most_bytes=1 << 20, what="its status")
 
 
 def flow_folder() -> Path:
@@ -193,7 +152,8 @@ def _ask(path: Path, timeout_s: float) -> FlowView | None:
             )
             if uid != os.getuid():
                 return None
-            return FlowView.of(json.loads(_read(link, at_s + timeout_s)), at_s)
+            status = _STATUS.decode(_read(link, at_s + timeout_s))
+            return replace(status, at_s=at_s, error="")
         except ConnectionRefusedError:
             # A socket gets its name when it listens, so no process listens any more.
             with contextlib.suppress(OSError):
@@ -204,18 +164,17 @@ def _ask(path: Path, timeout_s: float) -> FlowView | None:
                 with contextlib.suppress(OSError):
                     path.unlink()
                 return None
-            return FlowView(
-                at_s, "-", pid, f"no answer within {timeout_s:g} s; its Python code may hold the GIL"
-            )
+            text = f"no answer within {timeout_s:g} s; its Python code may hold the GIL"
+            return FlowView.silent(pid, text, at_s)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            return FlowView(at_s, "-", pid, f"it cannot be asked: {error}")
+            return FlowView.silent(pid, f"it cannot be asked: {error}", at_s)
 
 
 def _read(link: socket.socket, end_s: float) -> bytes:
     data = bytearray()
-    while len(data) <= _MOST_BYTES:
+    while len(data) <= _STATUS.most_bytes:
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
@@ -224,4 +183,4 @@ def _read(link: socket.socket, end_s: float) -> bytes:
         if not part:
             return bytes(data)
         data += part
-    raise ValueError(f"its status has more than {_MOST_BYTES} bytes")
+    return bytes(data)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ..errors import SoftsError
 from .families import Family, Labels, one, text_of
 from .snapshot import ClientView, Observer, Snapshot
-from .text_server import TextServer, parse_address
+from .text_server import TextServer
 
-__all__ = ["MetricsServer", "parse_address", "render_metrics"]
+__all__ = ["MetricsServer", "render_metrics"]
 
 #: A broker that does not answer for so long is not up, seconds.
 _TIMEOUT_S = 2.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import ipaddress
 import socket
 import threading
 import time
@@ -12,9 +11,10 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Self
 
-from ..errors import ConfigError, EndpointInUse, PeerLost
+from ..errors import EndpointInUse, PeerLost
+from ..trust import Address, bracketed, check_reachable
 
-__all__ = ["Page", "PageServer", "TextServer", "parse_address"]
+__all__ = ["Page", "PageServer", "TextServer", "page_address"]
 
 #: A request has arrived in full, and its answer was taken, within this, seconds; a connection that is slower is closed.
 _TIMEOUT_S = 2.0
@@ -60,7 +60,7 @@ class PageServer:
     ) -> None:
         self._pages = pages
         self._what = what
-        self._address = parse_address(address, allow_remote, what)
+        self._address = page_address(address, what, allow_remote)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -73,11 +73,10 @@ class PageServer:
         """
         if self._server is not None:
             return
-        family, host, port = self._address
         try:
-            self._server = _Server(family, host, port, self._pages)
+            self._server = _Server(self._address, self._pages)
         except OSError as error:
-            text = f"cannot serve {self._what} at {host}:{port}: {error.strerror or error}"
+            text = f"cannot serve {self._what} at {self._address.target()}: {error.strerror or error}"
             raise (EndpointInUse if error.errno == 98 else PeerLost)(text) from None
         self._thread = threading.Thread(
             target=self._server.serve_forever, name=f"softs-{self._what}", daemon=True
@@ -95,10 +94,8 @@ class PageServer:
     @property
     def url(self) -> str:
         """URL of the first page, with the port that was chosen."""
-        host, port = self._address[1:]
-        if self._server is not None:
-            port = self._server.server_port
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}{next(iter(self._pages))}"
+        port = self._address.port if self._server is None else self._server.server_port
+        return f"http://{bracketed(self._address.numeric[0])}:{port}{next(iter(self._pages))}"
 
     def __enter__(self) -> Self:
         self.start()
@@ -130,12 +127,10 @@ class TextServer(PageServer):
 class _Server(HTTPServer):
     """An HTTP server for one request at a time: Prometheus asks every few seconds."""
 
-    def __init__(
-        self, family: socket.AddressFamily, host: str, port: int, pages: Mapping[str, Callable[[], Page]]
-    ) -> None:
-        self.address_family = family
+    def __init__(self, address: Address, pages: Mapping[str, Callable[[], Page]]) -> None:
+        self.address_family = address.family
         self.pages = pages
-        super().__init__((host, port), _Handler)
+        super().__init__((address.numeric[0], address.port), _Handler)
 
     def server_bind(self) -> None:
         # HTTPServer's own would look up the name of the host, which can take seconds.
@@ -193,26 +188,13 @@ def _head(connection: socket.socket, end_s: float) -> bytes:
     return head
 
 
-def parse_address(
-    address: str, allow_remote: bool, what: str = "metrics"
-) -> tuple[socket.AddressFamily, str, int]:
-    """Split ``host:port`` and look the host up: family, numeric host, port.
+def page_address(text: str, what: str, allow_remote: bool) -> Address:
+    """Look an address up at which pages are served, which all that reach it may read.
 
     Raises:
         ConfigError: it is malformed, or reachable from other machines without `allow_remote`.
     """
-    host, colon, digits = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not (digits.isascii() and digits.isdigit() and int(digits) < 1 << 16):
-        raise ConfigError(f"address for {what}: have {address!r}, need host:port")
-    try:
-        found = socket.getaddrinfo(host, int(digits), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise ConfigError(f"address for {what} {address!r}: {error.strerror}") from None
-    family, numeric = found[0][0], str(found[0][4][0])
-    if not allow_remote and not ipaddress.ip_address(numeric.partition("%")[0]).is_loopback:
-        raise ConfigError(
-            f"{what} at {address} would be reachable from other machines, without authentication; "
-            "use 127.0.0.1, or allow_remote=True"
-        )
-    return family, numeric, int(digits)
+    address = Address.parse(text, what)
+    remedy = "listen at 127.0.0.1, or say --allow-insecure or allow_remote=True"
+    check_reachable(address, f"page of {what}", insecure=allow_remote, remedy=remedy)
+    return address

@@ -9,9 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..trust import TlsFiles
     from .job import Job
     from .rounds.options import RunOptions
-    from .server.options import ServerOptions, TlsFiles
+    from .server.options import ServerOptions
     from .server.server import Server
     from .wire.invite import Invite
     from .wire.messages import RunConfig
@@ -39,7 +40,7 @@ _PLACES = {
     "RunOptions": ("rounds.options", "RunOptions"),
     "Server": ("server.server", "Server"),
     "ServerOptions": ("server.options", "ServerOptions"),
-    "TlsFiles": ("server.options", "TlsFiles"),
+    "TlsFiles": (".trust", "TlsFiles"),
     "WorkerOptions": ("worker.session", "WorkerOptions"),
 }
 

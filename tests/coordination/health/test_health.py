@@ -124,9 +124,9 @@ def test_watchers_leave_room_for_checks(asker: Any) -> None:
 
 def test_addresses() -> None:
     member = Membership("127.0.0.1:1")
-    with pytest.raises(ConfigError, match=r"health at 0\.0\.0\.0:0 would be reachable from other machines"):
+    with pytest.raises(ConfigError, match=r"page of health at 0\.0\.0\.0:0 is reachable"):
         WorkerHealth(member, "0.0.0.0:0")
-    with pytest.raises(ConfigError, match=r"health at 0\.0\.0\.0:0 would be reachable"):
+    with pytest.raises(ConfigError, match=r"page of health at 0\.0\.0\.0:0 is reachable"):
         WorkerHealth(member, "127.0.0.1:0", grpc="0.0.0.0:0")
     WorkerHealth(member, "0.0.0.0:0", allow_remote=True)
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -33,7 +33,7 @@ class StarOfHosts:
         options = StarOptions(
             listen=f"{self._address}:0",
             server=ServerCredentials(cert, key, ca),
-            client=ClientCredentials(ca, cert, key),
+            client=ClientCredentials(cert, key, ca),
         )
         return grpc_engine(options)(table, rank, store)
 

@@ -37,7 +37,7 @@ class EncryptedStar:
         """Return a star."""
         cert, key, ca = self.paths
         options = StarOptions(
-            server=ServerCredentials(cert, key, ca), client=ClientCredentials(ca, cert, key)
+            server=ServerCredentials(cert, key, ca), client=ClientCredentials(cert, key, ca)
         )
         return grpc_engine(options)(table, rank, store)
 

@@ -182,7 +182,7 @@ def test_a_planned_end_waits_for_the_members(cluster: Cluster, make: Make) -> No
 
 
 def test_arguments() -> None:
-    with pytest.raises(ConfigError, match="need host:port"):
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
         Membership("nowhere")
     member = Membership("127.0.0.1:1", seat=0)
     with pytest.raises(PeerLost, match="is in no epoch in time"):

@@ -29,7 +29,7 @@ from softs_fast.coordination.star.leaf import Leaf
 from softs_fast.coordination.star.options import Epoch, StarOptions
 from softs_fast.coordination.star.root import Root
 from softs_fast.errors import ConfigError, PeerLost
-from softs_fast.reach import outage
+from softs_fast.trust import outage
 
 
 @dataclass

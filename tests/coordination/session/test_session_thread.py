@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("grpc", reason="needs the extra grpc")
-from softs_fast.coordination import addresses
 from softs_fast.coordination.job.messages import Hello, ToWorker, Welcome
-from softs_fast.coordination.session import session as session_module
 from softs_fast.coordination.session.session import Session
 from softs_fast.coordination.wire.formats import TO_WORKER
 from softs_fast.errors import ConfigError, SoftsError
+from softs_fast.trust import Address, UnknownHostError
 
 
 class Listener:
@@ -60,9 +59,9 @@ def test_the_own_address_is_known_while_the_name_of_the_coordinator_is_not(
     session._connect().close()
 
     def unknown(*arguments: Any) -> Any:
-        raise addresses.UnknownHostError("no such name")
+        raise UnknownHostError("no such name")
 
-    monkeypatch.setattr(session_module, "parse_address", unknown)
+    monkeypatch.setattr(Address, "parse", unknown)
     assert session.own_host in ("127.0.0.1", "::1")
     with pytest.raises(ConfigError, match="no such name"):
         _ = Session("127.0.0.1:1", Listener(RuntimeError())).own_host

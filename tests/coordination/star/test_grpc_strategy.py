@@ -198,7 +198,7 @@ def test_a_fork_of_a_rank_has_no_group_and_does_no_harm(tmp_path: Path) -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match="piece_bytes is 100"):
         StarOptions(piece_bytes=100)
-    with pytest.raises(ConfigError, match=r"rank 0 at 0\.0\.0\.0:0 would be reachable .* without encryption"):
+    with pytest.raises(ConfigError, match=r"rank 0 at 0\.0\.0\.0:0 is reachable .* without TLS"):
         StarOptions(listen="0.0.0.0:0")
     with pytest.raises(ConfigError, match="timeout_s is 0"):
         GrpcStrategy(timeout_s=0)

@@ -208,5 +208,5 @@ def test_torch_knows_the_backend() -> None:
         RendezvousParameters("softs", "127.0.0.1:1", "job", 1, 1)
     )
     assert isinstance(made, CoordinatorRendezvous)
-    with pytest.raises(ConfigError, match="need host:port"):
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
         rendezvous_handler_registry.create_handler(RendezvousParameters("softs", "", "job", 1, 1))

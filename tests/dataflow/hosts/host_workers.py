@@ -17,8 +17,8 @@ from waiting import WATCHDOG_S, free_ports
 
 import softs_fast.dataflow as df
 from softs_fast.cli import main
-from softs_fast.dataflow.link.control import new_token, write_token
 from softs_fast.dataflow.store import segments
+from softs_fast.trust import write_token
 
 _PR_SET_PDEATHSIG = 1
 
@@ -75,7 +75,7 @@ class HostWorkers:
         self, folder: Path, function: str, arguments: dict[str, Any] | None = None, listen: str | None = None
     ) -> None:
         self.token = folder / "token"
-        write_token(self.token, new_token())
+        write_token(self.token)
         self.function, self.arguments = function, arguments or {}
         self.endpoint = listen or f"tcp://127.0.0.1:{free_ports()[0]}"
         #: The last one of each worker.

@@ -12,9 +12,10 @@ import pytest
 from host_workers import HostWorkers
 from small_flow import calls_of, make_flow, summary
 
-from softs_fast.dataflow.link.control import ControlServer, new_token
+from softs_fast.dataflow.link.control import ControlServer
 from softs_fast.dataflow.workers import host_processes
 from softs_fast.errors import ConfigError, FlowError
+from softs_fast.trust import new_token
 
 
 def listening(pid: int) -> set[str]:
@@ -110,7 +111,7 @@ def test_a_worker_with_another_token_ends_with_the_reason(tmp_path: Path) -> Non
 def test_what_cannot_be_a_flow_on_hosts_is_refused(tmp_path: Path) -> None:
     workers = HostWorkers(tmp_path, "host_flow:make_flow")
     workers.endpoint, port = "ipc://*", workers.endpoint
-    with pytest.raises(ConfigError, match=r"listen is 'ipc://\*'; need tcp://HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"address of master is 'ipc://\*'; expected tcp://HOST:PORT"):
         workers.flow()
     workers.endpoint = port
     with pytest.raises(ConfigError, match="start_timeout_s must be above 0"):

@@ -22,7 +22,7 @@ from softs_fast.errors import ConfigError
 @pytest.fixture(scope="module", autouse=True)
 def pipe_of_libuv() -> None:
     """The first store of a process makes a pipe for signals, which libuv keeps as long as the process."""
-    HostMeeting("127.0.0.1").close()
+    HostMeeting("tcp://127.0.0.1:0").close()
 
 
 def results(flow: df.Flow, n_steps: int) -> list[Any]:
@@ -92,7 +92,7 @@ def test_all_begin_anew_with_new_groups(tmp_path: Path) -> None:
 def test_other_hosts_need_a_word(tmp_path: Path) -> None:
     workers = HostWorkers(tmp_path, "parallel_flow:make_ddp", {}, listen="tcp://0.0.0.0:0")
     with pytest.raises(
-        ConfigError, match=r"roles on several workers: gen, actor; .* say allow_insecure=True"
+        ConfigError, match=r"roles on several workers \(gen, actor\) at .* say allow_insecure=True"
     ):
         workers.flow()
     assert workers.flow(allow_insecure=True).declaration.workers == (0, 1)
@@ -101,7 +101,7 @@ def test_other_hosts_need_a_word(tmp_path: Path) -> None:
 
 
 def test_a_store_listens_at_the_address_of_the_master_alone() -> None:
-    meeting = HostMeeting("127.0.0.1")
+    meeting = HostMeeting("tcp://127.0.0.1:0")
     port = f":{meeting.port:04X}"
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
     lines += [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()]
@@ -110,7 +110,7 @@ def test_a_store_listens_at_the_address_of_the_master_alone() -> None:
     meeting.close()
     meeting.close()
     with pytest.raises(ConfigError, match=r"cannot listen at 192\.0\.2\.1 for process groups: Cannot assign"):
-        HostMeeting("192.0.2.1")
+        HostMeeting("tcp://192.0.2.1:0")
 
 
 def test_an_interface_is_found_by_its_address() -> None:

@@ -11,12 +11,13 @@ import pytest
 from waiting import WATCHDOG_S
 from wire_samples import shown
 
-from softs_fast.dataflow.link.control import ControlClient, ControlLimits, Ended, new_token
+from softs_fast.dataflow.link.control import ControlClient, ControlLimits, Ended
 from softs_fast.dataflow.link.frames import Assembler, cut
 from softs_fast.dataflow.link.links import Joined, Left, LinkEvent, Received
 from softs_fast.dataflow.link.messages import AbortStep, End, Free, Refused, State, StepEnded, decode, encode
 from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
 from softs_fast.errors import FlowError, PeerBusy, PeerLost, WireError
+from softs_fast.trust import new_token
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from test_control_links import take
 from wire_samples import shown
 
 from softs_fast import records
-from softs_fast.dataflow.link.control import new_token
 from softs_fast.dataflow.link.layouts import KnownLayouts
 from softs_fast.dataflow.link.links import Received
 from softs_fast.dataflow.link.messages import Message, State, decode, encode
@@ -17,6 +16,7 @@ from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
 from softs_fast.dataflow.store.weights.boxes import Box
 from softs_fast.dataflow.store.weights.shown import Shown, ShownLayout, ShownRegion
 from softs_fast.errors import WireError
+from softs_fast.trust import new_token
 
 
 def large(number: int, n: int = 500) -> Shown:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from softs_fast.coordination.addresses import parse_address
 from softs_fast.dataflow.process.by_hand import _serves_at
+from softs_fast.trust import Address
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from softs_fast.dataflow.process.by_hand import _serves_at
     ],
 )
 def test_rows_are_served_where_the_master_is_reached(reached: str, own: str, host: str, serves: str) -> None:
-    assert _serves_at(parse_address(reached), own, host) == serves
+    assert _serves_at(Address.parse(reached, "master"), own, host) == serves

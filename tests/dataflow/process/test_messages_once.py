@@ -9,12 +9,12 @@ from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.link.control import new_token
 from softs_fast.dataflow.link.messages import AbortStep, RunHook
 from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
 from softs_fast.dataflow.master.order.steps import Kind, Order, Step
 from softs_fast.dataflow.process.orders import Messages
 from softs_fast.dataflow.process.work import HookWork, MainWork
+from softs_fast.trust import new_token
 
 
 class Model(df.Role):

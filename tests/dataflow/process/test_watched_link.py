@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import pytest
 from waiting import WATCHDOG_S
 
-from softs_fast.dataflow.link.control import new_token
 from softs_fast.dataflow.link.links import Joined
 from softs_fast.dataflow.link.messages import End, Free, Refused
 from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
 from softs_fast.dataflow.process.watched_link import WatchedLink
 from softs_fast.errors import HelloError, PeerLost
+from softs_fast.trust import new_token
 
 
 @dataclass

@@ -20,9 +20,9 @@ from two_stores import TOKEN, store_on
 from waiting import WATCHDOG_S
 
 from softs_fast import _core
-from softs_fast.dataflow.link.control import new_token
 from softs_fast.dataflow.store import DataManager, HostLinks, Place, segments
 from softs_fast.errors import ConfigError, FlowError, PeerLost
+from softs_fast.trust import new_token
 
 
 def holds_a_large_value(say: Callable[[Any], None], rank: int, size: int, token: str) -> None:

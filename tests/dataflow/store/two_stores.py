@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from softs_fast.dataflow.link.control import new_token
 from softs_fast.dataflow.store import DataManager, HostLinks, segments
+from softs_fast.trust import new_token
 
 TOKEN = new_token()
 

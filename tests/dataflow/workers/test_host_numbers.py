@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from small_flow import make_flow
 
-from softs_fast.dataflow.link.control import new_token, write_token
 from softs_fast.dataflow.workers import host_processes
 from softs_fast.dataflow.workers.host_processes import HostOptions, HostProcesses
 from softs_fast.errors import FlowError
+from softs_fast.trust import write_token
 
 
 def test_no_clock_decides_which_master_workers_accept(
@@ -26,7 +26,7 @@ def test_no_clock_decides_which_master_workers_accept(
 
     monkeypatch.setattr(host_processes, "ControlMaster", master)
     monkeypatch.setattr(time, "time_ns", lambda: 0)
-    write_token(tmp_path / "token", new_token())
+    write_token(tmp_path / "token")
     for _ in range(2):
         one = HostProcesses(make_flow().declaration, HostOptions("tcp://127.0.0.1:0", tmp_path / "token"))
         with pytest.raises(FlowError, match="it does not listen"):

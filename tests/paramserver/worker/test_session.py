@@ -23,7 +23,7 @@ from softs_fast.paramserver.wire.messages import Failure, RunConfig
 from softs_fast.paramserver.wire.records import encode
 from softs_fast.paramserver.worker.exchanges import Call
 from softs_fast.paramserver.worker.session import Session, WorkerOptions
-from softs_fast.reach import outage
+from softs_fast.trust import outage
 
 CONFIG = RunConfig(rounds=3, batch_size=2, push_codec="f32", compression=False)
 

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from ...errors import EndpointInUse, WireError
-from ...monitoring.text_server import Page, PageServer, parse_address
+from ...monitoring.text_server import Page, PageServer, page_address
+from ...trust import bracketed
 from ..requirements import import_grpc
 from . import service
 from .readiness import Worker, readiness_page
@@ -54,7 +55,7 @@ class WorkerHealth:
         pages = {"/readyz": lambda: readiness_page(worker.not_ready), "/healthz": lambda: Page("alive\n")}
         self._pages = PageServer(pages, http, what="health", allow_remote=allow_remote)
         self._grpc: Any = None
-        self._address = None if grpc is None else parse_address(grpc, allow_remote, "health")
+        self._address = None if grpc is None else page_address(grpc, "health", allow_remote)
         if grpc is not None:
             self._grpc = import_grpc()
         self._server: Any = None
@@ -78,8 +79,7 @@ class WorkerHealth:
         """
         self._pages.start()
         if self._address is not None and self._server is None:
-            _, host, port = self._address
-            target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            target = f"{bracketed(self._address.numeric[0])}:{self._address.port}"
             self._ended.clear()
             # One thread more than watchers, so that checks are answered.
             pool = ThreadPoolExecutor(_MOST_WATCHERS + 1, thread_name_prefix="softs-health")

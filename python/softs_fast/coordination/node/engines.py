@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from torch.distributed import PrefixStore, Store
@@ -12,6 +11,7 @@ from torch.distributed import PrefixStore, Store
 from ...collectives import HierarchicalStrategy, Schedule, ShmStrategy, Strategy, TorchStrategy
 from ...collectives.nodes import SubsetRendezvous, Topology, discover
 from ...errors import ConfigError, SegmentError
+from ...trust import is_loopback
 from ..job.messages import Table
 from ..session.store import SessionStore
 from .exchange import EpochExchange
@@ -171,4 +171,4 @@ def _reachable_host(store: SessionStore) -> str | None:
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return None
     own = store.own_host
-    return None if ip_address(own.partition("%")[0]).is_loopback else own
+    return None if is_loopback(own) else own

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError
-from ..credentials import ServerCredentials, file_version, read_tokens
+from ...trust import TokenFile
+from ..credentials import ServerCredentials
 from .logs import LOGGER
 from .owners import is_ours
 
@@ -51,7 +49,8 @@ class Guard:
         self._credentials = credentials
         self._port = port
         self._what = what
-        self._tokens = _Tokens(credentials.tokens, logger) if credentials.tokens is not None else None
+        tokens = credentials.tokens
+        self._tokens = None if tokens is None else TokenFile(tokens, named=True, logger=logger)
 
     def identity(self, context: Any) -> str | None:
         """Return what a peer has proven to be; None for a process of this user.
@@ -60,7 +59,7 @@ class Guard:
             Denied: it has proven nothing.
         """
         if self._tokens is not None:
-            name = self._tokens.name(_bearer(context))
+            name = self._tokens.name_of(_bearer(context))
             if name is None:
                 raise Denied(
                     f"{self._what} asks for a token and got none that it knows; give --token-file", True
@@ -101,27 +100,6 @@ class Guard:
                 f'"{name}" is no administrator of this job; those are: {", ".join(self._credentials.admins)}',
                 False,
             )
-
-
-class _Tokens:
-    """The names of tokens, read again when the file has changed."""
-
-    def __init__(self, path: Path, logger: logging.Logger) -> None:
-        self._path = path
-        self._logger = logger
-        self._version = file_version(path)
-        self._names = read_tokens(path)
-
-    def name(self, token: str | None) -> str | None:
-        version = file_version(self._path)
-        if version != self._version:
-            self._version = version
-            try:
-                self._names = read_tokens(self._path)
-                self._logger.info("read the tokens in %s again", self._path)
-            except ConfigError as error:
-                self._logger.warning("tokens stay as they were: %s", error)
-        return None if token is None else self._names.get(hashlib.sha256(token.encode()).digest())
 
 
 def _bearer(context: Any) -> str | None:

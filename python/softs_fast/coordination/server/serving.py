@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import EndpointInUse
 from ...process import raise_descriptor_limit
-from ..addresses import parse_address
+from ...trust import Address
 from ..credentials import ServerCredentials
 from ..job.events import Booted, StateRecord
 from ..job.job import Job
@@ -28,7 +28,6 @@ from .health import HealthService
 from .logs import LOGGER
 from .service import Service
 from .state_file import StateFile
-from .tls import server_credentials
 
 __all__ = ["Coordinator", "CoordinatorOptions"]
 
@@ -81,7 +80,7 @@ class Coordinator:
         self._job = job
         self._options = options
         self._make_machine = make_machine
-        self._address = parse_address(options.listen)
+        self._address = Address.parse(options.listen, "coordinator")
         options.credentials.check(self._address)
         self._stack = ExitStack()
         self._server: Any = None
@@ -124,7 +123,7 @@ class Coordinator:
                 ("grpc.max_concurrent_streams", _MOST_CALLS),
             ]
         )
-        credentials = server_credentials(self._options.credentials, self._options.logger)
+        credentials = self._options.credentials.grpc_server(self._options.logger)
         target = self._address.target()
         try:
             if credentials is None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigError, PeerLost, SoftsError, WireError
-from ...reach import tls_problem
-from ..addresses import parse_address
+from ...trust import Address, check_reachable, tls_problem
 from ..credentials import ClientCredentials
 from ..pings import Pings
 from ..requirements import import_grpc
@@ -29,9 +28,9 @@ def open_channel(
         ConfigError: gRPC is not installed; the address or a file is malformed; another machine is to be reached without
             TLS.
     """
-    grpc = import_grpc()
-    parsed = parse_address(address, what)
-    credentials.check(parsed, what)
+    import_grpc()
+    there = Address.parse(address, what)
+    check_reachable(there, what, tls=credentials.ca is not None, proof=True, remedy="give --tls-ca")
     options = [
         *pings.client_options(),
         # Connections are not shared between channels: a new channel has the certificates of now, and tries at once.
@@ -39,14 +38,8 @@ def open_channel(
         ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
         ("grpc.max_receive_message_length", MAX_STATUS_BYTES),
         ("grpc.enable_retries", 0),
-        # A proxy for the Internet, which the environment may name, is no way to a coordinator.
-        ("grpc.enable_http_proxy", 0),
     ]
-    pem = credentials.read()
-    if pem is None:
-        return grpc.insecure_channel(parsed.target(), options)
-    tls = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.certificate)
-    return grpc.secure_channel(parsed.target(), tls, options)
+    return credentials.grpc_channel(there, options)
 
 
 def certificate_problem(error: Any, address: str, credentials: ClientCredentials) -> str | None:
@@ -62,12 +55,10 @@ def certificate_problem(error: Any, address: str, credentials: ClientCredentials
     if error.code() != import_grpc().StatusCode.UNAVAILABLE or _NO_CONNECTION in (error.details() or ""):
         return None
     try:
-        parsed = parse_address(address)
+        host, port = Address.split(address, "coordinator")
     except ConfigError:
         return None
-    return tls_problem(
-        parsed.host, parsed.port, ca=credentials.ca, cert=credentials.cert, key=credentials.key
-    )
+    return tls_problem(host, port, credentials)
 
 
 def error_of(error: Any, address: str, credentials: ClientCredentials | None = None) -> SoftsError:

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 from ...errors import ConfigError, PeerLost, SoftsError
 from ...process import check_process
-from ...reach import Outage
+from ...trust import Address, Outage, UnknownHostError
 from ...user_code import text_of_error
-from ..addresses import UnknownHostError, own_address, parse_address
 from ..credentials import ClientCredentials
 from ..job.messages import FromWorker, Hello, Refused, ToWorker
 from ..pings import Pings
@@ -133,7 +132,7 @@ class Session:
         Raises:
             ConfigError: there was no connection yet, and the coordinator's host is not known.
         """
-        return self._own_host or own_address(parse_address(self._address))
+        return self._own_host or Address.parse(self._address, "coordinator").own_side()
 
     def send(self, message: FromWorker) -> None:
         """Send a message, without waiting.
@@ -263,7 +262,7 @@ class Session:
         metadata = self._credentials.metadata()
         # A name server that is away later ends no worker that is connected.
         with suppress(ConfigError):
-            self._own_host = own_address(parse_address(self._address))
+            self._own_host = Address.parse(self._address, "coordinator").own_side()
         channel = open_channel(self._address, self._credentials, self._pings)
         connection = _Connection(channel, metadata, FROM_WORKER.encode(self._listener.hello()))
         with self._lock:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 
 from ...errors import ConfigError
-from ..addresses import parse_address
+from ...trust import Address, bracketed
 from ..credentials import ClientCredentials, ServerCredentials
 from ..pings import Pings
 
@@ -59,17 +58,14 @@ class StarOptions:
             raise ConfigError(
                 f"piece_bytes is {self.piece_bytes}; need a multiple of 8 from {_SMALLEST_PIECE} to {LARGEST_PIECE}"
             )
-        address = parse_address(self.listen, "rank 0")
+        address = Address.parse(self.listen, "rank 0")
         self.server.check(address, "rank 0")
-        if self.advertise is None and any(
-            ipaddress.ip_address(one).is_unspecified for one in address.numeric
-        ):
+        if self.advertise is None and address.is_unspecified:
             raise ConfigError(
                 f"rank 0 listens at {self.listen}, which is no address that others can connect to; give advertise="
             )
 
     def advertised(self, port: int) -> str:
         """Return the address of rank 0 for the other ranks."""
-        address = parse_address(self.listen, "rank 0")
-        host = self.advertise if self.advertise is not None else address.host
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        host = self.advertise if self.advertise is not None else Address.split(self.listen, "rank 0")[0]
+        return f"{bracketed(host)}:{port}"

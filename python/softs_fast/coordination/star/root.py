@@ -12,11 +12,10 @@ from typing import Any
 from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
 from ...process import raise_descriptor_limit
 from ...repeated_log import RepeatedLog
-from ..addresses import parse_address
+from ...trust import Address
 from ..requirements import import_grpc
 from ..server.door import door_options
 from ..server.guard import Denied, Guard
-from ..server.tls import server_credentials
 from .calls import AHEAD, Call, RankMetrics, RootCalls
 from .mailboxes import Mailboxes
 from .messages import (
@@ -162,9 +161,9 @@ class Root:
     # --- In the threads of gRPC ---
 
     def _listen(self) -> int:
-        address = parse_address(self._options.listen, "rank 0")
+        address = Address.parse(self._options.listen, "rank 0")
         target = address.target()
-        credentials = server_credentials(self._options.server, self._logger)
+        credentials = self._options.server.grpc_server(self._logger)
         try:
             port: int = (
                 self._server.add_insecure_port(target)

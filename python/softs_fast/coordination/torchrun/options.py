@@ -14,7 +14,7 @@ from ..launcher import launched_seat
 
 __all__ = ["AgentOptions"]
 
-_FILES = ("ca", "cert", "key", "token")
+_FILES = ("cert", "key", "ca", "token")
 _NAMES = ("seat", "worker_id", "timeout", *_FILES)
 
 
@@ -63,5 +63,5 @@ class AgentOptions:
             launched_seat() if seat is None else int(seat),
             None if worker_id is None else str(worker_id),
             timeout_s,
-            ClientCredentials(**files),
+            ClientCredentials(*map(files.get, _FILES)),
         )

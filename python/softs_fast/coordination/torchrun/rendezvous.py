@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import sys
 import time
 from datetime import timedelta
@@ -20,8 +19,8 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
-from ...errors import PeerLost, SoftsError
-from ..addresses import parse_address
+from ...errors import SoftsError
+from ...trust import Address
 from ..node.membership import Epoch, Membership
 from .options import AgentOptions
 
@@ -53,7 +52,7 @@ class CoordinatorRendezvous(RendezvousHandler):
         options = AgentOptions.of(parameters.config)
         self._parameters = parameters
         self._timeout_s = options.timeout_s
-        self._address = parameters.local_addr or _own_address(parameters.endpoint)
+        self._address = parameters.local_addr or Address.parse(parameters.endpoint, "coordinator").own_side()
         self._member = Membership(
             parameters.endpoint,
             job=parameters.run_id,
@@ -159,16 +158,3 @@ class CoordinatorRendezvous(RendezvousHandler):
             store.get("workers' address").decode(), int(store.get("workers' port").decode())
         )
         return RendezvousInfo(store, epoch.rank, epoch.size, place)
-
-
-def _own_address(endpoint: str) -> str:
-    """Return the address of this host on the way to the coordinator; nothing is sent."""
-    parsed = parse_address(endpoint)
-    numeric = parsed.numeric[0]
-    family = socket.AF_INET6 if ":" in numeric else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((numeric, parsed.port or 1))
-        except OSError as error:
-            raise PeerLost(f"there is no way to the coordinator at {endpoint}: {error.strerror}") from None
-        return str(probe.getsockname()[0])

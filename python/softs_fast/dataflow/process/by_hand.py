@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ...coordination.addresses import Address, own_address, parse_address
 from ...errors import ConfigError, FlowError, PeerLost
+from ...trust import Address, TokenFile, bracketed
 from ..declare.declaration import Declaration
-from ..link.control import read_token
 from ..link.messages import Declared, End, Ready, Refused
 from ..link.seats import new_seat
 from ..link.stream import ControlWorker
@@ -68,10 +67,8 @@ def run_worker(
         MasterLost: the master has gone without a word, or has given this worker up; the worker may begin anew.
         Exception: what the function of the flow, or `setup` of a role, raised.
     """
-    if not endpoint.startswith("tcp://"):
-        raise ConfigError(f"the endpoint of the master is {endpoint!r}; need tcp://HOST:PORT")
-    there = parse_address(endpoint.removeprefix("tcp://"), "master")
-    token = read_token(token_file)
+    there = Address.parse(endpoint, "master", "tcp://")
+    token = TokenFile(token_file).own()
     declaration = build()
     connection = _connected(endpoint, token, worker, wait_s)
 
@@ -84,7 +81,7 @@ def run_worker(
 
     link = WatchedLink(connection, _GRACE_S, is_stuck)
     try:
-        own = own_address(there)
+        own = there.own_side()
         with answers_stack(link), contextlib.ExitStack() as stack:
             try:
                 if worker not in declaration.workers:
@@ -133,9 +130,7 @@ def _serves_at(there: Address, own: str, host: str) -> str:
         host: Host at which the master listens. A worker that has come by loopback is beside it, so others come there,
             too.
     """
-    if there.is_loopback:
-        return host
-    return f"[{own}]" if ":" in own else own
+    return host if there.is_loopback else bracketed(own)
 
 
 def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> ControlWorker:

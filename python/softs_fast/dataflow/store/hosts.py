@@ -10,6 +10,7 @@ import numpy as np
 
 from ... import _core
 from ...errors import ConfigError, FlowError, HelloError, PeerLost
+from ...trust import bracketed
 from .columns import Places
 from .places import SegmentAddress
 
@@ -102,7 +103,7 @@ class HostLinks:
             self._lost_after_s,
         )
         port = self._server.endpoint.rpartition(":")[2]
-        return f"tcp://{_bracketed(self._reachable)}:{port}"
+        return f"tcp://{bracketed(self._reachable)}:{port}"
 
     @property
     def sent_bytes(self) -> int:
@@ -121,7 +122,7 @@ class HostLinks:
             PeerLost: the process has ended, or sends nothing.
             FlowError: rows were freed, the process there is another one, or it has another token.
         """
-        endpoint = places.segment.endpoint.replace("//*:", f"//{_bracketed(self._master)}:")
+        endpoint = places.segment.endpoint.replace("//*:", f"//{bracketed(self._master)}:")
         what = f"rows of worker {places.worker} (process {places.segment.pid} at {endpoint})"
         columns = (places.offsets, places.n_bytes, places.serials.astype("<u8").view("<i8"), at)
         fields = np.stack([one.astype("<i8") for one in columns], axis=1).tobytes()
@@ -168,7 +169,3 @@ class HostLinks:
         if gone is None:
             holder.reader = reader
         return gone
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -21,7 +21,7 @@ _REPORT_S = 3.0
 def status_of(
     name: str, pid: int, opened_s: float, runner: Runner, backend: Backend, now_s: float
 ) -> dict[str, Any]:
-    """Return the status of a flow in plain types; `FlowView.of` reads it.
+    """Return the status of a flow in plain types; `flows` reads it as `FlowView`.
 
     Args:
         name: Name of the flow.

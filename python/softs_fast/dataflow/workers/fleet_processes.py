@@ -10,8 +10,8 @@ from ...errors import FleetError, FlowError
 from ...fleet import Workers
 from ...fleet.factory import NamedFactory
 from ...fleet.restarts import RestartPolicy
+from ...trust import new_token
 from ..declare.declaration import Declaration
-from ..link.control import new_token
 from ..link.links import MasterLink
 from ..link.stream import ControlMaster, ControlWorker
 from ..process.groups import has_groups

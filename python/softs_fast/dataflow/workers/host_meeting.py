@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from typing import Any
 
-from ...coordination.addresses import Address, parse_address
 from ...errors import ConfigError
+from ...trust import Address, check_reachable
 from ..declare.declaration import Declaration
 
-__all__ = ["HostMeeting", "check_groups", "open_meeting"]
+__all__ = ["HostMeeting", "check_groups"]
 
 
 def check_groups(declaration: Declaration, listen: str, *, is_allowed: bool) -> None:
@@ -24,29 +23,22 @@ def check_groups(declaration: Declaration, listen: str, *, is_allowed: bool) -> 
     Raises:
         ConfigError: other hosts could be connected so, and the user has not said that this is well.
     """
-    names = [role.name for role in declaration.roles if len(role.on) > 1]
-    if names and not is_allowed and not _listening(listen).is_loopback:
-        raise ConfigError(
-            f"roles on several workers: {', '.join(names)}; torch.distributed connects their processes by gloo and a "
-            f"TCPStore, which check no token, and {listen} is for other hosts; on a network of which all machines are "
-            "trusted, say allow_insecure=True, or have all workers on this host and listen on 127.0.0.1"
+    names = ", ".join(role.name for role in declaration.roles if len(role.on) > 1)
+    if names:
+        remedy = (
+            "torch.distributed connects them by gloo and a TCPStore, which check no token: on a network of which all "
+            "machines are trusted, say allow_insecure=True, or have all workers on this host and listen on 127.0.0.1"
         )
-
-
-def open_meeting(listen: str) -> HostMeeting:
-    """Listen at another port of the address of the master.
-
-    Raises:
-        ConfigError: the address is none of this host.
-    """
-    return HostMeeting(_listening(listen).numeric[0])
+        listening = Address.parse(listen, "master", "tcp://")
+        what = f"process group of the roles on several workers ({names})"
+        check_reachable(listening, what, insecure=is_allowed, remedy=remedy)
 
 
 class HostMeeting:
     """A TCPStore of torch; it has no authentication.
 
     Args:
-        address: Numeric address at which the store listens.
+        listen: Endpoint of the master, `tcp://HOST:PORT`; the store listens at another port of its address.
 
     Attributes:
         port: Port at which the store listens.
@@ -55,21 +47,21 @@ class HostMeeting:
         ConfigError: the address is none of this host.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, listen: str) -> None:
         # This import takes a second, which flows without such roles need not spend.
         from torch.distributed import TCPStore
 
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        address = Address.parse(listen, "master", "tcp://")
+        own = address.numeric[0]
         # By itself a TCPStore listens at all addresses of the host.
-        with socket.socket(family, socket.SOCK_STREAM) as listening:
+        with socket.socket(address.family, socket.SOCK_STREAM) as listening:
             try:
-                listening.bind((address, 0))
+                listening.bind((own, 0))
             except OSError as error:
-                raise ConfigError(
-                    f"cannot listen at {address} for process groups: {error.strerror}"
-                ) from error
+                raise ConfigError(f"cannot listen at {own} for process groups: {error.strerror}") from error
             self.port: int = listening.getsockname()[1]
-            own = _reachable(address)
+            if address.is_unspecified:
+                own = "::1" if ":" in own else "127.0.0.1"
             # The store closes the descriptor.
             self._store: Any = TCPStore(
                 own, self.port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
@@ -78,14 +70,3 @@ class HostMeeting:
     def close(self) -> None:
         """Stop to listen; idempotent."""
         self._store = None
-
-
-def _listening(listen: str) -> Address:
-    return parse_address(listen.removeprefix("tcp://"), "master")
-
-
-def _reachable(address: str) -> str:
-    """Return by what this process reaches what listens at an address of its own."""
-    if not ipaddress.ip_address(address).is_unspecified:
-        return address
-    return "::1" if ":" in address else "127.0.0.1"

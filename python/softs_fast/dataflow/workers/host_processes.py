@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import ConfigError, FlowError
+from ...trust import Address, TokenFile, bracketed
 from ..declare.declaration import Declaration
-from ..link.control import ControlLimits, read_token
+from ..link.control import ControlLimits
 from ..link.links import Joined, Left, LinkEvent, MasterLink, Received
 from ..link.messages import Declared, End, Ready, Refused
 from ..link.seats import Seats
@@ -19,7 +20,7 @@ from ..link.stream import ControlMaster
 from ..process.groups import has_groups
 from ..store import HostLinks
 from .host_link import HostLink
-from .host_meeting import HostMeeting, check_groups, open_meeting
+from .host_meeting import HostMeeting, check_groups
 from .returns import Returns
 
 __all__ = ["HostOptions", "HostProcesses"]
@@ -59,8 +60,7 @@ class HostOptions:
     allow_insecure: bool = False
 
     def __post_init__(self) -> None:
-        if not self.listen.startswith("tcp://"):
-            raise ConfigError(f"listen is {self.listen!r}; need tcp://HOST:PORT")
+        Address.split(self.listen, "master", "tcp://")
         if not self.start_timeout_s > 0:
             raise ConfigError(f"start_timeout_s must be above 0, have {self.start_timeout_s}")
         if not self.rejoin_timeout_s >= 0:
@@ -86,7 +86,7 @@ class HostProcesses:
         self._limits = ControlLimits(lost_after_s=options.lost_after_s)
         self._declaration = declaration
         self._listen = options.listen
-        self._token = read_token(options.token_file)
+        self._token = TokenFile(options.token_file).own()
         self._nodes: dict[int, str] = {}
         self._free_bytes: dict[int, int] = {}
         self._hosts: dict[int, str] = {}
@@ -102,7 +102,7 @@ class HostProcesses:
 
     @property
     def _host(self) -> str:
-        return self._listen.removeprefix("tcp://").rpartition(":")[0]
+        return bracketed(Address.split(self._listen, "master", "tcp://")[0])
 
     def nodes(self) -> Mapping[int, str]:
         """Return the node of each worker."""
@@ -132,7 +132,7 @@ class HostProcesses:
         link = HostLink(master, Seats(self._declaration.workers), self._note)
         try:
             if has_groups(self._declaration):
-                self._meeting = open_meeting(self._listen)
+                self._meeting = HostMeeting(self._listen)
             port = self._meeting.port if self._meeting is not None else 0
             link.greeting = Declared(tuple(self._declaration.lines()), port, self._host)
             self._await(link, self._options.start_timeout_s if is_first else self._options.rejoin_timeout_s)

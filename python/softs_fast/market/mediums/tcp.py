@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import threading
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import Any, Self
 
 from ... import _core
 from ...errors import ConfigError, SegmentError
+from ...trust import Address
 from .base import Data, Medium
 
 __all__ = ["TCPMedium"]
@@ -73,7 +73,7 @@ class TCPMedium(Medium):
                 address, host, slot_size, num_slots, allow_remote, congestion
             )
             address = self._server.address
-            if ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_unspecified:
+            if Address.parse(address, "TCP medium").is_unspecified:
                 self._server.close()
                 raise ConfigError(
                     f"suppliers connect to the address of a TCP medium, which must be one of this host, got {address!r}; "

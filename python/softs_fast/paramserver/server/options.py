@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from ...errors import ConfigError
+from ...trust import Address, TlsFiles, check_reachable
 from ..wire.invite import checked_url
 
-__all__ = ["ServerOptions", "TlsFiles"]
-
-
-@dataclass(frozen=True)
-class TlsFiles:
-    """Files of a certificate.
-
-    Attributes:
-        cert: PEM file of the chain.
-        key: PEM file of its key.
-        self_signed: Whether the server makes the certificate if it is missing, and the invite pins it.
-    """
-
-    cert: Path
-    key: Path
-    self_signed: bool = False
+__all__ = ["ServerOptions"]
 
 
 @dataclass(frozen=True)
@@ -72,30 +59,19 @@ class ServerOptions:
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
                 raise ConfigError(f"{name} of the server is {value}; need {least} to {most}")
-        host, _, port = self.listen.rpartition(":")
-        if not (host and port.isascii() and port.isdigit() and int(port) <= 65535):
-            raise ConfigError(
-                f"listen of the server is {self.listen!r}; expected HOST:PORT, such as 127.0.0.1:8000"
-            )
         if self.public_url is not None:
             checked_url(self.public_url.rstrip("/"))
-        if not (self.is_loopback or self.tls is not None or self.allow_insecure):
-            raise ConfigError(
-                f"the server at {self.listen} would be reachable from other machines without encryption; give "
-                "--tls-self-signed, or --tls-cert and --tls-key, or listen at 127.0.0.1 behind a tunnel; --allow-insecure if you must"
-            )
+        remedy = (
+            "give --tls-self-signed, or --tls-cert and --tls-key, or listen at 127.0.0.1 behind a tunnel; "
+            "--allow-insecure if you must"
+        )
+        # Requests are signed with the secret of the invite.
+        has_tls, insecure = self.tls is not None, self.allow_insecure
+        check_reachable(
+            self.address, "parameter server", tls=has_tls, proof=True, insecure=insecure, remedy=remedy
+        )
 
-    @property
-    def host(self) -> str:
-        """Host of `listen`, without brackets."""
-        return self.listen.rpartition(":")[0].strip("[]")
-
-    @property
-    def port(self) -> int:
-        """Port of `listen`."""
-        return int(self.listen.rpartition(":")[2])
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine reaches the address."""
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+    @cached_property
+    def address(self) -> Address:
+        """Address of `listen`."""
+        return Address.parse(self.listen, "parameter server")

@@ -10,6 +10,7 @@ from typing import Any
 from ... import records
 from ...errors import ConfigError
 from ...process import raise_descriptor_limit
+from ...trust import bracketed
 from ..job import Job
 from ..requirements import import_uvicorn
 from ..rounds import events
@@ -25,7 +26,6 @@ from .http.listening import BACKLOG, listen
 from .http.owner import Owner
 from .http.pushes import Pushes
 from .http.sessions import Sessions
-from .http.tls import certificate_pin, server_context
 from .http.uploads import Uploads
 from .options import ServerOptions
 from .training.evaluation import Evaluation
@@ -74,7 +74,7 @@ class Service:
         if config.compression:
             import_zstd()
         self.options = options
-        self._context = None if options.tls is None else server_context(options.tls)
+        self._context = None if options.tls is None else options.tls.ssl_server(["http/1.1"])
         saved = load_state(options.state)
         self.is_restart = saved is not None
         self._saved = saved or new_state()
@@ -127,10 +127,9 @@ class Service:
     def url(self) -> str:
         """Of the server on this machine."""
         scheme = "http" if self._context is None else "https"
-        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
-            self.options.host, self.options.host
-        )
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        address = self.options.address
+        host = socket.gethostname() if address.is_unspecified else address.host
+        return f"{scheme}://{bracketed(host)}:{self.port}"
 
     @property
     def local_invite(self) -> Invite:
@@ -149,7 +148,7 @@ class Service:
 
     @property
     def _pin(self) -> bytes | None:
-        return None if self.options.tls is None else certificate_pin(self.options.tls)
+        return None if self.options.tls is None else self.options.tls.pin()
 
     @property
     def owner_secret(self) -> bytes:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from ...errors import ConfigError, PeerLost, WireError
 from ...process import check_process
-from ...reach import Outage, tls_problem
+from ...trust import Outage, TlsFiles, tls_problem
 from ..wire import answers, signing
 from ..wire.answers import Code
 from ..wire.header import HEADER_BYTES, PROTOCOL
@@ -437,7 +437,7 @@ class Session:
         url = urlsplit(self.invite.url)
         if url.scheme != "http" or url.hostname is None or self._options.proxy is not None:
             return None
-        return tls_problem(url.hostname, url.port or 80)
+        return tls_problem(url.hostname, url.port or 80, TlsFiles())
 
     def _look_for_url(self, may_ask: bool) -> None:
         """Use the URL of the file, or ask a person for one."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...errors import ConfigError
-from ...reach import refusal_of
+from ...trust import refusal_of
 from ..requirements import import_urllib3
 from ..wire.invite import Invite
 from .retries import Trouble

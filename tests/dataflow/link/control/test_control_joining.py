@@ -19,11 +19,9 @@ from softs_fast.dataflow.link.control import (
     ControlServer,
     Joined,
     Left,
-    new_token,
-    read_token,
-    write_token,
 )
 from softs_fast.errors import ConfigError, EndpointInUse, PeerLost
+from softs_fast.trust import new_token
 
 ANY_HOST = "tcp://0.0.0.0:0"
 
@@ -217,24 +215,6 @@ def test_a_token_has_enough_characters(token: str) -> None:
     with pytest.raises(ConfigError, match="22 to 512 visible ASCII characters") as raised:
         ControlServer(token=token)
     assert not token or repr(token) not in str(raised.value)
-
-
-def test_a_token_file_is_private(tmp_path: Path) -> None:
-    path, token = tmp_path / "token", new_token()
-    write_token(path, token)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert read_token(path) == token
-    with pytest.raises(ConfigError, match="cannot make the token file"):
-        write_token(path, token)
-    path.chmod(0o640)
-    with pytest.raises(ConfigError, match="has mode 0640, so other users may read it; chmod 600"):
-        read_token(path)
-    path.chmod(0o600)
-    path.write_text("x" * 2000)
-    with pytest.raises(ConfigError, match="more than 1024"):
-        read_token(path)
-    with pytest.raises(ConfigError, match="cannot read the token file"):
-        read_token(tmp_path / "none")
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from waiting import WATCHDOG_S, eventually
 
-from softs_fast.dataflow.link.control import new_token
 from softs_fast.dataflow.link.links import Joined, Received
 from softs_fast.dataflow.link.messages import Ready
 from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
 from softs_fast.dataflow.process.stack import answers_stack
 from softs_fast.dataflow.workers.sightings import stack_of
 from softs_fast.errors import ConfigError
+from softs_fast.trust import new_token
 
 
 def hold_the_gil(link: ControlWorker) -> None:

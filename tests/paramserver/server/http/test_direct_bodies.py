@@ -232,7 +232,7 @@ def test_steps_of_a_model_of_many_parts_are_exact(serve, tmp_path: Path, has_tls
         torch.manual_seed(1)
         return nn.Linear(2048, 1024)
 
-    tls = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True) if has_tls else None
+    tls = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", self_signed=True) if has_tls else None
     server = serve(job_of(model), {"push_codec": "f32", "pull_codec": "f32"}, {"tls": tls})
     module = model()
     expected = [one.detach().clone() for one in module.parameters()]

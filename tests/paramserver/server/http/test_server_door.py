@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,13 +21,13 @@ from softs_fast.paramserver.server.http.application import Application
 from softs_fast.paramserver.server.http.budget import Budget, Sparse
 from softs_fast.paramserver.server.http.request import CONNECTION
 from softs_fast.paramserver.server.http.sessions import Sessions
-from softs_fast.paramserver.server.http.tls import certificate_pin, server_context
-from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
+from softs_fast.paramserver.server.options import ServerOptions
 from softs_fast.paramserver.server.service import Service
 from softs_fast.paramserver.wire import answers
 from softs_fast.paramserver.wire.manifest import Manifest
 from softs_fast.paramserver.wire.messages import nonce_of
 from softs_fast.paramserver.wire.records import encode
+from softs_fast.trust import TlsFiles
 
 MAC = "0" * 64
 
@@ -246,34 +246,17 @@ def test_the_invite_of_a_url_pins_a_certificate_of_its_own(
     tmp_path, url: str, self_signed: bool, has_pin: bool
 ) -> None:
     pytest.importorskip("cryptography")
-    files = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True)
-    server_context(files)
+    files = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", self_signed=True)
+    files.ssl_server([])
     service = Service.__new__(Service)
-    service.options = ServerOptions(public_url=url, tls=TlsFiles(files.cert, files.key, self_signed))
+    service.options = ServerOptions(public_url=url, tls=replace(files, self_signed=self_signed))
     service._saved = type("Saved", (), {"job": bytes(16), "secret": bytes(32)})()  # type: ignore[assignment]
     assert (service.invite.pin is not None) == has_pin
 
 
-def test_a_certificate_is_made_once(tmp_path: Path) -> None:
-    files = TlsFiles(tmp_path / "c.pem", tmp_path / "k.pem", True)
-    server_context(files)
-    pin = certificate_pin(files)
-    assert pin is not None
-    assert len(pin) == 32
-    server_context(files)
-    assert certificate_pin(files) == pin
-    assert files.key.stat().st_mode & 0o777 == 0o600
-    assert certificate_pin(TlsFiles(files.cert, files.key)) is None
-    files.key.chmod(0o644)
-    with pytest.raises(ConfigError, match="chmod 600"):
-        server_context(files)
-    with pytest.raises(ConfigError, match="cannot read"):
-        server_context(TlsFiles(tmp_path / "x", tmp_path / "y"))
-
-
 def test_other_machines_need_tls_or_a_word(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="without encryption"):
+    with pytest.raises(ConfigError, match=r"parameter server at 0\.0\.0\.0:0 is reachable .* without TLS"):
         ServerOptions(listen="0.0.0.0:0")
     ServerOptions(listen="0.0.0.0:0", allow_insecure=True)
-    ServerOptions(listen="0.0.0.0:0", tls=TlsFiles(tmp_path / "c", tmp_path / "k", True))
+    ServerOptions(listen="0.0.0.0:0", tls=TlsFiles(tmp_path / "c", tmp_path / "k"))
     ServerOptions(listen="[::1]:0")

@@ -9,7 +9,6 @@ from .client import ControlClient
 from .events import Ended, Joined, Left, Published, Received
 from .limits import ControlLimits
 from .server import ControlServer
-from .tokens import new_token, read_token, write_token
 
 __all__ = [
     "ControlClient",
@@ -22,7 +21,4 @@ __all__ = [
     "PeerTimeout",
     "Published",
     "Received",
-    "new_token",
-    "read_token",
-    "write_token",
 ]

@@ -33,7 +33,7 @@ class ControlServer:
     Args:
         listen: `ipc://PATH`, `ipc://*` for a socket in a new folder that only this user may enter, or `tcp://HOST:PORT`.
             Without a token only loopback, and there only processes of this user.
-        token: Token that workers must prove to have; 22 to 512 visible characters, see `new_token`. It is not sent.
+        token: Token that workers must prove to have; 22 to 512 visible characters, see `softs_fast.trust.new_token`. It is not sent.
             What follows is not encrypted, so other hosts are for a network that you trust.
         incarnation: Number of this master; each one that takes over a flow has a higher one. Workers that know a
             higher one are refused, and refuse this master.

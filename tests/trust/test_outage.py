@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from softs_fast.reach import Attempt, Outage
+from softs_fast.trust import Attempt, Outage
 
 GO_ON = Attempt()
 

@@ -6,6 +6,8 @@ import socket
 import ssl
 from pathlib import Path
 
+from .tls import TlsFiles
+
 __all__ = ["refusal_of", "tls_problem"]
 
 #: For the connection, the handshake and the first byte, each.
@@ -42,9 +44,7 @@ def refusal_of(error: BaseException, cert: Path | None = None) -> str | None:
     return _refused(cert, alert) if any(known in alert for known in _ALERTS) else None
 
 
-def tls_problem(
-    host: str, port: int, *, ca: Path | None = None, cert: Path | None = None, key: Path | None = None
-) -> str | None:
+def tls_problem(host: str, port: int, files: TlsFiles) -> str | None:
     """Ask a server of HTTP/2 why a client cannot connect: the cause with its remedy, or None if TLS is none.
 
     What this cannot determine, such as a server that does not answer, is None, too.
@@ -52,10 +52,9 @@ def tls_problem(
     Args:
         host: Name or address of the server.
         port: Port of the server.
-        ca: PEM file of the CA of the server; None for a client without TLS.
-        cert: PEM file of the client's certificate, if it has one.
-        key: PEM file of its key.
+        files: Files of the client.
     """
+    ca, cert = files.ca, files.cert
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     if ca is None:
@@ -66,9 +65,9 @@ def tls_problem(
         try:
             context.load_verify_locations(ca)
             if cert is not None:
-                context.load_cert_chain(cert, key)
+                context.load_cert_chain(cert, files.key)
         except (OSError, ssl.SSLError) as error:
-            return f"{ca if cert is None else f'{ca}, {cert} or {key}'} cannot be used: {error}"
+            return f"{ca if cert is None else f'{ca}, {cert} or {files.key}'} cannot be used: {error}"
     try:
         with (
             socket.create_connection((host, port), _TIMEOUT_S) as raw,

@@ -1,39 +1,39 @@
-"""Addresses, pings, and the metrics of a coordinator."""
+"""Pings and metrics of a coordinator, and credentials that belong together."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from softs_fast.coordination.addresses import parse_address
+from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
 from softs_fast.coordination.job.events import Completed
 from softs_fast.coordination.job.status import FenceCount, SeatStatus, Status
 from softs_fast.coordination.metrics import render_metrics
 from softs_fast.coordination.pings import Pings
 from softs_fast.errors import ConfigError
+from softs_fast.trust import Address
 
 
-@pytest.mark.parametrize(
-    "text", ["host", ":1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "a.invalid:1"]
-)
-def test_addresses_that_cannot_be(text: str) -> None:
-    with pytest.raises(ConfigError, match="address of coordinator"):
-        parse_address(text)
+def test_files_that_belong_together() -> None:
+    for make in (
+        lambda: ServerCredentials(ca=Path("x")),
+        lambda: ClientCredentials(cert=Path("x"), key=Path("y")),
+    ):
+        with pytest.raises(ConfigError, match="give --tls-c"):
+            make()
 
 
-@pytest.mark.parametrize(
-    ("text", "is_loopback", "target"),
-    [
-        ("127.0.0.1:5", True, "127.0.0.1:5"),
-        ("[::1]:5", True, "[::1]:5"),
-        ("localhost:5", True, "localhost:5"),
-        ("0.0.0.0:5", False, "0.0.0.0:5"),
-        ("192.0.2.7:5", False, "192.0.2.7:5"),
-    ],
-)
-def test_which_addresses_others_reach(text: str, is_loopback: bool, target: str) -> None:
-    address = parse_address(text)
-    assert (address.is_loopback, address.target()) == (is_loopback, target)
-    assert address.target(9) == target.rpartition(":")[0] + ":9"
+def test_a_server_asks_whether_others_reach_it() -> None:
+    there = Address.parse("192.0.2.1:1", "coordinator")
+    with pytest.raises(ConfigError, match="without TLS"):
+        ServerCredentials(tokens=Path("t")).check(there)
+    files = ServerCredentials(Path("c"), Path("k"))
+    with pytest.raises(ConfigError, match="without a proof of identity"):
+        files.check(there)
+    replace(files, ca=Path("x")).check(there)
+    replace(files, tokens=Path("t")).check(there)
 
 
 @pytest.mark.parametrize("seconds", [0.0, float("nan"), float("inf"), 4000.0])

@@ -1,4 +1,4 @@
-"""What a client is told of a server with Python's TLS, which sends alerts; that of gRPC is in tests/coordination."""
+"""What a client is told of a server with Python's TLS, which sends alerts; that of gRPC is in tests/coordination/session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("cryptography", reason="makes certificates")
 from certificates import Authority
 
-from softs_fast.reach import tls_problem
+from softs_fast.trust import TlsFiles, tls_problem
 
 
 @contextmanager
@@ -55,34 +55,38 @@ def server(cert: tuple[str, str] | None, ca: Path | None = None, version: Any = 
 def test_servers_that_verify_clients(tmp_path: Path) -> None:
     ours, foreign = Authority(tmp_path), Authority(tmp_path, "foreign")
     cert = ours.issue("server", "server")
-    good = dict(zip(("cert", "key"), map(Path, ours.issue("good", "w0")), strict=True))
-    bad = dict(zip(("cert", "key"), map(Path, foreign.issue("bad", "w0")), strict=True))
+    nothing = TlsFiles(ca=ours.file)
+    good = TlsFiles(*map(Path, ours.issue("good", "w0")), ca=ours.file)
+    bad = TlsFiles(*map(Path, foreign.issue("bad", "w0")), ca=ours.file)
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
-        for own, text in (
-            ({}, "it asks for a certificate, and this process has none .*; give --tls-cert and --tls-key"),
+        for client, text in (
+            (
+                nothing,
+                "it asks for a certificate, and this process has none .*; give --tls-cert and --tls-key",
+            ),
             (bad, "it does not accept .*bad.pem .*unknown ca.*; give one that .*"),
             (good, "None"),
         ):
             with server(cert, ours.file, version) as port:
-                problem = tls_problem("127.0.0.1", port, ca=ours.file, **own)
+                problem = tls_problem("127.0.0.1", port, client)
             assert re.fullmatch(text, str(problem)), problem
 
 
 def test_a_server_without_tls(tmp_path: Path) -> None:
     ca = Authority(tmp_path).file
     with server(None) as port:
-        assert "it speaks no TLS" in str(tls_problem("127.0.0.1", port, ca=ca))
+        assert "it speaks no TLS" in str(tls_problem("127.0.0.1", port, TlsFiles(ca=ca)))
     with server(None) as port:
-        assert tls_problem("127.0.0.1", port) is None
+        assert tls_problem("127.0.0.1", port, TlsFiles()) is None
 
 
 def test_what_cannot_be_determined_is_no_problem(tmp_path: Path) -> None:
     ca = Authority(tmp_path).file
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert tls_problem("127.0.0.1", port, ca=ca) is None
+    assert tls_problem("127.0.0.1", port, TlsFiles(ca=ca)) is None
 
 
 def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("nothing")
-    assert "empty.pem cannot be used" in str(tls_problem("127.0.0.1", 1, ca=tmp_path / "empty.pem"))
+    assert "empty.pem cannot be used" in str(tls_problem("127.0.0.1", 1, TlsFiles(ca=tmp_path / "empty.pem")))

@@ -1,0 +1,36 @@
+"""Where a server is, which machines reach it, and with which files both ends prove what they are: one rule for all rooms.
+
+| question | answer |
+|---|---|
+| which host and port a text names | `Address.parse` |
+| whether a server may listen there, or a client connect | `check_reachable` |
+| certificates of gRPC and of Python's ssl | `TlsFiles` |
+| tokens of one process or of many | `TokenFile`, `write_token` |
+| why certificates of two ends do not fit | `refusal_of`, `tls_problem` |
+| when a client warns of a server that is away, and when it stops | `Outage` |
+
+Files may be replaced at any time: a server looks at them at each handshake, a client at each connection. What a server
+cannot use any more leaves it with what it had, and is logged.
+"""
+
+from .addresses import Address, UnknownHostError, bracketed, check_reachable, is_loopback
+from .handshake import refusal_of, tls_problem
+from .outage import Attempt, Outage
+from .tls import TlsFiles
+from .tokens import TokenFile, new_token, write_token
+
+__all__ = [
+    "Address",
+    "Attempt",
+    "Outage",
+    "TlsFiles",
+    "TokenFile",
+    "UnknownHostError",
+    "bracketed",
+    "check_reachable",
+    "is_loopback",
+    "new_token",
+    "refusal_of",
+    "tls_problem",
+    "write_token",
+]
