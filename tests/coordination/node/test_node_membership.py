@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from coordinator_process import Cluster, Coordinator
 from side_by_side import in_threads
+from torch.distributed import PrefixStore
 from waiting import WATCHDOG_S, eventually
 
 from softs_fast.coordination.job.events import Drain, End
@@ -144,6 +146,7 @@ def test_of_the_checkpoints_the_newest_one_that_is_whole_is_used(
 
 
 def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:
+    """Of torch's kind, with errors of ours; what waits in it ends with the epoch."""
     coordinator = cluster.coordinator("--world-size", "2")
     members = [make(coordinator, seat) for seat in range(2)]
 
@@ -154,11 +157,27 @@ def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:
 
     epochs = in_threads(run, members)
     assert [(epoch.rank, epoch.size) for epoch in epochs] == [(0, 2), (1, 2)]
-    with CoordinatorClient(coordinator.address) as client:
-        client.administer(End("enough"))
+    one, two = (PrefixStore("of both", epoch.store) for epoch in epochs)
+    one.set("k", "value")
+    assert two.get("k") == b"value"
+    assert (one.add("n", 7), two.add("n", -2)) == (7, 5)
+    assert two.check(["k", "n"])
+    assert not two.check(["k", "nothing"])
+    # torch does not pass this one on.
+    assert [epochs[0].store.delete_key(f"of both/{key}") for key in ("k", "k")] == [True, False]
+    with pytest.raises(PeerLost, match="'of both/nothing'"):
+        one.wait(["nothing"], timedelta(milliseconds=50))
+
+    def end(waits: bool) -> str:
+        if not waits:
+            with CoordinatorClient(coordinator.address) as client:
+                return client.administer(End("enough"))[0]
+        with pytest.raises(PeerLost) as raised:
+            one.get("never")
+        return str(raised.value)
+
+    assert "epoch 1 is over" in in_threads(end, [True, False])[0]
     eventually(lambda: members[0].is_over)
-    with pytest.raises(PeerLost):
-        epochs[0].store.get("all are here")
     with pytest.raises(PeerLost, match="enough"):
         members[0].next_epoch(WATCHDOG_S)
 

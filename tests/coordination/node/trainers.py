@@ -25,7 +25,9 @@ import torch
 from in_step import IN_STEP
 from waiting import WATCHDOG_S
 
-from softs_fast.coordination.credentials import ClientCredentials
+from softs_fast.collectives import Strategy
+from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
+from softs_fast.coordination.job.messages import Table
 from softs_fast.coordination.node import (
     TrainingState,
     WorkerNode,
@@ -34,6 +36,8 @@ from softs_fast.coordination.node import (
     memory_engine,
 )
 from softs_fast.coordination.node.engines import EngineOf
+from softs_fast.coordination.session.store import SessionStore
+from softs_fast.coordination.star import StarOptions
 from softs_fast.errors import SoftsError
 
 N_WEIGHTS = 8
@@ -96,6 +100,24 @@ def engine_of(name: str | EngineOf, number: int) -> EngineOf | None:
     if name == "nodes":
         return functools.partial(memory_engine, host=str(number // 2))
     return {"gloo": gloo_engine, "memory": None, "grpc": grpc_engine()}[name]
+
+
+class TlsStar:
+    """Stars that can be reached from other hosts, with the certificates of a worker; processes are started with it."""
+
+    def __init__(self, address: str, cert: str, key: str, ca: str) -> None:
+        self._address = address
+        self._paths = Path(cert), Path(key), Path(ca)
+
+    def __call__(self, table: Table, rank: int, store: SessionStore) -> Strategy:
+        """Return a star."""
+        cert, key, ca = self._paths
+        options = StarOptions(
+            listen=f"{self._address}:0",
+            server=ServerCredentials(cert, key, ca),
+            client=ClientCredentials(ca, cert, key),
+        )
+        return grpc_engine(options)(table, rank, store)
 
 
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:

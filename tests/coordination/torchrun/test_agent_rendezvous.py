@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from waiting import WATCHDOG_S, eventually
 
-from softs_fast.coordination.job.events import Drain, End
+from softs_fast.coordination.job.events import End
 from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.coordination.torchrun.rendezvous import CoordinatorRendezvous
 from softs_fast.errors import ConfigError
@@ -145,20 +145,6 @@ def test_the_end_of_the_job_ends_agents(cluster: Cluster, make: Make) -> None:
     with pytest.raises(RendezvousClosedError, match="the job has ended: enough"):
         handler.next_rendezvous()
     assert handler.is_closed()
-
-
-def test_an_agent_that_is_drained_ends(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "1")
-    handlers = [make(coordinator, seat) for seat in range(2)]
-    meet(*handlers)
-    with CoordinatorClient(coordinator.address) as client:
-        client.administer(Drain(1, "maintenance"))
-    eventually(lambda: [handler.num_nodes_waiting() for handler in handlers] == [1, 1])
-    with ThreadPoolExecutor(1) as pool:
-        left = pool.submit(handlers[0].next_rendezvous)
-        with pytest.raises(RendezvousClosedError, match="has left the job"):
-            handlers[1].next_rendezvous()
-        assert left.result(WATCHDOG_S).world_size == 1
 
 
 def test_a_closed_rendezvous_has_no_epoch(cluster: Cluster, make: Make) -> None:
