@@ -20,7 +20,6 @@ from waiting import WATCHDOG_S
 from softs_fast.coordination.health import WorkerHealth
 from softs_fast.coordination.job.events import End, Evict
 from softs_fast.coordination.node import Membership
-from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.errors import ConfigError, EndpointInUse, PeerLost
 
 SERVING, NOT_SERVING, UNKNOWN = 1, 2, 3
@@ -86,8 +85,7 @@ def test_a_worker_is_ready_while_it_has_a_seat_in_an_open_epoch(cluster: Cluster
         member.start().next_epoch(WATCHDOG_S)
         assert ask(health.url) == (200, "ready")
         assert next(watched) == SERVING
-        with CoordinatorClient(coordinator.address) as administrator:
-            administrator.administer(Evict(0, "too slow"))
+        coordinator.administer(Evict(0, "too slow"))
         assert next(watched) == NOT_SERVING
         status, text = ask(health.url)
         assert (status, "too slow" in text) == (503, True)
@@ -141,8 +139,7 @@ def test_a_coordinator_is_ready_until_its_job_is_over(cluster: Cluster, asker: A
     assert client.check() == client.check("softs.v1.Coordinator") == SERVING
     watched = client.watch()
     assert next(watched) == SERVING
-    with CoordinatorClient(coordinator.address) as administrator:
-        administrator.administer(End("enough"))
+    coordinator.administer(End("enough"))
     assert next(watched) == NOT_SERVING
     assert ask(url) == (503, "the job has ended: enough")
     assert ask(url, "/healthz") == (200, "ready")

@@ -15,9 +15,7 @@ from torch.distributed import PrefixStore
 from waiting import WATCHDOG_S, eventually
 
 from softs_fast.coordination.job.events import Drain, End
-from softs_fast.coordination.job.status import Status
 from softs_fast.coordination.node import Membership
-from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.durable import verify_manifest
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.loader.ranks import place_of_process
@@ -44,11 +42,6 @@ def meet(*members: Membership) -> None:
     in_threads(lambda member: member.next_epoch(WATCHDOG_S), members)
 
 
-def status_with(coordinator: Coordinator, condition: Callable[[Status], bool]) -> Status:
-    with CoordinatorClient(coordinator.address) as client:
-        return next(status for status in client.watch() if condition(status))
-
-
 def test_the_end_of_an_epoch_is_told_at_once(cluster: Cluster, make: Make) -> None:
     coordinator = cluster.coordinator("--world-size", "2")
     ended: list[str] = []
@@ -73,7 +66,7 @@ def test_the_end_of_an_epoch_is_told_at_once(cluster: Cluster, make: Make) -> No
     assert place_of_process() in {(0, 2), (1, 2)}, (
         "loaders take the samples of the member that met last in this process"
     )
-    status = status_with(coordinator, lambda status: status.phase == "open")
+    status = coordinator.status(lambda status: status.phase == "open")
     assert status.epoch == 2
 
 
@@ -98,7 +91,7 @@ def test_a_checkpoint_is_what_the_next_table_names(cluster: Cluster, make: Make)
     for member in members:
         with member.checkpoint("/a", 10):
             pass
-    status_with(coordinator, lambda status: status.checkpoint is not None)
+    coordinator.status(lambda status: status.checkpoint is not None)
     with members[0].checkpoint("/b", 20):
         pass
     with pytest.raises(ValueError, match="a full disk"), members[1].checkpoint("/b", 20):
@@ -136,7 +129,7 @@ def test_of_the_checkpoints_the_newest_one_that_is_whole_is_used(
             with member.checkpoint(str(folder), step):
                 (folder / f"part-{number}").write_bytes(bytes(100) + bytes([step]))
         assert verify_manifest(folder, "save") == {"part-0", "part-1"}
-    status_with(coordinator, lambda status: status.checkpoint is not None and status.checkpoint.step == 20)
+    coordinator.status(lambda status: status.checkpoint is not None and status.checkpoint.step == 20)
     (tmp_path / "step-20" / "part-1").write_bytes(bytes(101))
     assert begin() == [("step-10", 10)] * 2
     (tmp_path / "step-10" / "part-0").unlink()
@@ -170,8 +163,7 @@ def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:
 
     def end(waits: bool) -> str:
         if not waits:
-            with CoordinatorClient(coordinator.address) as client:
-                return client.administer(End("enough"))[0]
+            return coordinator.administer(End("enough"))[0]
         with pytest.raises(PeerLost) as raised:
             one.get("never")
         return str(raised.value)
@@ -192,8 +184,7 @@ def test_a_planned_end_waits_for_the_members(cluster: Cluster, make: Make) -> No
     assert first.fence is not None
     assert (first.fence.cause, first.fence.planned) == ("joined", True)
     meet(first, second)
-    with CoordinatorClient(coordinator.address) as client:
-        client.administer(Drain(0, "maintenance"))
+    coordinator.administer(Drain(0, "maintenance"))
     eventually(lambda: first.fence)
     assert first.fence.cause == "drained"
     with pytest.raises(PeerLost, match="has left the job"):

@@ -6,10 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from coordinator_process import Cluster, Coordinator
+from coordinator_process import Cluster
 from trainers import Start, TlsStar, by_engine, check, check_steps, until_size
-
-from softs_fast.coordination.session.calls import CoordinatorClient
 
 
 def test_a_training_over_tls(cluster: Cluster, start: Start, tmp_path: Path) -> None:
@@ -98,25 +96,16 @@ def test_a_step_that_one_worker_cannot_apply_is_copied_from_another(cluster: Clu
     assert max(step["epoch"] for step in trainers[0].steps) == 2, "the other one has learned of it"
 
 
-def last_checkpoint(coordinator: Coordinator, step: int) -> str:
-    """Wait until the coordinator has a complete checkpoint of a step, or a later one; return its path."""
-    with CoordinatorClient(coordinator.address) as client:
-        for status in client.watch():
-            if status.checkpoint is not None and status.checkpoint.step >= step:
-                return status.checkpoint.path
-    raise AssertionError("the coordinator has ended")
-
-
 def test_workers_that_are_all_lost_go_on_from_the_last_checkpoint_of_which_all_files_are_whole(
     cluster: Cluster, start: Start, tmp_path: Path
 ) -> None:
     coordinator = cluster.coordinator("--world-size", "2")
     options = {"folder": str(tmp_path), "pause_s": 0.005}
     trainers = [start(coordinator, one, n_steps=10_000, **options) for one in range(2)]
-    last_checkpoint(coordinator, 20)
+    coordinator.status(lambda status: status.checkpoint is not None and status.checkpoint.step >= 20)
     for trainer in trainers:
         trainer.kill()
-    path = last_checkpoint(coordinator, 20)
+    path = coordinator.status().checkpoint.path
     data = bytearray(Path(path).read_bytes())
     data[len(data) // 2] ^= 4
     Path(path).write_bytes(data)
@@ -135,10 +124,7 @@ def test_a_checkpoint_that_one_worker_could_not_write_does_not_count(
     fails = start(coordinator, 1, n_steps=30, folder=str(tmp_path), ends_in_checkpoint=20)
     assert fails.event("error")["text"] == "ValueError: a defect of the storage"
     check([lives], 30)
-    with CoordinatorClient(coordinator.address) as client:
-        done = client.status().checkpoint
-    assert done is not None
-    assert done.step == 30 or done.step == 10
+    assert coordinator.status().checkpoint.step in (10, 30)
 
 
 # --- Collectives of the user's own in the body of a step ---

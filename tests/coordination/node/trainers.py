@@ -160,7 +160,7 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
             **{name: Path(path) for name, path in options.get("credentials", {}).items()}
         ),
         join_s=30.0,
-        leave_on_sigterm=True,
+        leave_on_sigterm=options.get("leaves_on_sigterm", True),
     )
     say({"event": "started"})
     try:

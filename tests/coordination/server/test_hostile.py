@@ -25,7 +25,7 @@ from softs_fast.coordination.server.guard import Denied
 from softs_fast.coordination.server.service import answered
 from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.coordination.session.channels import open_channel
-from softs_fast.coordination.wire import methods
+from softs_fast.coordination.wire import requests
 from softs_fast.coordination.wire.formats import FORMATS, FROM_WORKER, TO_WORKER
 from softs_fast.coordination.wire.requests import KeysRequest
 from softs_fast.repeated_log import RepeatedLog
@@ -50,7 +50,7 @@ class Raw:
     def __init__(self, coordinator: Coordinator, *options: tuple[str, int]) -> None:
         self.channel = grpc.insecure_channel(coordinator.address, [*Pings().client_options(), *options])
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.call: Any = self.channel.stream_stream(methods.SESSION)(iter(self.outbox.get, None))
+        self.call: Any = self.channel.stream_stream(requests.SESSION)(iter(self.outbox.get, None))
 
     def refusal(self, *messages: bytes) -> str:
         """Send messages; how the coordinator ends the stream."""
@@ -114,12 +114,12 @@ def test_requests_that_cannot_be(coordinator: Coordinator) -> None:
     wrong_job = FORMATS[KeysRequest].encode(KeysRequest("another", 1, 1, "get", ("k",)))
     over = FORMATS[KeysRequest].encode(KeysRequest("job", 1, 1, "get", ("k",)))
     for method, data, text in [
-        (methods.method_of(KeysRequest), b"\xff", "malformed"),
-        (methods.method_of(KeysRequest), bytes(200 << 10), "larger than max"),
-        (methods.method_of(KeysRequest), wrong_job, 'keys of job "another"'),
-        (methods.method_of(KeysRequest), over, "epoch 1 is over, or was never opened"),
-        (methods.ADMIN, b"", "unknown kind"),
-        (f"/{methods.SERVICE}/Nothing", b"", "Method not found"),
+        (requests.method_of(KeysRequest), b"\xff", "malformed"),
+        (requests.method_of(KeysRequest), bytes(200 << 10), "larger than max"),
+        (requests.method_of(KeysRequest), wrong_job, 'keys of job "another"'),
+        (requests.method_of(KeysRequest), over, "epoch 1 is over, or was never opened"),
+        (requests.ADMIN, b"", "unknown kind"),
+        (f"/{requests.SERVICE}/Nothing", b"", "Method not found"),
     ]:
         with pytest.raises(grpc.RpcError) as failure:
             channel.unary_unary(method)(data)

@@ -16,7 +16,6 @@ pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 from softs_fast.coordination.star import messages as m
 from softs_fast.coordination.star import pieces
 from softs_fast.coordination.star.attendance import Attendance
-from softs_fast.coordination.star.flat import Flat
 from softs_fast.errors import WireError
 
 ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "uint8": 1}
@@ -118,7 +117,7 @@ def test_a_rank_that_has_left_ends_only_later_calls() -> None:
 def test_tensors_are_read_and_written_as_one_run() -> None:
     chance = random.Random(1)
     tensors = [torch.arange(n, dtype=torch.int16) for n in (3, 0, 1, 7)] + [torch.tensor(True)]
-    flat = Flat(tensors)
+    flat = pieces.Flat(tensors)
     whole = np.concatenate([tensor.view(-1).view(torch.uint8).numpy() for tensor in tensors])
     for _ in range(100):
         begin = chance.randrange(len(whole))
