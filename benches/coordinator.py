@@ -22,7 +22,7 @@ from typing import Any
 from softs_fast.coordination.job import messages as m
 from softs_fast.coordination.pings import Pings
 from softs_fast.coordination.requirements import import_grpc
-from softs_fast.coordination.wire import methods
+from softs_fast.coordination.wire import requests
 from softs_fast.coordination.wire.formats import FROM_WORKER, MAX_TABLE_BYTES, TO_WORKER
 
 #: Workers that connect at once.
@@ -48,7 +48,7 @@ class Worker:
             ("grpc.max_receive_message_length", MAX_TABLE_BYTES),
         ]
         self._channel = aio.insecure_channel(address, options)
-        self._call: Any = self._channel.stream_stream(methods.SESSION)()
+        self._call: Any = self._channel.stream_stream(requests.SESSION)()
         self._number = number
         self.told = (0, 0)
 

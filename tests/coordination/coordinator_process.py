@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,20 @@ class Coordinator(Lines):
         """Wait until it listens."""
         self.address = self.line().removeprefix("coordinator ")
         return self
+
+    def status(self, until: Callable[[Any], object] = bool) -> Any:
+        """The status of the job, once it is as a function says."""
+        from softs_fast.coordination.session.calls import CoordinatorClient
+
+        with CoordinatorClient(self.address) as client:
+            return next(status for status in client.watch() if until(status))
+
+    def administer(self, action: Any) -> tuple[str, ...]:
+        """Have an administrator's order done; what was logged."""
+        from softs_fast.coordination.session.calls import CoordinatorClient
+
+        with CoordinatorClient(self.address) as client:
+            return client.administer(action)
 
 
 class Worker(Lines):

@@ -13,9 +13,7 @@ from typing import Any
 
 from softs_fast.coordination.credentials import ClientCredentials
 from softs_fast.coordination.job import messages as m
-from softs_fast.coordination.pings import Pings
 from softs_fast.coordination.session.session import Session
-from softs_fast.coordination.wire.requests import KeysRequest
 from softs_fast.errors import ForkedError, SoftsError
 from softs_fast.records import plain
 
@@ -34,7 +32,6 @@ class Member:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        self.table: m.Table | None = None
         self.told = (0, 0)
         self.is_member = False
         self.session: Session | None = None
@@ -61,7 +58,7 @@ class Member:
             case m.Welcome() if not self.is_member:
                 self.ready()
             case m.Table():
-                self.table, self.told, self.is_member = message, (message.boot, message.epoch), True
+                self.told, self.is_member = (message.boot, message.epoch), True
             case m.Fence():
                 self.told, self.is_member = (message.boot, message.epoch), False
                 self.ready()
@@ -80,21 +77,6 @@ class Member:
     def ended(self, error: SoftsError) -> None:
         """Report it."""
         say("ended", kind=type(error).__name__, text=str(error))
-
-
-def keys(member: Member, operation: Any, names: list[str], value: str, deadline_ms: int) -> Any:
-    """One operation of the store."""
-    assert member.session is not None
-    assert member.table is not None
-    table = member.table
-    request = KeysRequest(
-        "job", table.boot, table.epoch, operation, tuple(names), value.encode(), len(value), deadline_ms
-    )
-    try:
-        reply = member.session.request(request, deadline_ms / 1000 + 20)
-    except SoftsError as error:
-        return f"{type(error).__name__}: {error}"
-    return {"value": reply.value.decode(), "number": reply.number, "found": reply.found}
 
 
 def forks(member: Member, n: int, how: str) -> list[int]:
@@ -122,35 +104,22 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     files = {name: Path(path) for name, path in options.get("credentials", {}).items()}
     member = Member(options)
-    pings = Pings(options.get("ping_s", 1.0), options.get("ping_s", 1.0))
-    member.session = Session(options["address"], member, ClientCredentials(**files), pings)
+    member.session = Session(options["address"], member, ClientCredentials(**files))
     member.session.start()
     for line in sys.stdin:
         command, *arguments = json.loads(line)
+        epoch, result = member.told[1], None
         match command:
-            case "step":
-                member.session.send(m.Step(member.told[1], *arguments))
-                result: Any = None
             case "fault":
-                member.session.send(m.Fault(member.told[1], 1, None, *arguments))
-                result = None
-            case "checkpoint":
-                member.session.send(m.CheckpointBegin(member.told[1], *arguments))
-                member.session.send(m.CheckpointEnd(member.told[1], *arguments))
-                result = None
+                member.session.send(m.Fault(epoch, 1, None, *arguments))
             case "leave":
                 member.session.send(m.Leave(*arguments))
-                result = None
             case "hold the GIL":
                 ctypes.PyDLL(None).usleep(ctypes.c_uint(int(arguments[0] * 1e6)))
-                result = None
             case "fork":
                 result = forks(member, *arguments)
-            case "keys":
-                result = keys(member, *arguments)
             case "close":
                 member.session.close()
-                result = None
         say("done", result=result)
 
 

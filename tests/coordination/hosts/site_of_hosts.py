@@ -8,34 +8,9 @@ from typing import Any
 from certificates import Authority
 from coordinator_process import Cluster, Coordinator
 from network import Host, Network
-from trainers import Trainer
-
-from softs_fast.collectives import Strategy
-from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
-from softs_fast.coordination.job.messages import Table
-from softs_fast.coordination.node import grpc_engine
-from softs_fast.coordination.session.store import SessionStore
-from softs_fast.coordination.star import StarOptions
+from trainers import TlsStar, Trainer
 
 _PORT = 29401
-
-
-class StarOfHosts:
-    """Stars that can be reached from other hosts, with the certificates of a worker."""
-
-    def __init__(self, address: str, cert: str, key: str, ca: str) -> None:
-        self._address = address
-        self._paths = Path(cert), Path(key), Path(ca)
-
-    def __call__(self, table: Table, rank: int, store: SessionStore) -> Strategy:
-        """Return a star."""
-        cert, key, ca = self._paths
-        options = StarOptions(
-            listen=f"{self._address}:0",
-            server=ServerCredentials(cert, key, ca),
-            client=ClientCredentials(cert, key, ca),
-        )
-        return grpc_engine(options)(table, rank, store)
 
 
 class SiteOfHosts:
@@ -72,7 +47,7 @@ class SiteOfHosts:
         """Start a worker; the engine `star` is gRPC at its host's address, with its certificate."""
         cert, key = self._authority.issue(f"w{number}", f"w{number}", address=host.address)
         if options.get("engine") == "star":
-            options["engine"] = StarOfHosts(host.address, cert, key, str(self._authority.file))
+            options["engine"] = TlsStar(host.address, cert, key, str(self._authority.file))
         credentials = {"ca": str(self._authority.file), "cert": cert, "key": key}
         address = f"{self.first.address}:{_PORT}"
         self._trainers.append(Trainer(address, number, host, credentials=credentials, **options))

@@ -92,3 +92,23 @@ def test_many_steps_with_a_slow_root(site: SiteOfHosts, engine: str, n_steps: in
 @pytest.mark.parametrize("engine", ["memory", "gloo", "star"])
 def test_ten_thousand_steps_with_a_slow_rank(site: SiteOfHosts, engine: str, rank: int) -> None:
     slow_rank(site, 10_000, rank, engine)
+
+
+def test_epochs_leave_no_shared_memory(site: SiteOfHosts) -> None:
+    """Each fence ends with the memory of one epoch; without workers there is none."""
+    site.coordinator("--min-workers", "2", "--max-workers", "3", "--form-timeout", "0.3")
+    host = site.host()
+    trainers = [site.trainer(host, one, n_steps=100_000) for one in range(2)]
+    used = []
+    for turn in range(3):
+        third = site.trainer(host, 2, model_seed=turn, n_steps=100_000)
+        until_size(trainers[0], 3)
+        until_size(trainers[1], 3)
+        used.append(host.shared_bytes())
+        third.kill()
+        until_size(trainers[0], 2)
+    assert used == [used[0]] * 3
+    assert used[0] > 0
+    for trainer in trainers:
+        trainer.kill()
+    assert host.shared_bytes() == 0

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,6 +66,14 @@ def lost_in_a_call(node: WorkerNode, options: dict[str, Any]) -> None:
     assert tensor.eq(2.0 * node.size).all()
 
 
+def dies_once(node: WorkerNode, options: dict[str, Any]) -> None:
+    """A worker is killed, and not again when it was started again."""
+    if node.rank == options["victim"]:
+        with suppress(FileExistsError):
+            Path(options["folder"], "killed").touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def different_calls(node: WorkerNode, options: dict[str, Any]) -> None:
     """Ranks do not pass the same tensors, all learn it, and go on."""
     assert node.strategy is not None
@@ -87,6 +98,7 @@ IN_STEP = {
         late_for_large_tensors,
         slow,
         lost_in_a_call,
+        dies_once,
         different_calls,
         fails_for_another_reason,
     )

@@ -18,7 +18,6 @@ from trainers import Start, Trainer, Training, engine_of
 from softs_fast.collectives import Strategy
 from softs_fast.coordination.job.messages import Table
 from softs_fast.coordination.node import memory_engine
-from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.coordination.session.store import SessionStore
 
 #: What is killed, and how often among a hundred.
@@ -193,10 +192,10 @@ class KillRun:
 
     def _replace_all(self) -> None:
         # A checkpoint that was complete before the kills is not lost.
-        path = self._checkpoint()
+        step = self._coordinator.status(lambda status: status.checkpoint).checkpoint.step
         everyone = list(range(self.n_workers))
         self._end(everyone)
-        self._reached = path
+        self._reached = step
         self._begin(everyone)
         self._all_join()
 
@@ -257,14 +256,6 @@ class KillRun:
         for number in range(self.n_workers):
             while (self._steps[number] or 0) < until:
                 self._read(number, waits=True)
-
-    def _checkpoint(self) -> int:
-        """Return the step of the last complete checkpoint; wait for the first one."""
-        with CoordinatorClient(self._coordinator.address) as client:
-            for status in client.watch():
-                if status.checkpoint is not None:
-                    return status.checkpoint.step
-        raise AssertionError(self._told("the coordinator has ended"))
 
     def _read_all(self) -> None:
         for number in range(self.n_workers):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from side_by_side import in_threads
 from torch.distributed import HashStore
 
 from softs_fast import _kernels
@@ -17,7 +17,7 @@ from softs_fast.collectives import HierarchicalStrategy, ShmStrategy, Strategy, 
 from softs_fast.coordination.job.messages import Member, Table
 from softs_fast.coordination.node import engines, memory_engine
 from softs_fast.coordination.node.exchange import EpochExchange
-from softs_fast.errors import SegmentError, WireError
+from softs_fast.errors import PeerLost, SegmentError, WireError
 
 
 class Keys(HashStore):
@@ -38,25 +38,6 @@ def table_of(size: int) -> Table:
     return Table(1, 1, members, 0, "back", (), 0)
 
 
-def together(size: int, run: Callable[[int], Any]) -> list[Any]:
-    """Call a function in a thread for each rank; return what each returns."""
-    found: list[Any] = [None] * size
-
-    def one(rank: int) -> None:
-        try:
-            found[rank] = run(rank)
-        except BaseException as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(45.0)
-        assert not thread.is_alive(), "a member waits for ever"
-    return found
-
-
 def summed(size: int, host_of: Callable[[int], str]) -> list[tuple[type[Strategy], float]]:
     """Return the strategy of each member, and the sum of the ranks that it finds."""
     keys: Any = Keys()
@@ -68,7 +49,7 @@ def summed(size: int, host_of: Callable[[int], str]) -> list[tuple[type[Strategy
             strategy.barrier()
             return type(strategy), float(tensor)
 
-    return together(size, run)
+    return in_threads(run, range(size))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +99,7 @@ def test_messages_of_all_members_in_several_pieces() -> None:
         place = EpochExchange(keys, rank, len(messages))
         return place.exchange(messages[rank], 30.0), place.exchange(b"", 30.0)
 
-    assert together(len(messages), run) == [(messages, [b""] * len(messages))] * len(messages)
+    assert in_threads(run, range(len(messages))) == [(messages, [b""] * len(messages))] * len(messages)
 
 
 def test_malformed_exchanges_are_refused() -> None:
@@ -137,25 +118,23 @@ def test_a_fence_ends_all_levels_of_an_engine() -> None:
     """What the engine registers ends calls in which another rank never takes part."""
     keys: Any = Keys()
     size = 4
-    members = together(
-        size, functools.partial(lambda rank: memory_engine(table_of(size), rank, keys, host="aabb"[rank]))
+    members = in_threads(
+        lambda rank: memory_engine(table_of(size), rank, keys, host="aabb"[rank]), range(size)
     )
     waiting = threading.Barrier(size)
 
-    def run(rank: int) -> str:
+    def run(rank: int) -> None:
         waiting.wait(30)
         if rank == size - 1:
             for tell in keys.told:
                 tell("the epoch is over")
-            return ""
-        members[rank].all_reduce(torch.ones(100))
-        return "passed"
+            return
+        with pytest.raises(PeerLost):
+            members[rank].all_reduce(torch.ones(100))
 
-    found = together(size, run)
+    in_threads(run, range(size))
     for member in members:
         member.close()
-    assert found[-1] == ""
-    assert ["PeerLost"] * (size - 1) == [type(one).__name__ for one in found[:-1]], found
 
 
 def test_time_outs_are_those_of_the_caller() -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from coordinator_process import Cluster, Coordinator
 from side_by_side import in_threads
+from torch.distributed import PrefixStore
 from waiting import WATCHDOG_S, eventually
 
 from softs_fast.coordination.job.events import Drain, End
-from softs_fast.coordination.job.status import Status
 from softs_fast.coordination.node import Membership
-from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.durable import verify_manifest
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.loader.ranks import place_of_process
@@ -42,11 +42,6 @@ def meet(*members: Membership) -> None:
     in_threads(lambda member: member.next_epoch(WATCHDOG_S), members)
 
 
-def status_with(coordinator: Coordinator, condition: Callable[[Status], bool]) -> Status:
-    with CoordinatorClient(coordinator.address) as client:
-        return next(status for status in client.watch() if condition(status))
-
-
 def test_the_end_of_an_epoch_is_told_at_once(cluster: Cluster, make: Make) -> None:
     coordinator = cluster.coordinator("--world-size", "2")
     ended: list[str] = []
@@ -71,7 +66,7 @@ def test_the_end_of_an_epoch_is_told_at_once(cluster: Cluster, make: Make) -> No
     assert place_of_process() in {(0, 2), (1, 2)}, (
         "loaders take the samples of the member that met last in this process"
     )
-    status = status_with(coordinator, lambda status: status.phase == "open")
+    status = coordinator.status(lambda status: status.phase == "open")
     assert status.epoch == 2
 
 
@@ -96,7 +91,7 @@ def test_a_checkpoint_is_what_the_next_table_names(cluster: Cluster, make: Make)
     for member in members:
         with member.checkpoint("/a", 10):
             pass
-    status_with(coordinator, lambda status: status.checkpoint is not None)
+    coordinator.status(lambda status: status.checkpoint is not None)
     with members[0].checkpoint("/b", 20):
         pass
     with pytest.raises(ValueError, match="a full disk"), members[1].checkpoint("/b", 20):
@@ -134,7 +129,7 @@ def test_of_the_checkpoints_the_newest_one_that_is_whole_is_used(
             with member.checkpoint(str(folder), step):
                 (folder / f"part-{number}").write_bytes(bytes(100) + bytes([step]))
         assert verify_manifest(folder, "save") == {"part-0", "part-1"}
-    status_with(coordinator, lambda status: status.checkpoint is not None and status.checkpoint.step == 20)
+    coordinator.status(lambda status: status.checkpoint is not None and status.checkpoint.step == 20)
     (tmp_path / "step-20" / "part-1").write_bytes(bytes(101))
     assert begin() == [("step-10", 10)] * 2
     (tmp_path / "step-10" / "part-0").unlink()
@@ -144,6 +139,7 @@ def test_of_the_checkpoints_the_newest_one_that_is_whole_is_used(
 
 
 def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:
+    """Of torch's kind, with errors of ours; what waits in it ends with the epoch."""
     coordinator = cluster.coordinator("--world-size", "2")
     members = [make(coordinator, seat) for seat in range(2)]
 
@@ -154,11 +150,26 @@ def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:
 
     epochs = in_threads(run, members)
     assert [(epoch.rank, epoch.size) for epoch in epochs] == [(0, 2), (1, 2)]
-    with CoordinatorClient(coordinator.address) as client:
-        client.administer(End("enough"))
+    one, two = (PrefixStore("of both", epoch.store) for epoch in epochs)
+    one.set("k", "value")
+    assert two.get("k") == b"value"
+    assert (one.add("n", 7), two.add("n", -2)) == (7, 5)
+    assert two.check(["k", "n"])
+    assert not two.check(["k", "nothing"])
+    # torch does not pass this one on.
+    assert [epochs[0].store.delete_key(f"of both/{key}") for key in ("k", "k")] == [True, False]
+    with pytest.raises(PeerLost, match="'of both/nothing'"):
+        one.wait(["nothing"], timedelta(milliseconds=50))
+
+    def end(waits: bool) -> str:
+        if not waits:
+            return coordinator.administer(End("enough"))[0]
+        with pytest.raises(PeerLost) as raised:
+            one.get("never")
+        return str(raised.value)
+
+    assert "epoch 1 is over" in in_threads(end, [True, False])[0]
     eventually(lambda: members[0].is_over)
-    with pytest.raises(PeerLost):
-        epochs[0].store.get("all are here")
     with pytest.raises(PeerLost, match="enough"):
         members[0].next_epoch(WATCHDOG_S)
 
@@ -173,8 +184,7 @@ def test_a_planned_end_waits_for_the_members(cluster: Cluster, make: Make) -> No
     assert first.fence is not None
     assert (first.fence.cause, first.fence.planned) == ("joined", True)
     meet(first, second)
-    with CoordinatorClient(coordinator.address) as client:
-        client.administer(Drain(0, "maintenance"))
+    coordinator.administer(Drain(0, "maintenance"))
     eventually(lambda: first.fence)
     assert first.fence.cause == "drained"
     with pytest.raises(PeerLost, match="has left the job"):

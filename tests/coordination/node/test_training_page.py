@@ -13,8 +13,6 @@ from coordinator_process import Cluster, Coordinator
 from page_worker import new_model, rows
 from waiting import Lines
 
-from softs_fast.coordination.session.calls import CoordinatorClient
-
 SCRIPT = str(Path(__file__).with_name("page_worker.py"))
 
 
@@ -35,10 +33,8 @@ def undisturbed(n_steps: int) -> torch.Tensor:
 
 
 def last_path(coordinator: Coordinator) -> str:
-    """Return the path of the last complete checkpoint."""
-    with CoordinatorClient(coordinator.address) as client:
-        done = client.status().checkpoint
-    return "" if done is None else Path(done.path).name
+    """Return the name of the last complete checkpoint."""
+    return Path(coordinator.status().checkpoint.path).name
 
 
 @pytest.mark.full
@@ -68,10 +64,7 @@ def test_workers_that_are_all_lost_load_the_parts_of_others(cluster: Cluster, tm
     coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.5")
     folder = str(tmp_path)
     workers = [start(cluster, coordinator, seat, n_steps=10**6, folder=folder) for seat in range(2)]
-    with CoordinatorClient(coordinator.address) as client:
-        for status in client.watch():
-            if status.checkpoint is not None and status.checkpoint.step >= 20:
-                break
+    coordinator.status(lambda status: status.checkpoint is not None and status.checkpoint.step >= 20)
     for worker in workers:
         worker.process.kill()
         worker.wait()

@@ -12,7 +12,7 @@ from own_coordinators import OwnCoordinators
 from waiting import WATCHDOG_S
 
 from softs_fast.coordination.node import Membership, TrainingState, WorkerNode
-from softs_fast.coordination.node.leaving import Patience
+from softs_fast.coordination.node.link import Patience
 from softs_fast.errors import ConfigError, PeerLost
 
 

@@ -25,7 +25,9 @@ import torch
 from in_step import IN_STEP
 from waiting import WATCHDOG_S
 
-from softs_fast.coordination.credentials import ClientCredentials
+from softs_fast.collectives import Strategy
+from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
+from softs_fast.coordination.job.messages import Table
 from softs_fast.coordination.node import (
     TrainingState,
     WorkerNode,
@@ -34,6 +36,8 @@ from softs_fast.coordination.node import (
     memory_engine,
 )
 from softs_fast.coordination.node.engines import EngineOf
+from softs_fast.coordination.session.store import SessionStore
+from softs_fast.coordination.star import StarOptions
 from softs_fast.errors import SoftsError
 
 N_WEIGHTS = 8
@@ -98,6 +102,24 @@ def engine_of(name: str | EngineOf, number: int) -> EngineOf | None:
     return {"gloo": gloo_engine, "memory": None, "grpc": grpc_engine()}[name]
 
 
+class TlsStar:
+    """Stars that can be reached from other hosts, with the certificates of a worker; processes are started with it."""
+
+    def __init__(self, address: str, cert: str, key: str, ca: str) -> None:
+        self._address = address
+        self._paths = Path(cert), Path(key), Path(ca)
+
+    def __call__(self, table: Table, rank: int, store: SessionStore) -> Strategy:
+        """Return a star."""
+        cert, key, ca = self._paths
+        options = StarOptions(
+            listen=f"{self._address}:0",
+            server=ServerCredentials(cert, key, ca),
+            client=ClientCredentials(cert, key, ca),
+        )
+        return grpc_engine(options)(table, rank, store)
+
+
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
     """Train in this process, and report each step."""
     # A worker that copies nothing would have other weights.
@@ -138,7 +160,7 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
             **{name: Path(path) for name, path in options.get("credentials", {}).items()}
         ),
         join_s=30.0,
-        leave_on_sigterm=True,
+        leave_on_sigterm=options.get("leaves_on_sigterm", True),
     )
     say({"event": "started"})
     try:

@@ -23,8 +23,8 @@ from softs_fast.coordination.job.events import (
     Send,
     Tick,
 )
+from softs_fast.coordination.job.job import Job
 from softs_fast.coordination.job.messages import Alarm, Fence, Leave, Member, Table, ToWorker, Welcome
-from softs_fast.coordination.job.status import Status
 from softs_fast.coordination.server.driver import Driver
 from softs_fast.coordination.server.state_file import StateFile
 from softs_fast.coordination.wire.formats import TO_WORKER
@@ -54,9 +54,6 @@ class Script:
 
     def records(self) -> list[Record]:
         return [Booted("compacted", 1)]
-
-    def status(self, now_s: float) -> Status:
-        raise NotImplementedError
 
 
 class File:
@@ -99,7 +96,7 @@ class Bench:
     def __init__(self) -> None:
         self.notes: list[Any] = []
         self.script, self.file = Script(), File(self.notes)
-        self.driver = Driver(self.script, cast(StateFile, self.file))
+        self.driver = Driver(cast(Job, self.script), cast(StateFile, self.file))
         self.wires = [Wire(self.notes) for _ in range(2)]
         self.numbers = [self.driver.connect(wire) for wire in self.wires]
 
@@ -177,7 +174,7 @@ async def test_a_tick_comes_when_the_machine_wants_it(bench: Bench) -> None:
     bench.do()
     n_events = len(bench.script.events)
     bench.script.outputs = [Send(bench.numbers[0], TABLE)]
-    await bench.driver.wait_for_change()
+    await bench.driver.changed.wait()
     assert loop.time() >= due_s
     assert bench.script.events[n_events:] == [Tick()]
 

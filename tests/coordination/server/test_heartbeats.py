@@ -112,7 +112,7 @@ def test_without_heartbeats_a_worker_is_gone(monkeypatch: pytest.MonkeyPatch) ->
         workers = HeartbeatWorkers(driver, "job", 4)
         assert (await workers.register(r.RegisterWorkerRequest("w0", "a"), None)).rank == 0
         while driver.n_connections:
-            await driver.wait_for_change()
+            await driver.changed.wait()
         with pytest.raises(PeerLost, match="is not registered"):
             workers.heartbeat(r.HeartbeatRequest("w0"), None)
         driver.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import queue
 import socket
@@ -19,11 +21,14 @@ from coordinator_process import Cluster, Coordinator
 from softs_fast.coordination.credentials import ClientCredentials
 from softs_fast.coordination.job import messages as m
 from softs_fast.coordination.pings import Pings
+from softs_fast.coordination.server.guard import Denied
+from softs_fast.coordination.server.service import answered
 from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.coordination.session.channels import open_channel
-from softs_fast.coordination.wire import methods
+from softs_fast.coordination.wire import requests
 from softs_fast.coordination.wire.formats import FORMATS, FROM_WORKER, TO_WORKER
 from softs_fast.coordination.wire.requests import KeysRequest
+from softs_fast.repeated_log import RepeatedLog
 
 HELLO = FROM_WORKER.encode(m.Hello("job", "w0", 1))
 STRANGER = """
@@ -45,7 +50,7 @@ class Raw:
     def __init__(self, coordinator: Coordinator, *options: tuple[str, int]) -> None:
         self.channel = grpc.insecure_channel(coordinator.address, [*Pings().client_options(), *options])
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.call: Any = self.channel.stream_stream(methods.SESSION)(iter(self.outbox.get, None))
+        self.call: Any = self.channel.stream_stream(requests.SESSION)(iter(self.outbox.get, None))
 
     def refusal(self, *messages: bytes) -> str:
         """Send messages; how the coordinator ends the stream."""
@@ -109,12 +114,12 @@ def test_requests_that_cannot_be(coordinator: Coordinator) -> None:
     wrong_job = FORMATS[KeysRequest].encode(KeysRequest("another", 1, 1, "get", ("k",)))
     over = FORMATS[KeysRequest].encode(KeysRequest("job", 1, 1, "get", ("k",)))
     for method, data, text in [
-        (methods.method_of(KeysRequest), b"\xff", "malformed"),
-        (methods.method_of(KeysRequest), bytes(200 << 10), "larger than max"),
-        (methods.method_of(KeysRequest), wrong_job, 'keys of job "another"'),
-        (methods.method_of(KeysRequest), over, "epoch 1 is over, or was never opened"),
-        (methods.ADMIN, b"", "unknown kind"),
-        (f"/{methods.SERVICE}/Nothing", b"", "Method not found"),
+        (requests.method_of(KeysRequest), b"\xff", "malformed"),
+        (requests.method_of(KeysRequest), bytes(200 << 10), "larger than max"),
+        (requests.method_of(KeysRequest), wrong_job, 'keys of job "another"'),
+        (requests.method_of(KeysRequest), over, "epoch 1 is over, or was never opened"),
+        (requests.ADMIN, b"", "unknown kind"),
+        (f"/{requests.SERVICE}/Nothing", b"", "Method not found"),
     ]:
         with pytest.raises(grpc.RpcError) as failure:
             channel.unary_unary(method)(data)
@@ -167,3 +172,40 @@ def test_a_worker_that_does_not_read_is_given_up(cluster: Cluster) -> None:
     # When it reads on, it learns why.
     assert raw.refusal() == "FAILED_PRECONDITION: the worker has not read 64 messages"
     raw.close()
+
+
+class Context:
+    """A call of a peer."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+
+    def peer(self) -> str:
+        return self._peer
+
+    async def abort(self, code: Any, text: str) -> None:
+        pass
+
+
+def test_one_line_for_each_address(caplog: pytest.LogCaptureFixture) -> None:
+    """Else a peer that tries again and again fills the log."""
+
+    async def denied() -> None:
+        raise Denied("give --token-file", True)
+
+    now = [0.0]
+    refusals = RepeatedLog(logging.getLogger("softs_fast.coordination"), lambda: now[0])
+
+    async def refuse() -> None:
+        for port in range(100):
+            for host in ("10.0.0.1", "10.0.0.2"):
+                await answered(denied(), Context(f"ipv4:{host}:{port}"), refusals)
+        now[0] = 10.0
+        await answered(denied(), Context("ipv4:10.0.0.1:7"), refusals)
+
+    asyncio.run(refuse())
+    assert caplog.messages == [
+        "refused ipv4:10.0.0.1:0: give --token-file",
+        "refused ipv4:10.0.0.2:0: give --token-file",
+        "refused ipv4:10.0.0.1:0: give --token-file (100 more in the last 10.0 s)",
+    ]

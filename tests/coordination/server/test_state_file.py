@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,11 +20,6 @@ RECORDS: list[StateRecord] = [
     *(Table(1 << 63, epoch, MEMBERS, 5, "forward", (0,), 0, "p") for epoch in (1, 2)),
     Completed(2, 5, "p"),
 ]
-HOLDER = """
-import sys; from pathlib import Path
-from softs_fast.coordination.server.state_file import StateFile
-file = StateFile(Path(sys.argv[1]), "job"); print("ready", flush=True); sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -58,18 +51,13 @@ def test_records_are_there_again(path: Path) -> None:
     assert read(path) == (RECORDS[:-1], len(data) - len(path.read_bytes()) - 1)
 
 
-def test_a_flipped_bit_anywhere_is_refused_and_the_file_is_left_as_it_is(path: Path) -> None:
+def test_damage_is_refused_and_the_file_is_left_as_it_is(path: Path) -> None:
     data = written(path)
-    for bit in range(0, len(data) * 8, 3):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(flipped)
-        with pytest.raises(ConfigError, match=f"state file {path} (is damaged at byte|begins with)"):
-            read(path)
-        assert path.read_bytes() == flipped
-    path.write_bytes(data[:30] + b"\xff" + data[31:])
+    flipped = data[:30] + b"\xff" + data[31:]
+    path.write_bytes(flipped)
     with pytest.raises(DamagedError, match=f"is damaged at byte 29 of {len(data)}; restore a copy"):
         read(path)
+    assert path.read_bytes() == flipped
 
 
 def test_another_jobs_file_another_version_and_other_files_are_refused(path: Path) -> None:
@@ -90,18 +78,6 @@ def test_another_jobs_file_another_version_and_other_files_are_refused(path: Pat
         read(path)
     with pytest.raises(SoftsError, match="Not a directory"):
         read(path / "none")
-
-
-def test_a_second_coordinator_is_refused_and_told_which_process_has_the_file(path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "ready\n"
-        with pytest.raises(ConfigError, match=f"state file {path} is in use by process {holder.pid};"):
-            read(path)
-        holder.kill()
-    assert read(path) == ([], 0)
 
 
 def test_compacting_keeps_the_lock_and_the_meaning(path: Path) -> None:

@@ -96,16 +96,10 @@ def test_workers_may_be_first(cluster: Cluster) -> None:
     assert worker.event("Table")["epoch"] == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [({"job": "another"}, "job"), ({"worker_id": "w9", "seat": 0}, "taken"), ({"incarnation": 0}, "taken")],
-)
-def test_a_worker_that_does_not_fit_is_refused_for_good(
-    cluster: Cluster, options: dict[str, object], code: str
-) -> None:
+def test_a_worker_that_does_not_fit_is_refused_for_good(cluster: Cluster) -> None:
     coordinator, _ = pair(cluster)
-    refused = cluster.worker(coordinator, **{"worker_id": "w0", **options})
-    assert refused.event("Refused")["code"] == code
+    refused = cluster.worker(coordinator, "w0", incarnation=2)
+    assert refused.event("Refused")["code"] == "taken"
     assert "refuses the worker" in refused.event("ended")["text"]
 
 
@@ -122,22 +116,6 @@ def test_a_session_that_is_closed_sends_what_was_said(cluster: Cluster) -> None:
         fence = first.event("Fence")
     assert fence["cause"] == "left"
     assert "done here" in fence["text"]
-
-
-def test_the_keys_are_those_of_the_epoch(cluster: Cluster) -> None:
-    _, (first, second) = pair(cluster)
-    first.ask("keys", "set", ["k"], "value", 0)
-    assert second.ask("keys", "get", ["k"], "", 20_000)["value"] == "value"
-    assert second.ask("keys", "add", ["n"], "xxx", 0)["number"] == 3
-    second.tell('["keys", "wait", ["k", "late"], "", 20000]')
-    first.ask("keys", "set", ["late"], "now", 0)
-    assert second.event("done")["result"]["found"] is False
-    assert "KeysMissing" not in (missing := second.ask("keys", "get", ["never"], "", 50))
-    assert "'never'" in missing
-    second.tell('["keys", "get", ["never"], "", 20000]')
-    # A call that waits ends with the epoch.
-    first.ask("fault", "boom")
-    assert "epoch 1 is over" in second.event("done")["result"]
 
 
 def test_a_coordinator_that_ends_frees_its_address(cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ if not importlib.util.find_spec("grpc"):
 from softs_fast import kernels
 from softs_fast.collectives import Strategy
 from softs_fast.coordination.star import Epoch, GrpcStrategy, StarOptions
+from softs_fast.coordination.star.metrics import render_metrics
 from softs_fast.errors import ConfigError, PeerLost
 
 DTYPES = [
@@ -168,15 +169,37 @@ def counts(say: Callable[[Any], None], rank: int, size: int, folder: str) -> Non
         assert (found.n_calls, found.errors) == (4, 1)
         assert found.bytes == 12_000 + 4 * (5 + rank)
         assert found.seconds >= found.waiting_s > 0
-        by_rank = strategy.rank_metrics
-        assert set(by_rank) == (set(range(1, size)) if rank == 0 else set())
-        assert all(one.received_bytes >= 12_000 and one.sent_bytes >= 12_000 for one in by_rank.values())
-        assert strategy.n_refused == 0
         strategy.barrier()
 
 
 def test_calls_are_counted(tmp_path: Path) -> None:
     ranks.run(counts, 2, str(tmp_path))
+
+
+def serves_metrics(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    with GrpcStrategy(timeout_s=20).init(rank, size, folder) as star:
+        star.all_reduce(torch.ones(100))
+        star.all_reduce_gradients({"a": torch.ones(50)})
+        text = render_metrics({"main": star})
+        star.barrier()
+    assert 'collective_joined{strategy="main"} 0' in render_metrics({"main": star})
+    return text
+
+
+def test_rank_0_has_the_bytes_of_each_other_rank(tmp_path: Path) -> None:
+    texts = ranks.run(serves_metrics, 3, str(tmp_path))
+    for rank, text in enumerate(texts):
+        labels = f'strategy="main",rank="{rank}",operation='
+        assert f'softs_fast_collective_calls_total{{{labels}"all_reduce"}} 1' in text
+        assert f'softs_fast_collective_bytes_total{{{labels}"all_reduce_gradients"}} 200' in text
+        assert f'softs_fast_collective_errors_total{{{labels}"all_reduce"}} 0' in text
+    for peer in (1, 2):
+        for name in ("received", "sent"):
+            assert f'softs_fast_star_{name}_bytes_total{{strategy="main",peer="{peer}"}} 600' in texts[0]
+        name = f'softs_fast_star_waited_seconds_total{{strategy="main",peer="{peer}"}} '
+        assert float(texts[0].partition(name)[2].split()[0]) >= 0.0
+    assert 'softs_fast_star_refused_total{strategy="main"} 0' in texts[0]
+    assert "peer=" not in texts[1] + texts[2]
 
 
 def forks(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:

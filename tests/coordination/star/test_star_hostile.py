@@ -28,12 +28,12 @@ from softs_fast.coordination.star.messages import (
     Lost,
     Part,
     Said,
+    StarProcess,
     Welcome,
     decode,
     encode,
 )
 from softs_fast.coordination.star.options import Epoch, StarOptions
-from softs_fast.coordination.star.processes import this_process
 from softs_fast.coordination.star.root import Root
 from softs_fast.errors import ConfigError
 
@@ -95,7 +95,7 @@ class Stream:
         del self._call, self._channel
 
 
-JOIN = Join(SIZE, PIECE, PROTOCOL, this_process())
+JOIN = Join(SIZE, PIECE, PROTOCOL, StarProcess.this())
 Connect = Callable[[], Stream]
 
 
@@ -129,7 +129,7 @@ def test_a_second_process_of_a_rank_is_refused_and_the_first_stays(root: Root, c
     second.send(JOIN, 1)
     code, text = second.refused()
     assert code == "FAILED_PRECONDITION"
-    own = this_process()
+    own = StarProcess.this()
     assert text == f"{own} joins as rank 1, which is taken by {own}"
     assert root.n_refused == 1
     first.send(Part(1, 0, 0, b""), 1)
@@ -154,7 +154,7 @@ def test_a_rank_of_another_epoch_or_out_of_range_is_refused(
     code, text = stream.refused()
     assert code == "FAILED_PRECONDITION"
     assert wanted in text
-    assert f"process {this_process().pid} on " in text
+    assert f"process {StarProcess.this().pid} on " in text
 
 
 def test_a_message_of_an_older_epoch_ends_the_group(connect: Connect) -> None:
@@ -232,7 +232,7 @@ def test_a_group_that_is_over_takes_no_rank(connect: Connect) -> None:
 
 
 def test_what_waits_for_ranks_is_counted(root: Root, connect: Connect) -> None:
-    assert root.metrics.keys() == {1, 2}
+    assert root.calls.metrics.keys() == {1, 2}
     assert connect().join(1)
     assert root.named(1).startswith("rank 1 (process")
     assert root.named(2) == "rank 2 (which has not joined)"

@@ -1,9 +1,11 @@
-"""How calls are cut, which ranks are missing, and the memory of several tensors: without gRPC."""
+"""How calls are cut, which ranks are missing, the memory of several tensors, and the bytes of messages: without gRPC."""
 
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
+import msgpack
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
+from softs_fast.coordination.star import messages as m
 from softs_fast.coordination.star import pieces
 from softs_fast.coordination.star.attendance import Attendance
-from softs_fast.coordination.star.flat import Flat
 from softs_fast.errors import WireError
 
 ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "uint8": 1}
@@ -115,7 +117,7 @@ def test_a_rank_that_has_left_ends_only_later_calls() -> None:
 def test_tensors_are_read_and_written_as_one_run() -> None:
     chance = random.Random(1)
     tensors = [torch.arange(n, dtype=torch.int16) for n in (3, 0, 1, 7)] + [torch.tensor(True)]
-    flat = Flat(tensors)
+    flat = pieces.Flat(tensors)
     whole = np.concatenate([tensor.view(-1).view(torch.uint8).numpy() for tensor in tensors])
     for _ in range(100):
         begin = chance.randrange(len(whole))
@@ -125,3 +127,46 @@ def test_tensors_are_read_and_written_as_one_run() -> None:
         flat.write(begin, data)
         whole[begin : begin + n_bytes] = np.frombuffer(data, np.uint8)
         assert flat.read(0, len(whole)).tobytes() == whole.tobytes()
+
+
+# --- Messages ---
+
+PROCESS = m.StarProcess("w0", "boot.4026531836", "höst", 7, 123)
+MESSAGES = [
+    m.Join(3, 1 << 20, m.PROTOCOL, PROCESS),
+    m.Part((1 << 63) - 1, (1 << 64) - 1, 0, b"\0data"),
+    m.Late(1),
+    m.Leave(0, "why", True),
+    m.Welcome(PROCESS),
+    m.Differ(2),
+    m.Lost(""),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda one: type(one).__name__)
+def test_a_message_arrives_as_it_was_and_not_in_parts(message: m.Said) -> None:
+    envelope = m.Envelope((1 << 64) - 1, 4, 1)
+    data = m.encode(envelope, message)
+    assert m.decode(data) == (envelope, message)
+    for end in range(len(data)):
+        with pytest.raises(WireError):
+            m.decode(data[:end])
+        for byte in range(256):
+            changed = bytearray(data)
+            changed[end] = byte
+            with suppress(WireError):
+                m.decode(bytes(changed))
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ([[7, 4, 1], [8, 1]], r"message of a star \(\d+ bytes\): Letter.message\[0\]: Invalid value 8"),
+        ([[7, 4, 1], [2, 1, 0, 0]], "Letter.message: Expected array of at least length 5"),
+        ([[7, 4, -1], [3, 1]], "Letter.envelope.rank: Expected int >= 0"),
+        ([[7, 4, 1], [7, "x" * 4097]], "Expected str of length <= 4096"),
+    ],
+)
+def test_what_breaks_its_bounds_is_refused(values: object, complaint: str) -> None:
+    with pytest.raises(WireError, match=complaint):
+        m.decode(msgpack.packb(values))

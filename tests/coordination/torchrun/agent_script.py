@@ -15,38 +15,18 @@ import torch
 import torch.distributed as dist
 
 
-def say(event: str, **more: object) -> None:
-    """Report an event."""
-    sys.stdout.write(json.dumps({"event": event, "pid": os.getpid(), **more}) + "\n")
-    sys.stdout.flush()
-
-
 def main() -> None:
-    """Run until a file says what to do."""
+    """Run until there is a file `end`."""
     folder = Path(sys.argv[1])
     dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
     total = torch.ones(1)
     dist.all_reduce(total)
-    say(
-        "reduced",
-        rank=rank,
-        size=size,
-        total=int(total),
-        restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
-    )
-    while True:
-        for name in ("end", f"end-{rank}"):
-            if (folder / name).exists():
-                dist.destroy_process_group()
-                return
-        try:
-            (folder / f"fail-{rank}").unlink()
-        except FileNotFoundError:
-            time.sleep(0.01)
-        else:
-            say("fails")
-            os._exit(3)
+    found = {"rank": dist.get_rank(), "size": dist.get_world_size(), "total": int(total)}
+    restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    print(json.dumps({"event": "reduced", "pid": os.getpid(), "restarts": restarts, **found}), flush=True)
+    while not (folder / "end").exists():
+        time.sleep(0.01)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from waiting import WATCHDOG_S, eventually
 
-from softs_fast.coordination.job.events import Drain, End
-from softs_fast.coordination.session.calls import CoordinatorClient
+from softs_fast.coordination.job.events import End
 from softs_fast.coordination.torchrun.rendezvous import CoordinatorRendezvous
 from softs_fast.errors import ConfigError
 
@@ -112,10 +111,7 @@ def test_an_agent_that_is_done_does_not_disturb_the_others(cluster: Cluster, mak
     meet(*handlers)
     handlers[0].shutdown()
     assert handlers[0].is_closed()
-    with CoordinatorClient(coordinator.address) as client:
-        assert (
-            next(status for status in client.watch() if status.phase == "fenced").fences[-1].cause == "left"
-        )
+    assert coordinator.status(lambda status: status.phase == "fenced").fences[-1].cause == "left"
     eventually(lambda: handlers[1]._member.fence is not None)
     assert handlers[1].num_nodes_waiting() == 0
     # If its workers need the others after all, it meets those that are left.
@@ -139,26 +135,11 @@ def test_the_end_of_the_job_ends_agents(cluster: Cluster, make: Make) -> None:
     coordinator = cluster.coordinator("--world-size", "1")
     handler = make(coordinator, 0)
     meet(handler)
-    with CoordinatorClient(coordinator.address) as client:
-        client.administer(End("enough"))
+    coordinator.administer(End("enough"))
     eventually(lambda: handler.num_nodes_waiting() == 1)
     with pytest.raises(RendezvousClosedError, match="the job has ended: enough"):
         handler.next_rendezvous()
     assert handler.is_closed()
-
-
-def test_an_agent_that_is_drained_ends(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "1")
-    handlers = [make(coordinator, seat) for seat in range(2)]
-    meet(*handlers)
-    with CoordinatorClient(coordinator.address) as client:
-        client.administer(Drain(1, "maintenance"))
-    eventually(lambda: [handler.num_nodes_waiting() for handler in handlers] == [1, 1])
-    with ThreadPoolExecutor(1) as pool:
-        left = pool.submit(handlers[0].next_rendezvous)
-        with pytest.raises(RendezvousClosedError, match="has left the job"):
-            handlers[1].next_rendezvous()
-        assert left.result(WATCHDOG_S).world_size == 1
 
 
 def test_a_closed_rendezvous_has_no_epoch(cluster: Cluster, make: Make) -> None:

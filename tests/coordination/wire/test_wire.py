@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from softs_fast.coordination.wire import methods
+from softs_fast.coordination.wire import requests
 from softs_fast.coordination.wire.formats import (
     ACTIONS,
     FORMATS,
@@ -86,15 +86,15 @@ def test_the_file_for_other_languages_has_these_messages() -> None:
 
 def test_the_file_for_other_languages_has_these_methods(compiled: Any) -> None:
     (service,) = compiled.service
-    assert f"{compiled.package}.{service.name}" == methods.SERVICE
-    found = {f"/{methods.SERVICE}/{one.name}": (one.input_type, one.output_type) for one in service.method}
+    assert f"{compiled.package}.{service.name}" == requests.SERVICE
+    found = {f"/{requests.SERVICE}/{one.name}": (one.input_type, one.output_type) for one in service.method}
     assert found.keys() == {
-        *(methods.SESSION, methods.STATUS, methods.WATCH, methods.ADMIN),
-        *map(methods.method_of, methods.REPLIES),
+        *(requests.SESSION, requests.STATUS, requests.WATCH, requests.ADMIN),
+        *map(requests.method_of, requests.REPLIES),
     }
-    for request, reply in methods.REPLIES.items():
+    for request, reply in requests.REPLIES.items():
         types = tuple(f".{compiled.package}.{one.__name__}" for one in (request, reply))
-        assert found[methods.method_of(request)] == types
+        assert found[requests.method_of(request)] == types
 
 
 @pytest.mark.parametrize(("name", "data", "shown"), [one for one in WRITTEN if one[0] != "StateRecord"])

@@ -11,11 +11,9 @@ from typing import Annotated, Literal
 
 from ...records import Proto, Record, most
 
-__all__ = ["CHECK", "SERVICE", "WATCH", "encode_answer", "is_known"]
+__all__ = ["SERVICE", "encode_answer", "is_known"]
 
 SERVICE = "grpc.health.v1.Health"
-CHECK = f"/{SERVICE}/Check"
-WATCH = f"/{SERVICE}/Watch"
 
 
 class HealthCheckRequest(Record):

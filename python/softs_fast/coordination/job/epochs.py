@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from .events import Booted, Completed, Persist
-from .forming import Formed, SeatView, Waiting, choose, form
+from .forming import SeatView, Waiting, choose, form
 from .messages import Alarm, Cause, Fence, Member, Refused, Table, Welcome, WorkerState
 from .rolling import resume
 from .seats import Worker
@@ -229,8 +229,8 @@ def _form(state: State) -> None:
     n_ready = sum(worker.ready is not None for worker in state.seats.by_number.values())
     # Most of the workers that come do not complete an epoch, so that much is seen without looking at each.
     result = _result(state) if state.options.largest(n_ready) else None
-    if isinstance(result, Formed):
-        _open(state, result.seats)
+    if isinstance(result, tuple):
+        _open(state, result)
         return
     has_enough = result is not None and result.has_enough
     if not has_enough:
@@ -248,7 +248,7 @@ def why_waiting(state: State) -> str:
     return result.reason if isinstance(result, Waiting) else "enough workers are ready"
 
 
-def _result(state: State) -> Formed | Waiting:
+def _result(state: State) -> tuple[int, ...] | Waiting:
     is_first = state.table is None
     since_s = state.enough_since_s if is_first else state.since_s
     is_over = since_s is not None and state.now_s >= since_s + state.options.form_timeout_s

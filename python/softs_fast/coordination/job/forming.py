@@ -30,13 +30,6 @@ class SeatView:
 
 
 @dataclass(frozen=True)
-class Formed:
-    """The seats of the members, in their order."""
-
-    seats: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Waiting:
     """Why there is no table.
 
@@ -51,8 +44,8 @@ class Waiting:
 
 def form(
     options: JobOptions, views: Sequence[SeatView], *, is_first: bool, is_over: bool
-) -> Formed | Waiting:
-    """Return the members of the next epoch, or why it is not opened.
+) -> tuple[int, ...] | Waiting:
+    """Return the seats of the members of the next epoch in their order, or why it is not opened.
 
     It is opened with all seats; or, after another one, if all that are expected are ready; or at the end of the window
     with those that are ready. Survivors come before others, and low seats before high ones. Without a survivor it is
@@ -71,7 +64,7 @@ def form(
     survivors = {view.seat for view in views if view.is_survivor}
     chosen = choose(options, ready, survivors)
     if len(chosen) == options.n_seats:
-        return Formed(chosen)
+        return chosen
     holders = [view for view in views if view.is_holder]
     if chosen and holders and survivors.isdisjoint(chosen):
         names = ", ".join(view.name for view in holders)
@@ -83,7 +76,7 @@ def form(
     awaited = [view for view in views if view.is_expected and not view.is_ready]
     may_form = is_over or (not is_first and not awaited)
     if chosen and may_form:
-        return Formed(chosen)
+        return chosen
     need = str(options.n_seats) if options.is_fixed else f"{options.min_workers} to {options.n_seats}"
     multiple = f" in multiples of {options.step}" if options.step > 1 else ""
     names = ", ".join(view.name for view in awaited or (view for view in views if not view.is_ready))

@@ -224,7 +224,7 @@ class Participant:
     def reduced(self) -> None:
         """The gradients of the step are reduced; whether all members have them is not known."""
         if self.phase == "member":
-            self.state = _in_doubt(self.state)
+            self.state = replace(self.state, in_doubt=True)
 
     def passed(self, *, is_last: bool) -> list[Action]:
         """The barrier has been passed, so all members have the gradients: the caller applies them.
@@ -336,7 +336,3 @@ class Participant:
     def _say(self, message: FromWorker) -> list[Action]:
         """Say something, if there is a connection; what the coordinator must know is said again with the next one."""
         return [Say(message)] if self._is_connected else []
-
-
-def _in_doubt(state: WorkerState) -> WorkerState:
-    return WorkerState(state.boot, state.epoch, state.committed, in_doubt=True)

@@ -1,7 +1,7 @@
 """A worker of a job in a training process: steps that no death of a worker loses or repeats."""
 
 from .engines import gloo_engine, grpc_engine, memory_engine
-from .meeting import wait_for_members
+from .exchange import wait_for_members
 from .membership import Epoch, Membership
 from .training_state import Stateful, TrainingState
 from .worker_node import Step, WorkerNode

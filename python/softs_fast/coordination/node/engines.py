@@ -14,8 +14,7 @@ from ...errors import ConfigError, SegmentError
 from ...trust import is_loopback
 from ..job.messages import Table
 from ..session.store import SessionStore
-from .exchange import EpochExchange
-from .meeting import wait_for_members
+from .exchange import EpochExchange, wait_for_members
 
 if TYPE_CHECKING:
     from ..star import StarOptions

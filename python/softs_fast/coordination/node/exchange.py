@@ -1,11 +1,15 @@
-"""A rendezvous of the members of an epoch, through its store."""
+"""How the members of an epoch meet, through its store."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
+from torch.distributed import Store
+
 from ...errors import WireError
 from ..session.store import SessionStore
+
+__all__ = ["EpochExchange", "wait_for_members"]
 
 # A value of the store has 64 KiB at most.
 _PIECE_BYTES = 60_000
@@ -83,3 +87,20 @@ class EpochExchange:
                 raise WireError("rank 0 tells of fewer messages than there are members")
             packed += piece
         return said
+
+
+def wait_for_members(store: Store, size: int, timeout_s: float, what: str = "here") -> None:
+    """Wait until all members of an epoch have called this; once an epoch for each `what`.
+
+    Args:
+        store: Store of the epoch.
+        size: Number of members.
+        timeout_s: Seconds to wait.
+        what: State that the members have reached then; it names the keys in the store.
+
+    Raises:
+        PeerLost: the epoch is over, or not all have come in time.
+    """
+    if store.add(f"members that are {what}", 1) == size:
+        store.set(f"all are {what}", "")
+    store.wait([f"all are {what}"], timedelta(seconds=timeout_s))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,21 +26,18 @@ from ..job.messages import (
     WorkerState,
 )
 from ..job.options import MAX_TEXT
-from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
+from ..job.participant import Action, Build, EndEngine, Say
 from ..launcher import default_worker_id, launched_job, new_incarnation
-from ..session.session import ORPHAN_S, Session
+from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
-from .leaving import wait_until_left
-from .listener import Listener
-from .meeting import wait_for_members
+from .exchange import wait_for_members
+from .link import TICK_S, Link
 
 __all__ = ["Epoch", "Membership"]
 
 _log = logging.getLogger(__name__)
 
-# Waits look for signals this often.
-_TICK_S = 0.1
 #: A fence comes within milliseconds of the end of its epoch.
 _FENCE_S = 1.0
 
@@ -121,24 +117,17 @@ class Membership:
     ) -> None:
         self._job = job = job or launched_job()
         self._worker_id = worker_id or default_worker_id(seat)
-        self._on_end = on_end
-        self._logger = logger or _log
-        # Held for moments only.
-        self._changed = threading.Condition()
-        self._machine = Participant(Hello(job, self._worker_id, new_incarnation(), seat, address))
-        self._build: Build | None = None
-        self._epoch: Epoch | None = None
-        self._fence: Fence | None = None
-        self._error: SoftsError | None = None
+        hello = Hello(job, self._worker_id, new_incarnation(), seat, address)
+        self._link = _MemberLink(coordinator, hello, credentials, logger or _log, orphan_s)
+        self._link.on_end = on_end
+        self._machine, self._changed = self._link.machine, self._link.changed
         self._has_left = False
-        listener = Listener(self._changed, self._machine, self._do, self._receive, self._fail, logger)
-        self._session = Session(coordinator, listener, credentials, limit_s=orphan_s)
 
     # --- Life ---
 
     def start(self) -> Self:
         """Begin to connect; returns at once."""
-        self._session.start()
+        self._link.session.start()
         return self
 
     def close(self, reason: str = "done", *, leaves: bool = True) -> None:
@@ -154,15 +143,11 @@ class Membership:
         self._has_left = True
         with self._changed:
             if leaves and self._machine.phase not in ("away", "over"):
-                self._do(self._machine.leave(reason, at_once=True))
-                self._end()
-                wait_until_left(
-                    self._changed,
-                    lambda: self._machine.phase != "over" and self._error is None,
-                    lambda: not self._session.trouble,
-                )
-            self._epoch = None
-        self._session.close()
+                self._link.do(self._machine.leave(reason, at_once=True))
+                self._link.end()
+                self._link.wait_until_left(lambda: self._machine.phase != "over" and self._link.error is None)
+            self._link.epoch = None
+        self._link.session.close()
         set_ranks_of_worker(None)
 
     def __enter__(self) -> Self:
@@ -175,7 +160,7 @@ class Membership:
         """Leave the job; after an error, tell it to the others, and only end the connection."""
         if error is not None:
             with self._changed:
-                self._say_fault(text_of_error(error))
+                self._link.say_fault(text_of_error(error))
         self.close(leaves=error is None)
 
     # --- Epochs ---
@@ -183,17 +168,17 @@ class Membership:
     @property
     def fence(self) -> Fence | None:
         """Why the epoch is over, or is to be over; None if it goes on."""
-        return self._fence
+        return self._link.fence
 
     @property
     def is_over(self) -> bool:
         """Whether there will be no epoch any more: this worker has left, or the coordinator has refused it."""
-        return self._has_left or self._error is not None
+        return self._has_left or self._link.error is not None
 
     @property
     def not_ready(self) -> str:
         """Why it has no seat in an open epoch, in words; empty if it has one."""
-        return worker_reason(self._machine, self._error, self._has_left, self._session.trouble)
+        return worker_reason(self._machine, self._link.error, self._has_left, self._link.session.trouble)
 
     def next_epoch(self, timeout_s: float, reason: str = "a member begins anew") -> Epoch:
         """Give up the present epoch, if there is one, and wait for the next one.
@@ -220,39 +205,41 @@ class Membership:
                 return epoch
             except DamagedError as error:
                 reason = str(error)
-                self._logger.error("%s", reason)
+                self._link.logger.error("%s", reason)
                 with self._changed:
-                    self._do(self._machine.damaged())
+                    self._link.do(self._machine.damaged())
             except PeerLost:
                 # The store may tell that the epoch is over before its fence comes.
                 with self._changed:
-                    if not self._changed.wait_for(lambda: self._fence or self._error, _FENCE_S):
+                    if not self._changed.wait_for(lambda: self._link.fence or self._link.error, _FENCE_S):
                         raise
 
     def _next_epoch(self, end_s: float, reason: str) -> Epoch:
-        self._session.check_process()
+        link = self._link
+        link.session.check_process()
         with self._changed:
-            if self._epoch is not None:
-                if self._fence is None:
-                    self._say_fault(reason)
-                self._end()
-            while self._build is None:
-                if self._error is not None:
-                    raise self._error
+            if link.epoch is not None:
+                if link.fence is None:
+                    link.say_fault(reason)
+                link.end()
+            while link.build is None:
+                if link.error is not None:
+                    raise link.error
                 if self._has_left:
                     raise PeerLost(f'worker "{self._worker_id}" has left the job')
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
                     raise PeerLost(
-                        f'worker "{self._worker_id}" is in no epoch in time; {self._session.advice}'
+                        f'worker "{self._worker_id}" is in no epoch in time; {link.session.advice}'
                     )
-                self._changed.wait(min(left_s, _TICK_S))
-            build, self._build = self._build, None
+                self._changed.wait(min(left_s, TICK_S))
+            build, link.build = link.build, None
             self._machine.prepared()
-            self._epoch = Epoch(build.table, build.rank, SessionStore(self._session, self._job, build.table))
+            epoch = Epoch(build.table, build.rank, SessionStore(link.session, self._job, build.table))
+            link.epoch = epoch
             # Loaders take the samples of this rank, whether torch.distributed knows of it or not.
-            set_ranks_of_worker(Ranks(self._epoch.rank, self._epoch.size))
-            return self._epoch
+            set_ranks_of_worker(Ranks(epoch.rank, epoch.size))
+            return epoch
 
     def progress(self, step: int) -> None:
         """Tell which step this member begins: the coordinator names members that stand still.
@@ -261,10 +248,10 @@ class Membership:
             step: its number, from 1.
         """
         with self._changed:
-            if self._epoch is not None:
-                table = self._epoch.table
+            if self._link.epoch is not None:
+                table = self._link.epoch.table
                 self._machine.state = WorkerState(table.boot, table.epoch, step - 1)
-                self._session.send(Step(table.epoch, step))
+                self._link.session.send(Step(table.epoch, step))
 
     @contextmanager
     def checkpoint(self, path: str, step: int) -> Iterator[None]:
@@ -283,62 +270,67 @@ class Membership:
             OSError: the record cannot be written.
         """
         with self._changed:
-            epoch = self._epoch
+            epoch = self._link.epoch
             number = 0 if epoch is None else epoch.table.epoch
-            self._session.send(CheckpointBegin(number, step, path))
+            self._link.session.send(CheckpointBegin(number, step, path))
         yield
-        if epoch is None or not record_part(path, step, epoch.store, epoch.table, self._logger):
+        if epoch is None or not record_part(path, step, epoch.store, epoch.table, self._link.logger):
             return
         with self._changed:
-            self._session.send(CheckpointEnd(number, step, path))
+            self._link.session.send(CheckpointEnd(number, step, path))
 
-    def _say_fault(self, reason: str) -> None:
-        """Tell why this worker gives up the epoch, if it is in one; with the lock."""
+
+class _MemberLink(Link):
+    """The link of a member; what follows is called with the lock."""
+
+    on_end: Callable[[str], object] | None = None
+    #: The present epoch; None without one.
+    epoch: Epoch | None = None
+    #: Why it is over, or is to be over.
+    fence: Fence | None = None
+
+    def say_fault(self, reason: str) -> None:
+        """Tell why this worker gives up the epoch, if it is in one."""
         # Its other action tells of the end of the engine, which is known here.
-        actions = self._machine.fail(reason, self._machine.rank)
-        self._do([action for action in actions if isinstance(action, Say)])
+        actions = self.machine.fail(reason, self.machine.rank)
+        self.do([action for action in actions if isinstance(action, Say)])
 
-    def _end(self) -> None:
-        """Say that nothing of the epoch is pending; with the lock."""
-        self._epoch = None
+    def end(self) -> None:
+        """Say that nothing of the epoch is pending."""
+        self.epoch = None
         # Nothing is kept, so it is no survivor of the epoch.
-        self._machine.state = WorkerState()
-        self._do(self._machine.ended())
+        self.machine.state = WorkerState()
+        self.do(self.machine.ended())
 
-    # --- What the machine wants; with the lock ---
+    def do(self, actions: list[Action]) -> None:
+        """Do what the machine wants; a new epoch has no fence yet."""
+        if any(isinstance(action, Build) for action in actions):
+            self.fence = None
+        super().do(actions)
 
-    def _do(self, actions: list[Action]) -> None:
-        for action in actions:
-            match action:
-                case Say(message):
-                    self._session.send(message)
-                case Build():
-                    self._build, self._fence = action, None
-                case EndEngine(fence):
-                    self._logger.info("epoch %d is over: %s", fence.epoch, fence.text)
-                    self._fence = self._fence or fence
-                    if self._build is not None:
-                        # Nothing of it has begun.
-                        self._build = None
-                        self._end()
-                    elif self._on_end is not None:
-                        self._on_end(fence.text)
-                case Warn(text):
-                    self._logger.warning("%s", text)
-                case GiveUp(refused):
-                    self._error = PeerLost(f"the coordinator has refused this worker: {refused.text}")
-        self._changed.notify_all()
+    def end_engine(self, fence: Fence) -> None:
+        """Tell that the epoch is over."""
+        self.fence = self.fence or fence
+        if self.build is not None:
+            # Nothing of it has begun.
+            self.build = None
+            self.end()
+        elif self.on_end is not None:
+            self.on_end(fence.text)
 
-    def _receive(self, message: ToWorker) -> None:
-        self._do(self._machine.receive(message))
-        # The machine has no action for one that is planned.
-        if isinstance(message, Fence) and self._machine.table is not None and self._machine.wants_end:
-            self._fence = self._fence or message
+    def received(self, message: ToWorker) -> None:
+        """Take a message; the machine has no action for a fence that is planned."""
+        with self.changed:
+            super().received(message)
+            if isinstance(message, Fence) and self.machine.table is not None and self.machine.wants_end:
+                self.fence = self.fence or message
 
-    def _fail(self, error: SoftsError) -> None:
-        self._error = self._error or error
-        table = self._machine.table
-        if self._epoch is not None and self._fence is None and table is not None:
-            # What runs in the epoch would not learn of it: no fence can come any more.
-            fence = Fence(table.boot, table.epoch, "coordinator", self._machine.seat, str(error)[:MAX_TEXT])
-            self._do([EndEngine(fence)])
+    def ended(self, error: SoftsError) -> None:
+        """Note that there will be no connection: what runs in the epoch would not learn of it by a fence."""
+        with self.changed:
+            super().ended(error)
+            table = self.machine.table
+            if self.epoch is not None and self.fence is None and table is not None:
+                text = str(error)[:MAX_TEXT]
+                fence = Fence(table.boot, table.epoch, "coordinator", self.machine.seat, text)
+                self.do([EndEngine(fence)])

@@ -6,7 +6,7 @@ from torch.distributed import Store
 
 from ...collectives import Strategy, TorchStrategy
 from ..job.messages import Table
-from .meeting import wait_for_members
+from .exchange import wait_for_members
 
 __all__ = ["nccl_engine"]
 

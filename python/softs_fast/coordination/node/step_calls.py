@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Concatenate, ParamSpec, Self
 
-import torch
-
-from ...collectives import OpMetrics, ReduceOp, Strategy
+from ...collectives import OpMetrics, Strategy
 from ...errors import ConfigError, PeerLost
 from .worker_link import WorkerLink
+
+P = ParamSpec("P")
+
+
+def _in_call(method: Callable[Concatenate[Strategy, P], None]) -> Callable[Concatenate[StepCalls, P], None]:
+    """Return a method that makes a call of the epoch's strategy inside of `StepCalls._call`."""
+
+    def call(self: StepCalls, /, *args: P.args, **options: P.kwargs) -> None:
+        with self._call() as strategy:
+            getattr(strategy, method.__name__)(*args, **options)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
 
 
 class StepCalls(Strategy):
@@ -58,39 +69,12 @@ class StepCalls(Strategy):
         """
         return self._strategy.metrics
 
-    def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
-        """See `Strategy.all_reduce`."""
-        with self._call() as strategy:
-            strategy.all_reduce(tensor, op)
-
-    def all_reduce_gradients(
-        self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
-    ) -> None:
-        """See `Strategy.all_reduce_gradients`."""
-        with self._call() as strategy:
-            strategy.all_reduce_gradients(gradients, op)
-
-    def reduce_scatter(
-        self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
-    ) -> None:
-        """See `Strategy.reduce_scatter`."""
-        with self._call() as strategy:
-            strategy.reduce_scatter(output, tensor, op)
-
-    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        """See `Strategy.all_gather`."""
-        with self._call() as strategy:
-            strategy.all_gather(output, tensor)
-
-    def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """See `Strategy.broadcast_tensor`."""
-        with self._call() as strategy:
-            strategy.broadcast_tensor(tensor, root)
-
-    def barrier(self) -> None:
-        """See `Strategy.barrier`."""
-        with self._call() as strategy:
-            strategy.barrier()
+    all_reduce = _in_call(Strategy.all_reduce)
+    all_reduce_gradients = _in_call(Strategy.all_reduce_gradients)
+    reduce_scatter = _in_call(Strategy.reduce_scatter)
+    all_gather = _in_call(Strategy.all_gather)
+    broadcast_tensor = _in_call(Strategy.broadcast_tensor)
+    barrier = _in_call(Strategy.barrier)
 
     def close(self) -> None:
         """Do nothing: the worker leaves the groups of its epochs by itself."""

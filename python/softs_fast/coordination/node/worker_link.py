@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 
 from ...collectives import Strategy
-from ...errors import PeerLost, SoftsError
+from ...errors import PeerLost
 from ...user_code import text_of_error
 from ..credentials import ClientCredentials
-from ..job.messages import Hello, ToWorker
-from ..job.participant import Action, Build, EndEngine, GiveUp, Participant, Say, Warn
-from ..session.session import ORPHAN_S, Session
+from ..job.messages import Fence, Hello
+from ..job.participant import Action, Build, Say
+from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
-from .listener import Listener
+from .link import TICK_S, Link
 
 _log = logging.getLogger(__name__)
 
-# Waits look for signals this often.
-TICK_S = 0.1
 # The coordinator answers a fault with a fence in milliseconds; without one there is a text of this worker's own.
 _ANSWER_S = 1.0
 
 
-class WorkerLink:
-    """What the thread that trains and the thread of the session share.
+class WorkerLink(Link):
+    """The link of a worker that trains, with the engine of its epoch.
 
     Attributes:
-        logger: Logger of what happens.
-        changed: Condition notified when anything here changes. Held for moments only: never during a call of the
-            engine.
-        machine: State machine that decides; used with the lock.
         strategy: Engine of the epoch; None without one.
-        error: Error that is set once the worker is in no epoch any more.
         leave_reason: Reason that is set once the worker was told to leave; also by a signal handler.
 
     Args:
@@ -55,18 +47,12 @@ class WorkerLink:
         logger: logging.Logger | None = None,
         orphan_s: float = ORPHAN_S,
     ) -> None:
-        self.logger = logger or _log
-        self.changed = threading.Condition()
-        self.machine = Participant(hello)
+        super().__init__(coordinator, hello, credentials, logger or _log, orphan_s)
         self.strategy: Strategy | None = None
-        self.error: SoftsError | None = None
         self.leave_reason: str | None = None
         self._worker_id = hello.worker_id
         self._store: SessionStore | None = None
         self._in_call = False
-        self._build: Build | None = None
-        listener = Listener(self.changed, self.machine, self.do, self._receive, self._fail, logger=logger)
-        self.session = Session(coordinator, listener, credentials, limit_s=orphan_s)
 
     @property
     def epoch(self) -> int:
@@ -101,7 +87,7 @@ class WorkerLink:
         """
         self.session.check_process()
         with self.changed:
-            while self._build is None and self.machine.phase != "member":
+            while self.build is None and self.machine.phase != "member":
                 self.raise_if_over()
                 if self.leave_reason is not None and not self.machine.state.in_doubt:
                     raise PeerLost(
@@ -119,7 +105,7 @@ class WorkerLink:
                     )
                 self.changed.wait(TICK_S)
             self.raise_if_over()
-            build, self._build = self._build, None
+            build, self.build = self.build, None
             self._in_call = build is not None
             return build
 
@@ -203,28 +189,15 @@ class WorkerLink:
 
     # --- By both, with the lock ---
 
-    def do(self, actions: list[Action]) -> None:
-        """Do what the machine wants."""
-        for action in actions:
-            match action:
-                case Say(message):
-                    self.session.send(message)
-                case Build():
-                    self._build = action
-                case EndEngine(fence):
-                    self.logger.info("epoch %d ends: %s", fence.epoch, fence.text)
-                    self._build = None
-                    if self._in_call:
-                        # The thread that is in the call drops the engine: no other one knows when the call has ended.
-                        self._end_calls(fence.text)
-                    else:
-                        self.drop_engine(fence.text)
-                        self.do(self.machine.ended())
-                case Warn(text):
-                    self.logger.warning("%s", text)
-                case GiveUp(refused):
-                    self.error = PeerLost(f"the coordinator has refused this worker: {refused.text}")
-        self.changed.notify_all()
+    def end_engine(self, fence: Fence) -> None:
+        """End the calls of the engine, and drop it when none is pending."""
+        self.build = None
+        if self._in_call:
+            # The thread that is in the call drops the engine: no other one knows when the call has ended.
+            self._end_calls(fence.text)
+        else:
+            self.drop_engine(fence.text)
+            self.do(self.machine.ended())
 
     def drop_engine(self, reason: str) -> None:
         """End the calls of the engine, and drop it."""
@@ -247,9 +220,3 @@ class WorkerLink:
         end_s = time.monotonic() + _ANSWER_S
         while self.machine.awaits_fence and self.error is None and time.monotonic() < end_s:
             self.changed.wait(TICK_S)
-
-    def _receive(self, message: ToWorker) -> None:
-        self.do(self.machine.receive(message))
-
-    def _fail(self, error: SoftsError) -> None:
-        self.error = self.error or error

@@ -24,7 +24,6 @@ from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .checkpoints import record_part, verify
 from .engines import EngineOf, memory_engine
-from .leaving import wait_until_left
 from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import WorkerLink
@@ -155,12 +154,8 @@ class WorkerNode:
                     # Its own error has ended the epoch, and no other step has followed.
                     link.do(self._machine.ended())
             if leaves:
-                wait_until_left(
-                    link.changed,
-                    lambda: (
-                        self._machine.phase in ("member", "building", "ending", "idle") and not link.error
-                    ),
-                    lambda: not link.session.trouble,
+                link.wait_until_left(
+                    lambda: self._machine.phase in ("member", "building", "ending", "idle") and not link.error
                 )
             link.drop_engine("the worker has left")
         link.session.close()

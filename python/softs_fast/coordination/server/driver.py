@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ...errors import ConfigError, WireError
-from ..job.events import Close, Event, Gone, Log, Output, Persist, Received, Send, StateRecord, Tick
+from ..job.events import Close, Event, Gone, Log, Output, Persist, Received, Send, Tick
+from ..job.job import Job
 from ..job.messages import Fence, FromWorker, Table, ToWorker
 from ..job.status import Status
 from ..wire.formats import TO_WORKER
@@ -17,23 +18,7 @@ from .keys import Keys
 from .logs import LOGGER
 from .state_file import StateFile
 
-__all__ = ["Connection", "Driver", "Machine"]
-
-
-class Machine(Protocol):
-    """The state machine of a coordinator: `softs_fast.coordination.job.job.Job`."""
-
-    def handle(self, now_s: float, event: Event) -> list[Output]:
-        """Take an event; return what is to be done, in this order."""
-
-    def next_wake_s(self) -> float | None:
-        """Return when it wants a Tick."""
-
-    def records(self) -> list[StateRecord]:
-        """Return the shortest records with the meaning of all that it had written."""
-
-    def status(self, now_s: float) -> Status:
-        """Return what it does, and what it waits for."""
+__all__ = ["Connection", "Driver"]
 
 
 class Connection(Protocol):
@@ -59,11 +44,10 @@ class Driver:
         table: Table of the open epoch; None if no epoch is open, or a coordinator before opened it.
         failure: Future with the exception that ends this coordinator: a defect of the machine, or a state file that
             cannot be written.
+        changed: Event that is set when the status may be another one; each change makes a new one.
     """
 
-    def __init__(
-        self, machine: Machine, state_file: StateFile | None, logger: logging.Logger = LOGGER
-    ) -> None:
+    def __init__(self, machine: Job, state_file: StateFile | None, logger: logging.Logger = LOGGER) -> None:
         self._logger = logger
         self.keys = Keys()
         self.table: Table | None = None
@@ -74,7 +58,7 @@ class Driver:
         self._numbers = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
         self._encoded: tuple[ToWorker, bytes] | None = None
         self.handle(Tick())
 
@@ -119,17 +103,13 @@ class Driver:
             self.failure.set_exception(error)
             return []
         if outputs or not isinstance(event, Tick):
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self.changed.set()
+            self.changed = asyncio.Event()
         return [output.text for output in outputs if isinstance(output, Log)]
 
     def status(self) -> Status:
         """Return what the job does, and what it waits for."""
         return self._machine.status(self._loop.time())
-
-    async def wait_for_change(self) -> None:
-        """Wait until the status may be another one."""
-        await self._changed.wait()
 
     def close(self) -> None:
         """Do nothing any more."""

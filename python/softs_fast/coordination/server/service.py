@@ -1,4 +1,4 @@
-"""The methods of the coordinator as gRPC calls them: bytes to messages, errors to status codes."""
+"""The methods of the coordinator, and of `grpc.health.v1`, as gRPC calls them: bytes to messages, errors to status codes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 from ...errors import ConfigError, PeerLost, WireError
 from ...repeated_log import RepeatedLog
+from ..health import service as health_service
+from ..health.readiness import coordinator_reason
 from ..requirements import import_grpc
-from ..wire import methods
+from ..wire import requests
 from ..wire.formats import ACTIONS, FORMATS, STATUS
 from ..wire.requests import (
     AdminReply,
@@ -33,7 +35,7 @@ from .streams import WorkerStream
 __all__ = ["Service", "answered"]
 
 
-#: Least time from one status to the next of one watcher.
+#: Least time from one look at the status to the next, for one watcher.
 _WATCH_INTERVAL_S = 0.2
 
 
@@ -51,6 +53,7 @@ class Service:
     def __init__(
         self, driver: Driver, guard: Guard, job: str, most_workers: int, logger: logging.Logger = LOGGER
     ) -> None:
+        self._grpc = import_grpc()
         self._logger = logger
         self._refusals = RepeatedLog(logger)
         self._driver = driver
@@ -62,17 +65,22 @@ class Service:
 
     def handlers(self) -> Any:
         """Return what gRPC's server takes."""
-        grpc = import_grpc()
+        grpc = self._grpc
         unary, streams = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        watch = grpc.unary_stream_rpc_method_handler
         by_path = {
-            methods.SESSION: streams(self._session),
-            methods.STATUS: unary(self._status),
-            methods.WATCH: grpc.unary_stream_rpc_method_handler(self._watch),
-            methods.ADMIN: unary(self._admin),
-            **{methods.method_of(request): unary(self._unary(request)) for request in methods.REPLIES},
+            requests.SESSION: streams(self._session),
+            requests.STATUS: unary(self._status),
+            requests.WATCH: watch(self._watch),
+            requests.ADMIN: unary(self._admin),
+            **{requests.method_of(request): unary(self._unary(request)) for request in requests.REPLIES},
         }
-        return grpc.method_handlers_generic_handler(
-            methods.SERVICE, {path.rpartition("/")[2]: handler for path, handler in by_path.items()}
+        health = {"Check": unary(self._check_health), "Watch": watch(self._watch_health)}
+        return (
+            grpc.method_handlers_generic_handler(
+                requests.SERVICE, {path.rpartition("/")[2]: handler for path, handler in by_path.items()}
+            ),
+            grpc.method_handlers_generic_handler(health_service.SERVICE, health),
         )
 
     def close(self) -> None:
@@ -102,14 +110,10 @@ class Service:
 
     async def _watch(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
         while True:
-            changed = asyncio.ensure_future(self._driver.wait_for_change())
-            try:
-                # Before the status is read: what changes after that is not missed.
-                await asyncio.sleep(0)
-                yield await self._status(b"", context)
-                await changed
-            finally:
-                changed.cancel()
+            # Before the status is read: what changes after that is not missed.
+            changed = self._driver.changed
+            yield await self._status(b"", context)
+            await changed.wait()
             await asyncio.sleep(_WATCH_INTERVAL_S)
 
     async def _admin(self, data: bytes, context: Any) -> bytes:
@@ -152,6 +156,37 @@ class Service:
                 return self._heartbeats.start_checkpoint(request, identity)
             case EndCheckpointRequest():
                 return self._heartbeats.end_checkpoint(request, identity)
+
+    # --- Health: whether workers can take part; told to all that have an identity, as the status is ---
+
+    async def _check_health(self, request: bytes, context: Any) -> bytes:
+        if not await self._is_known(request, context):
+            await context.abort(self._grpc.StatusCode.NOT_FOUND, "no such service")
+        return health_service.encode_answer(self._is_serving())
+
+    async def _watch_health(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        is_known = await self._is_known(request, context)
+        said: list[bool | None] = []
+        while True:
+            # Before the status is read: what changes after that is not missed.
+            changed = self._driver.changed
+            now = self._is_serving() if is_known else None
+            if said != [now]:
+                said = [now]
+                yield health_service.encode_answer(now)
+            await changed.wait()
+            await asyncio.sleep(_WATCH_INTERVAL_S)
+
+    def _is_serving(self) -> bool:
+        return not coordinator_reason(self._driver.status())
+
+    async def _is_known(self, request: bytes, context: Any) -> bool:
+        async def answer() -> bool:
+            self._guard.identity(context)
+            return health_service.is_known(request, (requests.SERVICE,))
+
+        is_known: bool = await answered(answer(), context, self._refusals)
+        return is_known
 
 
 class _Full(Exception):

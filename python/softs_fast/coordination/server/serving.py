@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import EndpointInUse
 from ...process import raise_descriptor_limit
 from ...trust import Address
 from ..credentials import ServerCredentials
-from ..job.events import Booted, StateRecord
+from ..job.events import Booted
 from ..job.job import Job
 from ..job.options import JobOptions
 from ..pings import Pings
 from ..requirements import import_grpc
 from ..wire.formats import MAX_KEYS_BYTES
-from .door import door_options
-from .driver import Driver, Machine
+from .door import listen, server_options
+from .driver import Driver
 from .guard import Guard
-from .health import HealthService
 from .logs import LOGGER
 from .service import Service
 from .state_file import StateFile
@@ -38,9 +35,6 @@ _MOST_CALLS = 128
 _MORE_WORKERS = 256
 #: Calls may end by themselves for so long when the coordinator ends.
 _GRACE_S = 0.5
-
-#: Makes the machine of a job: as `Job`.
-MakeMachine = Callable[[JobOptions, int, float, Sequence[StateRecord]], Machine]
 
 
 @dataclass(frozen=True)
@@ -68,18 +62,16 @@ class Coordinator:
     Args:
         job: Options of the job.
         options: Options of the coordinator.
-        make_machine: Function that makes the state machine of the job.
 
     Raises:
         ConfigError: gRPC is not installed, an address or a file is malformed, or other machines could reach the
             coordinator without encryption or a proof of identity; the state file is in use, damaged or of another job.
     """
 
-    def __init__(self, job: JobOptions, options: CoordinatorOptions, make_machine: MakeMachine = Job) -> None:
+    def __init__(self, job: JobOptions, options: CoordinatorOptions) -> None:
         import_grpc()
         self._job = job
         self._options = options
-        self._make_machine = make_machine
         self._address = Address.parse(options.listen, "coordinator")
         options.credentials.check(self._address)
         self._stack = ExitStack()
@@ -111,30 +103,15 @@ class Coordinator:
 
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_cancellation)
         raise_descriptor_limit()
-        pings = self._options.pings.server_options()
-        self._server = aio.server(
-            options=[
-                *pings,
-                *door_options(),
-                # A second coordinator at the same address is an error, and never gets some of the workers.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", MAX_KEYS_BYTES),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_concurrent_streams", _MOST_CALLS),
-            ]
-        )
+        self._server = aio.server(options=server_options(self._options.pings, MAX_KEYS_BYTES, _MOST_CALLS))
         credentials = self._options.credentials.grpc_server(self._options.logger)
-        target = self._address.target()
-        try:
-            if credentials is None:
-                self.port = self._server.add_insecure_port(target)
-            else:
-                self.port = self._server.add_secure_port(target, credentials)
-        except RuntimeError:
-            raise EndpointInUse(
-                f"cannot listen at {target}: another process does, maybe another coordinator, or the address is not of "
-                "this machine; softs-fast coordinator status tells which job it has"
-            ) from None
+        self.port = listen(
+            self._server,
+            self._address,
+            credentials,
+            "cannot listen at {}: another process does, maybe another coordinator, or the address is not of this machine; "
+            "softs-fast coordinator status tells which job it has",
+        )
         try:
             self._begin()
             await self._server.start()
@@ -177,7 +154,7 @@ class Coordinator:
                 )
         now_s = asyncio.get_running_loop().time()
         boot = secrets.randbits(64)
-        machine = self._make_machine(self._job, boot, now_s, records)
+        machine = Job(self._job, boot, now_s, records)
         if state is not None:
             # Before the first epoch, too, the file tells of which job it is.
             state.append(Booted(self._job.name, boot))
@@ -185,8 +162,7 @@ class Coordinator:
         guard = Guard(self._options.credentials, self.port, logger=self._options.logger)
         most = self._job.n_seats + self._job.max_spares + _MORE_WORKERS
         self._service = Service(self._driver, guard, self._job.name, most, self._options.logger)
-        health = HealthService(self._driver, guard, self._options.logger)
-        self._server.add_generic_rpc_handlers((self._service.handlers(), health.handlers()))
+        self._server.add_generic_rpc_handlers(self._service.handlers())
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
+from ...errors import PeerLost
 from ...process import check_process
 from ..credentials import ClientCredentials
 from ..job.status import Status
 from ..pings import Pings
 from ..requirements import import_grpc
-from ..wire import methods
+from ..wire import requests
 from ..wire.formats import ACTIONS, FORMATS, STATUS
-from ..wire.requests import Action, AdminReply, Reply, Request
+from ..wire.requests import Action, AdminReply, Request
 from .channels import error_of, open_channel
 
 __all__ = ["CoordinatorClient", "call"]
 
-_R = TypeVar("_R", bound=Reply)
 
-
-def call(channel: Any, address: str, request: Request, metadata: Any, timeout_s: float) -> Any:
+def call(
+    channel: Any,
+    address: str,
+    request: Request,
+    metadata: Any,
+    timeout_s: float,
+    credentials: ClientCredentials | None = None,
+) -> Any:
     """Send a request, and return its answer.
 
     Raises:
@@ -31,8 +37,8 @@ def call(channel: Any, address: str, request: Request, metadata: Any, timeout_s:
     """
     kind = type(request)
     data = FORMATS[kind].encode(request)
-    answer = _unary(channel, address, methods.method_of(kind), data, metadata, timeout_s)
-    return FORMATS[methods.REPLIES[kind]].decode(answer)
+    answer = _unary(channel, address, requests.method_of(kind), data, metadata, timeout_s, credentials)
+    return FORMATS[requests.REPLIES[kind]].decode(answer)
 
 
 class CoordinatorClient:
@@ -68,7 +74,7 @@ class CoordinatorClient:
             PeerLost: no coordinator answers in time.
             ConfigError: the caller may not ask for it.
         """
-        return STATUS.decode(self._unary(methods.STATUS, b""))
+        return STATUS.decode(self._unary(requests.STATUS, b""))
 
     def watch(self) -> Iterator[Status]:
         """Iterate over the status: the present one, then one after each change.
@@ -79,7 +85,7 @@ class CoordinatorClient:
         """
         self._check_process()
         grpc = import_grpc()
-        stream = self._channel.unary_stream(methods.WATCH)(b"", metadata=self._metadata)
+        stream = self._channel.unary_stream(requests.WATCH)(b"", metadata=self._metadata)
         try:
             for data in stream:
                 yield STATUS.decode(data)
@@ -96,7 +102,7 @@ class CoordinatorClient:
             ConfigError: the caller is no administrator.
             WireError: it cannot be done; the text says why.
         """
-        reply: AdminReply = FORMATS[AdminReply].decode(self._unary(methods.ADMIN, ACTIONS.encode(action)))
+        reply: AdminReply = FORMATS[AdminReply].decode(self._unary(requests.ADMIN, ACTIONS.encode(action)))
         return reply.log
 
     def request(self, request: Request) -> Any:
@@ -107,9 +113,8 @@ class CoordinatorClient:
             ConfigError: the caller may not ask for it.
             WireError: the request or the answer passes a limit.
         """
-        kind = type(request)
-        answer = self._unary(methods.method_of(kind), FORMATS[kind].encode(request))
-        return FORMATS[methods.REPLIES[kind]].decode(answer)
+        self._check_process()
+        return call(self._channel, self._address, request, self._metadata, self._timeout_s, self._credentials)
 
     def close(self) -> None:
         """End the connection."""
@@ -147,18 +152,5 @@ def _unary(
         raise error_of(error, address, credentials) from None
     except ValueError as error:
         # The channel was closed by another thread.
-        raise error_of(_Closed(error), address) from None
+        raise PeerLost(f"coordinator at {address}: {error}") from None
     return answer
-
-
-class _Closed:
-    """What an error of a closed channel looks like."""
-
-    def __init__(self, error: ValueError) -> None:
-        self._text = str(error)
-
-    def code(self) -> Any:
-        return import_grpc().StatusCode.CANCELLED
-
-    def details(self) -> str:
-        return self._text

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...errors import ConfigError, PeerLost, SoftsError
@@ -18,7 +19,7 @@ from ..credentials import ClientCredentials
 from ..job.messages import FromWorker, Hello, Refused, ToWorker
 from ..pings import Pings
 from ..requirements import import_grpc
-from ..wire import methods
+from ..wire import requests
 from ..wire.formats import FROM_WORKER, TO_WORKER
 from ..wire.requests import Request
 from .calls import call
@@ -276,13 +277,13 @@ class Session:
         return codes.UNAUTHENTICATED, codes.PERMISSION_DENIED, codes.INVALID_ARGUMENT
 
 
+@dataclass(frozen=True)
 class _End:
     """Why a connection has ended, whether it is to be made again, and whether a certificate was refused."""
 
-    def __init__(self, error: SoftsError, is_final: bool, is_certificate: bool = False) -> None:
-        self.error = error
-        self.is_final = is_final
-        self.is_certificate = is_certificate
+    error: SoftsError
+    is_final: bool
+    is_certificate: bool = False
 
 
 class _Connection:
@@ -293,7 +294,7 @@ class _Connection:
         self.metadata = metadata
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.outbox.put(hello)
-        self.call = channel.stream_stream(methods.SESSION)(iter(self.outbox.get, None), metadata=metadata)
+        self.call = channel.stream_stream(requests.SESSION)(iter(self.outbox.get, None), metadata=metadata)
 
     def close(self) -> None:
         """End the stream; the thread that takes from the outbox ends, too."""

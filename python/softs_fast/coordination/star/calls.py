@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -16,12 +15,11 @@ from ...errors import PeerLost, WireError
 from ...records import clip
 from ..job.options import MAX_TEXT
 from .attendance import Attendance
-from .flat import Flat
 from .mailboxes import Mailboxes
 from .messages import Differ, Envelope, Late, Leave, Lost, Part, encode
-from .pieces import Piece
+from .pieces import Flat, Piece
 
-__all__ = ["AHEAD", "Call", "LeafCalls", "RankMetrics", "RootCalls", "Seats"]
+__all__ = ["AHEAD", "Call", "LeafCalls", "RankMetrics", "RootCalls"]
 
 #: Pieces that a rank may send before it has the result of the first of them.
 AHEAD = 4
@@ -65,27 +63,22 @@ class RankMetrics:
     waited_s: float = 0.0
 
 
-class Seats(Protocol):
-    """Knows the processes of the ranks."""
-
-    def named(self, rank: int) -> str:
-        """Return a rank with its process, and what has become of it."""
-
-
 class LeafCalls:
     """Calls of a rank other than 0.
 
     Args:
         envelope: Envelope of its messages.
         boxes: Mailboxes for the messages from and to rank 0.
-        seats: Seats that name rank 0.
+        named: Function that returns rank 0 with its process, and what has become of it.
         timeout_s: Seconds to wait for a piece of a result.
     """
 
-    def __init__(self, envelope: Envelope, boxes: Mailboxes, seats: Seats, timeout_s: float) -> None:
+    def __init__(
+        self, envelope: Envelope, boxes: Mailboxes, named: Callable[[int], str], timeout_s: float
+    ) -> None:
         self._envelope = envelope
         self._boxes = boxes
-        self._seats = seats
+        self._named = named
         self.timeout_s = timeout_s
         self._sequence = 0
         #: Seconds of waiting for other ranks so far.
@@ -158,7 +151,7 @@ class LeafCalls:
             self._boxes.send(0, late, until_s)
             message: Part | Differ = self._boxes.take(0, until_s)
         except TimeoutError:
-            self._fail(f"{self._seats.named(0)} has not answered in {call.name} for {self.timeout_s:g} s")
+            self._fail(f"{self._named(0)} has not answered in {call.name} for {self.timeout_s:g} s")
             raise AssertionError from None
         return message
 
@@ -174,17 +167,17 @@ class RootCalls:
         envelope: Envelope of its messages.
         size: Number of ranks.
         boxes: Mailboxes for the messages from and to the other ranks.
-        seats: Seats that name the other ranks.
+        named: Function that returns a rank with its process, and what has become of it.
         timeout_s: Seconds to wait for a piece of a rank.
     """
 
     def __init__(
-        self, envelope: Envelope, size: int, boxes: Mailboxes, seats: Seats, timeout_s: float
+        self, envelope: Envelope, size: int, boxes: Mailboxes, named: Callable[[int], str], timeout_s: float
     ) -> None:
         self._envelope = envelope
         self._leaves = range(1, size)
         self._boxes = boxes
-        self._seats = seats
+        self._named = named
         self.timeout_s = timeout_s
         self._sequence = 0
         self.waited_s = 0.0
@@ -233,7 +226,7 @@ class RootCalls:
 
     def give_up(self, reason: str) -> None:
         """End all calls, also those of the other ranks. Idempotent."""
-        lost = Lost(clip(f"{self._seats.named(0)} has given up: {reason}", MAX_TEXT))
+        lost = Lost(clip(f"{self._named(0)} has given up: {reason}", MAX_TEXT))
         self._boxes.end(PeerLost(reason), lambda: encode(self._envelope, lost))
 
     # --- Called by the threads that serve the other ranks ---
@@ -259,7 +252,7 @@ class RootCalls:
 
     def left(self, rank: int, leave: Leave) -> None:
         """Note that a rank takes part in no further call."""
-        named = self._seats.named(rank)
+        named = self._named(rank)
         if leave.is_failure:
             self.end(f"{named} has given up: {leave.reason}")
             return
@@ -305,7 +298,7 @@ class RootCalls:
             n_bytes = piece.n_bytes if piece.is_from(rank) else 0
             if (part.piece, part.tag, len(part.data)) != (number, call.tag, n_bytes):
                 reason = (
-                    f"{self._seats.named(rank)} sent {len(part.data)} bytes as piece {part.piece} of {call.name}; "
+                    f"{self._named(rank)} sent {len(part.data)} bytes as piece {part.piece} of {call.name}; "
                     f"{n_bytes} bytes of piece {number} are due"
                 )
                 self.end(reason)
@@ -346,15 +339,13 @@ class RootCalls:
         try:
             self._boxes.send(rank, message, time.monotonic() + self.timeout_s)
         except TimeoutError:
-            reason = (
-                f"{self._seats.named(rank)} did not take its results of {call.name} for {self.timeout_s:g} s"
-            )
+            reason = f"{self._named(rank)} did not take its results of {call.name} for {self.timeout_s:g} s"
             self.end(reason)
             raise PeerLost(reason) from None
         self._count(rank, sent=n_bytes)
 
     def _too_late(self, missing: Sequence[int], name: str) -> str:
-        named = ", ".join(self._seats.named(rank) for rank in missing)
+        named = ", ".join(self._named(rank) for rank in missing)
         return f"{name} has waited for {self.timeout_s:g} s; missing: {named}"
 
     def _count(self, rank: int, received: int = 0, sent: int = 0, waited_s: float = 0.0) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import AbstractContextManager
 from typing import Any
 
 from ...errors import ConfigError, PeerLost, SoftsError, WireError
 from ..requirements import import_grpc
 from ..session.channels import certificate_problem, open_channel
-from .calls import AHEAD, Call, LeafCalls
+from .calls import AHEAD, LeafCalls
 from .mailboxes import Mailboxes
 from .messages import (
     METHOD,
@@ -28,7 +27,6 @@ from .messages import (
     encode,
 )
 from .options import Epoch, StarOptions
-from .processes import state_of, this_process
 
 __all__ = ["Leaf"]
 
@@ -49,6 +47,10 @@ class Leaf:
         options: Options of the star.
         timeout_s: Seconds to wait for a piece of a result.
         logger: Logger that is told what ends the group.
+
+    Attributes:
+        calls: Calls of this rank.
+        boxes: Mailboxes for the messages from and to rank 0.
 
     Raises:
         ConfigError: gRPC is not installed; a file cannot be read; rank 0 is on another machine and there is no TLS, or it
@@ -71,53 +73,36 @@ class Leaf:
         self._credentials = options.client
         self._logger = logger
         self._envelope = Envelope(epoch.boot, epoch.number, rank)
-        self._boxes = Mailboxes((0,), AHEAD, AHEAD + 2)
-        self._calls = LeafCalls(self._envelope, self._boxes, self, timeout_s)
+        self.boxes = Mailboxes((0,), AHEAD, AHEAD + 2)
+        self.calls = LeafCalls(self._envelope, self.boxes, self.named, timeout_s)
         self._root: StarProcess | None = None
         self._welcomed = threading.Event()
         metadata = options.client.metadata()
         self._channel = open_channel(address, options.client, options.pings, "rank 0")
-        process = this_process(epoch.workers[rank] if epoch.workers else "")
+        process = StarProcess.this(epoch.workers[rank] if epoch.workers else "")
         join = Join(size, options.piece_bytes, PROTOCOL, process)
-        self._boxes.send(0, encode(self._envelope, join), time.monotonic() + timeout_s)
+        self.boxes.send(0, encode(self._envelope, join), time.monotonic() + timeout_s)
         stream = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
-        self._call: Any = stream(self._boxes.outgoing(0), metadata=metadata)
+        self._call: Any = stream(self.boxes.outgoing(0), metadata=metadata)
         self._reader = threading.Thread(target=self._read, name="softs-star", daemon=True)
         self._reader.start()
         self._wait_for_welcome(timeout_s)
 
-    @property
-    def waited_s(self) -> float:
-        """Seconds of waiting for other ranks so far."""
-        return self._calls.waited_s
-
-    def make(self, call: Call) -> bool:
-        """Make a call; see `LeafCalls.make`."""
-        return self._calls.make(call)
-
-    def set_timeout(self, timeout_s: float) -> None:
-        """Wait for so long from the next call on."""
-        self._calls.timeout_s = timeout_s
-
-    def writing(self) -> AbstractContextManager[None]:
-        """Write to a tensor inside; see `Mailboxes.writing`."""
-        return self._boxes.writing()
-
     def give_up(self, reason: str) -> None:
         """End all calls of this rank, and tell the others. Idempotent."""
-        self._calls.give_up(reason)
+        self.calls.give_up(reason)
 
     def close(self) -> None:
         """Leave the group. Idempotent."""
-        if self._boxes.error is not None:
+        if self.boxes.error is not None:
             self._reader.join(_LAST_WORDS_S)
         else:
             try:
-                self._calls.leave("it has closed the group")
+                self.calls.leave("it has closed the group")
                 self._reader.join(_CLOSE_S)
             except (SoftsError, TimeoutError):
                 self._logger.debug("rank 0 is gone", exc_info=True)
-            self._boxes.end(PeerLost("the group is closed"))
+            self.boxes.end(PeerLost("the group is closed"))
             self._call.cancel()
             self._reader.join()
 
@@ -125,29 +110,29 @@ class Leaf:
         """Return rank 0 with its process, and what has become of it."""
         if self._root is None:
             return f"rank 0 at {self._address}"
-        state = state_of(self._root)
+        state = self._root.state
         return f"rank 0 ({self._root}{f', which {state}' if state else ''})"
 
     def _wait_for_welcome(self, timeout_s: float) -> None:
         if not self._welcomed.wait(timeout_s):
             self.give_up(f"rank 0 at {self._address} does not answer within {timeout_s:g} s")
             self._call.cancel()
-        if self._boxes.error is not None:
+        if self.boxes.error is not None:
             self._reader.join()
-            raise type(self._boxes.error)(str(self._boxes.error))
+            raise type(self.boxes.error)(str(self.boxes.error))
 
     def _read(self) -> None:
         """Read the stream to its end, in a thread of its own."""
         try:
             for data in self._call:
                 self._received(*decode(data))
-            self._boxes.finish(0, f"{self.named(0)} has closed the group")
+            self.boxes.finish(0, f"{self.named(0)} has closed the group")
         except self._grpc.RpcError as error:
             self._end(self._error_of(error))
         except WireError as error:
             self._end(WireError(f"{self.named(0)} breaks the protocol: {error}"))
         finally:
-            self._boxes.close_box(0)
+            self.boxes.close_box(0)
             self._channel.close()
             self._welcomed.set()
 
@@ -159,16 +144,16 @@ class Leaf:
                 self._root = process
                 self._welcomed.set()
             case Part() | Differ():
-                self._boxes.put(0, message)
+                self.boxes.put(0, message)
             case Lost(text):
                 # After the results of calls that rank 0 has completed.
                 self._logger.warning("the group of %s is over: %s", self._envelope, text)
-                self._boxes.finish(0, text)
+                self.boxes.finish(0, text)
             case _:
                 raise WireError(f"{type(message).__name__} came from rank 0")
 
     def _end(self, error: SoftsError) -> None:
-        if self._boxes.end(error):
+        if self.boxes.end(error):
             self._logger.warning("the group of %s is over: %s", self._envelope, error)
 
     def _error_of(self, error: Any) -> SoftsError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import socket
+from typing import Annotated, Self
 
+from ... import identity
 from ...records import U32, Count, Message, Packed, Tag64, most
 from ..job.messages import Text, WorkerId
 from .options import LARGEST_PIECE
@@ -33,6 +35,7 @@ SERVICE = "softs.star.v2.Star"
 METHOD = "Reduce"
 #: Of these messages; all ranks must have the same.
 PROTOCOL = 2
+_STATES = {"ended": "has ended", "stopped": "is stopped", "traced": "is stopped"}
 #: Of a message, beside the data of a piece: room for the longest texts.
 MAX_OVERHEAD_BYTES = 64 << 10
 
@@ -53,6 +56,22 @@ class StarProcess(Message):
     host: Text
     pid: Count
     started: Count
+
+    @classmethod
+    def this(cls, worker_id: str = "") -> Self:
+        """Return this process."""
+        pid, started, _ = identity.this_process()
+        return cls(worker_id, identity.host_id(), socket.gethostname(), pid, started)
+
+    @property
+    def state(self) -> str:
+        """What has become of a process of this machine: "has ended", "is stopped", or empty if it is not known."""
+        if not self.machine or self.machine != identity.host_id():
+            return ""
+        namespace = identity.this_process().namespace
+        if not identity.Process(self.pid, self.started, namespace).is_alive():
+            return "has ended"
+        return _STATES.get(identity.state_of(self.pid), "")
 
     def __str__(self) -> str:
         name = f'worker "{self.worker_id}", ' if self.worker_id else ""

@@ -6,17 +6,16 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import AbstractContextManager
 from typing import Any
 
-from ...errors import ConfigError, EndpointInUse, PeerLost, WireError
+from ...errors import ConfigError, PeerLost, WireError
 from ...process import raise_descriptor_limit
 from ...repeated_log import RepeatedLog
 from ...trust import Address
 from ..requirements import import_grpc
-from ..server.door import door_options
+from ..server.door import listen, server_options
 from ..server.guard import Denied, Guard
-from .calls import AHEAD, Call, RankMetrics, RootCalls
+from .calls import AHEAD, RootCalls
 from .mailboxes import Mailboxes
 from .messages import (
     MAX_OVERHEAD_BYTES,
@@ -28,12 +27,12 @@ from .messages import (
     Late,
     Leave,
     Part,
+    StarProcess,
     Welcome,
     decode,
     encode,
 )
 from .options import Epoch, StarOptions
-from .processes import state_of, this_process
 
 __all__ = ["Root"]
 
@@ -58,6 +57,11 @@ class Root:
         timeout_s: Seconds to wait for a piece of a rank.
         logger: Logger that is told which processes take part, and which are refused.
 
+    Attributes:
+        calls: Calls of rank 0.
+        boxes: Mailboxes for the messages from and to the other ranks.
+        n_refused: Number of processes that were refused.
+
     Raises:
         EndpointInUse: another process listens at the address.
         ConfigError: gRPC is not installed, or a file of the credentials cannot be read.
@@ -72,28 +76,26 @@ class Root:
         self._options = options
         self._envelope = Envelope(epoch.boot, epoch.number, 0)
         self._logger = logger
-        self._process = this_process(epoch.workers[0] if epoch.workers else "")
+        self._process = StarProcess.this(epoch.workers[0] if epoch.workers else "")
         self._lock = threading.Lock()
         self._joined: dict[int, Join] = {}
         self.n_refused = 0
         self._refusing, self._refusals = threading.Lock(), RepeatedLog(logger)
         self._is_closing = False
-        self._boxes = Mailboxes(range(1, size), 0, AHEAD)
-        self._calls = RootCalls(self._envelope, size, self._boxes, self, timeout_s)
+        self.boxes = Mailboxes(range(1, size), 0, AHEAD)
+        self.calls = RootCalls(self._envelope, size, self.boxes, self.named, timeout_s)
         raise_descriptor_limit()
         self._server: Any = self._grpc.server(
             _DaemonThreads(),
-            options=[
-                *options.pings.server_options(),
-                *door_options(),
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", options.piece_bytes + MAX_OVERHEAD_BYTES),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_concurrent_streams", 2),
-            ],
+            options=server_options(options.pings, options.piece_bytes + MAX_OVERHEAD_BYTES, 2),
             maximum_concurrent_rpcs=size + _MORE_STREAMS,
         )
-        self.port = self._listen()
+        self.port = listen(
+            self._server,
+            Address.parse(options.listen, "rank 0"),
+            options.server.grpc_server(logger),
+            "rank 0 cannot listen at {}: another process does, or the address is not of this machine; port 0 takes a free one",
+        )
         self._guard = Guard(options.server, self.port, "rank 0", logger)
         handler = self._grpc.stream_stream_rpc_method_handler(self._serve)
         self._server.add_generic_rpc_handlers(
@@ -106,46 +108,24 @@ class Root:
         """Where the other ranks reach it."""
         return self._options.advertised(self.port)
 
-    @property
-    def metrics(self) -> dict[int, RankMetrics]:
-        """What it has done for each other rank so far."""
-        return self._calls.metrics
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds of waiting for other ranks so far."""
-        return self._calls.waited_s
-
-    def make(self, call: Call) -> bool:
-        """Make a call; see `RootCalls.make`."""
-        return self._calls.make(call)
-
-    def set_timeout(self, timeout_s: float) -> None:
-        """Wait for so long from the next call on."""
-        self._calls.timeout_s = timeout_s
-
-    def writing(self) -> AbstractContextManager[None]:
-        """Write to a tensor inside; see `Mailboxes.writing`."""
-        return self._boxes.writing()
-
     def give_up(self, reason: str) -> None:
         """End all calls, also those of the other ranks. Idempotent."""
-        self._calls.give_up(reason)
+        self.calls.give_up(reason)
 
     def close(self) -> None:
         """Leave the group, after all results are sent. Idempotent."""
         server, self._server = self._server, None
         if server is None:
             return
-        is_over = self._boxes.error is not None
+        is_over = self.boxes.error is not None
         self._is_closing = True
         for rank in range(1, self._size):
-            self._boxes.close_box(rank)
+            self.boxes.close_box(rank)
         # Of a group that is over only the reason is left to be sent; a rank that is stopped takes it too late.
-        ended = server.stop(_LAST_WORDS_S if is_over else self._calls.timeout_s)
+        ended = server.stop(_LAST_WORDS_S if is_over else self.calls.timeout_s)
         if not is_over:
             ended.wait()
-        self._boxes.end(PeerLost("the group is closed"))
+        self.boxes.end(PeerLost("the group is closed"))
 
     def named(self, rank: int) -> str:
         """Return a rank with its process, and what has become of it."""
@@ -155,27 +135,10 @@ class Root:
         if join is None:
             worker = f', worker "{self._epoch.workers[rank]}"' if self._epoch.workers else ""
             return f"rank {rank} (which has not joined{worker})"
-        state = state_of(join.process)
+        state = join.process.state
         return f"rank {rank} ({join.process}{f', which {state}' if state else ''})"
 
     # --- In the threads of gRPC ---
-
-    def _listen(self) -> int:
-        address = Address.parse(self._options.listen, "rank 0")
-        target = address.target()
-        credentials = self._options.server.grpc_server(self._logger)
-        try:
-            port: int = (
-                self._server.add_insecure_port(target)
-                if credentials is None
-                else self._server.add_secure_port(target, credentials)
-            )
-        except RuntimeError:
-            raise EndpointInUse(
-                f"rank 0 cannot listen at {target}: another process does, or the address is not of this machine; port 0 "
-                "takes a free one"
-            ) from None
-        return port
 
     def _serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """Serve one stream."""
@@ -201,7 +164,7 @@ class Root:
         except TimeoutError:
             context.abort(codes.DEADLINE_EXCEEDED, f"no Join came within {_PATIENCE_S:g} s")
         yield encode(self._envelope, Welcome(self._process))
-        yield from self._boxes.outgoing(rank)
+        yield from self.boxes.outgoing(rank)
 
     def _refuse(self, context: Any, reason: str) -> None:
         peer = str(context.peer())
@@ -228,11 +191,11 @@ class Root:
                 has_left = self._received(rank, *decode(data)) or has_left
         except WireError as error:
             self._logger.warning("%s", error)
-            self._calls.end(f"{self.named(rank)} breaks the protocol: {error}")
+            self.calls.end(f"{self.named(rank)} breaks the protocol: {error}")
         except Exception:
             self._logger.debug("the stream of rank %d is broken", rank, exc_info=True)
         if not has_left and not self._is_closing:
-            self._calls.end(
+            self.calls.end(
                 f"{self.named(rank)} is lost: its connection has ended, or it does not answer pings"
             )
 
@@ -264,8 +227,8 @@ class Root:
             raise ConfigError(
                 f'"{identity}" joins as rank {rank}, which is of worker "{self._epoch.workers[rank]}"'
             )
-        if self._boxes.error is not None:
-            raise PeerLost(f"the group is over: {self._boxes.error}")
+        if self.boxes.error is not None:
+            raise PeerLost(f"the group is over: {self.boxes.error}")
         with self._lock:
             before = self._joined.setdefault(rank, message)
         if before is not message:
@@ -280,11 +243,11 @@ class Root:
             )
         match message:
             case Part():
-                self._calls.came(rank, message)
+                self.calls.came(rank, message)
             case Late():
-                self._calls.late(message)
+                self.calls.late(message)
             case Leave():
-                self._calls.left(rank, message)
+                self.calls.left(rank, message)
                 return True
             case _:
                 raise WireError(f"{type(message).__name__} came on a stream that has joined")

@@ -31,7 +31,6 @@ from ...process import check_process
 from ...tensors.local import as_plain, shard_of
 from . import pieces
 from .calls import Call, RankMetrics
-from .flat import Flat
 from .leaf import Leaf
 from .options import Epoch, StarOptions
 from .root import Root
@@ -183,7 +182,7 @@ class GrpcStrategy(Strategy):
     def rank_metrics(self) -> dict[int, RankMetrics]:
         """What rank 0 has done for each other rank; empty on these."""
         place = self._joined
-        return place.metrics if isinstance(place, Root) else {}
+        return place.calls.metrics if isinstance(place, Root) else {}
 
     @property
     def n_refused(self) -> int:
@@ -193,15 +192,6 @@ class GrpcStrategy(Strategy):
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM) -> None:
         """Reduce a tensor over all ranks, in place.
-
-        Args:
-            tensor: any shape, the same on every rank, of a dtype that `ShmStrategy` supports.
-            op: the reduction.
-
-        Raises:
-            ConfigError: dtype or operation is unknown, or ranks differ (nothing was moved, the group is usable).
-            PeerLost: a rank died, stopped, was too late or left; the contents of `tensor` are undefined.
-            ForkedError: called in a fork of the process that made the group.
 
         Source: own, see docs/coordination.md; a star, every element in the order of the ranks.
         """
@@ -213,18 +203,7 @@ class GrpcStrategy(Strategy):
     def all_reduce_gradients(
         self, gradients: Mapping[str, torch.Tensor | None], op: ReduceOp | str = ReduceOp.MEAN
     ) -> None:
-        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter.
-
-        Args:
-            gradients: Tensors by name; the same names, shapes and dtypes on every rank. None for a parameter that has
-                no gradient on any rank.
-            op: the reduction.
-
-        Raises:
-            ConfigError: as for `all_reduce`; the text names the tensors that differ.
-            PeerLost: as for `all_reduce`.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Reduce all tensors of a mapping, in place, matched by name: its order does not matter."""
         own = Gradients.of(gradients, op)
         # Tensors of one dtype lie together, so that a piece has one dtype.
         ordered = [tensor for tensors in own.by_dtype().values() for tensor in tensors]
@@ -234,13 +213,7 @@ class GrpcStrategy(Strategy):
     def reduce_scatter(
         self, output: torch.Tensor, tensor: torch.Tensor, op: ReduceOp | str = ReduceOp.SUM
     ) -> None:
-        """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n].
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: a rank died, stopped, was too late or left.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Reduce `tensor` [size * n] and put this rank's n elements of the result into `output` [n]."""
         with RefusedByAll(self._agree, "reduce_scatter"):
             source = operand(tensor, op, written=False)
             target = operand(output, name="output")
@@ -250,17 +223,13 @@ class GrpcStrategy(Strategy):
         cut = pieces.reduce_scatter(run, self.size, self._options.piece_bytes)
         what = f"reduce_scatter {op} of {describe(source)}"
         with self._call("reduce_scatter", source) as place:
-            self._make(place, what, {}, cut, Flat([as_plain(source)]), Flat([own]), ReduceOp(op))
+            self._make(
+                place, what, {}, cut, pieces.Flat([as_plain(source)]), pieces.Flat([own]), ReduceOp(op)
+            )
             self._write(place, target, own)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n].
-
-        Raises:
-            ConfigError: sizes do not fit, or as for `all_reduce`.
-            PeerLost: a rank died, stopped, was too late or left; the contents of `output` are undefined.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Put the `tensor` [n] of every rank, one after another, into `output` [size * n]."""
         with RefusedByAll(self._agree, "all_gather"):
             source = operand(tensor, written=False)
             target = operand(output, name="output")
@@ -271,13 +240,7 @@ class GrpcStrategy(Strategy):
             self._write(place, target, every)
 
     def broadcast_tensor(self, tensor: torch.Tensor, root: int) -> None:
-        """Copy `tensor` of rank `root` to every rank.
-
-        Raises:
-            ConfigError: there is no such rank, or as for `all_reduce`.
-            PeerLost: a rank died, stopped, was too late or left; the contents of `tensor` are undefined.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Copy `tensor` of rank `root` to every rank."""
         with RefusedByAll(self._agree, "broadcast"):
             local = operand(tensor)
             check_root(root, self.size)
@@ -285,19 +248,13 @@ class GrpcStrategy(Strategy):
         with self._call("broadcast", local) as place:
             lent = as_plain(local)
             cut = pieces.broadcast(lent.numel() * lent.element_size(), root, self._options.piece_bytes)
-            flat = Flat([lent])
+            flat = pieces.Flat([lent])
             self._make(place, what, {}, cut, flat, flat, ReduceOp.SUM)
             if self.rank != root:
                 self._write(place, local, lent)
 
     def barrier(self) -> None:
-        """Return once every rank has called it.
-
-        Raises:
-            ConfigError: ranks do different things, or the strategy is closed.
-            PeerLost: a rank died, stopped, was too late or left.
-            ForkedError: called in a fork of the process that made the group.
-        """
+        """Return once every rank has called it."""
         self._agree("barrier")
 
     def give_up(self, reason: str) -> None:
@@ -338,7 +295,7 @@ class GrpcStrategy(Strategy):
         """Wait until all ranks have joined."""
         with self._closing_on_error():
             self.barrier()
-            self._joined.set_timeout(self._timeout_s)
+            self._joined.calls.timeout_s = self._timeout_s
         self._meter = Meter()
 
     @contextmanager
@@ -386,7 +343,7 @@ class GrpcStrategy(Strategy):
     ) -> None:
         with self._call(name, *tensors) as place:
             lent = [as_plain(tensor) for tensor in tensors]
-            flat = Flat(lent)
+            flat = pieces.Flat(lent)
             cut = pieces.all_reduce(list(_runs(lent)), self._options.piece_bytes)
             # Without tensors it is a comparison of calls, also of one with an unknown operation.
             self._make(place, what, manifest, cut, flat, flat, ReduceOp(op) if tensors else ReduceOp.SUM)
@@ -396,14 +353,16 @@ class GrpcStrategy(Strategy):
     def _gather(self, place: Root | Leaf, what: str, own: torch.Tensor, every: torch.Tensor) -> None:
         n_bytes = own.numel() * own.element_size()
         cut = pieces.all_gather(n_bytes, self._size, self._options.piece_bytes)
-        target = Flat([every])
-        self._make(place, what, {}, cut, Flat([own]), target, ReduceOp.SUM)
+        target = pieces.Flat([every])
+        self._make(place, what, {}, cut, pieces.Flat([own]), target, ReduceOp.SUM)
         every.view(self._size, -1)[self._rank] = own.view(-1)
 
     def _agree(self, what: str) -> None:
         """Raise ConfigError unless every rank does the same; a call of all of them."""
         with self._call("barrier") as place:
-            self._make(place, what, {}, pieces.all_reduce([], 1), Flat([]), Flat([]), ReduceOp.SUM)
+            self._make(
+                place, what, {}, pieces.all_reduce([], 1), pieces.Flat([]), pieces.Flat([]), ReduceOp.SUM
+            )
 
     def _make(
         self,
@@ -411,13 +370,13 @@ class GrpcStrategy(Strategy):
         what: str,
         manifest: Mapping[str, str],
         cut: Sequence[pieces.Piece],
-        source: Flat,
-        target: Flat,
+        source: pieces.Flat,
+        target: pieces.Flat,
         op: ReduceOp,
     ) -> None:
         """Make a call; raise ConfigError if those of the ranks differ."""
         tag = agreement.tag_of({"": what, **manifest})
-        if not place.make(Call(what, tag, cut, source, target, op)):
+        if not place.calls.make(Call(what, tag, cut, source, target, op)):
             exchange = agreement.TensorExchange(self._exchange, self._size)
             raise ConfigError(agreement.difference(exchange, what, manifest))
 
@@ -425,8 +384,8 @@ class GrpcStrategy(Strategy):
         """Return the tensors of all ranks, of one size, by rank."""
         every = torch.empty(self._size * own.numel(), dtype=own.dtype, device="cpu")
         cut = pieces.all_gather(own.numel() * own.element_size(), self._size, self._options.piece_bytes)
-        call = Call("the comparison of calls", _EXCHANGE_TAG, cut, Flat([own]), Flat([every]))
-        if not self._joined.make(call):
+        call = Call("the comparison of calls", _EXCHANGE_TAG, cut, pieces.Flat([own]), pieces.Flat([every]))
+        if not self._joined.calls.make(call):
             raise PeerLost("ranks are out of step: one compares calls, and another one does not")
         rows = every.view(self._size, -1)
         rows[self._rank] = own
@@ -436,18 +395,18 @@ class GrpcStrategy(Strategy):
         """Copy a result to a tensor that is not in plain host memory, or that was not to be written before."""
         if tensor.data_ptr() == result.data_ptr():
             return
-        with place.writing(), torch.no_grad():
+        with place.boxes.writing(), torch.no_grad():
             tensor.copy_(result.view(tensor.shape))
 
 
 @contextmanager
 def _waits(place: Root | Leaf, lap: Lap) -> Iterator[None]:
     """Note for how long a call has waited for other ranks."""
-    before_s = place.waited_s
+    before_s = place.calls.waited_s
     try:
         yield
     finally:
-        lap.waiting_s += place.waited_s - before_s
+        lap.waiting_s += place.calls.waited_s - before_s
 
 
 def _runs(tensors: Iterable[torch.Tensor]) -> Iterator[pieces.Run]:

@@ -9,8 +9,7 @@ from ..job.events import StateRecord
 from ..job.messages import Cause, FromWorker, Refusal, Roll, ToWorker
 from ..job.state import Phase
 from ..job.status import Status
-from .methods import REPLIES
-from .requests import MAX_VALUE_BYTES, Action, AdminReply, KeysRequest, Operation
+from .requests import MAX_VALUE_BYTES, REPLIES, Action, AdminReply, KeysRequest, Operation
 
 __all__ = [
     "ACTIONS",

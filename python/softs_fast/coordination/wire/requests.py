@@ -166,3 +166,23 @@ Reply = (
     | StartCheckpointResponse
     | EndCheckpointResponse
 )
+
+# --- Methods, by their names on the wire ---
+
+SERVICE = "softs.v1.Coordinator"
+SESSION, STATUS, WATCH, ADMIN = (f"/{SERVICE}/{name}" for name in ("Session", "Status", "Watch", "Admin"))
+
+#: What answers which request.
+REPLIES: dict[type[Request], type[Reply]] = {
+    KeysRequest: KeysReply,
+    RegisterWorkerRequest: RegisterWorkerResponse,
+    UnregisterWorkerRequest: UnregisterWorkerResponse,
+    HeartbeatRequest: HeartbeatResponse,
+    StartCheckpointRequest: StartCheckpointResponse,
+    EndCheckpointRequest: EndCheckpointResponse,
+}
+
+
+def method_of(request: type[Request]) -> str:
+    """Return the full name of the method that takes a request."""
+    return f"/{SERVICE}/{request.__name__.removesuffix('Request')}"
