@@ -41,7 +41,7 @@ from softs_fast.paramserver.server.options import ServerOptions
 from softs_fast.paramserver.server.server import Server
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.messages import RunConfig
-from softs_fast.paramserver.wire.permutation import order
+from softs_fast.paramserver.worker.batches import order
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
 from softs_fast.paramserver.worker.session import WorkerOptions
@@ -197,7 +197,7 @@ def wait_for(server: Server, curve: Curve, version: int) -> None:
         if status.version >= version and curve.versions:
             return
         tick.wait(LOOK_EVERY_S)
-    raise RuntimeError(f"version {version} did not come within {WAIT_S:g} s: {server.status().text}")
+    raise RuntimeError(f"version {version} did not come within {WAIT_S:g} s: {server.status().waiting_for}")
 
 
 class Joined(Progress):

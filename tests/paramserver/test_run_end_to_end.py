@@ -28,7 +28,7 @@ from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
 from softs_fast.paramserver.server.server import Server
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.messages import RunConfig
-from softs_fast.paramserver.wire.permutation import order, shard
+from softs_fast.paramserver.worker.batches import order, shard
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
 from softs_fast.paramserver.worker.session import WorkerOptions

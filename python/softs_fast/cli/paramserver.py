@@ -277,7 +277,7 @@ def _client(arguments: argparse.Namespace) -> OwnerClient:
 
 
 def _print(status: Status | None, as_json: bool) -> None:
-    from ..paramserver.wire.records import encode
+    from ..paramserver.wire.messages import encode
 
     if status is not None:
         say(json.dumps(json.loads(encode(status))) if as_json else render(status))
@@ -310,9 +310,9 @@ async def _serve(
     if not service.run.is_over:
         return
     status = service.driver.status()
-    say(f"{status.text}; version {status.version}, {options.output}")
+    say(f"{status.waiting_for}; version {status.version}, {options.output}")
     if status.is_failure:
-        raise SoftsError(status.text)
+        raise SoftsError(status.waiting_for)
     if service.driver.file_trouble is not None:
         raise SoftsError(service.driver.file_trouble)
 

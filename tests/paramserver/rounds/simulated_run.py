@@ -292,7 +292,7 @@ class World:
         self.committed[self.run.version] = self.model.weights
         if self.run.is_over:
             # The server before this one died right after it had written its last file.
-            self.ended = (self.run.status(self.now_s).text, False)
+            self.ended = (self.run.status(self.now_s).waiting_for, False)
             return
         self.tell(events.Start() if self.random.random() < 0.1 else events.Tick())
 

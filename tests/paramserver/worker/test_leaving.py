@@ -10,8 +10,7 @@ from fake_server import Answer, FakeServer
 from torch import nn
 
 from softs_fast.paramserver.job import Job
-from softs_fast.paramserver.wire.messages import Leave, RunConfig, Summary
-from softs_fast.paramserver.wire.records import decode, encode
+from softs_fast.paramserver.wire.messages import Leave, RunConfig, Summary, decode, encode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
 from softs_fast.paramserver.worker.session import WorkerOptions
@@ -38,10 +37,10 @@ class OddError(Exception):
     [
         (
             RuntimeError("CUDA error:\n device-side \0 assert \udcff"),
-            "RuntimeError: CUDA error: device-side assert ?",
+            "RuntimeError: CUDA error: device-side assert \\udcff",
         ),
         (ValueError("x" * 1000), "ValueError: " + "x" * 168),
-        (OddError(), "OddError"),
+        (OddError(), "OddError: no text: its __str__ raised RuntimeError"),
         (KeyboardInterrupt(), ""),
     ],
 )

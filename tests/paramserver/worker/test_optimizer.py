@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.wire.codecs import BLOCK
 from softs_fast.paramserver.wire.header import Codec, Kind
-from softs_fast.paramserver.wire.messages import Heartbeat, RunConfig
-from softs_fast.paramserver.wire.records import decode
+from softs_fast.paramserver.wire.messages import Heartbeat, RunConfig, decode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.records import replace

@@ -19,8 +19,7 @@ from torch import nn
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.manifest import Manifest
-from softs_fast.paramserver.wire.messages import Failure, RunConfig
-from softs_fast.paramserver.wire.records import encode
+from softs_fast.paramserver.wire.messages import Failure, RunConfig, encode
 from softs_fast.paramserver.worker.exchanges import Call
 from softs_fast.paramserver.worker.session import Session, WorkerOptions
 from softs_fast.reach import outage

@@ -17,10 +17,16 @@ from torch import nn
 
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.job import Job
-from softs_fast.paramserver.wire.messages import DataRange, DataRequest, Failure, JoinAnswer, RunConfig
-from softs_fast.paramserver.wire.permutation import order
-from softs_fast.paramserver.wire.records import decode, encode
-from softs_fast.paramserver.worker.batches import Batches, LeasedIndices, RankIndices, on_device
+from softs_fast.paramserver.wire.messages import (
+    DataRange,
+    DataRequest,
+    Failure,
+    JoinAnswer,
+    RunConfig,
+    decode,
+    encode,
+)
+from softs_fast.paramserver.worker.batches import Batches, LeasedIndices, RankIndices, on_device, order
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress, bar, size
 from softs_fast.paramserver.worker.session import WorkerOptions

@@ -15,10 +15,10 @@ from ..requirements import import_uvicorn
 from ..rounds import events
 from ..rounds.options import RunOptions
 from ..rounds.run import Run
+from ..wire.codecs import import_zstd
 from ..wire.invite import Invite
 from ..wire.limits import MAX_HEADER_BYTES
 from ..wire.messages import RunConfig
-from ..wire.planes import import_zstd
 from .driver import Driver
 from .http.application import Application
 from .http.listening import BACKLOG, listen
@@ -109,7 +109,7 @@ class Service:
             self.driver,
             self._sessions,
             self._pushes,
-            Owner(self.driver, self._pushes, self._sessions, run.world_size),
+            Owner(self.driver, self._pushes, self._sessions),
             manifest,
             config,
             run.world_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
@@ -14,13 +15,11 @@ from ...errors import ConfigError
 from ..job import Job, Samples
 from ..wire import answers
 from ..wire.answers import Code
-from ..wire.messages import DataRange, DataRequest, JoinAnswer
-from ..wire.permutation import order, shard
-from ..wire.records import encode
+from ..wire.messages import DataRange, DataRequest, JoinAnswer, encode
 from .exchanges import Call, refusal
 from .session import Session
 
-__all__ = ["Batches", "LeasedIndices", "RankIndices", "on_device"]
+__all__ = ["Batches", "LeasedIndices", "RankIndices", "on_device", "order", "shard"]
 
 #: Between two questions for data, while all of an epoch is with other workers.
 _EXHAUSTED_S = 0.5
@@ -179,3 +178,23 @@ def on_device(batch: Any, device: str) -> Any:
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         return type(batch)(on_device(one, device) for one in batch)  # type: ignore[call-arg]
     return batch
+
+
+def order(seed: int, epoch: int, n: int) -> list[int]:
+    """Return the numbers 0 to n - 1 in the order of an epoch.
+
+    Sorted by numbers of Python's generator: of it, only the sequence of `random()` is promised to stay the same.
+
+    Args:
+        seed: Seed of the run.
+        epoch: Epoch, from 0.
+        n: Samples.
+    """
+    generator = random.Random(f"{seed} {epoch}")
+    keys = [generator.random() for _ in range(n)]
+    return sorted(range(n), key=keys.__getitem__)
+
+
+def shard(positions: Sequence[int], rank: int, world_size: int) -> Sequence[int]:
+    """Return every `world_size`-th position from the rank on."""
+    return positions[rank % world_size :: world_size]

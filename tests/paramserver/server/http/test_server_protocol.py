@@ -24,8 +24,8 @@ from softs_fast.paramserver.wire.messages import (
     Status,
     Summary,
     UploadState,
+    encode,
 )
-from softs_fast.paramserver.wire.records import encode
 
 
 def test_a_worker_joins_pulls_and_pushes(serve, enter) -> None:
