@@ -35,7 +35,7 @@ from torch.utils.data import TensorDataset
 
 from digits_report import HARD, SOFT, STYLE
 from softs_fast.paramserver.job import Job
-from softs_fast.paramserver.requirements import import_urllib3
+from softs_fast.paramserver.requirements import import_package
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.server.options import ServerOptions
 from softs_fast.paramserver.server.server import Server
@@ -217,7 +217,7 @@ def work(invite: str, rank: int, ready: Any, late: Any, late_joined: Any) -> Non
     """Be a worker: what `softs-fast paramserver worker` does. The last one begins when `late` is set."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import_urllib3()
+    import_package("urllib3")
     here, is_late = job(), rank == WORLD
 
     def slow_loss(module: nn.Module, batch: Any) -> Tensor:

@@ -212,10 +212,10 @@ def _run(arguments: argparse.Namespace) -> None:
         SoftsError: the run has failed.
     """
     from .. import setup_logging
-    from ..paramserver.requirements import import_uvicorn
+    from ..paramserver.requirements import import_package
     from ..paramserver.server.http.listening import listen
 
-    import_uvicorn()
+    import_package("uvicorn")
     setup_logging(arguments.log_level)
     options = _server_options(arguments)
     # Workers of a server before this one connect at once, and wait while torch is loaded.

@@ -316,12 +316,7 @@ class World:
         if run is None or self.ended is not None:
             return None
         pushed = self._contents.get(event.content) if isinstance(event, events.Push) else None
-        pushed = self._contents.get(event.content) if isinstance(event, events.Push) else None
         actions = list(run.handle(self.now_s, event))
-        if pushed is not None and isinstance(actions[0], events.Stale):
-            assert not self.model.applied[pushed.number], (
-                "P1: a push of the weights is refused, and computed again"
-            )
         if pushed is not None and isinstance(actions[0], events.Stale):
             assert not self.model.applied[pushed.number], (
                 "P1: a push of the weights is refused, and computed again"

@@ -11,7 +11,7 @@ from ... import records
 from ...errors import ConfigError
 from ...process import raise_descriptor_limit
 from ..job import Job
-from ..requirements import import_uvicorn
+from ..requirements import import_package
 from ..rounds import events
 from ..rounds.options import RunOptions
 from ..rounds.run import Run
@@ -69,7 +69,7 @@ class Service:
         options: ServerOptions,
         listener: socket.socket | None = None,
     ) -> None:
-        import_uvicorn()
+        import_package("uvicorn")
         config = _fitting(config, run)
         if config.compression:
             import_zstd()
