@@ -35,13 +35,13 @@ from torch.utils.data import TensorDataset
 
 from digits_report import HARD, SOFT, STYLE
 from softs_fast.paramserver.job import Job
-from softs_fast.paramserver.requirements import import_urllib3
+from softs_fast.paramserver.requirements import import_package
 from softs_fast.paramserver.rounds.options import RunOptions
 from softs_fast.paramserver.server.options import ServerOptions
 from softs_fast.paramserver.server.server import Server
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.messages import RunConfig
-from softs_fast.paramserver.wire.permutation import order
+from softs_fast.paramserver.worker.batches import order
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
 from softs_fast.paramserver.worker.session import WorkerOptions
@@ -197,7 +197,7 @@ def wait_for(server: Server, curve: Curve, version: int) -> None:
         if status.version >= version and curve.versions:
             return
         tick.wait(LOOK_EVERY_S)
-    raise RuntimeError(f"version {version} did not come within {WAIT_S:g} s: {server.status().text}")
+    raise RuntimeError(f"version {version} did not come within {WAIT_S:g} s: {server.status().waiting_for}")
 
 
 class Joined(Progress):
@@ -217,7 +217,7 @@ def work(invite: str, rank: int, ready: Any, late: Any, late_joined: Any) -> Non
     """Be a worker: what `softs-fast paramserver worker` does. The last one begins when `late` is set."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import_urllib3()
+    import_package("urllib3")
     here, is_late = job(), rank == WORLD
 
     def slow_loss(module: nn.Module, batch: Any) -> Tensor:

@@ -80,20 +80,28 @@ def test_a_wait_ends_with_an_error(market: str) -> None:
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
-@pytest.mark.parametrize("zero_copy", [False, True], ids=["copied", "zero_copy"])
-@pytest.mark.parametrize("single", [False, True], ids=["batches", "samples"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"zero_copy": True},
+        {"batch_size": None},
+        {"batch_size": None, "zero_copy": True},
+        {"num_workers": 2},
+    ],
+    ids=str,
+)
 def test_iterators_of_a_closed_client(
-    market: str, zero_copy: bool, single: bool, is_busy: bool, monkeypatch: pytest.MonkeyPatch
+    market: str, options: dict[str, Any], is_busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "_BUSY_S", 0.0 if is_busy else 1e9)
-    batch_size = None if single else 4
-    data = sf.SoftDataLoader(
-        "m", market, CONFIG, sf.ShmMedium, num_slots=16, batch_size=batch_size, zero_copy=zero_copy
-    )
-    iterator = iter(data)
-    next(iterator)
-    next(iterator)
-    data.soft_dataset.close()
+    with sf.SoftDataLoader(
+        "m", market, CONFIG, sf.ShmMedium, **{"num_slots": 16, "batch_size": 4} | options
+    ) as data:
+        iterator = iter(data)
+        next(iterator)
+        next(iterator)
     with pytest.raises(sf.SegmentError, match=CLOSED):
         next(iterator)
     assert next(iter(data))["y"].unique().tolist() == [1]
+    data.close()

@@ -177,15 +177,6 @@ def test_statistics_tell_which_side_limits_the_rate() -> None:
     )
 
 
-def test_a_closed_loader_begins_again(new: Callable[..., sf.SoftDataLoader]) -> None:
-    with new() as loader:
-        batches = iter(loader)
-        next(batches)
-    with pytest.raises(sf.SegmentError, match="this client is closed"):
-        next(batches)
-    assert len(next(iter(loader))["y"]) == B
-
-
 def test_a_loader_finds_its_broker_by_the_environment(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOFTS_FAST_FRONTEND", endpoint)
     with sf.SoftDataLoader("m", batch_config=CONFIG, batch_size=B) as loader:

@@ -206,12 +206,12 @@ def test_an_inherited_iterator_raises_whichever_held_the_lock(
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
-@KINDS
+@pytest.mark.parametrize("options", [{}, {"zero_copy": True}, {"num_workers": 3}])
 def test_threads_share_a_stream(
-    new: Callable[..., sf.SoftDataLoader], zero_copy: bool, is_busy: bool, monkeypatch: pytest.MonkeyPatch
+    new: Callable[..., sf.SoftDataLoader], options: Any, is_busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "_BUSY_S", 0.0 if is_busy else 1e9)
-    data = new(zero_copy=zero_copy)
+    data = new(**options)
     n_batches = 100
     seen: list[list[int]] = []
 

@@ -25,7 +25,7 @@ PURE = {
 #: Pure modules, and what they may import of the folder above theirs.
 MACHINES = {
     "coordination/job/*": {"errors", "records"},
-    "paramserver/rounds/*": {"errors"},
+    "paramserver/rounds/*": {"errors", "wire"},
     "paramserver/worker/exchanges": {"errors", "records", "wire"},
     "paramserver/worker/retries": {"errors", "wire"},
     "paramserver/worker/sizes": {"errors", "wire"},

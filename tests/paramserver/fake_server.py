@@ -23,9 +23,17 @@ from softs_fast.paramserver.wire.frame import Frame, check_header, decode_payloa
 from softs_fast.paramserver.wire.header import HEADER_BYTES, Codec, FrameHeader, Kind
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.manifest import Manifest
-from softs_fast.paramserver.wire.messages import RunConfig
-from softs_fast.paramserver.wire.records import decode, encode
+from softs_fast.paramserver.wire.messages import RunConfig, decode, encode
 from softs_fast.paramserver.wire.tensors import Contents, first_not_finite, of_module
+from softs_fast.paramserver.worker.session import WorkerOptions
+
+#: Of the workers in most tests.
+OPTIONS = WorkerOptions("test", rejoin_timeout_s=20.0)
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Linear(3, 1)
 
 
 @dataclass

@@ -18,8 +18,7 @@ from softs_fast.paramserver.wire.frame import Frame, decode_payload, encode_fram
 from softs_fast.paramserver.wire.header import HEADER_BYTES, PROTOCOL, Codec, FrameHeader, Kind
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.manifest import Manifest
-from softs_fast.paramserver.wire.messages import JoinAnswer, JoinRequest
-from softs_fast.paramserver.wire.records import decode, encode
+from softs_fast.paramserver.wire.messages import JoinAnswer, JoinRequest, decode, encode
 from softs_fast.paramserver.wire.tensors import Contents
 
 _Record = TypeVar("_Record")

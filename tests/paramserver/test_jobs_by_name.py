@@ -1,4 +1,4 @@
-"""Jobs by name, and the urllib3 that is not installed."""
+"""Jobs by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.job import Job, load_job
-from softs_fast.paramserver.requirements import import_urllib3
 
 TEXT = """
 from torch import nn
@@ -57,9 +56,3 @@ def test_a_job_is_found_by_its_name(module: str, name: str) -> None:
 def test_what_is_no_job_is_refused(module: str, name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         load_job(name)
-
-
-def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "urllib3", None)
-    with pytest.raises(ConfigError, match=r"pip install 'softs-fast\[paramworker\]'"):
-        import_urllib3()

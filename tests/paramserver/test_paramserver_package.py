@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,8 @@ def test_the_server_is_loaded_when_it_is_asked_for() -> None:
     assert found.stdout == "[]\n", found.stderr
 
 
-def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(ConfigError, match=r"pip install 'softs-fast\[server\]'"):
-        requirements.import_uvicorn()
+@pytest.mark.parametrize(("package", "extra"), [("uvicorn", "server"), ("urllib3", "paramworker")])
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, package: Any, extra: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'softs-fast\[{extra}\]'"):
+        requirements.import_package(package)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,43 +21,19 @@ from process import Process, Zygote
 from remote_worker import JOB, N_SAMPLES, data, loss, model, sgd
 from torch import nn
 
-from softs_fast import records
 from softs_fast.errors import ConfigError
-from softs_fast.paramserver.rounds.options import RunOptions
-from softs_fast.paramserver.server.options import ServerOptions, TlsFiles
-from softs_fast.paramserver.server.server import Server
+from softs_fast.paramserver.server.options import TlsFiles
 from softs_fast.paramserver.wire.invite import Invite
-from softs_fast.paramserver.wire.messages import RunConfig
-from softs_fast.paramserver.wire.permutation import order, shard
+from softs_fast.paramserver.worker.batches import order, shard
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
 from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.paramserver.worker.training import train
 
 OPTIONS = WorkerOptions("test", rejoin_timeout_s=30.0)
-EXACT = RunConfig(rounds=6, batch_size=8, push_codec="f32", compression=False, seed=3)
+EXACT: dict[str, Any] = {"batch_size": 8, "push_codec": "f32", "compression": False, "seed": 3}
 
-Start = Callable[..., Server]
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Start]:
-    """Starts servers that end with the test."""
-    servers: list[Server] = []
-
-    def start(run: RunOptions, config: RunConfig, **options: Any) -> Server:
-        given: dict[str, Any] = {
-            "listen": "127.0.0.1:0",
-            "state": tmp_path / "state",
-            "output": tmp_path / "model.pth",
-            "linger_s": 5.0,
-        }
-        servers.append(Server(JOB, run, config, ServerOptions(**given | options)))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+LINGER = {"linger_s": 5.0}
 
 
 class Kept(Progress):
@@ -68,9 +44,11 @@ class Kept(Progress):
         super().joined(optimizer)
 
 
-def work_in_threads(n: int, invite: Invite, options: WorkerOptions = OPTIONS) -> list[RemoteOptimizer]:
+def work_in_threads(
+    n: int, invite: Invite, options: WorkerOptions = OPTIONS, kind: type[Kept] = Kept
+) -> list[RemoteOptimizer]:
     """Have n workers of this process train until the run is over."""
-    seen = [Kept(io.StringIO()) for _ in range(n)]
+    seen = [kind(io.StringIO()) for _ in range(n)]
     in_threads(lambda one: train(JOB, invite, options, "cpu", one), seen)
     return [one.worker for one in seen]
 
@@ -93,36 +71,35 @@ def trained(path: Path) -> torch.Tensor:
     return torch.cat([state[name].reshape(-1) for name, _ in model().named_parameters()])
 
 
-def test_workers_train_as_one_process_on_the_same_batches(serve: Start, tmp_path: Path) -> None:
-    run = RunOptions(3, 4, quorum=3, scale_rate="none")
-    server = serve(run, EXACT)
+def test_workers_train_as_one_process_on_the_same_batches(serve: Any, tmp_path: Path) -> None:
+    server = serve(JOB, EXACT, LINGER, world_size=3, rounds=4, quorum=3, scale_rate="none")
     workers = work_in_threads(3, server.invite)
     assert server.wait(WATCHDOG_S)
-    assert torch.allclose(trained(tmp_path / "model.pth"), alone(3, 4, 8, 3, 0.05), atol=1e-6)
+    assert torch.allclose(trained(tmp_path / "o.pth"), alone(3, 4, 8, 3, 0.05), atol=1e-6)
     for worker in workers:
         last = torch.cat([one.detach().reshape(-1) for one in worker.module.parameters()])
-        assert torch.equal(last, trained(tmp_path / "model.pth")), "each worker has the last step"
+        assert torch.equal(last, trained(tmp_path / "o.pth")), "each worker has the last step"
         assert worker.counts.counted == 4
         assert worker.counts.stale == 0
 
 
-def test_a_lossy_codec_and_local_steps(serve: Start, tmp_path: Path) -> None:
-    config = records.replace(EXACT, push_codec="int8", compression=True, pull_codec="bf16", local_steps=2)
-    server = serve(RunOptions(2, 12, quorum=2, scale_rate="none"), config)
+def test_a_lossy_codec_and_local_steps(serve: Any, tmp_path: Path) -> None:
+    config = EXACT | {"push_codec": "int8", "compression": True, "pull_codec": "bf16", "local_steps": 2}
+    server = serve(JOB, config, LINGER, world_size=2, rounds=12, quorum=2, scale_rate="none")
     work_in_threads(2, server.invite)
     assert server.wait(WATCHDOG_S)
     module = model()
-    module.load_state_dict(torch.load(tmp_path / "model.pth", weights_only=True))
+    module.load_state_dict(torch.load(tmp_path / "o.pth", weights_only=True))
     x, y = data().tensors
     assert nn.functional.mse_loss(module(x), y) < 0.9 * nn.functional.mse_loss(model()(x), y)
 
 
-def test_a_proxy_that_fails_often_costs_no_push_and_doubles_none(serve: Start, tmp_path: Path) -> None:
+def test_a_proxy_that_fails_often_costs_no_push_and_doubles_none(serve: Any, tmp_path: Path) -> None:
     faults = [None, Fault(drop_answer=True), None, None, Fault(page=502), None, Fault(cut_request=5000), None]
     faults += [Fault(replay=True), None, None, Fault(cut_answer=900), Fault(change=500)]
-    config = records.replace(EXACT, first_part_bytes=256 << 10, max_part_bytes=256 << 10)
+    config = EXACT | {"first_part_bytes": 256 << 10, "max_part_bytes": 256 << 10}
     # The end of the run may be lost as often as any other answer.
-    server = serve(RunOptions(2, 3, quorum=2, scale_rate="none"), config, linger_s=40.0)
+    server = serve(JOB, config, {"linger_s": 40.0}, world_size=2, rounds=3, quorum=2, scale_rate="none")
     with LyingProxy(
         int(server.invite.url.rpartition(":")[2]), lambda method, path, number: faults[number % len(faults)]
     ) as proxy:
@@ -130,66 +107,44 @@ def test_a_proxy_that_fails_often_costs_no_push_and_doubles_none(serve: Start, t
         assert proxy.n_faults >= 6
     assert server.wait(WATCHDOG_S)
     # Each push is of 8 samples; one that was counted twice, or not at all, would show here.
-    assert torch.allclose(trained(tmp_path / "model.pth"), alone(2, 3, 8, 3, 0.05), atol=1e-6)
+    assert torch.allclose(trained(tmp_path / "o.pth"), alone(2, 3, 8, 3, 0.05), atol=1e-6)
 
 
-def test_each_sample_is_counted_once_per_epoch(serve: Start) -> None:
-    run = RunOptions(3, 1000, dataset_size=N_SAMPLES, epochs=2, quorum=1, scale_rate="none")
-    server = serve(run, records.replace(EXACT, rounds=1000))
+def test_each_sample_is_counted_once_per_epoch(serve: Any) -> None:
+    run = {"rounds": 1000, "dataset_size": N_SAMPLES, "epochs": 2, "quorum": 1, "scale_rate": "none"}
+    server = serve(JOB, EXACT, LINGER, world_size=3, **run)
     workers = work_in_threads(3, server.invite)
     assert server.wait(WATCHDOG_S)
     assert sum(worker.counts.samples for worker in workers) == 2 * N_SAMPLES
 
 
-def test_a_server_that_starts_again_goes_on_with_the_same_workers(serve: Start, tmp_path: Path) -> None:
-    run = RunOptions(2, 6, quorum=2, scale_rate="none")
-    first = serve(run, EXACT)
-    port = int(first.invite.url.rpartition(":")[2])
-    optimizers: list[RemoteOptimizer] = []
-    samples, barrier = data(), threading.Barrier(3)
-    failures: list[BaseException] = []
+def test_a_server_that_starts_again_goes_on_with_the_same_workers(serve: Any, tmp_path: Path) -> None:
+    run = {"world_size": 2, "rounds": 6, "quorum": 2, "scale_rate": "none"}
+    first = serve(JOB, EXACT, LINGER, **run)
+    address = first.invite.url.removeprefix("http://")
+    begun, go_on = threading.Barrier(3), threading.Event()
 
-    def work() -> None:
-        try:
-            with RemoteOptimizer(model(), first.invite, OPTIONS) as optimizer:
-                optimizers.append(optimizer)
-                n = 0
-                while not optimizer.is_over:
-                    indices = shard(order(3, 0, N_SAMPLES), optimizer.joined.rank, 2)[8 * n : 8 * n + 8]
-                    batch = torch.utils.data.default_collate([samples[i] for i in indices])
+    class Held(Kept):
+        def pushed(self) -> None:
+            super().pushed()
+            if self.worker.counts.counted == 2:
+                begun.wait(WATCHDOG_S)
+                assert go_on.wait(WATCHDOG_S)
 
-                    def closure(batch: Any = batch) -> torch.Tensor:
-                        optimizer.zero_grad()
-                        value = loss(optimizer.module, batch)
-                        value.backward()
-                        return value.detach()
-
-                    optimizer.step(closure)
-                    n += 1
-                    if n == 2:
-                        barrier.wait(WATCHDOG_S)
-                        barrier.wait(WATCHDOG_S)
-        except BaseException as error:
-            failures.append(error)
-            barrier.abort()
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    barrier.wait(WATCHDOG_S)
-    first.close()
-    second = serve(run, EXACT, listen=f"127.0.0.1:{port}")
-    barrier.wait(WATCHDOG_S)
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(1) as thread:
+        working = thread.submit(work_in_threads, 2, first.invite, OPTIONS, Held)
+        begun.wait(WATCHDOG_S)
+        first.close()
+        second = serve(JOB, EXACT, LINGER | {"listen": address}, **run)
+        go_on.set()
+        workers = working.result()
     assert second.wait(WATCHDOG_S)
-    assert [one.version[0] for one in optimizers] == [2, 2]
-    assert torch.allclose(trained(tmp_path / "model.pth"), alone(2, 6, 8, 3, 0.05), atol=1e-6)
+    assert [one.version for one in workers] == [(2, 6)] * 2
+    assert torch.allclose(trained(tmp_path / "o.pth"), alone(2, 6, 8, 3, 0.05), atol=1e-6)
 
 
-def test_a_worker_of_another_model_is_refused_by_the_first_difference(serve: Start) -> None:
-    server = serve(RunOptions(1, 1), EXACT)
+def test_a_worker_of_another_model_is_refused_by_the_first_difference(serve: Any) -> None:
+    server = serve(JOB, EXACT, LINGER)
     other = model()
     other[2] = nn.Linear(300, 301)  # type: ignore[operator]
     with pytest.raises(
@@ -203,10 +158,10 @@ def test_a_worker_of_another_model_is_refused_by_the_first_difference(serve: Sta
         RemoteOptimizer(model(), server.invite.moved(server.invite.url.replace("http", "https")), OPTIONS)
 
 
-def test_a_certificate_of_its_own_is_pinned_by_the_invite(serve: Start, tmp_path: Path) -> None:
+def test_a_certificate_of_its_own_is_pinned_by_the_invite(serve: Any, tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     tls = TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem", self_signed=True)
-    server = serve(RunOptions(1, 2, scale_rate="none"), EXACT, tls=tls)
+    server = serve(JOB, EXACT, LINGER | {"tls": tls}, rounds=2, scale_rate="none")
     line = str(server.invite)
     for invite, cause in (
         (replace(server.invite, pin=bytes(32)), "is not the one of the invite"),
@@ -219,12 +174,10 @@ def test_a_certificate_of_its_own_is_pinned_by_the_invite(serve: Start, tmp_path
     assert server.wait(WATCHDOG_S)
 
 
-def test_one_worker_is_killed_and_one_joins_late(serve: Start, tmp_path: Path) -> None:
+def test_one_worker_is_killed_and_one_joins_late(serve: Any, tmp_path: Path) -> None:
     """The killed one costs its lease once, and the rounds go on with those that are there."""
     zygote = Zygote.of(Path(__file__).parent / "remote_worker.py")
-    rounds = 100_000
-    run = RunOptions(3, rounds, lost_after_s=3.0, scale_rate="none")
-    server = serve(run, records.replace(EXACT, rounds=rounds))
+    server = serve(JOB, EXACT, LINGER, world_size=3, rounds=100_000, lost_after_s=3.0, scale_rate="none")
     options = {"invite": str(server.invite), "delay": 0.02}
     workers: list[Process] = []
     try:
@@ -248,7 +201,7 @@ def test_one_worker_is_killed_and_one_joins_late(serve: Start, tmp_path: Path) -
     assert done[0]["counted"] + done[1]["counted"] >= last["version"]
     assert done[2]["counted"] >= 3
     module = model()
-    module.load_state_dict(torch.load(tmp_path / "model.pth", weights_only=True))
+    module.load_state_dict(torch.load(tmp_path / "o.pth", weights_only=True))
     x, y = data().tensors
     assert nn.functional.mse_loss(module(x), y) < 0.8 * nn.functional.mse_loss(model()(x), y)
     assert sgd is JOB.optimizer

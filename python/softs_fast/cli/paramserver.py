@@ -212,10 +212,10 @@ def _run(arguments: argparse.Namespace) -> None:
         SoftsError: the run has failed.
     """
     from .. import setup_logging
-    from ..paramserver.requirements import import_uvicorn
+    from ..paramserver.requirements import import_package
     from ..paramserver.server.http.listening import listen
 
-    import_uvicorn()
+    import_package("uvicorn")
     setup_logging(arguments.log_level)
     options = _server_options(arguments)
     # Workers of a server before this one connect at once, and wait while torch is loaded.
@@ -277,7 +277,7 @@ def _client(arguments: argparse.Namespace) -> OwnerClient:
 
 
 def _print(status: Status | None, as_json: bool) -> None:
-    from ..paramserver.wire.records import encode
+    from ..paramserver.wire.messages import encode
 
     if status is not None:
         say(json.dumps(json.loads(encode(status))) if as_json else render(status))
@@ -310,9 +310,9 @@ async def _serve(
     if not service.run.is_over:
         return
     status = service.driver.status()
-    say(f"{status.text}; version {status.version}, {options.output}")
+    say(f"{status.waiting_for}; version {status.version}, {options.output}")
     if status.is_failure:
-        raise SoftsError(status.text)
+        raise SoftsError(status.waiting_for)
     if service.driver.file_trouble is not None:
         raise SoftsError(service.driver.file_trouble)
 

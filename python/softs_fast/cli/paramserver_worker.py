@@ -73,13 +73,13 @@ def _run(arguments: argparse.Namespace) -> None:
         WireError: a gradient is not finite.
     """
     from ..paramserver.job import load_job
-    from ..paramserver.requirements import import_urllib3
+    from ..paramserver.requirements import import_package
     from ..paramserver.wire.invite import Invite
     from ..paramserver.worker.progress import Progress
     from ..paramserver.worker.session import WorkerOptions
     from ..paramserver.worker.training import chosen_device, pause_on_signal, train
 
-    import_urllib3()
+    import_package("urllib3")
     invite = Invite.parse(_invite(arguments.invite))
     options = options_of(WorkerOptions, arguments, ask_url=_ask_url(arguments.url_file))
     device = chosen_device(arguments.device)

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import ConfigError
 
-__all__ = ["import_urllib3", "import_uvicorn"]
+__all__ = ["import_package"]
+
+_NEEDED_BY = {
+    "urllib3": ("a worker of a parameter server", "paramworker"),
+    "uvicorn": ("a parameter server", "server"),
+}
 
 
-def import_urllib3() -> Any:
-    """Return the module urllib3.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    return _import("urllib3", "a worker of a parameter server", "paramworker")
-
-
-def import_uvicorn() -> Any:
-    """Return the module uvicorn.
+def import_package(name: Literal["urllib3", "uvicorn"]) -> Any:
+    """Return a module.
 
     Raises:
         ConfigError: it is not installed.
     """
-    return _import("uvicorn", "a parameter server", "server")
-
-
-def _import(module: str, what: str, extra: str) -> Any:
+    what, extra = _NEEDED_BY[name]
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(f"{what} needs {module}: {error}; pip install 'softs-fast[{extra}]'") from None
+        raise ConfigError(f"{what} needs {name}: {error}; pip install 'softs-fast[{extra}]'") from None

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ..errors import ConfigError, SegmentError
+from ..records import from_plain, most, span
 from ..tensors.local import local_tensor, shard_of
 
 __all__ = ["SnapshotLayout", "TensorEntry"]
@@ -41,6 +43,13 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 # Dtype, shape, names, part.
 _Spec = tuple[str, tuple[int, ...], tuple[str, ...], str]
+# The same, as another process may write it.
+_Row = tuple[
+    str,
+    tuple[Annotated[int, span(0, _MAX_TENSOR_BYTES)], ...],
+    Annotated[tuple[str, ...], most(1 << 20, least=1)],
+    str,
+]
 
 
 @dataclass(frozen=True)
@@ -287,29 +296,13 @@ def _fits(tensor: Tensor, given: Tensor, entry: TensorEntry) -> bool:
     )
 
 
-def _parsed(manifest: bytes) -> list[_Spec]:
+def _parsed(manifest: bytes) -> tuple[_Spec, ...]:
     """Return the rows of a manifest; every value is checked, as it comes from another process."""
-    rows = json.loads(manifest)
-    if not isinstance(rows, list):
-        raise ValueError("it is not a list")
-    specs: list[_Spec] = []
-    seen: set[str] = set()
-    for row in rows:
-        if not isinstance(row, list) or len(row) not in (3, 4):
-            raise ValueError("a row is not a list of dtype, shape, names and part")
-        dtype, shape, names, part = (*row, "")[:4]
-        if dtype not in _DTYPES:
-            raise ValueError("a dtype is unknown")
-        if not isinstance(shape, list) or not all(
-            type(n) is int and 0 <= n <= _MAX_TENSOR_BYTES for n in shape
-        ):
-            raise ValueError("a shape is not a list of sizes")
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            raise ValueError("names are not a list of texts")
-        if not isinstance(part, str):
-            raise ValueError("a part is not a text")
-        if len(seen) + len(names) != len(seen.union(names)) or names != sorted(names):
-            raise ValueError("a name occurs twice, or out of order")
-        seen.update(names)
-        specs.append((dtype, tuple(shape), tuple(names), part))
+    rows = [row if len(row) == 4 else [*row, ""] for row in json.loads(manifest)]
+    specs: tuple[_Spec, ...] = from_plain(tuple[_Row, ...], rows)
+    if not {dtype for dtype, *_ in specs} <= _DTYPES.keys():
+        raise ValueError("a dtype is unknown")
+    names = [name for _, _, names, _ in specs for name in names]
+    if len(set(names)) < len(names) or any(list(names) != sorted(names) for _, _, names, _ in specs):
+        raise ValueError("a name occurs twice, or out of order")
     return specs

@@ -379,31 +379,20 @@ def check_numbers(batches: list[dict[str, torch.Tensor]], seen: set[int]) -> Non
         seen |= numbers
 
 
-def test_batches_of_a_loader_that_are_kept(endpoint: str) -> None:
-    loader = SoftDataLoader("m", endpoint, XY, ShmMedium, num_slots=4, batch_size=8)
+@pytest.mark.parametrize("method", [None, "fork", pytest.param("spawn", marks=pytest.mark.timeout(180))])
+def test_batches_that_are_kept(endpoint: str, method: str | None) -> None:
+    workers: dict[str, Any] = {
+        "num_workers": 2,
+        "persistent_workers": True,
+        "multiprocessing_context": method,
+    }
+    options = workers if method else {}
+    loader = SoftDataLoader("m", endpoint, XY, ShmMedium, num_slots=4, batch_size=8, **options)
     seen: set[int] = set()
     for _ in range(2):
         kept = list(itertools.islice(loader, 30))
         assert {len(batch["y"]) for batch in kept} == {8}
         check_numbers(kept, seen)
-
-
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.timeout(180))])
-def test_batches_of_workers_that_are_kept(endpoint: str, method: str) -> None:
-    loader = SoftDataLoader(
-        "m",
-        endpoint,
-        XY,
-        ShmMedium,
-        num_slots=4,
-        batch_size=8,
-        num_workers=2,
-        persistent_workers=True,
-        multiprocessing_context=method,
-    )
-    seen: set[int] = set()
-    for _ in range(2):
-        check_numbers(list(itertools.islice(loader, 30)), seen)
     del loader
 
 
@@ -426,14 +415,6 @@ def test_a_collate_fn_of_the_user_gets_dicts(endpoint: str, num_workers: int) ->
     )
     check_numbers(list(itertools.islice(loader, 5)), set())
     assert loader.collate_fn is collate
-
-
-def test_a_loader_without_batches(endpoint: str) -> None:
-    loader = SoftDataLoader("m", endpoint, XY, ShmMedium, batch_size=None)
-    for sample in itertools.islice(loader, 5):
-        assert type(sample) is dict
-        assert sample["x"].shape == (1024,)
-        assert sample["x"].eq(sample["y"]).all()
 
 
 def test_the_dataset_of_a_loader_yields_dicts(endpoint: str) -> None:

@@ -23,7 +23,7 @@ from softs_fast import (
     Worker,
     make_collate_fn,
 )
-from softs_fast.loader.readers import batch_memory, pinning
+from softs_fast.loader.readers import batch_memory
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -146,7 +146,6 @@ class TestShm:
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.Tensor, "pin_memory", note)
-        monkeypatch.setattr(pinning, "empty_pinned", torch.empty)
         monkeypatch.setattr(
             batch_memory, "empty_pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype)
         )

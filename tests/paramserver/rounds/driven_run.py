@@ -86,7 +86,7 @@ class DrivenRun:
 
     @property
     def text(self) -> str:
-        return self.run.status(self.now_s).text
+        return self.run.status(self.now_s).waiting_for.rpartition(", for ")[0]
 
 
 def joined(*workers: str, **options: Any) -> DrivenRun:

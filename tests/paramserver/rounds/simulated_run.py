@@ -292,7 +292,7 @@ class World:
         self.committed[self.run.version] = self.model.weights
         if self.run.is_over:
             # The server before this one died right after it had written its last file.
-            self.ended = (self.run.status(self.now_s).text, False)
+            self.ended = (self.run.status(self.now_s).waiting_for, False)
             return
         self.tell(events.Start() if self.random.random() < 0.1 else events.Tick())
 
@@ -316,12 +316,7 @@ class World:
         if run is None or self.ended is not None:
             return None
         pushed = self._contents.get(event.content) if isinstance(event, events.Push) else None
-        pushed = self._contents.get(event.content) if isinstance(event, events.Push) else None
         actions = list(run.handle(self.now_s, event))
-        if pushed is not None and isinstance(actions[0], events.Stale):
-            assert not self.model.applied[pushed.number], (
-                "P1: a push of the weights is refused, and computed again"
-            )
         if pushed is not None and isinstance(actions[0], events.Stale):
             assert not self.model.applied[pushed.number], (
                 "P1: a push of the weights is refused, and computed again"

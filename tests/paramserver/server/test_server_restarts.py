@@ -118,31 +118,6 @@ def test_a_restart_with_another_optimizer_ends_and_the_file_stays(serve, enter, 
     assert not (tmp_path / "o.pth").exists()
 
 
-def test_a_run_that_is_over_writes_its_model_again(serve, enter, tmp_path: Path) -> None:
-    first = serve(rounds=1)
-    client = enter(first)
-    client.push(client.frame())
-    assert first.wait(45.0)
-    (tmp_path / "o.pth").unlink()
-    assert serve(rounds=1).wait(45.0)
-    assert (tmp_path / "o.pth").exists()
-
-
-def test_the_best_file_and_an_early_end(serve, enter, tmp_path: Path) -> None:
-    results = iter([0.5, 0.7, 0.6, 0.6, 0.1])
-    job = job_of(evaluate=lambda module: next(results))
-    server = serve(job, options={"evaluate_every": 1, "stop_after_evaluations": 2})
-    client = enter(server)
-    for version in range(4):
-        client.push(client.frame(version=(1, version)))
-        client.pull(f"1.{version}", 20.0)
-    assert server.wait(45.0)
-    best = torch.load(tmp_path / "o.best.pth", weights_only=True)
-    last = torch.load(tmp_path / "o.pth", weights_only=True)
-    # Two steps of 0.1, and four.
-    assert torch.allclose(best["0.weight"] - last["0.weight"], torch.full((3, 4), 0.2))
-
-
 def test_a_state_knows_the_result_of_its_version(serve, enter, tmp_path: Path) -> None:
     """Else a later server takes a worse one for the best, and writes it over the best file."""
     server = serve(job_of(evaluate=lambda module: 0.5), options={"evaluate_every": 1})
@@ -157,16 +132,30 @@ def test_a_state_knows_the_result_of_its_version(serve, enter, tmp_path: Path) -
     assert eventually(best, "the state of version 1") == ((0.5, 0),)
 
 
-def test_a_run_that_got_no_better_is_over_for_later_servers(serve, enter, tmp_path: Path) -> None:
-    job = job_of(evaluate=lambda module: 0.5)
+def test_a_run_that_is_over_writes_its_model_again(serve, enter, tmp_path: Path) -> None:
+    first = serve(rounds=1)
+    client = enter(first)
+    client.push(client.frame())
+    assert first.wait(45.0)
+    (tmp_path / "o.pth").unlink()
+    assert serve(rounds=1).wait(45.0)
+    assert (tmp_path / "o.pth").exists()
+
+
+def test_a_run_that_gets_no_better_ends_and_is_over_for_later_servers(serve, enter, tmp_path: Path) -> None:
+    """The best weights are in a file of their own."""
+    results = iter([0.5, 0.7, 0.6, 0.6, 0.1])
+    job = job_of(evaluate=lambda module: next(results, 0.1))
     options = {"evaluate_every": 1, "stop_after_evaluations": 2}
     first = serve(job, options=options)
     client = enter(first)
-    for version in range(3):
+    for version in range(4):
         client.push(client.frame(version=(1, version)))
         client.pull(f"1.{version}", 20.0)
     assert first.wait(45.0)
-    model = torch.load(tmp_path / "o.pth", weights_only=True)
-    again = serve(job, options=options)
-    assert again.wait(45.0)
-    assert torch.equal(torch.load(tmp_path / "o.pth", weights_only=True)["0.weight"], model["0.weight"])
+    best, last = (torch.load(tmp_path / f"o.{one}pth", weights_only=True) for one in ("best.", ""))
+    # Two steps of 0.1, and four.
+    assert torch.allclose(best["0.weight"] - last["0.weight"], torch.full((3, 4), 0.2))
+    assert serve(job, options=options).wait(45.0)
+    again = torch.load(tmp_path / "o.pth", weights_only=True)
+    assert torch.equal(again["0.weight"], last["0.weight"])

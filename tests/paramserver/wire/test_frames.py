@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from softs_fast.errors import WireError
-from softs_fast.paramserver.wire.codecs import BLOCK, encode_vector, top_k_count
+from softs_fast.paramserver.wire.codecs import BLOCK, encode_vector, import_zstd, top_k_count
 from softs_fast.paramserver.wire.frame import Frame, check_header, decode_payload, encode_frame
 from softs_fast.paramserver.wire.header import HEADER_BYTES, Codec, FrameHeader, Kind
 from softs_fast.paramserver.wire.manifest import Entry, Manifest
-from softs_fast.paramserver.wire.planes import import_zstd
 from softs_fast.paramserver.wire.tensors import Contents, first_not_finite, load_into, of_module
 
 JOB = bytes(range(16))

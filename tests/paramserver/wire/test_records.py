@@ -16,8 +16,8 @@ from softs_fast.paramserver.wire.answers import parse_version, version_text
 from softs_fast.paramserver.wire.codecs import decode_vector
 from softs_fast.paramserver.wire.feedback import ErrorFeedback
 from softs_fast.paramserver.wire.header import Codec
-from softs_fast.paramserver.wire.permutation import order, shard
-from softs_fast.paramserver.wire.records import decode, encode
+from softs_fast.paramserver.wire.messages import decode, encode
+from softs_fast.paramserver.worker.batches import order, shard
 
 CONFIG = m.RunConfig(rounds=10, batch_size=32, push_codec="int8", data="leases", dataset_size=100)
 RECORDS = [
@@ -34,7 +34,8 @@ RECORDS = [
     m.Summary(1, 10, "done", 0.5, None),
     m.Control("kick", "w1"),
     m.Status(
-        *(4, "open", 1, 5, 10, 3, 1, 2, "worker w2 since 3 s", (m.MemberStatus("w1", "mac", 0, "active"),)),
+        *(4, "open", 1, 5, 10, 3, 1, 2, "worker w2 since 3 s"),
+        members=(m.MemberStatus("w1", "mac", 0, "active"),),
         log=("w2 joined",),
     ),
 ]

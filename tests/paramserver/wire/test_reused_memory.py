@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from softs_fast.paramserver.wire.memory import Memory
-from softs_fast.paramserver.wire.tensors import from_bytes
+from softs_fast.paramserver.wire.tensors import Memory, from_bytes
 
 LARGE = 3 << 20
 

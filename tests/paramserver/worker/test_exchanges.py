@@ -14,8 +14,7 @@ from softs_fast.paramserver.wire.frame import Frame, encode_frame
 from softs_fast.paramserver.wire.header import HEADER_BYTES, Codec, Kind
 from softs_fast.paramserver.wire.limits import WHOLE_FRAME_BYTES
 from softs_fast.paramserver.wire.manifest import Entry, Manifest
-from softs_fast.paramserver.wire.messages import Counted, Failure, Stale, Summary, UploadState
-from softs_fast.paramserver.wire.records import encode
+from softs_fast.paramserver.wire.messages import Counted, Failure, Stale, Summary, UploadState, encode
 from softs_fast.paramserver.wire.tensors import Contents
 from softs_fast.paramserver.worker.exchanges import Answer, Call, Download, Request, Upload
 from softs_fast.paramserver.worker.retries import Trouble

@@ -6,24 +6,16 @@ import pytest
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
-from fake_server import Answer, FakeServer
-from torch import nn
+from fake_server import OPTIONS, Answer, FakeServer, linear
 
 from softs_fast.paramserver.job import Job
-from softs_fast.paramserver.wire.messages import Leave, RunConfig, Summary
-from softs_fast.paramserver.wire.records import decode, encode
+from softs_fast.paramserver.wire.messages import Leave, RunConfig, Summary, decode, encode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress
-from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.paramserver.worker.training import train
 from softs_fast.records import replace
 
 CONFIG = RunConfig(rounds=5, batch_size=8, push_codec="f32", compression=False)
-OPTIONS = WorkerOptions("test", rejoin_timeout_s=20.0)
-
-
-def linear() -> nn.Module:
-    return nn.Linear(3, 1)
 
 
 class OddError(Exception):
@@ -38,10 +30,10 @@ class OddError(Exception):
     [
         (
             RuntimeError("CUDA error:\n device-side \0 assert \udcff"),
-            "RuntimeError: CUDA error: device-side assert ?",
+            "RuntimeError: CUDA error: device-side assert \\udcff",
         ),
         (ValueError("x" * 1000), "ValueError: " + "x" * 168),
-        (OddError(), "OddError"),
+        (OddError(), "OddError: no text: its __str__ raised RuntimeError"),
         (KeyboardInterrupt(), ""),
     ],
 )

@@ -10,27 +10,20 @@ from side_by_side import in_threads
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
-from fake_server import FakeServer
+from fake_server import OPTIONS, FakeServer, linear
 from torch import Tensor, nn
 
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.wire.codecs import BLOCK
 from softs_fast.paramserver.wire.header import Codec, Kind
-from softs_fast.paramserver.wire.messages import Heartbeat, RunConfig
-from softs_fast.paramserver.wire.records import decode
+from softs_fast.paramserver.wire.messages import Heartbeat, RunConfig, decode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.records import replace
 
 CONFIG = RunConfig(rounds=5, batch_size=8, push_codec="f32", compression=False)
-OPTIONS = WorkerOptions("test", rejoin_timeout_s=20.0)
 X = torch.linspace(-1, 1, 24).reshape(8, 3)
 Y = X @ torch.tensor([[1.0], [-2.0], [0.5]])
-
-
-def linear() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Linear(3, 1)
 
 
 def closure_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], Tensor]:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
-from fake_server import FakeServer
+from fake_server import OPTIONS, FakeServer
 from lying_proxy import Fault, LyingProxy
 from torch import nn
 
@@ -19,7 +19,6 @@ from softs_fast.paramserver.worker.session import WorkerOptions
 
 N = 400
 STEPS = 3
-OPTIONS = WorkerOptions("test", rejoin_timeout_s=20.0)
 #: Pushes of 640 kB: three parts of 256 KiB.
 CONFIG = RunConfig(
     rounds=STEPS,
@@ -72,34 +71,27 @@ def expected() -> torch.Tensor:
     return module.weight.detach().reshape(-1)  # type: ignore[union-attr, operator]
 
 
-FAULTS = {
-    "page": Fault(page=502),
-    "drop_answer": Fault(drop_answer=True),
-    "cut_request": Fault(cut_request=1000),
-    "cut_answer": Fault(cut_answer=300),
-    "replay": Fault(replay=True),
-    "change": Fault(change=777),
-}
+FAULTS = [
+    Fault(page=502),
+    Fault(drop_answer=True),
+    Fault(cut_request=1000),
+    Fault(cut_answer=300),
+    Fault(replay=True),
+    Fault(change=777),
+]
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-def test_any_request_may_fail(kind: str) -> None:
-    failed: set[tuple[str, str]] = set()
+@pytest.mark.parametrize("fault", FAULTS)
+def test_any_request_may_fail(fault: Fault) -> None:
+    def third(method: str, path: str, number: int) -> Fault | None:
+        """Of whatever kind: joins, pulls, announcements, parts, questions."""
+        return fault if number % 3 == 1 and not path.endswith("heartbeat") else None
 
-    def fault(method: str, path: str, number: int) -> Fault | None:
-        what = (method, path.partition("?")[0] + ("range" if "wait=0" in path else ""))
-        # Every third one, of whatever kind: joins, pulls, announcements, parts, questions.
-        if number % 3 == 1 and not path.endswith("heartbeat"):
-            failed.add(what)
-            return FAULTS[kind]
-        return None
-
-    with FakeServer(model(), CONFIG) as server, LyingProxy(server.port, fault) as proxy:
+    with FakeServer(model(), CONFIG) as server, LyingProxy(server.port, third) as proxy:
         optimizer = train_through(proxy, server)
         assert proxy.n_faults >= 5
         assert optimizer.counts.counted == STEPS
-        assert optimizer.traffic.failures >= (0 if kind == "replay" else 3)
-    assert {"/v1/push", "/v1/model"} & {path.replace("range", "") for _, path in failed}
+        assert optimizer.traffic.failures >= (0 if fault.replay else 3)
 
 
 @pytest.mark.parametrize("limit", [100_000, 30_000])
@@ -168,14 +160,6 @@ def test_a_server_that_starts_again_gets_the_push_again_or_refuses_it() -> None:
             assert optimizer.version[0] == 2
         assert restarts == 1
         assert set(server.counted.values()) == {1}
-        assert torch.equal(server.contents.parameters, expected())
-
-
-def test_a_server_that_is_away_for_a_moment_is_waited_for() -> None:
-    with FakeServer(model(), CONFIG) as server, RemoteOptimizer(model(), server.invite, OPTIONS) as optimizer:
-        server.restart()
-        run(optimizer)
-        assert optimizer.traffic.joins == 2
         assert torch.equal(server.contents.parameters, expected())
 
 

@@ -12,15 +12,12 @@ import pytest
 from side_by_side import in_threads
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
-import torch
-from fake_server import Answer, FakeServer
-from torch import nn
+from fake_server import OPTIONS, Answer, FakeServer, linear
 
 from softs_fast.errors import ConfigError, PeerLost
 from softs_fast.paramserver.wire.invite import Invite
 from softs_fast.paramserver.wire.manifest import Manifest
-from softs_fast.paramserver.wire.messages import Failure, RunConfig
-from softs_fast.paramserver.wire.records import encode
+from softs_fast.paramserver.wire.messages import Failure, RunConfig, encode
 from softs_fast.paramserver.worker.exchanges import Call
 from softs_fast.paramserver.worker.session import Session, WorkerOptions
 from softs_fast.trust import outage
@@ -28,14 +25,9 @@ from softs_fast.trust import outage
 CONFIG = RunConfig(rounds=3, batch_size=2, push_codec="f32", compression=False)
 
 
-def model() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Linear(3, 1)
-
-
 @contextmanager
 def session(invite: Invite, options: WorkerOptions | None = None) -> Iterator[Session]:
-    one = Session(invite, Manifest.of(model()), options or WorkerOptions("test", rejoin_timeout_s=20.0))
+    one = Session(invite, Manifest.of(linear()), options or OPTIONS)
     try:
         yield one
     finally:
@@ -43,7 +35,7 @@ def session(invite: Invite, options: WorkerOptions | None = None) -> Iterator[Se
 
 
 def test_a_wrong_secret_ends_the_worker_at_once() -> None:
-    with FakeServer(model(), CONFIG) as server:
+    with FakeServer(linear(), CONFIG) as server:
         wrong = replace(server.invite, secret=bytes(32))
         with session(wrong) as one, pytest.raises(ConfigError, match="does not know the invite") as raised:
             one.join()
@@ -52,7 +44,7 @@ def test_a_wrong_secret_ends_the_worker_at_once() -> None:
 
 
 def test_nothing_can_be_asked_before_the_join() -> None:
-    with FakeServer(model(), CONFIG) as server, session(server.invite) as one:
+    with FakeServer(linear(), CONFIG) as server, session(server.invite) as one:
         with pytest.raises(ConfigError, match="has not joined yet"):
             one.run(Call("POST", "/v1/pause", b"{}"))
         with pytest.raises(ConfigError, match="has not joined yet"):
@@ -99,7 +91,7 @@ def test_a_server_that_is_full_or_busy_is_asked_again() -> None:
             return None
         return Answer(503 if n % 2 else 429, encode(Failure("full", "no room")))
 
-    with FakeServer(model(), CONFIG) as server, session(server.invite) as one:
+    with FakeServer(linear(), CONFIG) as server, session(server.invite) as one:
         server.before = before
         one.join()
         n = 0
@@ -108,7 +100,7 @@ def test_a_server_that_is_full_or_busy_is_asked_again() -> None:
 
 
 def test_a_heartbeat_tries_once_and_joins_again() -> None:
-    with FakeServer(model(), CONFIG) as server, session(server.invite) as one:
+    with FakeServer(linear(), CONFIG) as server, session(server.invite) as one:
         one.join()
         server.restart()
         one.attempt(Call("POST", "/v1/heartbeat", b"{}"))
@@ -120,7 +112,7 @@ def test_a_heartbeat_tries_once_and_joins_again() -> None:
 
 
 def test_threads_that_lose_their_session_at_once_join_once() -> None:
-    with FakeServer(model(), CONFIG) as server, session(server.invite) as one:
+    with FakeServer(linear(), CONFIG) as server, session(server.invite) as one:
         one.join()
         server.restart()
         in_threads(one.run, [Call("POST", "/v1/heartbeat", b"{}")] * 6)
@@ -151,7 +143,7 @@ def test_a_new_url_is_asked_for_and_must_be_one(
 
     monkeypatch.setattr(retries, "_MOVED_S", 0.05)
     given = ["nonsense", None]
-    with FakeServer(model(), CONFIG) as server, LyingProxy(server.port, lambda *_: Fault(page=404)) as moved:
+    with FakeServer(linear(), CONFIG) as server, LyingProxy(server.port, lambda *_: Fault(page=404)) as moved:
         other = Invite(server.invite.url, server.job, bytes(range(32)))
         given += [str(other), server.invite.url]
         options = WorkerOptions("test", 20.0, ask_url=lambda: given.pop(0))

@@ -12,31 +12,28 @@ import pytest
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
 import torch
-from fake_server import Answer, FakeServer
+from fake_server import OPTIONS, Answer, FakeServer, linear
 from torch import nn
 
 from softs_fast.errors import ConfigError
 from softs_fast.paramserver.job import Job
-from softs_fast.paramserver.wire.messages import DataRange, DataRequest, Failure, JoinAnswer, RunConfig
-from softs_fast.paramserver.wire.permutation import order
-from softs_fast.paramserver.wire.records import decode, encode
-from softs_fast.paramserver.worker.batches import Batches, LeasedIndices, RankIndices, on_device
+from softs_fast.paramserver.wire.messages import (
+    DataRange,
+    DataRequest,
+    Failure,
+    JoinAnswer,
+    RunConfig,
+    decode,
+    encode,
+)
+from softs_fast.paramserver.worker.batches import Batches, LeasedIndices, RankIndices, order
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.progress import Progress, bar, size
-from softs_fast.paramserver.worker.session import WorkerOptions
 from softs_fast.paramserver.worker.training import chosen_device, pause_on_signal, train
-
-OPTIONS = WorkerOptions("test", rejoin_timeout_s=20.0)
-
-
-def model() -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Linear(3, 1)
-
 
 X = torch.linspace(-1, 1, 30).reshape(10, 3)
 JOB = Job(
-    model,
+    linear,
     lambda module, batch: nn.functional.mse_loss(module(batch[0]), batch[1]),
     lambda: torch.utils.data.TensorDataset(X, X.sum(1, keepdim=True)),
 )
@@ -78,7 +75,10 @@ def test_leases_are_asked_for_until_there_are_some() -> None:
         Answer(200, encode(DataRange(2, 5, ((0, 4), (8, 10))))),
         Answer(200, encode(DataRange(2, 5, ((4, 11),)))),
     ]
-    with FakeServer(model(), config) as server, RemoteOptimizer(model(), server.invite, OPTIONS) as optimizer:
+    with (
+        FakeServer(linear(), config) as server,
+        RemoteOptimizer(linear(), server.invite, OPTIONS) as optimizer,
+    ):
         indices = LeasedIndices(optimizer.session, 10)
         server.before = lambda method, path: answers_given.pop(0) if path == "/v1/data" else None
         expected = order(5, 2, 10)
@@ -101,7 +101,10 @@ def test_a_lease_that_is_spent_is_followed_by_the_next_number() -> None:
         asked.append(decode(DataRequest, body).number)
         return answers_given.pop(0)
 
-    with FakeServer(model(), config) as server, RemoteOptimizer(model(), server.invite, OPTIONS) as optimizer:
+    with (
+        FakeServer(linear(), config) as server,
+        RemoteOptimizer(linear(), server.invite, OPTIONS) as optimizer,
+    ):
         server.before_body = route
         indices = LeasedIndices(optimizer.session, 10)
         assert indices.next() == [order(5, 0, 10)[1:4]]
@@ -122,7 +125,7 @@ def test_leased_samples_are_not_computed_twice() -> None:
             if n_data == 2:
                 server.version += 1
 
-    with FakeServer(model(), config) as server:
+    with FakeServer(linear(), config) as server:
         server.before = before  # type: ignore[assignment]
         out = io.StringIO()
         progress = Progress(out)
@@ -138,7 +141,7 @@ def test_leased_samples_are_not_computed_twice() -> None:
 
 def test_a_signal_pauses_and_the_next_one_resumes() -> None:
     config = RunConfig(rounds=2, batch_size=3, push_codec="f32", compression=False)
-    with FakeServer(model(), config) as server, pause_on_signal() as is_paused:
+    with FakeServer(linear(), config) as server, pause_on_signal() as is_paused:
         server.before = lambda method, path: (
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
             if path == "/v1/pause"
@@ -151,19 +154,23 @@ def test_a_signal_pauses_and_the_next_one_resumes() -> None:
 
 
 def test_batches_keep_their_form() -> None:
-    Pair = namedtuple("Pair", "x y")
-    batch = Pair({"a": torch.ones(2)}, [torch.zeros(1), ("text", 3)])
-    moved = on_device(batch, "cpu")
-    assert isinstance(moved, Pair)
-    assert moved.y[1] == ("text", 3)
-    assert torch.equal(moved.x["a"], batch.x["a"])
-    job = Job(model, lambda module, batch: batch, lambda: [1, 2, 3], collate=lambda samples: sum(samples))
-
     class Indices:
+        lease = 0
+
         def next(self) -> list[list[int]]:
             return [[0, 2], [1]]
 
-    assert Batches(job, job.data(), Indices(), "cpu").next() == [(2, 4), (1, 2)]
+    Pair = namedtuple("Pair", "x y")
+    form = Job(
+        linear,
+        lambda module, batch: batch,
+        lambda: [1, 2, 3],
+        collate=lambda samples: Pair({"a": X}, samples),
+    )
+    (n, first), (_, last) = Batches(form, form.data(), Indices(), "meta").next()
+    assert (n, first.y, last.y) == (2, [1, 3], [2])
+    assert isinstance(first, Pair)
+    assert first.x["a"].is_meta
 
 
 def test_devices() -> None:
@@ -191,7 +198,7 @@ def test_what_is_shown() -> None:
 
     config = RunConfig(rounds=3, batch_size=5, push_codec="f32", compression=False)
     out = Terminal()
-    with FakeServer(model(), config) as server:
+    with FakeServer(linear(), config) as server:
         progress = Progress(out)
         train(JOB, server.invite, OPTIONS, "cpu", progress)
         progress.close()

@@ -12,9 +12,7 @@ import pytest
 from waiting import WATCHDOG_S
 
 pytest.importorskip("urllib3", reason="needs the extra paramworker")
-import torch
-from fake_server import FakeServer
-from torch import nn
+from fake_server import FakeServer, linear
 
 from softs_fast.paramserver.wire.messages import RunConfig
 
@@ -74,9 +72,8 @@ print(main(["broker"]))
 
 def test_a_worker_trains_to_the_end(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(JOB)
-    torch.manual_seed(1)
     config = RunConfig(rounds=4, batch_size=3, push_codec="int8")
-    with FakeServer(nn.Linear(3, 1), config) as server:
+    with FakeServer(linear(), config) as server:
         (tmp_path / "invite").write_text(f"{server.invite}\n")
         arguments = ("paramserver", "worker", "@invite", "tiny:job", "--device", "cpu", "--name", "mac")
         process = run(tmp_path, MAIN, *arguments)
@@ -93,10 +90,9 @@ def test_a_worker_trains_to_the_end(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_it_with_a_summary(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(JOB)
-    torch.manual_seed(1)
     config = RunConfig(rounds=1000, batch_size=3)
     # The round waits for a second worker, which never comes.
-    with FakeServer(nn.Linear(3, 1), config, need=2) as server:
+    with FakeServer(linear(), config, need=2) as server:
         process = run(
             tmp_path, MAIN, "paramserver", "worker", str(server.invite), "tiny:job", "--device", "cpu"
         )

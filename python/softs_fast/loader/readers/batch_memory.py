@@ -18,7 +18,7 @@ from ...configs import BatchConfig
 from ...configs.ragged import RaggedLayout
 from ...tensors.dtypes import ITEM_BYTES, array_dtype, tensor_over, torch_dtype
 from ...tensors.ragged import RaggedTensor
-from .pinning import empty_pinned, pinned
+from .items import empty_pinned, pinned
 
 __all__ = ["BatchMemory"]
 

@@ -8,11 +8,10 @@ from ...configs import BatchConfig
 from ...market import Client
 from ..plan import IterationPlan
 from ..sample_iterator import Reader
-from .block_rows import BlockRows, rows_of
-from .copying import SampleRows, batch_reader
+from .blocks import BlockRows, rows_of
+from .copying import MappedReader, SampleRows, batch_reader
 from .device import DeviceBlockReader, DeviceReader
-from .mapped import MappedReader
-from .pinning import pinned
+from .items import pinned
 from .transfer import Transfer, TransferReader
 from .views import BlockReader
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,13 +17,14 @@ from ...market.client import own_segment
 from ...market.mediums.segment import SegmentMedium
 from ...tensors.dtypes import torch_dtype
 from ..plan import IterationPlan
+from ..sample_iterator import Reader
 from .batch_memory import BatchMemory, Tensors
-from .gather_ahead import GatherAheadReader
-from .mapped import MappedReader
-from .pinning import pinned
+from .items import pinned
 
 __all__ = [
+    "GatherAheadReader",
     "GatherReader",
+    "MappedReader",
     "RowReader",
     "SampleReader",
     "SampleRows",
@@ -126,21 +128,40 @@ class SampleRows:
         return rows
 
 
-class GatherReader:
-    """Fills batches by native calls, each of which copies all samples that are there.
+class _BatchReader:
+    """Fills batches in memory that later batches use again; the user gets copies, so there are always slots for more.
 
     Args:
         config: Config of the tensors that a slot holds; one for which `has_rows` is true.
-        client: Client that has the slots, in a segment.
+        client: Client that has the slots.
         n_rows: Samples per batch.
         pins: Whether batches are made in pinned memory.
     """
 
+    is_starved = False
+
     def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:
         self.n_rows = n_rows
         self._client = client
-        self._gather = client.gather
         self._memory = BatchMemory(config, n_rows, pins)
+
+    def begin(self, product_id: str) -> None:
+        """Nothing: samples are taken one by one."""
+
+    def forget(self) -> None:
+        """Nothing was begun."""
+
+    def take(self) -> Tensors:
+        """Hand out the batch, `{name: dtype [n_rows, *shape]}`; all rows must have been filled."""
+        return self._memory.take()
+
+
+class GatherReader(_BatchReader):
+    """Fills batches by native calls, each of which copies all samples that are there. The slots are in a segment."""
+
+    def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:
+        super().__init__(config, client, n_rows, pins)
+        self._gather = client.gather
         is_plain = not config.has_codecs and config.ragged is None
         self._is_worth_it = is_plain and n_rows * config.nbytes() >= _WORTH_A_THREAD
         self._ahead: _core.Ahead | None = None
@@ -172,37 +193,83 @@ class GatherReader:
                 return done
         return self._gather(product_id, self.n_rows, done, self._memory.lend(), timeout_ms)
 
-    def take(self) -> Tensors:
-        """Hand out the batch, `{name: dtype [n_rows, *shape]}`; all rows must have been filled."""
-        return self._memory.take()
 
-    @property
-    def is_starved(self) -> bool:
-        """Whether nothing can come because the user holds all slots: never, the user gets copies."""
-        return False
-
-
-class RowReader:
-    """Fills batches one row at a time, from a medium of any kind.
+class GatherAheadReader:
+    """Keeps a queue of batches that native threads fill in order, while the caller works with earlier ones.
 
     Args:
         config: Config of the tensors that a slot holds; one for which `has_rows` is true.
-        client: Client that has the slots.
-        n_rows: Samples per batch.
-        pins: Whether batches are made in pinned memory.
+        client: Client that has the slots, in a segment.
+        plan: Samples per batch, threads that copy, batches in the queue, and whether these are pinned. Samples are
+            taken in order for any number of threads.
     """
 
-    def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:
-        self.n_rows = n_rows
+    #: The user gets copies, so there are always slots for more.
+    is_starved = False
+
+    def __init__(self, config: BatchConfig, client: Client, plan: IterationPlan) -> None:
+        assert plan.batch_size is not None
+        self.n_rows = n_rows = plan.batch_size
         self._client = client
-        self._memory = BatchMemory(config, n_rows, pins)
-        self._copy = _copier(config, client.medium)
+        self._pipeline = client.gather_pipeline(plan.n_threads)
+        # Each is lent to one batch of the queue at a time.
+        self._free = deque(BatchMemory(config, n_rows, plan.pins) for _ in range(plan.n_ahead))
+        self._queue: deque[BatchMemory] = deque()
+        self._is_complete = False
+        # Samples that the client has handed out, when they were counted last.
+        self._taken = 0
 
     def begin(self, product_id: str) -> None:
-        """Nothing: samples are taken one by one."""
+        """Nothing: the queue is filled in any case."""
 
     def forget(self) -> None:
-        """Nothing was begun."""
+        """Drop what was gathered and not handed out."""
+        self._pipeline.take_back()
+        self._free.extend(self._queue)
+        self._queue.clear()
+        self._is_complete = False
+
+    def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
+        """Wait up to timeout_ms for the oldest batch of the queue.
+
+        Returns:
+            `n_rows` if it is complete; else `done` if no sample came, and another number if samples came.
+
+        Raises:
+            WireError: a sample is not what a codec writes.
+            SegmentError: the client is closed.
+        """
+        if self._pipeline.has_ended and not self._is_complete:
+            # Batches before a failure are handed out, and the failure is raised, before the queue is dropped.
+            self._is_complete = self._pipeline.wait(0)
+            if not self._is_complete:
+                self.forget()
+        while self._free:
+            memory = self._free[0]
+            self._pipeline.submit(product_id, self.n_rows, memory.lend())
+            self._queue.append(self._free.popleft())
+        self._is_complete = self._is_complete or self._pipeline.wait(timeout_ms)
+        if self._is_complete:
+            return self.n_rows
+        self._client.maintain()
+        taken = self._client.position(product_id)
+        has_progress, self._taken = taken != self._taken, taken
+        return 1 - done if has_progress and self.n_rows > 1 else done
+
+    def take(self) -> Tensors:
+        """Hand out the oldest batch, `{name: dtype [n_rows, *shape]}`; it must be complete."""
+        memory = self._queue.popleft()
+        self._free.append(memory)
+        self._is_complete = False
+        return memory.take()
+
+
+class RowReader(_BatchReader):
+    """Fills batches one row at a time, from a medium of any kind."""
+
+    def __init__(self, config: BatchConfig, client: Client, n_rows: int, pins: bool = False) -> None:
+        super().__init__(config, client, n_rows, pins)
+        self._copy = _copier(config, client.medium)
 
     def fill(self, product_id: str, done: int, timeout_ms: int) -> int:
         """Copy a sample into row `done`, waiting up to timeout_ms for it.
@@ -225,14 +292,29 @@ class RowReader:
             self._client.release_slot(slot_id)
         return done + 1
 
-    def take(self) -> Tensors:
-        """Hand out the batch, `{name: dtype [n_rows, *shape]}`; all rows must have been filled."""
-        return self._memory.take()
+
+class MappedReader:
+    """Hands out what a function makes of the items of another reader.
+
+    Args:
+        reader: makes the items; owned by this one.
+        function: called with each item when it is handed out.
+    """
+
+    def __init__(self, reader: Reader, function: Callable[[Any], Any]) -> None:
+        self.n_rows = reader.n_rows
+        self.begin, self.forget, self.fill = reader.begin, reader.forget, reader.fill
+        self._reader = reader
+        self._function = function
 
     @property
     def is_starved(self) -> bool:
-        """Whether nothing can come because the user holds all slots: never, the user gets copies."""
-        return False
+        """Whether nothing can come because the user holds all slots."""
+        return self._reader.is_starved
+
+    def take(self) -> Any:
+        """Hand out what the function makes of the item."""
+        return self._function(self._reader.take())
 
 
 def batch_reader(

@@ -10,8 +10,7 @@ from ...errors import ConfigError, PeerLost, WireError
 from ..wire import answers, signing
 from ..wire.answers import Code
 from ..wire.limits import MAX_STATUS_BYTES
-from ..wire.messages import Control, Failure, Status
-from ..wire.records import decode, encode
+from ..wire.messages import Control, Failure, Status, decode, encode
 from ..worker.transport import Transport, TransportError
 from .access import OwnerAccess
 

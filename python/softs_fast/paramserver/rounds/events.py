@@ -89,7 +89,7 @@ class Push:
         samples: Samples in the push.
         loss: Mean loss of the samples; None if it is not known.
         content: Number under which the frame is kept.
-        data: Number of the lease that the push has used; None: of the one that the worker has.
+        data: Number of the lease that the push has used; None if the run hands out no samples.
     """
 
     worker_id: str
@@ -107,14 +107,12 @@ class Take:
     Attributes:
         worker_id: Id of the worker.
         n: Samples, at most.
-        number: Number of the lease; a later one is greater, and the same one again has the same samples. None: the
-            samples that it has already, or new ones, which is exact unless a request for samples arrives after its
-            push.
+        number: Number of the lease; a later one is greater, and the same one again has the same samples.
     """
 
     worker_id: str
     n: int
-    number: int | None = None
+    number: int
 
 
 @dataclass(frozen=True)

@@ -54,22 +54,20 @@ class Leases:
         self._epochs = epochs
         self._epoch, ranges = record or LeaseRecord()
         self._todo = deque(ranges)
-        self._held: dict[str, tuple[object, tuple[Range, ...]]] = {}
+        self._held: dict[str, tuple[int, tuple[Range, ...]]] = {}
         self._counted: dict[int, tuple[Range, ...]] = {}
 
-    def take(self, worker_id: str, n: int, key: object = None) -> tuple[Range, ...]:
+    def take(self, worker_id: str, n: int, number: int) -> tuple[Range, ...]:
         """Return samples for a worker: those that it holds already, or else up to n new ones.
 
         Args:
             worker_id: Id of the worker.
             n: Samples, at most.
-            key: Purpose of the lease; one for something else is taken back first. None: any purpose.
+            number: Number of the lease; one of another number is taken back first.
         """
-        if worker_id in self._held:
-            held_for, ranges = self._held[worker_id]
-            if key is None or held_for is None or held_for == key:
-                return ranges
-            self.release(worker_id)
+        if self.has(worker_id, number):
+            return self._held[worker_id][1]
+        self.release(worker_id)
         taken: list[Range] = []
         while n > 0 and len(taken) < MAX_RANGES:
             # A lease is of one epoch.
@@ -83,16 +81,16 @@ class Leases:
             taken.append(one)
             n -= one.n
         if taken:
-            self._held[worker_id] = (key, tuple(taken))
+            self._held[worker_id] = (number, tuple(taken))
         return tuple(taken)
 
-    def has(self, worker_id: str, key: object) -> bool:
-        """Return whether a worker holds samples for something."""
-        return worker_id in self._held and self._held[worker_id][0] in (None, key)
+    def has(self, worker_id: str, number: int | None) -> bool:
+        """Return whether a worker holds the lease of this number."""
+        return worker_id in self._held and self._held[worker_id][0] == number
 
-    def count(self, worker_id: str, content: int, key: object) -> None:
-        """Note that a push counts that has used what a worker holds."""
-        if self.has(worker_id, key):
+    def count(self, worker_id: str, content: int, number: int | None) -> None:
+        """Note that a push counts that has used a lease."""
+        if self.has(worker_id, number):
             self._counted[content] = self._held.pop(worker_id)[1]
 
     def commit(self, content: int) -> None:
@@ -103,9 +101,9 @@ class Leases:
         """Take back the samples of a counted push that no step will use."""
         self._give_back(self._counted.pop(content, ()))
 
-    def release(self, worker_id: str, key: object = None) -> None:
-        """Take back what a worker holds; with a key, only if it holds it for that."""
-        if worker_id in self._held and (key is None or self._held[worker_id][0] == key):
+    def release(self, worker_id: str, number: int | None = None) -> None:
+        """Take back what a worker holds; with a number, only the lease of that."""
+        if worker_id in self._held and number in (None, self._held[worker_id][0]):
             self._give_back(self._held.pop(worker_id)[1])
 
     @property

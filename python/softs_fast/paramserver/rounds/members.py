@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..wire.messages import MemberState
 from .events import Version
 from .options import MAX_TEXT
 from .pace import RECENT, hung_after_s
 
-__all__ = ["Member", "Members", "PresentState"]
-
-PresentState = Literal["joining", "active", "paused", "stalled"]
+__all__ = ["Member", "Members"]
 
 #: Members that are gone and may still ask, and processes that try to join, at most.
 _MAX_GONE = 1024
@@ -57,7 +56,7 @@ class Member:
     seen_s: float
     moved_s: float
     busy_s: float | None
-    state: PresentState | Literal["gone"] = "joining"
+    state: MemberState | Literal["gone"] = "joining"
     process: str = ""
     progress: int | None = None
     work_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))

@@ -8,17 +8,16 @@ from functools import cached_property
 from typing import Literal
 
 from ...errors import ConfigError
+from ..wire.limits import MAX_SAMPLES
+from ..wire.messages import Mode
 
-__all__ = ["MAX_SAMPLES", "MAX_TEXT", "MAX_WORKERS", "Mode", "RunOptions", "ScaleRate"]
+__all__ = ["MAX_TEXT", "MAX_WORKERS", "RunOptions", "ScaleRate"]
 
 #: Members of a run, at most.
 MAX_WORKERS = 4096
-#: Samples of one push, at most.
-MAX_SAMPLES = 1 << 40
 #: Characters of a name or a reason, at most.
 MAX_TEXT = 200
 
-Mode = Literal["bsp", "ssp", "async"]
 ScaleRate = Literal["world", "none"]
 
 

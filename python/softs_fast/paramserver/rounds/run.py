@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..wire.messages import Status
 from . import events
 from .events import Action, Event, Version
 from .leases import Leases
@@ -12,7 +13,7 @@ from .options import MAX_TEXT, RunOptions
 from .policies import policy_of
 from .snapshot import Snapshot
 from .state import Contribution, State
-from .status import Status, status_of
+from .status import status_of
 
 __all__ = ["Run"]
 
@@ -311,18 +312,15 @@ class Run:
         state = self._state
         if state.over is not None:
             return events.Over(*state.over)
-        number = event.number
-        if number is not None:
-            is_last = number == member.lease_number
-            if number < member.lease_number or (is_last and not state.leases.has(member.worker_id, number)):
-                return events.Spent()
+        number, last = event.number, member.lease_number
+        if number < last or (number == last and not state.leases.has(member.worker_id, number)):
+            return events.Spent()
         ranges = state.leases.take(member.worker_id, event.n, number)
         if not ranges:
             # It cannot push until another worker gives something back, so no round waits for it.
             member.state, member.is_out = "paused", True
             return events.NoData()
-        if number is not None:
-            member.lease_number = number
+        member.lease_number = number
         if member.busy_s is None:
             member.busy_s = state.now_s
         return events.Granted(ranges)

@@ -2,118 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-from .members import Member, PresentState
+from ..wire.messages import MemberStatus, Status
+from .members import Member
 from .policies import Barrier, Policy
 from .state import State
 
-__all__ = ["Status", "WorkerStatus", "status_of"]
+__all__ = ["status_of"]
 
 #: Names in a text, at most.
 _MOST_NAMES = 5
 
 
-@dataclass(frozen=True)
-class WorkerStatus:
-    """Status of a member.
-
-    Attributes:
-        worker_id: Id of the worker.
-        name: Name of the worker, for people.
-        rank: Rank of the worker.
-        state: State of the worker.
-        silent_s: Seconds since its last request.
-        counted: Pushes that count.
-        stale: Pushes that were refused.
-        loss: Loss of its last push that counts.
-    """
-
-    worker_id: str
-    name: str
-    rank: int
-    state: PresentState
-    silent_s: float
-    counted: int
-    stale: int
-    loss: float | None
-
-
-@dataclass(frozen=True)
-class Status:
-    """Status of a run.
-
-    Attributes:
-        state: State of the run: waiting, open, grace, apply, paused or done.
-        text: Description of what the run waits for.
-        since_s: Seconds since this state began.
-        timeline: Timeline of the weights.
-        version: Version of the weights.
-        rounds: Version at which the run ends.
-        have: Pushes that count and are in no step.
-        need: Pushes of the next step.
-        loss: Loss of the last step.
-        samples: Samples that steps have used.
-        skipped: Steps that were not finite.
-        refused: Pushes that did not count.
-        members: Members that are not gone.
-        is_failure: Whether the run has ended because something is broken.
-    """
-
-    state: Literal["waiting", "open", "grace", "apply", "paused", "done"]
-    text: str
-    since_s: float
-    timeline: int
-    version: int
-    rounds: int
-    have: int
-    need: int
-    loss: float | None
-    samples: int
-    skipped: int
-    refused: int
-    members: tuple[WorkerStatus, ...]
-    is_failure: bool
-
-
 def status_of(state: State, policy: Policy, now_s: float) -> Status:
-    """Return the status of a run."""
+    """Return the status of a run, without what its server alone knows: uploads, evaluations, lines of the log."""
     is_paused = state.pause_reason is not None
+    for_s = now_s - (state.paused_at_s if is_paused else state.since_s)
     return Status(
+        serial=0,
         state="paused" if is_paused else state.phase,
-        text=_text(state, policy),
-        since_s=now_s - (state.paused_at_s if is_paused else state.since_s),
         timeline=state.timeline,
         version=state.number,
         rounds=state.options.rounds,
+        world_size=state.options.world_size,
         have=len(state.pending),
         need=policy.need(),
-        loss=state.loss,
+        waiting_for=f"{_text(state, policy)}, for {for_s:.0f} s" if state.over is None else state.over[0],
         samples=state.samples,
         skipped=state.skipped,
         refused=state.refused,
+        is_failure=state.over is not None and state.over[1],
         members=tuple(
-            WorkerStatus(
-                one.worker_id,
-                one.name,
-                one.rank,
-                one.state,
-                now_s - one.seen_s,
-                one.pushes,
-                one.refused,
-                one.loss,
+            MemberStatus(
+                *(one.worker_id, one.name, one.rank, one.state, one.pushes, one.refused),
+                silent_s=now_s - one.seen_s,
+                loss=one.loss,
             )
             for one in sorted(state.members, key=lambda one: one.rank)
             if one.state != "gone"
         ),
-        is_failure=state.over is not None and state.over[1],
+        loss=state.loss,
     )
 
 
 def _text(state: State, policy: Policy) -> str:
-    if state.over is not None:
-        return state.over[0]
     if state.pause_reason is not None:
         return f"paused: {state.pause_reason}"
     if state.phase == "apply":

@@ -14,8 +14,7 @@ from ...user_code import text_of_error
 from ..rounds import events
 from ..rounds.run import Run
 from ..rounds.snapshot import Snapshot
-from ..rounds.status import Status
-from ..wire.messages import Summary
+from ..wire.messages import Status, Summary
 from ..wire.tensors import Contents
 from .options import ServerOptions
 from .training.evaluation import Evaluation
@@ -117,7 +116,7 @@ class Driver:
                 case events.Drop(content):
                     dropped = self._contents.pop(content, None)
                     if dropped is not None:
-                        self._freed(_bytes_of(dropped))
+                        self._freed(dropped.n_bytes)
                 case events.Changed():
                     pass
                 case events.Log(text, is_warning):
@@ -179,7 +178,7 @@ class Driver:
     def summary(self) -> Summary:
         """Return how the run has ended."""
         status = self.status()
-        return Summary(status.timeline, status.version, status.text, status.loss, self.evaluation.last)
+        return Summary(status.timeline, status.version, status.waiting_for, status.loss, self.evaluation.last)
 
     async def close(self) -> None:
         """Wait for the step and the file that are under way."""
@@ -348,9 +347,3 @@ def _bounded(what: Callable[[], _Result]) -> _Result:
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             raise
         raise SoftsError(f"the job has raised {text_of_error(error)}") from error
-
-
-def _bytes_of(contents: Contents) -> int:
-    return sum(
-        one.nbytes for one in (contents.parameters, contents.floats, contents.integers) if one is not None
-    )

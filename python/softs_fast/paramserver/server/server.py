@@ -12,9 +12,8 @@ from ...errors import ConfigError
 from ...process import check_process
 from ..job import Job
 from ..rounds.options import RunOptions
-from ..rounds.status import Status
 from ..wire.invite import Invite
-from ..wire.messages import RunConfig
+from ..wire.messages import RunConfig, Status
 from .options import ServerOptions
 from .service import Service
 

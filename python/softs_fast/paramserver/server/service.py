@@ -12,14 +12,14 @@ from ...errors import ConfigError
 from ...process import raise_descriptor_limit
 from ...trust import bracketed
 from ..job import Job
-from ..requirements import import_uvicorn
+from ..requirements import import_package
 from ..rounds import events
 from ..rounds.options import RunOptions
 from ..rounds.run import Run
+from ..wire.codecs import import_zstd
 from ..wire.invite import Invite
 from ..wire.limits import MAX_HEADER_BYTES
 from ..wire.messages import RunConfig
-from ..wire.planes import import_zstd
 from .driver import Driver
 from .http.application import Application
 from .http.listening import BACKLOG, listen
@@ -69,7 +69,7 @@ class Service:
         options: ServerOptions,
         listener: socket.socket | None = None,
     ) -> None:
-        import_uvicorn()
+        import_package("uvicorn")
         config = _fitting(config, run)
         if config.compression:
             import_zstd()
@@ -109,7 +109,7 @@ class Service:
             self.driver,
             self._sessions,
             self._pushes,
-            Owner(self.driver, self._pushes, self._sessions, run.world_size),
+            Owner(self.driver, self._pushes, self._sessions),
             manifest,
             config,
             run.world_size,

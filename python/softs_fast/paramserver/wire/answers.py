@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import re
+from typing import Self
 
 from ...errors import WireError
 
@@ -58,56 +59,44 @@ HEADERS = {"Cache-Control": "no-store, no-transform"}
 
 
 class Code(enum.StrEnum):
-    """`code` of a Failure."""
+    """`code` of a Failure.
 
-    BAD_MAC = "bad-mac"  # 401: join again; to a join: the invite is another one
-    REPLAYED = "replayed"  # 401: the counter was used before, perhaps because a proxy sent the request twice
-    KICKED = "kicked"  # 403
-    UNKNOWN_ID = "unknown-id"  # 404: join again
-    NO_UPLOAD = "no-upload"  # 404: announce the push again
-    STALE = "stale"  # 409
-    OTHER_MANIFEST = "other-manifest"  # 409
-    SPENT = "spent"  # 409: the lease was used or taken back; ask with the next number
-    OVER = "over"  # 410
-    TOO_LONG = "too-long"  # 413
-    BAD_RANGE = "bad-range"  # 416
-    NOT_FINITE = "not-finite"  # 422
-    BAD_PUSH = "bad-push"  # 422: header against manifest, no samples, too old
-    PROTOCOL = "protocol"  # 426
-    BAD_DIGEST = "bad-digest"  # 400: the upload was dropped
-    BAD_REQUEST = "bad-request"  # 400, 405, 411, 415, 431
-    BUSY = "busy"  # 429
-    FULL = "full"  # 503
-    INTERNAL = "internal"  # 500
+    Attributes:
+        status: HTTP status of an answer with it, unless `docs/paramserver.md` names another one.
+        number: Number for people: docs/paramserver.md has a table by it. It stays the same, and is used for nothing else.
+    """
+
+    status: int
+
+    def __new__(cls, text: str, status: int) -> Self:
+        """Make one; the order of the class numbers them, so new ones come last."""
+        made = str.__new__(cls, text)
+        made._value_, made.status = text, status
+        return made
+
+    BAD_MAC = "bad-mac", 401  # Join again; to a join: the invite is another one.
+    REPLAYED = "replayed", 401  # The counter was used before, perhaps because a proxy sent the request twice.
+    KICKED = "kicked", 403
+    UNKNOWN_ID = "unknown-id", 404  # Join again.
+    NO_UPLOAD = "no-upload", 404  # Announce the push again.
+    STALE = "stale", 409
+    OTHER_MANIFEST = "other-manifest", 409
+    SPENT = "spent", 409  # The lease was used or taken back; ask with the next number.
+    OVER = "over", 410
+    TOO_LONG = "too-long", 413
+    BAD_RANGE = "bad-range", 416  # 412 for a frame that is gone.
+    NOT_FINITE = "not-finite", 422
+    BAD_PUSH = "bad-push", 422  # Header against manifest, no samples, too old.
+    PROTOCOL = "protocol", 426
+    BAD_DIGEST = "bad-digest", 400  # The upload was dropped.
+    BAD_REQUEST = "bad-request", 400  # 404 for what there is not, 408 for a join that takes too long.
+    BUSY = "busy", 429
+    FULL = "full", 503
+    INTERNAL = "internal", 500
 
     @property
     def number(self) -> str:
-        """For people: docs/paramserver.md has a table by it. A number stays the same, and is used for nothing else."""
-        return f"PS{_NUMBERS.index(self) + 1:02}"
-
-
-#: New ones at the end.
-_NUMBERS = (
-    Code.BAD_MAC,
-    Code.REPLAYED,
-    Code.KICKED,
-    Code.UNKNOWN_ID,
-    Code.NO_UPLOAD,
-    Code.STALE,
-    Code.OTHER_MANIFEST,
-    Code.SPENT,
-    Code.OVER,
-    Code.TOO_LONG,
-    Code.BAD_RANGE,
-    Code.NOT_FINITE,
-    Code.BAD_PUSH,
-    Code.PROTOCOL,
-    Code.BAD_DIGEST,
-    Code.BAD_REQUEST,
-    Code.BUSY,
-    Code.FULL,
-    Code.INTERNAL,
-)
+        return f"PS{[*Code].index(self) + 1:02}"
 
 
 _VERSION = re.compile(r"([0-9]{1,10})\.([0-9]{1,19})")

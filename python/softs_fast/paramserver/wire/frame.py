@@ -18,13 +18,19 @@ import torch
 from torch import Tensor
 
 from ...errors import WireError
-from .codecs import decode_vector, encode_vector, encoded_sections, total
+from .codecs import (
+    compress,
+    compressed_bound,
+    decode_vector,
+    decompress,
+    encode_vector,
+    encoded_sections,
+    total,
+)
 from .feedback import ErrorFeedback
 from .header import HEADER_BYTES, Codec, FrameHeader, Kind
 from .manifest import Manifest
-from .memory import Memory
-from .planes import compress, compressed_bound, decompress
-from .tensors import Contents, from_bytes, to_bytes
+from .tensors import Contents, Memory, from_bytes, to_bytes
 
 __all__ = ["Frame", "check_header", "decode_payload", "encode_frame"]
 

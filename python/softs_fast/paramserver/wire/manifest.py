@@ -5,28 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError, WireError
+from ...records import Json, Message, Record, most, span
 from ...tensors.local import local_tensor
 from .limits import MAX_ELEMENTS, MAX_MANIFEST_BYTES
 
 __all__ = ["Entry", "Manifest"]
 
-_FLOATS = ("float32", "float64", "float16", "bfloat16")
-_INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
-_MAX_NAME, _MAX_DIMENSIONS = 512, 16
+_FloatName = Literal["float32", "float64", "float16", "bfloat16"]
+_IntegerName = Literal["int64", "int32", "int16", "int8", "uint8", "bool"]
+_FLOATS, _INTEGERS = get_args(_FloatName), get_args(_IntegerName)
+_MAX_NAME = 512
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Message):
     """One tensor.
 
     Attributes:
@@ -35,9 +35,9 @@ class Entry:
         shape: Shape of the tensor.
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
+    name: Annotated[str, most(_MAX_NAME)]
+    dtype: _FloatName | _IntegerName
+    shape: Annotated[tuple[Annotated[int, span(0, MAX_ELEMENTS)], ...], most(16)]
 
     @property
     def n(self) -> int:
@@ -104,23 +104,15 @@ class Manifest:
         Raises:
             WireError: it is too long, not canonical JSON of a manifest, or an entry is out of range.
         """
-        if len(data) > MAX_MANIFEST_BYTES:
-            raise WireError(f"a manifest has {len(data)} bytes; {MAX_MANIFEST_BYTES} at most")
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise WireError(f"a manifest of {len(data)} bytes is not JSON: {error}") from None
-        if not isinstance(value, dict) or value.keys() != {"buffers", "parameters"}:
-            raise WireError("a manifest is not an object of `parameters` and `buffers`")
-        manifest = cls(
-            tuple(_parsed(value["parameters"], _FLOATS)),
-            tuple(_parsed(value["buffers"], _FLOATS + _INTEGERS)),
-        )
-        seen: set[str] = set()
-        for entry in manifest.parameters + manifest.buffers:
-            if entry.name in seen:
-                raise WireError(f"a manifest has the tensor {entry.name[:64]} twice")
-            seen.add(entry.name)
+        read = _FORMAT.decode(data)
+        manifest = cls(read.parameters, read.buffers)
+        names = [entry.name for entry in manifest.parameters + manifest.buffers]
+        for name in names if len(set(names)) < len(names) else ():
+            if names.count(name) > 1:
+                raise WireError(f"a manifest has the tensor {name[:64]} twice")
+        for entry in manifest.parameters:
+            if entry.dtype not in _FLOATS:
+                raise WireError(f"a manifest has the parameter {entry}; dtypes are {', '.join(_FLOATS)}")
         counts = (manifest.n_parameters, manifest.n_floats + manifest.n_integers)
         if not manifest.parameters or max(counts) > MAX_ELEMENTS:
             raise WireError(f"a manifest has {counts[0]} elements of parameters; need 1 to {MAX_ELEMENTS}")
@@ -206,34 +198,25 @@ class Manifest:
         return None
 
 
+class Tensors(Record):
+    """A manifest as it travels."""
+
+    parameters: Annotated[tuple[Entry, ...], most(MAX_MANIFEST_BYTES)]
+    buffers: Annotated[tuple[Entry, ...], most(MAX_MANIFEST_BYTES)]
+
+
+_FORMAT: Json[Tensors] = Json(Tensors, most_bytes=MAX_MANIFEST_BYTES, what="a manifest")
+
+
 def _entry(name: str, tensor: Tensor, kind: str, dtypes: tuple[str, ...]) -> Entry:
     if local_tensor(name, tensor, kind=kind, dtypes=[getattr(torch, one) for one in dtypes]) is not tensor:
         raise ConfigError(
             f'{kind} "{name}" is a DTensor; expected a whole tensor in each process: shard no model of a parameter server'
         )
-    dtype = str(tensor.dtype).removeprefix("torch.")
+    dtype: Any = str(tensor.dtype).removeprefix("torch.")
     if len(name) > _MAX_NAME:
         raise ConfigError(f"the name {name[:64]}... has {len(name)} characters; {_MAX_NAME} at most")
     return Entry(name, dtype, tuple(tensor.shape))
-
-
-def _parsed(value: Any, dtypes: tuple[str, ...]) -> Iterable[Entry]:
-    if not isinstance(value, list):
-        raise WireError("the tensors of a manifest are not a list")
-    for item in value:
-        match item:
-            case [str(name), str(dtype), list(shape)] if len(name) <= _MAX_NAME and dtype in dtypes:
-                if len(shape) > _MAX_DIMENSIONS or not all(_is_length(n) for n in shape):
-                    raise WireError(f"{name[:64]} of a manifest has the shape {str(shape)[:64]}")
-                yield Entry(name, dtype, tuple(shape))
-            case _:
-                raise WireError(
-                    f"{str(item)[:64]} is not [name, dtype, shape]; dtypes are {', '.join(dtypes)}"
-                )
-
-
-def _is_length(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_ELEMENTS
 
 
 def _entry_at(entries: tuple[Entry, ...], index: int) -> Entry:

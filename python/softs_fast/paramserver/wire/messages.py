@@ -1,18 +1,21 @@
-"""The JSON bodies of requests and answers."""
+"""The JSON bodies of requests and answers, and their bytes."""
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from ...records import NO_NUL, Amount, Count, Finite, Record, most, shaped, span
+from ...records import NO_NUL, Amount, Count, Finite, Json, Record, most, shaped, span
 from .limits import (
     FIRST_PART_BYTES,
     MAX_ELEMENTS,
     MAX_ITEMS,
+    MAX_JSON_BYTES,
     MAX_LEASE,
     MAX_MANIFEST_BYTES,
     MAX_PART_BYTES,
+    MAX_STATUS_BYTES,
     MAX_TEXT,
     MAX_WAIT_S,
     MIN_PART_BYTES,
@@ -31,14 +34,20 @@ __all__ = [
     "JoinAnswer",
     "JoinRequest",
     "Leave",
+    "MemberState",
     "MemberStatus",
+    "Mode",
     "RunConfig",
     "Stale",
     "Status",
     "Summary",
     "UploadState",
+    "decode",
+    "encode",
     "nonce_of",
 ]
+
+_Record = TypeVar("_Record", bound=Record)
 
 _MAX_WORLD = 4096
 _MAX_NAME = 128
@@ -317,7 +326,11 @@ class Status(Record):
         world_size: Workers that the run was made for.
         have: Pushes of the open round.
         need: Pushes that the open round closes with.
-        waiting_for: Description of what the run waits for, since when and for which workers; "" if for nothing.
+        waiting_for: Description of what the run waits for, since when and for which workers, or of how it has ended.
+        samples: Samples that steps have used.
+        skipped: Steps that were not finite.
+        refused: Pushes that did not count.
+        is_failure: Whether the run has ended because something is broken.
         members: Workers that have joined, and have neither left nor been silent for `lost_after_s`.
         loss: Mean loss of the last round.
         metric: Metric of the last evaluation.
@@ -334,6 +347,10 @@ class Status(Record):
     have: Count
     need: Count
     waiting_for: _Text = ""
+    samples: Count = 0
+    skipped: Count = 0
+    refused: Count = 0
+    is_failure: bool = False
     members: Annotated[tuple[MemberStatus, ...], most(MAX_ITEMS)] = ()
     loss: Finite | None = None
     metric: Finite | None = None
@@ -351,3 +368,32 @@ class Control(Record):
 
     action: Literal["start", "pause", "resume", "kick", "stop"]
     worker_id: _Short = ""
+
+
+def encode(record: Record) -> bytes:
+    """Return a message as JSON.
+
+    Raises:
+        WireError: a field breaks its bounds, or there are too many bytes.
+    """
+    return _format(type(record), MAX_STATUS_BYTES).encode(record)
+
+
+def decode(kind: type[_Record], data: bytes | bytearray, limit: int = MAX_JSON_BYTES) -> _Record:
+    """Return a message from JSON.
+
+    Args:
+        kind: Class of the message.
+        data: JSON as `encode` writes it.
+        limit: Bytes that the JSON may have.
+
+    Raises:
+        WireError: they are too many, or no message of this class; the text names the field.
+    """
+    record: _Record = _format(kind, limit).decode(data)
+    return record
+
+
+@functools.cache
+def _format(kind: type[Record], limit: int) -> Json[Any]:
+    return Json(kind, most_bytes=limit, what=f"body of a {kind.__name__}")

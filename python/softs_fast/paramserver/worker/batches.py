@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from torch import Tensor
 from torch.utils.data import default_collate
 
 from ...errors import ConfigError
+from ...loader.readers.items import call_on_all
 from ..job import Job, Samples
 from ..wire import answers
 from ..wire.answers import Code
-from ..wire.messages import DataRange, DataRequest, JoinAnswer
-from ..wire.permutation import order, shard
-from ..wire.records import encode
+from ..wire.messages import DataRange, DataRequest, JoinAnswer, encode
 from .exchanges import Call, refusal
 from .session import Session
 
-__all__ = ["Batches", "LeasedIndices", "RankIndices", "on_device"]
+__all__ = ["Batches", "LeasedIndices", "RankIndices", "order", "shard"]
 
 #: Between two questions for data, while all of an epoch is with other workers.
 _EXHAUSTED_S = 0.5
@@ -163,19 +162,26 @@ class Batches:
     def next(self) -> list[tuple[int, Any]]:
         """Return (samples, batch) of each step of the next push."""
         return [
-            (len(one), on_device(self._collate([self._data[i] for i in one]), self._device))
+            (len(one), call_on_all(self._collate([self._data[i] for i in one]), "to", self._device))
             for one in self._indices.next()
         ]
 
 
-def on_device(batch: Any, device: str) -> Any:
-    """Return a batch with its tensors on a device; tuples, lists and dicts keep their form."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {key: on_device(one, device) for key, one in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(on_device(one, device) for one in batch))
-    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        return type(batch)(on_device(one, device) for one in batch)  # type: ignore[call-arg]
-    return batch
+def order(seed: int, epoch: int, n: int) -> list[int]:
+    """Return the numbers 0 to n - 1 in the order of an epoch.
+
+    Sorted by numbers of Python's generator: of it, only the sequence of `random()` is promised to stay the same.
+
+    Args:
+        seed: Seed of the run.
+        epoch: Epoch, from 0.
+        n: Samples.
+    """
+    generator = random.Random(f"{seed} {epoch}")
+    keys = [generator.random() for _ in range(n)]
+    return sorted(range(n), key=keys.__getitem__)
+
+
+def shard(positions: Sequence[int], rank: int, world_size: int) -> Sequence[int]:
+    """Return every `world_size`-th position from the rank on."""
+    return positions[rank % world_size :: world_size]

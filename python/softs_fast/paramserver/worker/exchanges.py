@@ -20,9 +20,8 @@ from ..wire.frame import Frame, check_header
 from ..wire.header import HEADER_BYTES, FrameHeader
 from ..wire.limits import WHOLE_FRAME_BYTES
 from ..wire.manifest import Manifest
-from ..wire.memory import Memory
-from ..wire.messages import Counted, Failure, Stale, Summary, UploadState
-from ..wire.records import decode
+from ..wire.messages import Counted, Failure, Stale, Summary, UploadState, decode
+from ..wire.tensors import Memory
 from .retries import Trouble
 from .sizes import PartSizes, PollWait
 
@@ -65,14 +64,12 @@ class Answer:
     Attributes:
         status: HTTP status.
         body: JSON; b"" for frames, which go into the `Download`.
-        version: (T, V) of the server's weights, if the answer says.
         offset: Value of Upload-Offset, if the answer has it.
         asked_s: Seconds of the header Retry-After; 0 without it.
     """
 
     status: int
     body: bytes = b""
-    version: tuple[int, int] | None = None
     offset: int | None = None
     asked_s: float = 0.0
 
@@ -118,9 +115,8 @@ def refusal(answer: Answer, what: str) -> SoftsError:
         failure = Failure(
             "", f"the server answered {answer.status}", "install the same version on both sides"
         )
-    text = f"{what}: {failure.message}{'; ' if failure.remedy else ''}{failure.remedy}"
-    if failure.code in {*Code}:
-        text += f" ({Code(failure.code).number})"
+    number = next((f" ({code.number})" for code in Code if code == failure.code), "")
+    text = f"{what}: {failure.message}{'; ' if failure.remedy else ''}{failure.remedy}{number}"
     return (
         WireError(text)
         if answer.status

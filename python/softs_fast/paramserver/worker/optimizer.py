@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -12,24 +14,37 @@ import torch
 from torch import Tensor, nn, optim
 
 from ...errors import ConfigError, SoftsError
+from ...user_code import text_of_error
 from ..wire import answers
 from ..wire.feedback import ErrorFeedback
 from ..wire.header import Kind
 from ..wire.invite import Invite
 from ..wire.manifest import Manifest
-from ..wire.messages import MAX_REASON, JoinAnswer, Leave, RunConfig, Summary
-from ..wire.records import encode
+from ..wire.messages import (
+    MAX_REASON,
+    Counted,
+    Heartbeat,
+    JoinAnswer,
+    Leave,
+    RunConfig,
+    Stale,
+    Summary,
+    encode,
+)
 from ..wire.tensors import buffers_of, flattened, load_into, parameters_of
 from .exchanges import Call
-from .heartbeats import Heartbeats
 from .session import Session, Traffic, WorkerOptions
-from .weights import PushResult, RemoteWeights
+from .weights import RemoteWeights
 
 __all__ = ["Counts", "RemoteOptimizer"]
 
 _log = logging.getLogger("softs_fast.paramserver")
 
+#: Heartbeats within a lease: two may be lost.
+_PER_LEASE = 3.0
 
+
+@dataclass
 class Counts:
     """What a worker has done so far.
 
@@ -40,11 +55,10 @@ class Counts:
         loss: Loss of the last push; NaN if it is not known.
     """
 
-    def __init__(self) -> None:
-        self.counted = 0
-        self.stale = 0
-        self.samples = 0
-        self.loss = math.nan
+    counted: int = 0
+    stale: int = 0
+    samples: int = 0
+    loss: float = math.nan
 
 
 class RemoteOptimizer(optim.Optimizer):
@@ -221,7 +235,7 @@ class RemoteOptimizer(optim.Optimizer):
             mean = float(loss) if loss is not None and math.isnan(reported) else reported
             present = [one.grad is not None for one in self._parameters]
             result = self._push(self._gradient(), present, Kind.GRADIENT, samples, mean)
-            if closure is None or result is not PushResult.STALE or self.is_over:
+            if closure is None or not isinstance(result, Stale) or self.is_over:
                 return loss
 
     def pause(self) -> None:
@@ -310,7 +324,7 @@ class RemoteOptimizer(optim.Optimizer):
 
     def _push(
         self, pieces: list[Tensor], present: list[bool], kind: Kind, samples: int, loss: float
-    ) -> PushResult:
+    ) -> Counted | Stale | Summary:
         config = self.config
         if config.clip_norm:
             norm = math.hypot(*(float(one.norm()) for one in pieces))
@@ -322,11 +336,11 @@ class RemoteOptimizer(optim.Optimizer):
         result = self._weights.push(pieces, buffers, kind, samples, loss, flags)
         self._samples, self._loss_sum, self._n_local = 0, 0.0, 0
         self._has_gradient = [False] * len(present)
-        if result is PushResult.COUNTED:
+        if isinstance(result, Counted):
             self.counts.counted += 1
             self.counts.samples += samples
             self.counts.loss = loss
-        elif result is PushResult.STALE:
+        elif isinstance(result, Stale):
             self.counts.stale += 1
         self._take_weights()
         return result
@@ -394,13 +408,43 @@ class RemoteOptimizer(optim.Optimizer):
         return pieces
 
 
+class Heartbeats:
+    """Renews the lease of a session until it is closed.
+
+    Args:
+        session: Session that has joined.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="softs-heartbeats", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread. One that is in a request ends with it; close the session to end that."""
+        self._stop.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread.
+
+        Args:
+            timeout_s: seconds that it may take.
+        """
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._session.joined.config.lost_after_s / _PER_LEASE):
+            try:
+                self._session.attempt(
+                    Call("POST", answers.HEARTBEAT, encode(Heartbeat(self._session.progress)))
+                )
+            except SoftsError as error:
+                # The main thread sees the same with its next request, and knows what to do.
+                _log.debug("heartbeat: %s", error)
+
+
 def _reason(error: BaseException | None) -> str:
     """Return type and text of an exception as a line for the owner; "" for none, and for one that a person wants."""
-    if not isinstance(error, Exception):
-        return ""
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = type(error).__name__
-    line = " ".join(text.replace("\0", " ").split())
-    return line.encode(errors="replace").decode()[:MAX_REASON]
+    text = text_of_error(error) if isinstance(error, Exception) else ""
+    return " ".join(text.replace("\0", " ").split())[:MAX_REASON]

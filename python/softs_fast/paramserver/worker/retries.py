@@ -8,7 +8,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["AskUrl", "Decision", "GiveUp", "Retries", "Trouble", "Wait"]
+from ...errors import PeerLost
+
+__all__ = ["Pause", "Retries", "Trouble"]
 
 _SHORTEST_S, _LONGEST_S = 0.2, 20.0
 #: A server that starts again in two seconds is met at once, and one that was away for a minute soon: no pause is longer
@@ -36,31 +38,16 @@ class Trouble(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Wait:
-    """Try again after so many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class AskUrl:
-    """Read the URL again, or ask for it; then try again after so many seconds, whether there is one or not."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """Stop retrying.
+class Pause:
+    """What follows an attempt without an answer.
 
     Attributes:
-        reason: Description of what failed, for how long, and what to do.
+        seconds: Seconds until the next attempt.
+        asks_url: Whether the URL is read again, or asked for, before that, whether there is a new one or not.
     """
 
-    reason: str
-
-
-Decision = Wait | AskUrl | GiveUp
+    seconds: float
+    asks_url: bool = False
 
 
 class Retries:
@@ -83,7 +70,7 @@ class Retries:
 
     def failed(
         self, now: float, trouble: Trouble, draw: float, *, asked_s: float = 0.0, detail: str = ""
-    ) -> Decision:
+    ) -> Pause:
         """Decide what follows an attempt without an answer.
 
         Args:
@@ -92,10 +79,13 @@ class Retries:
             draw: Random number of [0, 1).
             asked_s: Seconds that Retry-After asks for; 0 without it.
             detail: Detail of the last failure, for the text.
+
+        Raises:
+            PeerLost: The server was out of reach for too long.
         """
         self._since = now if self._since is None else self._since
         if now - self._since >= self._rejoin_timeout_s:
-            return GiveUp(
+            raise PeerLost(
                 f"no answer of the server for {now - self._since:.0f} s, {self.n_failed + 1} attempts; "
                 f"the last: {trouble.value}{': ' if detail else ''}{detail}; "
                 "look whether the server runs and the URL is still its own, or give more --rejoin-timeout"
@@ -109,10 +99,10 @@ class Retries:
         seconds = max(draw * most, min(asked_s, _MOST_ASKED_S))
         if trouble not in (Trouble.FOREIGN, Trouble.NO_NAME, Trouble.CERTIFICATE):
             self._moved_since = None
-            return Wait(seconds)
+            return Pause(seconds)
         self._moved_since = now if self._moved_since is None else self._moved_since
         if now - self._moved_since < _MOVED_S:
-            return Wait(seconds)
+            return Pause(seconds)
         # From here on, and again after each further minute.
         self._moved_since = now
-        return AskUrl(seconds)
+        return Pause(seconds, asks_url=True)

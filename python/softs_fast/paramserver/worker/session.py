@@ -25,10 +25,9 @@ from ..wire.header import HEADER_BYTES, PROTOCOL
 from ..wire.invite import Invite
 from ..wire.limits import MAX_JSON_BYTES, MAX_PART_BYTES
 from ..wire.manifest import Manifest
-from ..wire.messages import CodecName, Failure, JoinAnswer, JoinRequest
-from ..wire.records import decode, encode
+from ..wire.messages import CodecName, Failure, JoinAnswer, JoinRequest, decode, encode
 from .exchanges import Answer, Download, Exchange, Request, Upload, refusal
-from .retries import AskUrl, GiveUp, Retries, Trouble
+from .retries import Retries, Trouble
 from .sizes import LEAST_PART_BYTES
 from .transport import Response, Transport, TransportError, asked_seconds, foreign
 
@@ -329,7 +328,6 @@ class Session:
         return Answer(
             status,
             body,
-            None if version is None else answers.parse_version(version),
             int(offset) if offset is not None and offset.isascii() and offset.isdigit() else None,
             asked_seconds(response),
         )
@@ -421,15 +419,13 @@ class Session:
             )
         self.traffic.failures += 1
         draw = self._random.random()
-        decision = retries.failed(now, error.trouble, draw, asked_s=error.asked_s, detail=str(error))
-        if isinstance(decision, GiveUp):
-            raise PeerLost(decision.reason)
+        pause = retries.failed(now, error.trouble, draw, asked_s=error.asked_s, detail=str(error))
         self.traffic.trouble = f"{error.trouble.value} ({error})"
         level = logging.WARNING if attempt.is_warning else logging.INFO
         _log.log(level, "no answer of %s, attempt %d: %s", self.invite.url, retries.n_failed, cause)
-        if isinstance(decision, AskUrl) or self._options.url_file is not None:
-            self._look_for_url(isinstance(decision, AskUrl))
-        if self._is_closed.wait(decision.seconds):
+        if pause.asks_url or self._options.url_file is not None:
+            self._look_for_url(pause.asks_url)
+        if self._is_closed.wait(pause.seconds):
             raise PeerLost("the session was closed")
 
     def _plain_problem(self) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...trust import refusal_of
-from ..requirements import import_urllib3
+from ..requirements import import_package
 from ..wire.invite import Invite
 from .retries import Trouble
 
@@ -109,7 +109,7 @@ class Transport:
     """
 
     def __init__(self, invite: Invite, proxy: str | None = None) -> None:
-        self._urllib3 = import_urllib3()
+        self._urllib3 = import_package("urllib3")
         exceptions = self._urllib3.exceptions
         self._errors: tuple[type[Exception], ...] = (
             exceptions.HTTPError,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -14,25 +13,16 @@ from ..wire.codecs import top_k_count
 from ..wire.feedback import ErrorFeedback
 from ..wire.frame import decode_payload, encode_frame
 from ..wire.header import Codec, Kind
-from ..wire.memory import Memory
 from ..wire.messages import CodecName, Counted, RunConfig, Stale, Summary
-from ..wire.tensors import Contents
+from ..wire.tensors import Contents, Memory
 from .exchanges import Download, Upload
 from .session import Session
 from .sizes import PartSizes, PollWait
 
-__all__ = ["PushResult", "RemoteWeights"]
+__all__ = ["RemoteWeights"]
 
 #: At a time: that of the weights, the next weights, a push.
 _FRAMES = 3
-
-
-class PushResult(enum.Enum):
-    """What became of a push."""
-
-    COUNTED = "counted"
-    STALE = "stale"
-    OVER = "over"
 
 
 class RemoteWeights:
@@ -113,8 +103,8 @@ class RemoteWeights:
         samples: int,
         loss: float,
         present: tuple[bool, ...] | None = None,
-    ) -> PushResult:
-        """Send a gradient or a difference, computed from the weights that are here, until the server has decided.
+    ) -> Counted | Stale | Summary:
+        """Send a gradient or a difference, computed from the weights that are here, until the server has decided; return what it said.
 
         Args:
             pieces: Pieces of the gradient or difference, float32 vectors on the CPU, one after the other,
@@ -149,14 +139,14 @@ class RemoteWeights:
         except BaseException:
             self._feedback.abort()
             raise
-        if isinstance(upload.result, Counted):
+        result = upload.result
+        assert result is not None
+        if isinstance(result, Counted):
             self._feedback.commit()
-            return PushResult.COUNTED
-        self._feedback.abort()
-        if isinstance(upload.result, Stale):
-            return PushResult.STALE
-        self.summary = upload.result
-        return PushResult.OVER
+        else:
+            self._feedback.abort()
+            self.summary = result if isinstance(result, Summary) else None
+        return result
 
     def _adopt(self, config: RunConfig) -> None:
         """Take sizes of a server; what was learned of the road with those of the one before is learned again."""

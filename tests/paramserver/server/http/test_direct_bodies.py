@@ -21,8 +21,7 @@ from softs_fast.paramserver.server.options import TlsFiles
 from softs_fast.paramserver.server.server import Server
 from softs_fast.paramserver.wire import answers
 from softs_fast.paramserver.wire.frame import Frame
-from softs_fast.paramserver.wire.messages import Counted, UploadState
-from softs_fast.paramserver.wire.records import decode
+from softs_fast.paramserver.wire.messages import Counted, UploadState, decode
 from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
 from softs_fast.paramserver.worker.session import WorkerOptions
 

@@ -25,8 +25,7 @@ from softs_fast.paramserver.server.options import ServerOptions
 from softs_fast.paramserver.server.service import Service
 from softs_fast.paramserver.wire import answers
 from softs_fast.paramserver.wire.manifest import Manifest
-from softs_fast.paramserver.wire.messages import nonce_of
-from softs_fast.paramserver.wire.records import encode
+from softs_fast.paramserver.wire.messages import encode, nonce_of
 from softs_fast.trust import TlsFiles
 
 MAC = "0" * 64

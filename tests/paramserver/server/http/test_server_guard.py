@@ -108,7 +108,7 @@ def test_the_budget_fills_again() -> None:
         budget.spend()
     with pytest.raises(Refusal) as refused:
         budget.spend()
-    assert refused.value.status == 429
+    assert refused.value.reply.status == 429
     now[0] = 0.1
     budget.spend()
     budget.spend()

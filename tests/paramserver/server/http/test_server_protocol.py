@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,29 +21,31 @@ from softs_fast.paramserver.wire.messages import (
     DataRange,
     DataRequest,
     Failure,
-    Stale,
     Status,
     Summary,
     UploadState,
+    encode,
 )
-from softs_fast.paramserver.wire.records import encode
 
 
-def test_a_worker_joins_pulls_and_pushes(serve, enter) -> None:
-    server = serve()
-    client = enter(server)
-    first = client.pull()
-    assert (first.status, first.is_signed) == (200, True)
-    header, before = client.contents(first)
+def test_workers_join_pull_and_push(serve, enter) -> None:
+    """Strict rounds, as on the page: the mean of the gradients by samples, and the rate times the world's size."""
+    server = serve(world_size=2, quorum=2)
+    first, second = enter(server), enter(server)
+    answer = first.pull()
+    assert (answer.status, answer.is_signed) == (200, True)
+    header, before = first.contents(answer)
     assert (header.timeline, header.version) == (1, 0)
-    answer = client.push(client.frame(2.0))
-    assert answer.is_signed
-    assert answer.record(Counted) == Counted(1, 1)
-    second = client.pull("1.0", 20.0)
-    header, after = client.contents(second)
+    assert second.push(second.frame(3.0, samples=1)).record(Counted) == Counted(1, 2)
+    assert second.push(second.frame(9.0, samples=1)).record(Counted) == Counted(1, 2, again=True)
+    with ThreadPoolExecutor(1) as thread:
+        held = thread.submit(second.pull, "1.0", 40.0)
+        answer = first.push(first.frame(1.0, samples=3))
+    assert (answer.record(Counted), answer.is_signed) == (Counted(2, 2), True)
+    header, after = second.contents(held.result())
     assert header.version == 1
-    # SGD with a rate of 0.1.
-    assert torch.allclose(after.parameters, before.parameters - 0.2)
+    assert torch.allclose(after.parameters, before.parameters - 0.1 * 2 * 1.5)
+    assert first.push(first.frame(1.0)).record(Counted).again, "its answer was lost, and the round is closed"
 
 
 def test_what_has_changed_is_sent(serve, enter) -> None:
@@ -56,18 +59,6 @@ def test_what_has_changed_is_sent(serve, enter) -> None:
     assert torch.allclose(after.parameters, before.parameters - 0.1)
     whole = client.pull("7.0", 0.0, "xor")
     assert client.contents(whole)[0].codec.name == "F32"
-
-
-def test_a_long_poll_ends_with_the_round(serve, enter) -> None:
-    server = serve(world_size=2, quorum=2)
-    first, second = enter(server), enter(server)
-    first.push(first.frame())
-    got = []
-    waiting = threading.Thread(target=lambda: got.append(first.pull("1.0", 40.0)))
-    waiting.start()
-    second.push(second.frame())
-    waiting.join()
-    assert got[0].status == 200
 
 
 def test_a_long_poll_ends_with_the_server(serve, enter, caplog: pytest.LogCaptureFixture) -> None:
@@ -88,33 +79,6 @@ def test_a_long_poll_ends_with_the_server(serve, enter, caplog: pytest.LogCaptur
     # Not an error, and not the end of the connection in the middle of the answer: the worker looks for the next server.
     assert (got[0].status, got[0].is_signed) == (204, True)
     assert "Exception" not in caplog.text
-
-
-def test_a_push_counts_once(serve, enter) -> None:
-    server = serve(world_size=2, quorum=2)
-    client = enter(server)
-    other = enter(server)
-    assert client.push(client.frame(1.0)).record(Counted) == Counted(1, 2)
-    again = client.push(client.frame(3.0))
-    assert again.record(Counted) == Counted(1, 2, again=True)
-    other.push(other.frame(1.0))
-    client.pull("1.0", 20.0)
-    assert client.push(client.frame(1.0)).record(Counted).again, (
-        "its answer was lost, and the round is closed"
-    )
-
-
-def test_a_stale_push_learns_what_is_next(serve, enter) -> None:
-    server = serve(world_size=2, quorum=1, round_samples=1)
-    first, second = enter(server), enter(server)
-    second.pull()
-    first.push(first.frame())
-    first.pull("1.0", 20.0)
-    answer = second.push(second.frame(), whole=False)
-    assert answer.status == 409
-    assert answer.is_signed
-    stale = answer.record(Stale)
-    assert (stale.timeline, stale.version, stale.code) == (1, 1, "stale")
 
 
 def test_parts_resume_where_they_ended(serve, enter) -> None:
@@ -361,14 +325,3 @@ def test_a_long_body_is_refused(serve, enter) -> None:
     connection.endheaders()
     assert connection.getresponse().status == 413
     connection.close()
-
-
-def test_strict_rounds_scale_the_rate(serve, enter) -> None:
-    """The page: two workers, mean of gradients, rate times WORLD_SIZE."""
-    server = serve(world_size=2, quorum=2)
-    first, second = enter(server), enter(server)
-    _, before = first.contents(first.pull())
-    second.push(second.frame(3.0, samples=1))
-    first.push(first.frame(1.0, samples=3))
-    _, after = first.contents(first.pull("1.0", 20.0))
-    assert torch.allclose(after.parameters, before.parameters - 0.1 * 2 * 1.5)

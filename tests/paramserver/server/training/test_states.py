@@ -139,7 +139,7 @@ def test_what_appears_later_is_refused_then(serve, enter, tmp_path: Path) -> Non
     assert client.pull("1.0", 20.0).status == 200
     client.push(client.frame(version=(1, 1)))
     assert client.pull("1.1", 20.0).status == 410
-    assert "optimizer.state.0.hook is of type builtins.type" in server.status().text
+    assert "optimizer.state.0.hook is of type builtins.type" in server.status().waiting_for
 
 
 def tensors() -> list[Tensor]:

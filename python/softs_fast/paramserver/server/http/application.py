@@ -19,7 +19,6 @@ from ...wire.manifest import Manifest
 from ...wire.messages import (
     DataRange,
     DataRequest,
-    Failure,
     Heartbeat,
     JoinAnswer,
     JoinRequest,
@@ -27,13 +26,24 @@ from ...wire.messages import (
     RunConfig,
     nonce_of,
 )
-from ...wire.records import decode
 from ..driver import Driver
 from ..training.weights import PullCodec
 from .budget import LOG, Budget
 from .owner import Owner
 from .pushes import Pushes, refusal_of
-from .request import Disconnected, Message, Receive, Refusal, Reply, Request, Send, failure, send_reply
+from .request import (
+    Disconnected,
+    Message,
+    Receive,
+    Refusal,
+    Reply,
+    Request,
+    Send,
+    decoded,
+    failure,
+    no_route,
+    send_reply,
+)
 from .sessions import Session, Sessions
 
 __all__ = ["Application"]
@@ -88,16 +98,13 @@ class Application:
         try:
             reply, key = await self._answer(request, key)
         except Refusal as refusal:
-            reply = Reply.of(refusal.record, refusal.status)
-            reply.retry_s = refusal.retry_s
+            reply = refusal.reply
         except Disconnected:
             return
         except Exception:
             LOG.exception("%s %s failed", request.method, request.path[:64])
-            reply = Reply.of(
-                Failure(Code.INTERNAL.value, "the server has failed over this request", "its log says why"),
-                HTTPStatus.INTERNAL_SERVER_ERROR,
-            )
+            text = "the server has failed over this request"
+            reply = failure(Code.INTERNAL, text, "its log says why").reply
         finally:
             self.budget.release(request.connection)
         is_weights = reply.frame is not None
@@ -115,7 +122,7 @@ class Application:
         if request.path == answers.JOIN and request.method == "POST":
             return await self._join(request)
         if not request.path.startswith("/v1/"):
-            raise failure(HTTPStatus.NOT_FOUND, Code.BAD_REQUEST, f"there is nothing at {request.path[:64]}")
+            raise no_route(request)
         session = self._session(request)
         if request.path.startswith(answers.PUSH) and session.worker_id != signing.OWNER:
             return await self._push(request, session), session.key
@@ -136,7 +143,6 @@ class Application:
         if request.authorization is None:
             self.budget.spend()
             raise failure(
-                HTTPStatus.UNAUTHORIZED,
                 Code.BAD_MAC,
                 "the request has no signature",
                 "start a worker with the invite that the server printed",
@@ -144,9 +150,7 @@ class Application:
         session = self._sessions.find(request.authorization.worker_id)
         if session is None:
             self.budget.spend()
-            raise failure(
-                HTTPStatus.NOT_FOUND, Code.UNKNOWN_ID, "no worker of this run has this id", "join again"
-            )
+            raise failure(Code.UNKNOWN_ID, "no worker of this run has this id", "join again")
         return session
 
     def _authenticate(
@@ -154,15 +158,12 @@ class Application:
     ) -> None:
         if not request.is_signed(session.key, digested, offset):
             self.budget.spend()
-            raise failure(
-                HTTPStatus.UNAUTHORIZED, Code.BAD_MAC, "the signature of the request is wrong", "join again"
-            )
+            raise failure(Code.BAD_MAC, "the signature of the request is wrong", "join again")
         request.prove()
         assert request.authorization is not None
         is_read = session.worker_id == signing.OWNER and request.method == "GET"
         if not is_read and not self._sessions.take(session, request.authorization.n):
             raise failure(
-                HTTPStatus.UNAUTHORIZED,
                 Code.REPLAYED,
                 f"the counter {request.authorization.n} was used before, or is too old",
                 "send it again with a new counter",
@@ -173,9 +174,8 @@ class Application:
             async with asyncio.timeout(_JOIN_S):
                 body = await request.body(MAX_JOIN_BYTES)
         except TimeoutError:
-            raise failure(
-                HTTPStatus.REQUEST_TIMEOUT, Code.BAD_REQUEST, f"the join took longer than {_JOIN_S:g} s"
-            ) from None
+            text = f"the join took longer than {_JOIN_S:g} s"
+            raise failure(Code.BAD_REQUEST, text, status=HTTPStatus.REQUEST_TIMEOUT) from None
         # Nothing is parsed before the signature is checked, which needs the nonce alone.
         nonce = nonce_of(body)
         key = self._sessions.join_key(nonce)
@@ -183,7 +183,6 @@ class Application:
         if not is_new or not request.is_signed(key, body):
             self.budget.spend()
             raise failure(
-                HTTPStatus.UNAUTHORIZED,
                 Code.BAD_MAC,
                 "the worker does not have the secret of this run",
                 "start it with the invite that the server printed",
@@ -191,11 +190,10 @@ class Application:
         request.prove()
         try:
             if not self._sessions.use_nonce(nonce):
-                raise failure(HTTPStatus.UNAUTHORIZED, Code.REPLAYED, "the nonce of the join was used before")
-            wish = _decoded(JoinRequest, body, MAX_JOIN_BYTES)
+                raise failure(Code.REPLAYED, "the nonce of the join was used before")
+            wish = decoded(JoinRequest, body, MAX_JOIN_BYTES)
             if PROTOCOL not in wish.protocols:
                 raise failure(
-                    HTTPStatus.UPGRADE_REQUIRED,
                     Code.PROTOCOL,
                     f"the worker has the protocols {list(wish.protocols)}; the server has {PROTOCOL}",
                     "install the same version of softs-fast on both sides",
@@ -204,9 +202,7 @@ class Application:
             await asyncio.to_thread(self._compare, wish.manifest)
             return Reply.of(self._admit(wish, nonce)), key
         except Refusal as refusal:
-            reply = Reply.of(refusal.record, refusal.status)
-            reply.retry_s = refusal.retry_s
-            return reply, key
+            return refusal.reply, key
 
     def _admit(self, wish: JoinRequest, nonce: bytes) -> JoinAnswer:
         worker_id = secrets.token_hex(8)
@@ -236,7 +232,6 @@ class Application:
         except WireError as error:
             difference = str(error)
         raise failure(
-            HTTPStatus.CONFLICT,
             Code.OTHER_MANIFEST,
             f"the worker has another model: {difference}",
             "use the same job on both sides",
@@ -261,19 +256,14 @@ class Application:
                 return Reply(HTTPStatus.NOT_FOUND)
             return Reply(HTTPStatus.OK, offset=upload.offset)
         if request.method != "PUT":
-            raise _no_route(request)
+            raise no_route(request)
         if upload is None:
             # Its header is needed to check the signature.
-            raise failure(
-                HTTPStatus.NOT_FOUND,
-                Code.NO_UPLOAD,
-                f"no push for version {base} was announced",
-                "announce it",
-            )
+            raise failure(Code.NO_UPLOAD, f"no push for version {base} was announced", "announce it")
         offset = request.digits(answers.UPLOAD_OFFSET, 1 << 62)
         self._authenticate(request, session, upload.head, offset)
         if offset is None:
-            raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, f"a part has no {answers.UPLOAD_OFFSET}")
+            raise failure(Code.BAD_REQUEST, f"a part has no {answers.UPLOAD_OFFSET}")
         return await self._pushes.part(upload, request, offset)
 
     async def _of_worker(self, request: Request, worker_id: str, body: bytes) -> Reply:
@@ -282,12 +272,12 @@ class Application:
             case "GET", answers.MODEL:
                 return await self._pull(request, worker_id)
             case "POST", answers.HEARTBEAT:
-                progress = _decoded(Heartbeat, body).progress
+                progress = decoded(Heartbeat, body).progress
                 self._expect(tell(events.Seen(worker_id, progress)), events.Noted)
             case "POST", answers.DATA:
                 return self._data(worker_id, body)
             case "POST", answers.LEAVE:
-                reason = _decoded(Leave, body).reason
+                reason = decoded(Leave, body).reason
                 left = (
                     events.Leave(worker_id, f"it has failed: {reason}", True)
                     if reason
@@ -303,19 +293,15 @@ class Application:
                 self._expect(tell(events.Seen(worker_id)), events.Noted)
                 return await self._owner.status(request)
             case _:
-                raise _no_route(request)
+                raise no_route(request)
         return Reply(HTTPStatus.NO_CONTENT)
 
     async def _pull(self, request: Request, worker_id: str) -> Reply:
         have = Version(*_version(request.query["have"])) if "have" in request.query else None
         codec = request.query.get("codec", "f32")
         if codec not in get_args(PullCodec):
-            raise failure(
-                HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, f"there is no codec {codec[:16]!r} of weights"
-            )
-        until_s = asyncio.get_running_loop().time() + _seconds(
-            request.query.get("wait", "0"), self._config.max_wait_s
-        )
+            raise failure(Code.BAD_REQUEST, f"there is no codec {codec[:16]!r} of weights")
+        until_s = asyncio.get_running_loop().time() + request.wait_s(self._config.max_wait_s)
         answer = self._driver.tell(events.Pull(worker_id, have))
         while isinstance(answer, events.Hold):
             if not await self._driver.wait_for_change(until_s):
@@ -327,10 +313,10 @@ class Application:
         wanted = request.headers.get("if-match")
         if wanted is not None and wanted.strip('"') != frame.header.signed_digest.hex():
             raise failure(
-                HTTPStatus.PRECONDITION_FAILED,
                 Code.BAD_RANGE,
                 "there are newer weights",
                 "ask for all of them",
+                status=HTTPStatus.PRECONDITION_FAILED,
             )
         status = HTTPStatus.PARTIAL_CONTENT if begin else HTTPStatus.OK
         self._owner.sent_bytes += len(frame) - begin
@@ -339,20 +325,15 @@ class Application:
     def _data(self, worker_id: str, body: bytes) -> Reply:
         if self._config.data != "leases":
             raise failure(
-                HTTPStatus.BAD_REQUEST,
-                Code.BAD_REQUEST,
-                "this run hands out no samples: each worker takes those of its rank",
+                Code.BAD_REQUEST, "this run hands out no samples: each worker takes those of its rank"
             )
-        wish = _decoded(DataRequest, body)
+        wish = decoded(DataRequest, body)
         answer = self._driver.tell(events.Take(worker_id, wish.n, wish.number))
         if isinstance(answer, events.NoData):
             return Reply(HTTPStatus.NO_CONTENT)
         if isinstance(answer, events.Spent):
             raise failure(
-                HTTPStatus.CONFLICT,
-                Code.SPENT,
-                f"the lease {wish.number} was used or taken back",
-                "ask with the next number",
+                Code.SPENT, f"the lease {wish.number} was used or taken back", "ask with the next number"
             )
         self._expect(answer, events.Granted)
         assert isinstance(answer, events.Granted)
@@ -365,31 +346,11 @@ class Application:
             raise refusal_of(answer, self._driver)
 
 
-def _decoded(kind: type[Any], body: bytes, limit: int = MAX_REQUEST_BYTES) -> Any:
-    try:
-        return decode(kind, body, limit)
-    except WireError as error:
-        raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, str(error)) from None
-
-
-def _no_route(request: Request) -> Refusal:
-    return failure(
-        HTTPStatus.NOT_FOUND, Code.BAD_REQUEST, f"there is no {request.method} {request.path[:64]}"
-    )
-
-
 def _version(text: str) -> Version:
     try:
         return Version(*answers.parse_version(text))
     except WireError as error:
-        raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, str(error)) from None
-
-
-def _seconds(text: str, limit: float) -> float:
-    try:
-        return min(max(0.0, float(text)), limit)
-    except ValueError:
-        raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, "wait is no number of seconds") from None
+        raise failure(Code.BAD_REQUEST, str(error)) from None
 
 
 def _range(text: str | None, n: int) -> int:
@@ -398,7 +359,5 @@ def _range(text: str | None, n: int) -> int:
         return 0
     begin = text.removeprefix("bytes=").removesuffix("-")
     if not (begin.isascii() and begin.isdigit() and len(begin) < 20 and int(begin) < n):
-        raise failure(
-            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, Code.BAD_RANGE, f"no such range of {n} bytes"
-        )
+        raise failure(Code.BAD_RANGE, f"no such range of {n} bytes")
     return int(begin)

@@ -9,7 +9,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from ...wire.answers import Code
@@ -56,12 +55,7 @@ class Budget:
         self._tokens = min(_BURST, self._tokens + (now_s - self._since_s) * _PER_SECOND)
         self._since_s = now_s
         if self._tokens < 1:
-            raise failure(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                Code.BUSY,
-                "too many requests without a valid signature",
-                retry_s=1.0 / _PER_SECOND,
-            )
+            raise failure(Code.BUSY, "too many requests without a valid signature", retry_s=1.0 / _PER_SECOND)
         self._tokens -= 1
 
     def arrived(self, peer: Connection) -> None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
 
-from ....errors import WireError
+from ....monitoring.families import Family, one, text_of
+from ....records import replace
 from ...rounds import events
 from ...wire import answers
 from ...wire.answers import Code
 from ...wire.limits import MAX_WAIT_S
-from ...wire.messages import Control, MemberStatus, Status
-from ...wire.records import decode
+from ...wire.messages import Control, Status
 from ..driver import Driver
-from .metrics import render
 from .pushes import Pushes
-from .request import Reply, Request, failure
+from .request import Reply, Request, decoded, failure, no_route
 from .sessions import Sessions
+from .uploads import Uploads
 
 __all__ = ["Owner"]
 
@@ -45,15 +46,13 @@ class Owner:
         driver: Driver of the run.
         pushes: Pushes of the workers.
         sessions: Sessions of the run.
-        world_size: Workers that the run expects.
     """
 
-    def __init__(self, driver: Driver, pushes: Pushes, sessions: Sessions, world_size: int) -> None:
+    def __init__(self, driver: Driver, pushes: Pushes, sessions: Sessions) -> None:
         self._driver = driver
         self._pushes = pushes
         self._uploads = pushes.uploads
         self._sessions = sessions
-        self._world_size = world_size
         self.sent_bytes = 0
 
     def public(self, path: str) -> Reply | None:
@@ -64,7 +63,7 @@ class Owner:
             status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
             return Reply(status, text, "text/plain; charset=utf-8")
         if path == "/metrics":
-            text = render(self._driver, self._uploads, self._pushes.n_bytes, self.sent_bytes).encode()
+            text = _metrics(self._driver, self._uploads, self._pushes.n_bytes, self.sent_bytes).encode()
             return Reply(HTTPStatus.OK, text, "text/plain; version=0.0.4")
         return _page(path)
 
@@ -81,60 +80,37 @@ class Owner:
                 self._control(body)
                 return Reply(HTTPStatus.NO_CONTENT)
             case _:
-                raise failure(
-                    HTTPStatus.NOT_FOUND,
-                    Code.BAD_REQUEST,
-                    f"there is no {request.method} {request.path[:64]}",
-                )
+                raise no_route(request)
 
     async def status(self, request: Request) -> Reply:
         """Return the status, once it is another one than that of `since`."""
-        since, wait = request.query.get("since", "-1"), request.query.get("wait", "0")
-        try:
-            wait_s = min(max(0.0, float(wait)), MAX_WAIT_S)
-        except ValueError:
-            wait_s = 0.0
-        until_s = asyncio.get_running_loop().time() + wait_s
+        since = request.query.get("since", "-1")
+        until_s = asyncio.get_running_loop().time() + request.wait_s(MAX_WAIT_S)
         while str(self._driver.serial) == since:
             if not await self._driver.wait_for_change(until_s):
                 return Reply(HTTPStatus.NO_CONTENT)
         return Reply.of(self._status())
 
     def _status(self) -> Status:
-        now = self._driver.status()
+        now, trouble = self._driver.status(), self._driver.file_trouble
         members = []
-        for one in now.members:
-            upload = self._uploads.find(one.worker_id)
-            members.append(
-                MemberStatus(
-                    **vars(one) | {"silent_s": round(one.silent_s, 1)},
-                    uploaded_bytes=0 if upload is None else upload.offset,
-                    upload_bytes=0 if upload is None else len(upload.payload),
-                )
-            )
-        trouble = self._driver.file_trouble
-        return Status(
+        for member in now.members:
+            upload = self._uploads.find(member.worker_id)
+            arrived, whole = (0, 0) if upload is None else (upload.offset, len(upload.payload))
+            silent_s = round(member.silent_s, 1)
+            members.append(replace(member, silent_s=silent_s, uploaded_bytes=arrived, upload_bytes=whole))
+        return replace(
+            now,
             serial=self._driver.serial,
-            state=now.state,
-            timeline=now.timeline,
-            version=now.version,
-            rounds=now.rounds,
-            world_size=self._world_size,
-            have=now.have,
-            need=now.need,
-            waiting_for=f"{now.text}, for {now.since_s:.0f} s" + (f"; {trouble}" if trouble else ""),
+            waiting_for=now.waiting_for + (f"; {trouble}" if trouble else ""),
             members=tuple(members),
-            loss=now.loss,
             metric=self._driver.evaluation.last,
-            log=tuple(one.text for one in self._driver.lines),
+            log=tuple(line.text for line in self._driver.lines),
             next_control=self._sessions.owner_n,
         )
 
     def _control(self, body: bytes) -> None:
-        try:
-            wish = decode(Control, body)
-        except WireError as error:
-            raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, str(error)) from None
+        wish = decoded(Control, body)
         tell = self._driver.tell
         match wish.action:
             case "start":
@@ -147,9 +123,8 @@ class Owner:
                 tell(events.Stop("stopped by the owner"))
             case "kick":
                 if isinstance(tell(events.Kick(wish.worker_id, "by the owner")), events.Unknown):
-                    raise failure(
-                        HTTPStatus.NOT_FOUND, Code.BAD_REQUEST, f"there is no worker {wish.worker_id[:64]}"
-                    )
+                    text = f"there is no worker {wish.worker_id[:64]}"
+                    raise failure(Code.BAD_REQUEST, text, status=HTTPStatus.NOT_FOUND)
                 self._uploads.drop(wish.worker_id)
         self._driver.note(f"the owner says {wish.action}")
         self._driver.notify()
@@ -166,3 +141,52 @@ def _page(path: str) -> Reply | None:
 @functools.cache
 def _read(name: str) -> bytes:
     return (_FOLDER / name).read_bytes()
+
+
+def _metrics(driver: Driver, uploads: Uploads, received_bytes: int, sent_bytes: int) -> str:
+    """Return the numbers of the server in the text format of Prometheus."""
+    status = driver.status()
+    states = Counter(member.state for member in status.members)
+    run_states = ("waiting", "open", "grace", "apply", "paused", "done")
+    families: list[Family] = [
+        ("paramserver_version", "gauge", "Version of the weights.", one(status.version)),
+        ("paramserver_timeline", "gauge", "Times that the server was started.", one(status.timeline)),
+        (
+            "paramserver_state",
+            "gauge",
+            "1 for what the run does.",
+            [({"state": name}, float(status.state == name)) for name in run_states],
+        ),
+        (
+            "paramserver_workers",
+            "gauge",
+            "Workers by state.",
+            [({"state": name}, float(states[name])) for name in ("joining", "active", "paused", "stalled")],
+        ),
+        ("paramserver_pushes_pending", "gauge", "Pushes that no step has used.", one(status.have)),
+        ("paramserver_samples_total", "counter", "Samples that steps have used.", one(status.samples)),
+        (
+            "paramserver_refused_total",
+            "counter",
+            "Requests with a push that did not count.",
+            one(status.refused),
+        ),
+        ("paramserver_skipped_total", "counter", "Steps that were not finite.", one(status.skipped)),
+        ("paramserver_received_bytes_total", "counter", "Bytes of pushes.", one(received_bytes)),
+        ("paramserver_sent_bytes_total", "counter", "Bytes of weights.", one(sent_bytes)),
+        ("paramserver_upload_bytes", "gauge", "Memory of pushes.", one(uploads.n_bytes)),
+        ("paramserver_step_seconds", "gauge", "Length of the last step.", one(driver.step_s)),
+        (
+            "paramserver_file_failing",
+            "gauge",
+            "1 if the last file could not be written.",
+            one(float(driver.file_trouble is not None)),
+        ),
+    ]
+    if status.loss is not None:
+        families.append(("paramserver_loss", "gauge", "Mean loss of the last step.", one(status.loss)))
+    if driver.evaluation.last is not None:
+        families.append(
+            ("paramserver_metric", "gauge", "Result of the last evaluation.", one(driver.evaluation.last))
+        )
+    return text_of(families)

@@ -69,16 +69,13 @@ class Pushes:
             if rest and len(rest) != header.encoded_bytes:
                 raise WireError(f"a push has {len(rest)} of {header.encoded_bytes} bytes; need all, or none")
         except WireError as error:
-            raise failure(
-                HTTPStatus.UNPROCESSABLE_ENTITY, Code.BAD_PUSH, str(error), "use the same job on both sides"
-            ) from None
+            raise failure(Code.BAD_PUSH, str(error), "use the same job on both sides") from None
         base = Version(header.timeline, header.version)
         self._check(self._driver.tell(events.Offer(worker_id, base, header.lease or None)))
         present = {one.worker_id for one in self._driver.status().members}
         upload = self.uploads.begin(worker_id, header, head, present)
         if upload is None:
             raise failure(
-                HTTPStatus.TOO_MANY_REQUESTS,
                 Code.BUSY,
                 self.uploads.trouble,
                 "the worker waits; the owner raises --max-upload-bytes",
@@ -113,7 +110,7 @@ class Pushes:
                 part = upload.begin_part(request.length(MAX_PART_BYTES) or 0)
             except WireError as error:
                 self.uploads.drop(upload.worker_id)
-                raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_DIGEST, str(error), "send it again") from None
+                raise failure(Code.BAD_DIGEST, str(error), "send it again") from None
             try:
                 is_whole = await request.read_into(part, MAX_PART_BYTES)
             finally:
@@ -161,19 +158,16 @@ class Pushes:
             contents, bad = await asyncio.to_thread(self._decode, upload)
         except WireError as error:
             if upload.digest != header.digest:
-                raise failure(HTTPStatus.BAD_REQUEST, Code.BAD_DIGEST, str(error), "send it again") from None
-            raise failure(HTTPStatus.UNPROCESSABLE_ENTITY, Code.BAD_PUSH, str(error)) from None
+                raise failure(Code.BAD_DIGEST, str(error), "send it again") from None
+            raise failure(Code.BAD_PUSH, str(error)) from None
         if bad is not None:
             raise failure(
-                HTTPStatus.UNPROCESSABLE_ENTITY,
                 Code.NOT_FINITE,
                 f"the push of version {upload.base} has a NaN or an infinity in {bad}",
                 "lower the learning rate, or clip gradients",
             )
         content = self._driver.keep(contents)
-        self.uploads.reserved += sum(
-            one.nbytes for one in (contents.parameters, contents.floats, contents.integers) if one is not None
-        )
+        self.uploads.reserved += contents.n_bytes
         loss = None if header.loss != header.loss else header.loss
         answer = self._driver.tell(
             events.Push(upload.worker_id, upload.base, header.samples, loss, content, upload.lease)
@@ -208,16 +202,8 @@ def refusal_of(answer: events.Action | None, driver: Driver) -> Refusal:
         case events.Over():
             return Refusal(HTTPStatus.GONE, driver.summary())
         case events.Banned(reason):
-            return failure(HTTPStatus.FORBIDDEN, Code.KICKED, reason, "ask the owner of the run")
+            return failure(Code.KICKED, reason, "ask the owner of the run")
         case events.Full(retry_s, reason):
-            return failure(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                Code.FULL,
-                reason,
-                "wait until one leaves",
-                retry_s,
-            )
+            return failure(Code.FULL, reason, "wait until one leaves", retry_s=retry_s)
         case _:
-            return failure(
-                HTTPStatus.NOT_FOUND, Code.UNKNOWN_ID, "no worker of this run has this id", "join again"
-            )
+            return failure(Code.UNKNOWN_ID, "no worker of this run has this id", "join again")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 from ....errors import WireError
@@ -16,15 +16,15 @@ from ...wire import answers, signing
 from ...wire.answers import Code
 from ...wire.frame import Frame
 from ...wire.header import HEADER_BYTES
-from ...wire.messages import Failure
-from ...wire.records import encode
+from ...wire.limits import MAX_REQUEST_BYTES
+from ...wire.messages import Failure, decode, encode
 
 if TYPE_CHECKING:
     from .budget import Budget
     from .connection import Connection
     from .uploads import Part
 
-__all__ = ["CONNECTION", "Refusal", "Reply", "Request", "failure"]
+__all__ = ["CONNECTION", "Refusal", "Reply", "Request", "decoded", "failure", "no_route", "send_reply"]
 
 #: The key of the connection in the state of a scope.
 CONNECTION = "softs_fast.connection"
@@ -32,6 +32,8 @@ CONNECTION = "softs_fast.connection"
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+_Record = TypeVar("_Record", bound=Record)
 
 
 _MAX_FIELDS = 8
@@ -48,18 +50,36 @@ class Refusal(Exception):
 
     def __init__(self, status: int, record: Any, retry_s: float = 0.0) -> None:
         super().__init__(status, record)
-        self.status = status
-        self.record = record
-        self.retry_s = retry_s
+        self.reply = Reply.of(record, status, retry_s)
 
 
 class Disconnected(Exception):
     """The peer has closed the connection before the end of its request."""
 
 
-def failure(status: int, code: Code, message: str, remedy: str = "", retry_s: float = 0.0) -> Refusal:
-    """Return an error with a code."""
-    return Refusal(status, Failure(code.value, message, remedy), retry_s)
+def failure(
+    code: Code, message: str, remedy: str = "", *, retry_s: float = 0.0, status: int | None = None
+) -> Refusal:
+    """Return an error with a code; its status is that of the code unless another one is given."""
+    return Refusal(code.status if status is None else status, Failure(code.value, message, remedy), retry_s)
+
+
+def no_route(request: Request) -> Refusal:
+    """Return the error for a request that is not in the table of `wire.answers`."""
+    text = f"there is no {request.method} {request.path[:64]}"
+    return failure(Code.BAD_REQUEST, text, status=HTTPStatus.NOT_FOUND)
+
+
+def decoded(kind: type[_Record], body: bytes, limit: int = MAX_REQUEST_BYTES) -> _Record:
+    """Return the record of a body.
+
+    Raises:
+        Refusal: It is none of this kind.
+    """
+    try:
+        return decode(kind, body, limit)
+    except WireError as error:
+        raise failure(Code.BAD_REQUEST, str(error)) from None
 
 
 @dataclass
@@ -87,9 +107,9 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, record: Record, status: int = HTTPStatus.OK) -> Reply:
+    def of(cls, record: Record, status: int = HTTPStatus.OK, retry_s: float = 0.0) -> Reply:
         """Return an answer with a record."""
-        return cls(status, encode(record))
+        return cls(status, encode(record), retry_s=retry_s)
 
 
 class Request:
@@ -128,9 +148,18 @@ class Request:
         try:
             return dict(parse_qsl(self._query, max_num_fields=_MAX_FIELDS))
         except ValueError:
-            raise failure(
-                HTTPStatus.BAD_REQUEST, Code.BAD_REQUEST, f"a query has more than {_MAX_FIELDS} fields"
-            ) from None
+            raise failure(Code.BAD_REQUEST, f"a query has more than {_MAX_FIELDS} fields") from None
+
+    def wait_s(self, most: float) -> float:
+        """Return the seconds for which the request may be held.
+
+        Raises:
+            Refusal: The query says no number.
+        """
+        try:
+            return min(max(0.0, float(self.query.get("wait", "0"))), most)
+        except ValueError:
+            raise failure(Code.BAD_REQUEST, "wait is no number of seconds") from None
 
     def prove(self) -> None:
         """Note that the signature was checked: from now on the body costs the budget nothing."""
@@ -147,11 +176,7 @@ class Request:
         if value is None:
             return None
         if not (value.isascii() and value.isdigit() and len(value) < 20 and int(value) <= limit):
-            raise failure(
-                HTTPStatus.BAD_REQUEST,
-                Code.BAD_REQUEST,
-                f"{name} is {value[:32]!r}; need a number up to {limit}",
-            )
+            raise failure(Code.BAD_REQUEST, f"{name} is {value[:32]!r}; need a number up to {limit}")
         return int(value)
 
     async def pieces(self, limit: int) -> AsyncIterator[bytes]:
@@ -315,6 +340,4 @@ async def send_reply(send: Send, reply: Reply, request: Request, key: bytes | No
 
 
 def _too_long(limit: int) -> Refusal:
-    return failure(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Code.TOO_LONG, f"the body is longer than {limit} bytes"
-    )
+    return failure(Code.TOO_LONG, f"the body is longer than {limit} bytes")

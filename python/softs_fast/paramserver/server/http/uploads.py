@@ -11,7 +11,7 @@ from typing import Any
 from ....errors import WireError
 from ...rounds.events import Version
 from ...wire.header import FrameHeader
-from ...wire.memory import Memory
+from ...wire.tensors import Memory
 
 __all__ = ["Part", "Upload", "Uploads"]
 

@@ -11,16 +11,16 @@ import io
 import pickle
 import secrets
 import stat
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
 
 from ....durable import read_sealed, sync_folder, write_sealed
-from ....errors import ConfigError
-from ...rounds.leases import LeaseRecord, Range
-from ...rounds.snapshot import MemberRecord, Snapshot
+from ....errors import ConfigError, WireError
+from ....records import from_plain, plain
+from ...rounds.snapshot import Snapshot
 
 __all__ = ["Saved", "before_path", "load_state", "new_state", "save_state"]
 
@@ -68,7 +68,7 @@ def save_state(path: Path, saved: Saved) -> None:
         "job": saved.job.hex(),
         "secret": saved.secret.hex(),
         "owner": saved.owner.hex(),
-        "snapshot": _plain(saved.snapshot),
+        "snapshot": plain(saved.snapshot),
         "trainer": saved.trainer,
         "best": list(saved.best),
     }
@@ -124,30 +124,13 @@ def _read(path: Path) -> Saved:
     try:
         content = read_sealed(path, _KIND, most_bytes=_MOST_BYTES, what=f"state file {path}")
         data = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        given = data["snapshot"]
-        epoch, ranges = given["leases"]
-        snapshot = Snapshot(
-            timeline=given["timeline"],
-            version=given["version"],
-            has_opened=given["has_opened"],
-            samples=given["samples"],
-            members=tuple(MemberRecord(**one) for one in given["members"]),
-            leases=LeaseRecord(epoch, tuple(Range(*one) for one in ranges)),
-            banned=tuple(given["banned"]),
-        )
+        snapshot = from_plain(Snapshot, data["snapshot"])
         job, secret, owner = (bytes.fromhex(data[name]) for name in ("job", "secret", "owner"))
         metric, n_since = data["best"]
         return Saved(job, secret, owner, snapshot, data["trainer"], (metric, n_since))
     except (OSError, ConfigError):
         raise
     except (
-        EOFError, KeyError, TypeError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError,
+        WireError, EOFError, KeyError, TypeError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError,
     ) as error:  # fmt: skip
         raise ConfigError(f"{path} cannot be read as a state of a parameter server: {error}") from None
-
-
-def _plain(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a snapshot as numbers, texts, lists and dicts: a file with classes is not loaded."""
-    leases = [snapshot.leases.epoch, [list(one) for one in snapshot.leases.ranges]]
-    members = [asdict(one) for one in snapshot.members]
-    return {**vars(snapshot), "members": members, "leases": leases, "banned": list(snapshot.banned)}

@@ -18,9 +18,9 @@ from ....errors import ConfigError
 from ...job import Job
 from ...rounds.events import Share
 from ...wire.manifest import Manifest
-from ...wire.memory import Memory
 from ...wire.tensors import (
     Contents,
+    Memory,
     first_not_finite,
     from_bytes,
     is_finite,

@@ -13,8 +13,7 @@ from ...rounds.events import Version
 from ...wire.frame import Frame, encode_frame
 from ...wire.header import Codec, Kind
 from ...wire.manifest import Manifest
-from ...wire.memory import Memory
-from ...wire.tensors import Contents
+from ...wire.tensors import Contents, Memory
 
 __all__ = ["Committed", "PullCodec", "Weights"]
 
