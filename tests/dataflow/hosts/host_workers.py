@@ -9,6 +9,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,33 @@ def serve_again(*args: Any) -> None:
             return
 
 
+@contextmanager
+def on_hosts(
+    folder: Path,
+    function: str,
+    hosts: Sequence[str],
+    arguments: dict[str, Any] | None = None,
+    again: Collection[int] = (),
+    **options: Any,
+) -> Iterator[tuple[df.Flow, HostWorkers]]:
+    """Start the workers of a flow, and open it with this process as its master.
+
+    Args:
+        folder: As for `HostWorkers`, and `function`, `hosts`, `arguments`, `again`.
+        options: Options of `df.Flow.on_hosts`.
+    """
+    with (
+        HostWorkers(folder, function, arguments, hosts=hosts, again=again) as workers,
+        workers.flow(**options) as flow,
+    ):
+        yield flow, workers
+
+
+def told(flow: df.Flow) -> int:
+    """Return the bytes that were to go between hosts so far."""
+    return int(flow._backend._sends.n_bytes)  # type: ignore[attr-defined]
+
+
 class HostWorkers:
     """The processes of the workers of one flow; a context manager.
 
@@ -69,14 +98,23 @@ class HostWorkers:
         function: Name of the function that makes the flow.
         arguments: Arguments of the function.
         listen: Endpoint at which the master listens; None: a free port of loopback.
+        hosts: Names of the hosts of workers 0, 1, ..., which are started on entry; more may be started later.
+        again: Which of these are started again until the flow has ended.
     """
 
     def __init__(
-        self, folder: Path, function: str, arguments: dict[str, Any] | None = None, listen: str | None = None
+        self,
+        folder: Path,
+        function: str,
+        arguments: dict[str, Any] | None = None,
+        listen: str | None = None,
+        hosts: Sequence[str] = (),
+        again: Collection[int] = (),
     ) -> None:
         self.token = folder / "token"
         write_token(self.token, new_token())
         self.function, self.arguments = function, arguments or {}
+        self._hosts, self._again = hosts, again
         self.endpoint = listen or f"tcp://127.0.0.1:{free_ports()[0]}"
         #: The last one of each worker.
         self.processes: dict[int, Any] = {}
@@ -139,7 +177,9 @@ class HostWorkers:
         return self.token.parent / f"worker{worker}.log"
 
     def __enter__(self) -> HostWorkers:
-        """Return it."""
+        """Start the workers of the hosts that were named."""
+        for worker, name in enumerate(self._hosts):
+            self.start(worker, name, again=worker in self._again)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
-import select
 import signal
 import traceback
 from collections.abc import Callable
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from flows import kill, summary
 from host_workers import HostWorkers
 from network import move_to
-from small_flow import summary
 from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
@@ -119,13 +118,13 @@ class PacedRun:
         """SIGKILL the process of a worker; its launcher starts another one. Returns its pid."""
         launcher = self._workers.processes[worker].pid
         [pid] = map(int, Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split())
-        _kill(pid)
+        kill(pid)
         return pid
 
     def kill_master(self) -> None:
         """SIGKILL the master."""
         assert self._master.pid is not None
-        _kill(self._master.pid)
+        kill(self._master.pid)
         self._master.join(WATCHDOG_S)
         assert self._master.exitcode == -signal.SIGKILL
         self._master.close()
@@ -150,13 +149,3 @@ class PacedRun:
         new = Path(f"{self._path}.new")
         new.write_text(str(step))
         new.rename(f"{self._path}.go")
-
-
-def _kill(pid: int) -> None:
-    """SIGKILL a process, and wait until it has ended."""
-    process = os.pidfd_open(pid)
-    try:
-        signal.pidfd_send_signal(process, signal.SIGKILL)
-        assert select.select([process], [], [], WATCHDOG_S)[0]
-    finally:
-        os.close(process)
