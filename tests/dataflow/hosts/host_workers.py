@@ -9,7 +9,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Collection, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,31 +37,30 @@ def serve(name: str, pid: int | None, command: list[str], log: str) -> None:
         sys.exit(main(command))
     move_to(pid)
     # What is forked has the processes of that host.
+    sys.exit(in_child(lambda: main(command)) & 0xFF)
+
+
+def in_child(body: Callable[[], int | None]) -> int:
+    """Do something in a fork, which ends when this process does; returns its exit code, and 99 after an exception."""
     child = os.fork()
     if child:
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
-    # If the process that waits is killed, this one ends, too.
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    code = 99
     try:
-        os._exit(main(command))
+        code = body() or 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
     finally:
-        os._exit(99)
+        os._exit(code)
 
 
 def serve_again(*args: Any) -> None:
     """Be a launcher that starts a worker again until its flow has ended; each is a fork."""
-    while True:
-        child = os.fork()
-        if not child:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            try:
-                serve(*args)
-            except SystemExit as ended:
-                os._exit(ended.code if isinstance(ended.code, int) else 1)
-            finally:
-                os._exit(99)
-        if not os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-            return
+    while in_child(lambda: serve(*args)):
+        pass
 
 
 @contextmanager

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
-import os
 import signal
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from flows import kill, summary
-from host_workers import HostWorkers
+from host_workers import HostWorkers, in_child
 from network import move_to
 from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 from softs_fast.errors import FlowError
-
-_PR_SET_PDEATHSIG = 1
 
 
 def run_master(
@@ -34,27 +29,21 @@ def run_master(
 ) -> None:
     """Run steps on a host; says the summary, or the error after the first step."""
     move_to(host_pid)
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    try:
+
+    def run() -> None:
         flow = df.Flow.on_hosts(function, **options)
         if n_steps:
             say(summary(flow, n_steps))
-        else:
-            with flow:
-                say(next(flow.steps(1)).number)
-                try:
-                    list(flow.steps())
-                    say("the source has ended")
-                except FlowError as error:
-                    say(str(error))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(0)
+            return
+        with flow:
+            say(next(flow.steps(1)).number)
+            try:
+                list(flow.steps())
+                say("the source has ended")
+            except FlowError as error:
+                say(str(error))
+
+    in_child(run)
 
 
 def be_paced_master(
