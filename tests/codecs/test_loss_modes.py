@@ -184,17 +184,19 @@ def test_the_gradient_can_be_asked_for_again() -> None:
     assert torch.equal(torch.autograd.grad(loss, student, torch.tensor(2.0).double())[0], 2 * first)
 
 
+@pytest.mark.parametrize("reverse", [0.0, 1.0])
 @pytest.mark.parametrize("k", [1, 5, 30])
-def test_grouping_never_makes_the_reverse_divergence_larger(k: int) -> None:
+def test_grouping_never_makes_a_divergence_larger(k: int, reverse: float) -> None:
     student, full = logits(50, 30, scale=3), logits(50, 30, seed=1, scale=3)
-    rows = topk_kl(student, teacher_of(full, k), "none", reverse=1.0)
-    log_p, log_q = full.log_softmax(-1), student.log_softmax(-1)
-    whole = (log_q.exp() * (log_q - log_p)).sum(-1)
+    rows = topk_kl(student, teacher_of(full, k), "none", reverse=reverse)
+    both = (full.log_softmax(-1), student.log_softmax(-1))
+    log_a, log_b = both[::-1] if reverse else both
+    whole = (log_a.exp() * (log_a - log_b)).sum(-1)
     assert (rows >= -1e-6).all()
     assert (rows <= whole + 1e-9).all()
     if k == 30:
         torch.testing.assert_close(rows, whole)
-    assert topk_kl(full, teacher_of(full, k), "none", reverse=1.0).abs().max() < 1e-6
+    assert topk_kl(full, teacher_of(full, k), "none", reverse=reverse).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("top", [12.0, 16.0, 18.0, 40.0])
@@ -215,15 +217,19 @@ def test_a_tail_that_float32_cannot_hold_keeps_the_reverse_divergence_finite(top
     assert gradient.isfinite().all()
 
 
-def test_classes_that_the_teacher_excludes_keep_the_reverse_divergence_finite() -> None:
+@pytest.mark.parametrize("reverse", [0.0, 1.0])
+def test_classes_that_the_teacher_excludes_keep_both_divergences_finite(reverse: float) -> None:
     full = logits(2, 10).float()
     full[:, 3:] = -torch.inf
     student = logits(2, 10, seed=2).float().requires_grad_()
-    loss = topk_kl(student, topk_logits(full, 5), reverse=1.0)
+    loss = topk_kl(student, topk_logits(full, 5), reverse=reverse)
     gradient = gradient_of(loss, student)
     assert loss.isfinite()
     assert gradient.isfinite().all()
     assert gradient[:, 3:].sum() > 0
+    if not reverse:
+        whole = functional.kl_div(student.log_softmax(-1), full.softmax(-1), reduction="none").sum(-1)
+        torch.testing.assert_close(loss, whole.mean(), atol=1e-5, rtol=1e-4)
 
 
 @modes
@@ -253,3 +259,45 @@ def test_options_that_mean_nothing(options: dict[str, Any], complaint: str) -> N
     teacher = topk_logits(logits(4, 30), 5)
     with pytest.raises(ConfigError, match=complaint):
         topk_kl(torch.zeros(4, 30), teacher, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_student_that_is_sure_of_itself_has_gradients(dtype: torch.dtype) -> None:
+    teacher = topk_logits(logits(5, 100), 4)
+    student = torch.zeros(5, 100, dtype=dtype)
+    student[:, 7] = 200.0
+    student.requires_grad_()
+    loss = topk_kl(student, teacher)
+    assert loss.dtype is torch.float32
+    loss.backward()
+    assert student.grad is not None
+    assert loss.isfinite()
+    assert loss > 10
+    assert student.grad.isfinite().all()
+    assert student.grad[:, 7].float().sum() > 0.1
+
+
+def test_descending_it_gives_the_student_the_teachers_classes() -> None:
+    teacher_logits = logits(3, 40).float()
+    teacher = topk_logits(teacher_logits, 5)
+    student = torch.zeros(3, 40, requires_grad=True)
+    before = topk_kl(student, teacher).item()
+    optimizer = torch.optim.Adam([student], lr=0.3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        topk_kl(student, teacher).backward()
+        optimizer.step()
+    assert topk_kl(student, teacher).item() < 1e-3 * before
+    p, q = teacher_logits.softmax(-1), student.detach().softmax(-1)
+    torch.testing.assert_close(
+        q.gather(-1, teacher.indices), p.gather(-1, teacher.indices), atol=5e-3, rtol=0.05
+    )
+
+
+def test_what_does_not_fit() -> None:
+    teacher = topk_logits(logits(4, 30), 5)
+    for student in (torch.zeros(3, 30), torch.zeros(30), torch.zeros(()), torch.zeros(2, 4, 30)):
+        with pytest.raises(ConfigError, match="do not fit the teacher's values"):
+            topk_kl(student, teacher)
+    with pytest.raises(ConfigError, match="reduction must be"):
+        topk_kl(torch.zeros(4, 30), teacher, "batchmean")  # type: ignore[arg-type]

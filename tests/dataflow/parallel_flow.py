@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from itertools import islice
 from math import prod
@@ -12,23 +10,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from flows import Linear, die, note, numbers
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import softs_fast.dataflow as df
 
 
-class Model(df.Role):
-    """A linear layer; gradients are averaged over dp ranks where there are several."""
+class Model(Linear):
+    """Gradients are averaged over dp ranks where there are several."""
 
     def setup(self, mesh: df.Mesh) -> None:
-        torch.manual_seed(3)
-        self.mesh = mesh
-        self.net = nn.Linear(3, 2)
+        super().setup(mesh)
         self.module: Any = self.net
         if mesh.device_mesh is not None:
             self.module = DistributedDataParallel(self.net, process_group=mesh.device_mesh["dp"].get_group())
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
 
     @torch.no_grad()
     def generate(self, rows: df.Rows) -> dict[str, Any]:
@@ -40,13 +36,11 @@ class Model(df.Role):
         own = torch.tensor([not padding for padding in rows.is_padding])
         errors = (self.module(rows["x"]).sum(dim=1) - rows["y"]).pow(2)
         loss = errors[own].mean() if own.any() else 0 * errors.sum()
-        self.optimizer.zero_grad()
-        (loss * rows.weight).backward()
-        self.optimizer.step()
+        self.learn(loss * rows.weight)
         return {"loss": loss, "sum": self.net.weight.sum()}
 
     def evaluate(self) -> dict[str, float]:
-        return {"weight": self.net.weight.sum().item(), "rank": float(self.mesh.rank("dp"))}
+        return {**super().evaluate(), "rank": float(self.mesh.rank("dp"))}
 
     def model_config(self) -> dict[str, Any]:
         mesh = self.mesh.device_mesh
@@ -57,22 +51,6 @@ class Model(df.Role):
             "coordinate": None if mesh is None else list(mesh.get_coordinate()),
             "has_group": dist.is_initialized(),
         }
-
-
-def numbers(n: int | None = None) -> Iterator[dict[str, Tensor]]:
-    """Yield rows of different lengths, but the same shape where that is needed."""
-    random = torch.Generator().manual_seed(11)
-    done = 0
-    while n is None or done < n:
-        done += 1
-        yield {"x": torch.rand(3, generator=random)}
-
-
-def note(*roles: Model) -> None:
-    """A hook that changes weights where it runs."""
-    with torch.no_grad():
-        for role in roles:
-            role.net.bias.mul_(0.9)
 
 
 def make_ddp(
@@ -113,11 +91,6 @@ class Light(df.Role):
     def setup(self, mesh: df.Mesh) -> None:
         self.mesh = mesh
 
-    def double(self, rows: df.Rows) -> dict[str, Any]:
-        if all(rows.is_padding):
-            return {}
-        return {"y": rows["x"] * 2, "n": rows.n_rows}
-
     def read(self, rows: df.Rows) -> dict[str, Any]:
         values = rows.values_of("x")
         at = "".join(f"{dim}{self.mesh.rank(dim)}" for dim in ("pp", "dp", "tp"))
@@ -150,58 +123,43 @@ def make_read(layout: str, n_workers: int, rows: int = 8, group: int = 2) -> df.
     return df.Flow(calls, source=lengths(), group=group, digests=True)
 
 
-class Mortal(Model):
-    """Worker 1 ends its process where it is told to."""
+class Mortal(Light):
+    """Adds over all ranks; worker 1 ends its process where it is told to, when the others wait for it, or raises there."""
 
     place = ""
-
-    def setup(self, mesh: df.Mesh) -> None:
-        self._die("setup", mesh)
-        if self.place == "setup":
-            dist.all_reduce(torch.zeros(1), group=mesh.device_mesh.get_group())
-        super().setup(mesh)
-
-    def train(self, rows: df.Rows) -> dict[str, Any]:
-        self._die("train", self.mesh)
-        if self.place == "error" and self.mesh.rank("dp") == 1:
-            raise ValueError("rank 1 has no such number")
-        dist.all_reduce(torch.zeros(1), group=self.mesh.device_mesh.get_group())
-        return {}
-
-    def _die(self, place: str, mesh: df.Mesh) -> None:
-        if self.place == place and mesh.rank("dp") == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def make_mortal(place: str, n_workers: int = 3) -> df.Flow:
-    """Return a flow of which one worker ends in a step that all are in."""
-    mortal = type("Mortal", (Mortal,), {"place": place})
-    actor = df.place(mortal, f"dp{n_workers}", on=range(n_workers), name="actor")
-    return df.Flow([df.call(actor.train, "x", rows=6)], source=numbers())
-
-
-class Waiting(Light):
-    """Adds over all ranks; the last worker ends its process in the second call, when the others are in theirs."""
-
     n_calls = 0
 
+    def setup(self, mesh: df.Mesh) -> None:
+        super().setup(mesh)
+        if self.place == "setup":
+            self._add(mesh.rank("dp"))
+
     def model_config(self) -> dict[str, Any]:
-        mesh = self.mesh.device_mesh
-        return {"names": list(mesh.mesh_dim_names), "has_group": dist.is_initialized()}
+        return {"names": list(self.mesh.device_mesh.mesh_dim_names), "has_group": dist.is_initialized()}
 
     def read(self, rows: df.Rows) -> dict[str, Any]:
         self.n_calls += 1
+        if self.place == "error" and self.mesh.rank("dp") == 1:
+            raise ValueError("rank 1 has no such number")
+        return {"sum": self._add(self.place == f"call {self.n_calls}" and self.mesh.rank("dp") == 1)}
+
+    def _add(self, dies: bool) -> Tensor:
         total = torch.ones(1)
-        group = self.mesh.device_mesh.get_group()
-        if self.n_calls == 2 and self.mesh.rank("dp") == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        dist.all_reduce(total, group=group)
-        return {"sum": total[0]}
+        if dies:
+            die()
+        dist.all_reduce(total, group=self.mesh.device_mesh.get_group())
+        return total[0]
 
 
-def make_waiting(n_workers: int = 2) -> df.Flow:
-    """Return a flow of workers that wait for each other."""
-    role = df.place(Waiting, f"dp{n_workers}", on=range(n_workers), name="waiting")
+def make_mortal(place: str, n_workers: int = 2) -> df.Flow:
+    """Return a flow of which one worker ends in a step that all are in.
+
+    Args:
+        place: Where worker 1 ends its process: "setup", or "call 1", "call 2", ...; or "error": it raises in each call.
+        n_workers: Number of workers.
+    """
+    mortal = type("Mortal", (Mortal,), {"place": place})
+    role = df.place(mortal, f"dp{n_workers}", on=range(n_workers), name="mortal")
     inference = df.Interface.INFERENCE
     return df.Flow([df.call(role.read, "x", rows=6, interface=inference)], source=numbers())
 

@@ -1,4 +1,4 @@
-"""A school, and a generator for tests that care for no sample."""
+"""A school, a control channel, and generators for tests that care for no sample."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from control_channel import Channel
 from school import School
 
 
@@ -26,3 +27,23 @@ def zeros() -> Any:
         "sequence": 0,
         "filling": np.zeros(64, np.uint8),
     }
+
+
+@pytest.fixture
+def choosy(zeros: Any) -> Any:
+    """Makes samples of zeros, and fails on the model "bad"."""
+
+    def generate(model_id: str, model_cfg: Any) -> Any:
+        if model_id == "bad":
+            raise ValueError("boom of model bad")
+        return zeros(model_id, model_cfg)
+
+    return generate
+
+
+@pytest.fixture
+def channel(short_path: Path) -> Iterator[Channel]:
+    """A control channel; its peers end with the test."""
+    channel = Channel(short_path)
+    yield channel
+    channel.close()

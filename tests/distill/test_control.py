@@ -1,7 +1,6 @@
 """The control channel with real peers: sockets of pyzmq, students and subscribers of our own."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
@@ -13,13 +12,6 @@ from waiting import eventually
 
 from softs_fast import ConfigError
 from softs_fast._core import ControlServer, ControlStudent, ControlSubscriber
-
-
-@pytest.fixture
-def channel(short_path: Path) -> Iterator[Channel]:
-    channel = Channel(short_path)
-    yield channel
-    channel.close()
 
 
 @pytest.mark.parametrize(("prefix", "kind"), [(b"", zmq.SUB), (b"MODEL", zmq.SUB), (b"", zmq.XSUB)])

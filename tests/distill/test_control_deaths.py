@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,6 @@ from waiting import eventually
 
 from softs_fast import BrokerTimeout, ConfigError, EndpointInUse, ForkedError
 from softs_fast._core import ControlServer, ControlStudent, ControlSubscriber
-
-
-@pytest.fixture
-def channel(short_path: Path) -> Iterator[Channel]:
-    channel = Channel(short_path)
-    yield channel
-    channel.close()
 
 
 def test_a_second_live_leader_is_refused_and_takes_over_when_the_first_leaves(channel: Channel) -> None:

@@ -56,15 +56,9 @@ def test_an_iterator_waits_for_the_first_model(school: School) -> None:
 
 
 def test_the_error_of_one_model_reaches_its_students(
-    school: School, zeros: Any, monkeypatch: pytest.MonkeyPatch
+    school: School, choosy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("softs_fast.loader.wait_policy._FAILING_S", 0.1)
-
-    def choosy(model_id: str, model_cfg: Any) -> Any:
-        if model_id == "bad":
-            raise ValueError("boom of model bad")
-        return zeros(model_id, model_cfg)
-
     school.broker()
     school.worker(choosy)
     client = school.student()

@@ -68,5 +68,8 @@ def test_all_ranks_switch_at_the_same_step(school: School, short_path: Path) -> 
 def test_without_ddp_it_is_set_model(school: School) -> None:
     school.broker()
     assert switch_model(school.student(), "1") == 1
+    follower = school.student(1)
     with pytest.raises(softs_fast.ConfigError, match="only rank 0"):
-        switch_model(school.student(1), "2")
+        switch_model(follower, "2")
+    with pytest.raises(softs_fast.ConfigError, match="only rank 0"):
+        follower.stop_workers()

@@ -49,6 +49,19 @@ class Demo:
         rest = self.output.read()
         return self.process.wait(), rest
 
+    def succeeds(self, picture: Path | None = None) -> str:
+        """Read to the end, which must be a good one that leaves no process; returns what was read.
+
+        Args:
+            picture: Path of the picture that it has to draw; None: it draws none.
+        """
+        code, text = self.finish()
+        assert code == 0, text
+        assert "Traceback" not in text
+        assert self.remaining() == []
+        assert picture is None or picture.read_bytes().startswith(b"\x89PNG")
+        return text
+
     def remaining(self) -> list[int]:
         """The processes that do not end by themselves: multiprocessing's resource tracker takes a moment."""
         for pid in self.processes():

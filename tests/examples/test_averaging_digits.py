@@ -19,10 +19,7 @@ def test_selective_averaging_rescues_the_poisoned_rank_and_spares_the_others(
     launch: Callable[..., Demo], tmp_path: Path
 ) -> None:
     picture = tmp_path / "picture.png"
-    demo = launch(sys.executable, EXAMPLE, "--steps", "320", "--output", picture)
-    code, text = demo.finish()
-    assert code == 0, text
-    assert demo.remaining() == []
+    text = launch(sys.executable, EXAMPLE, "--steps", "320", "--output", picture).succeeds(picture)
     assert re.search(
         r"^rank 3, step \d+: metric [\d.]+ is among the worst 1 of \d; mean of rank [012, ]+$",
         text,
@@ -37,8 +34,6 @@ def test_selective_averaging_rescues_the_poisoned_rank_and_spares_the_others(
     assert rows["selective averaging"][poisoned] > rows["no averaging"][poisoned]
     assert rows["selective averaging"][lowest] > rows["mean of all ranks"][lowest] + 10
     assert all(row[others] > 85 for row in rows.values())
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "Traceback" not in text
 
 
 def test_too_few_steps_are_refused(launch: Callable[..., Demo]) -> None:

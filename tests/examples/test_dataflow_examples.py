@@ -23,8 +23,7 @@ def test_ppo_learns_synchronously_and_with_rows_that_are_a_step_old(
     """In worker processes the rows of a step are those that are ready, and at most as old."""
     picture = tmp_path / "picture.png"
     options = ("--steps", "25", "--workers", workers, "--output", picture)
-    code, text = launch(sys.executable, EXAMPLES / "ppo_tiny.py", *options).finish()
-    assert code == 0, text
+    text = launch(sys.executable, EXAMPLES / "ppo_tiny.py", *options).succeeds(picture)
     rewards = re.findall(r"^max_age=([01]): reward ([\d.]+) -> ([\d.]+)$", text, re.MULTILINE)
     assert [age for age, _, _ in rewards] == ["0", "1"], text
     for _, first, last in rewards:
@@ -38,8 +37,6 @@ def test_ppo_learns_synchronously_and_with_rows_that_are_a_step_old(
     if workers == "0":
         assert set(oldest) == {("0", "0", "0"), ("1", "1", "1")}
     assert f"picture: {picture}" in text
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "Traceback" not in text
 
 
 @pytest.mark.slow
@@ -47,8 +44,7 @@ def test_ppo_in_processes_has_the_bits_of_one_process(launch: Callable[..., Demo
     lines = []
     for workers in ("0", "2"):
         options = ["--steps", "3", "--output", tmp_path / "picture.png", "--workers", workers]
-        code, text = launch(sys.executable, EXAMPLES / "ppo_tiny.py", *options).finish()
-        assert code == 0, text
+        text = launch(sys.executable, EXAMPLES / "ppo_tiny.py", *options).succeeds()
         lines.append(re.findall(r"^max_age=0 step.*$", text, re.MULTILINE))
         assert len(re.findall(r"^max_age=1 step.*of at most 1 steps", text, re.MULTILINE)) == 3, text
     assert len(lines[0]) == 3
@@ -58,8 +54,7 @@ def test_ppo_in_processes_has_the_bits_of_one_process(launch: Callable[..., Demo
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_fine_tuning_saves_and_loads_what_it_has_learned(launch: Callable[..., Demo], workers: str) -> None:
     options = ("--texts", "2800", "--workers", workers)
-    code, text = launch(sys.executable, "-W", "error", EXAMPLES / "sft_tiny.py", *options).finish()
-    assert code == 0, text
+    text = launch(sys.executable, "-W", "error", EXAMPLES / "sft_tiny.py", *options).succeeds()
     losses = [
         float(loss) for loss in re.findall(r"^step +\d+: loss [\d.]+, held out ([\d.]+)$", text, re.MULTILINE)
     ]

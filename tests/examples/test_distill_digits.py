@@ -33,8 +33,7 @@ def start(launch: Callable[..., Demo], picture: Path) -> Callable[..., Demo]:
 def test_ends_with_table_and_picture(start: Callable[..., Demo], picture: Path) -> None:
     demo = start("--steps", "40", "--batch-size", "32", "--suppliers", "2")
     demo.wait_for("students: 40 steps of 32 fresh images")
-    code, text = demo.finish()
-    assert code == 0, text
+    text = demo.succeeds(picture)
     teacher, soft, hard = (
         float(re.search(rf"^{name} +[\d,]+ +([\d.]+)%$", text, re.MULTILINE)[1])  # type: ignore[index]
         for name in ("teacher", "student, soft labels", "student, hard labels")
@@ -45,10 +44,7 @@ def test_ends_with_table_and_picture(start: Callable[..., Demo], picture: Path) 
     assert re.search(r"^1,280 samples in [\d.]+ s: [\d,]+ samples/s$", text, re.MULTILINE)
     assert re.search(r"^starvation: .* [\d.]+% of that time$", text, re.MULTILINE)
     assert text.endswith(f"picture: {picture}\n")
-    assert "Traceback" not in text
-    assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 50_000
-    assert demo.remaining() == []
 
 
 @pytest.mark.full

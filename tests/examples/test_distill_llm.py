@@ -32,12 +32,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("finished")
     demo = Demo(*command(folder))
     try:
-        code, text = demo.finish()
-        assert code == 0, text
-        assert demo.remaining() == []
+        return folder, demo.succeeds(folder / "loss.png")
     finally:
         demo.output.close()
-    return folder, text
 
 
 @pytest.mark.full
@@ -56,8 +53,6 @@ def test_layers_come_closer_to_the_teacher(finished: tuple[Path, str]) -> None:
         r"^starvation: the student waited for data for [\d.]+% of the training time$", text, re.MULTILINE
     )
     assert text.endswith(f"picture: {folder / 'loss.png'}\n")
-    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert "Traceback" not in text
 
 
 @pytest.mark.full
@@ -76,11 +71,8 @@ def test_goes_on_exactly_where_it_was_interrupted(
 
     before = load(checkpoint)
     assert (before["layer"], before["batches_done"]) != (2, 0), "it was too quick to be interrupted"
-    resumed = launch(*command(tmp_path, "worker.count=1", "resume=true"))
-    code, text = resumed.finish()
-    assert code == 0, text
+    text = launch(*command(tmp_path, "worker.count=1", "resume=true")).succeeds()
     assert f"resumed: layer {before['layer']}, batch {before['batches_done']}" in text
-    assert resumed.remaining() == []
 
     there, here = load(finished[0] / "checkpoint.pt"), load(checkpoint)
     for layer, (expected, got) in enumerate(zip(there["results"], here["results"], strict=True)):
@@ -99,15 +91,11 @@ def test_each_part_in_a_terminal_of_its_own(
     broker = launch(*command(tmp_path, *settings, "mode=broker"))
     worker = launch(*command(tmp_path, *settings, "mode=worker"))
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
-    students = launch(*torchrun, *command(tmp_path, *settings, "mode=student")[1:])
-    code, text = students.finish()
-    assert code == 0, text
+    text = launch(*torchrun, *command(tmp_path, *settings, "mode=student")[1:]).succeeds()
     assert len(re.findall(r"^layer 0 .*%$", text, re.MULTILINE)) == 1  # one rank reports for both
     assert load(tmp_path / "checkpoint.pt")["settings"]["ranks"] == 2
-    assert students.remaining() == []
     # The leader's STOP ended the worker; a broker stays until it is told.
-    code, text = worker.finish()
-    assert code == 0, text
+    worker.succeeds()
     interrupt(broker)
     check_gone(broker, [])
 

@@ -17,10 +17,7 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.mark.full
 def test_a_killed_worker_costs_no_bit(launch: Callable[..., Demo], tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
-    demo = launch(sys.executable, EXAMPLE, "--steps", "60", "--output", picture)
-    code, text = demo.finish()
-    assert code == 0, text
-    assert demo.remaining() == []
+    text = launch(sys.executable, EXAMPLE, "--steps", "60", "--output", picture).succeeds(picture)
     assert "worker 3 is killed; another process takes its place" in text
     assert re.search(r"^epoch 2: step \d+ is committed [\d.]+ s after the kill$", text, re.MULTILINE)
     [undisturbed] = re.findall(r"^undisturbed: +weights (\w{16}) on all workers$", text, re.MULTILINE)
@@ -29,8 +26,6 @@ def test_a_killed_worker_costs_no_bit(launch: Callable[..., Demo], tmp_path: Pat
     assert "the same bits" in text
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)$", text, re.MULTILINE)]
     assert losses[4] < losses[0] / 2, "it learns"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "Traceback" not in text
 
 
 @pytest.mark.full

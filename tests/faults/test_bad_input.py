@@ -13,23 +13,11 @@ from pathlib import Path
 import pytest
 import stamp
 import zmq
-from market import Market
+from market import Market, take
 from waiting import eventually
 
 import softs_fast
 from softs_fast.market.protocol import ClientCmd, SupplierCmd, decode_payload, encode_payload
-
-
-def open_client(market: Market, n_slots: int = 4, **kwargs: object) -> softs_fast.Client:
-    return softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, n_slots, **kwargs)  # type: ignore[arg-type]
-
-
-def take(client: softs_fast.Client, checker: stamp.Checker, n: int, product: str = "p1") -> None:
-    for _ in range(n):
-        slot = client.request_sample(product, timeout_ms=40_000)
-        assert slot is not None, client.diagnose(product, 40)
-        assert checker.check(client.medium.read(slot), product) is None
-        client.release_slot(slot)
 
 
 def failure_text(client: softs_fast.Client, product: str) -> str:
@@ -78,7 +66,7 @@ def test_what_a_generator_does_wrong_reaches_the_client(
     market.broker()
     market.supplier(patterns=["p-bad"], behaviour=behaviour, amount=amount)
     market.supplier(patterns=["p1"])
-    with open_client(market) as client:
+    with market.open_client() as client:
         text = failure_text(client, "p-bad")
         for word in [*words, "p-bad", "attempt 5 of 5"]:
             assert word in text
@@ -90,7 +78,7 @@ def test_an_order_that_fails_at_one_supplier_is_made_by_another(market: Market) 
     market.broker()
     market.supplier(behaviour="raise")
     market.supplier()
-    with open_client(market) as client:
+    with market.open_client() as client:
         checker = stamp.Checker()
         take(client, checker, 50)
 
@@ -103,7 +91,7 @@ def test_suppliers_that_cannot_serve_a_client_are_not_asked(
         for options in 3 * [{"slot_size": 2 * market.slot_size}, {"medium": "file"}, {"medium": "tcp"}]:
             market.supplier(**options)
         market.supplier()
-        with open_client(market, n_slots=8) as client:
+        with market.open_client(n_slots=8) as client:
             take(client, stamp.Checker(), 500)
         market.end()
     assert "goes back to its queue" not in caplog.text
@@ -112,7 +100,7 @@ def test_suppliers_that_cannot_serve_a_client_are_not_asked(
 def test_a_generator_that_ends_its_thread_gives_its_order_back(market: Market) -> None:
     market.broker()
     market.supplier(behaviour="exit")
-    with open_client(market) as client:
+    with market.open_client() as client:
         assert client.request_slot("p1") is not None
         eventually(lambda: client.get_stats()["connected_suppliers"] == 0, "the supplier has left")
         market.supplier()
@@ -122,7 +110,7 @@ def test_a_generator_that_ends_its_thread_gives_its_order_back(market: Market) -
 def test_slot_sizes_that_differ_are_named(market: Market) -> None:
     market.broker()
     market.supplier(slot_size=256)
-    with open_client(market) as client:
+    with market.open_client() as client:
         assert client.request_sample("p1", timeout_ms=200) is None
         error = client.diagnose("p1", 0.2)
         assert isinstance(error, softs_fast.NoSupplier)
@@ -200,7 +188,7 @@ def test_an_endpoint_of_a_live_broker_is_refused_and_stays_alive(market: Market)
     with pytest.raises(softs_fast.EndpointInUse, match=f"process {first.pid}"):
         softs_fast.Broker(endpoints).start()
     market.supplier()
-    with open_client(market) as client:
+    with market.open_client() as client:
         take(client, stamp.Checker(), 5)
 
 
@@ -339,7 +327,7 @@ def junk(kind: str) -> bytes:
 def test_strangers_are_shown_the_door_and_the_others_are_served(market: Market, side: str, kind: str) -> None:
     market.broker()
     market.supplier()
-    with open_client(market) as client, socket.socket(socket.AF_UNIX) as stranger:
+    with market.open_client() as client, socket.socket(socket.AF_UNIX) as stranger:
         take(client, stamp.Checker(), 5)
         stranger.settimeout(40)
         stranger.connect(f"{market.folder}/{side}")
@@ -350,37 +338,23 @@ def test_strangers_are_shown_the_door_and_the_others_are_served(market: Market, 
         take(client, stamp.Checker(), 5)
 
 
+def an_order(**changes: object) -> list[bytes]:
+    """The frames of an order; a field that is None is left out."""
+    fields = {"order_id": "o", "product_id": "p", "address": "a", "offset": 0, **changes}
+    return [b"ORDER", encode_payload({name: value for name, value in fields.items() if value is not None})]
+
+
 @pytest.mark.parametrize(
     ("frames", "words"),
     [
         ([b"ORDER", b"\xc1"], ""),
         ([b"ORDER", b"\x93\x01\x02\x03"], ""),
         ([b"ORDER", encode_payload({})], "order_id"),
-        ([b"ORDER", encode_payload({"order_id": "o", "product_id": "p", "address": "a"})], "offset"),
-        (
-            [b"ORDER", encode_payload({"order_id": "o", "product_id": "p", "address": "a", "offset": "x"})],
-            "offset",
-        ),
-        (
-            [b"ORDER", encode_payload({"order_id": "o", "product_id": "p", "address": "a", "offset": -1})],
-            "offset",
-        ),
-        (
-            [
-                b"ORDER",
-                encode_payload(
-                    {"order_id": "o", "product_id": "p", "address": "a", "offset": 0, "colour": 1}
-                ),
-            ],
-            "colour",
-        ),
-        (
-            [
-                b"ORDER",
-                encode_payload({"order_id": "o", "product_id": "p" * 2000, "address": "a", "offset": 0}),
-            ],
-            "1024",
-        ),
+        (an_order(offset=None), "offset"),
+        (an_order(offset="x"), "offset"),
+        (an_order(offset=-1), "offset"),
+        (an_order(colour=1), "colour"),
+        (an_order(product_id="p" * 2000), "1024"),
         ([b"DANCE", encode_payload({})], "DANCE"),
         ([b"CANCEL", encode_payload({"order_id": "never"})], "not owned"),
         ([b"\xff\xfe", b""], ""),
@@ -424,7 +398,7 @@ def test_a_bad_pattern_is_refused_with_the_reason(market: Market, patterns: list
 def test_a_pattern_that_explodes_elsewhere_costs_nothing_here(market: Market) -> None:
     market.broker()
     market.supplier(patterns=["(a+)+$", "p1"])
-    with open_client(market) as client:
+    with market.open_client() as client:
         # Python's re would need 2^40 steps for this one.
         assert client.request_sample("a" * 40 + "!", timeout_ms=100) is None
         take(client, stamp.Checker(), 5)

@@ -7,35 +7,16 @@ from pathlib import Path
 
 import pytest
 import stamp
-from market import Market
+from market import Market, take
 from waiting import eventually
 
 import softs_fast
 
 
-def take(client: softs_fast.Client, checker: stamp.Checker, n: int, product: str = "p1") -> None:
-    """Take and check n samples."""
-
-    def one() -> bool:
-        slot = client.request_sample(product, timeout_ms=1000)
-        if slot is None:
-            return False
-        assert checker.check(client.medium.read(slot), product) is None
-        client.release_slot(slot)
-        return True
-
-    for _ in range(n):
-        eventually(one, lambda: client.diagnose(product, 45), every_s=0)
-
-
-def open_client(market: Market, n_slots: int = 4) -> softs_fast.Client:
-    return softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, n_slots)
-
-
 def test_orders_of_a_killed_supplier_are_served_by_another(market: Market) -> None:
     market.broker()
     victim = market.supplier(behaviour="sleep", amount=1000.0, verbose=True)
-    with open_client(market) as client:
+    with market.open_client() as client:
         orders = {client.request_slot("p1") for _ in range(2)}
         assert None not in orders
         victim.event("call")
@@ -54,7 +35,7 @@ def test_orders_of_a_killed_supplier_are_served_by_another(market: Market) -> No
 
 def test_suppliers_die_one_after_the_other_and_every_sample_arrives_once(market: Market) -> None:
     market.broker()
-    with open_client(market, n_slots=16) as client:
+    with market.open_client(n_slots=16) as client:
         checker = stamp.Checker()
         for _ in range(5):
             victims = [market.supplier(), market.supplier()]
@@ -71,7 +52,7 @@ def test_the_broker_drops_a_killed_client_at_once_and_the_next_peer_removes_its_
 ) -> None:
     market.broker()
     victim = market.client(n_samples=1)  # no supplier serves it: its orders stay queued
-    with open_client(market) as witness:
+    with market.open_client() as witness:
         witness.hello()
         eventually(lambda: witness.get_stats()["pending_orders"] == 4, "the orders have arrived")
         assert witness.get_stats()["connected_clients"] == 2
@@ -81,7 +62,7 @@ def test_the_broker_drops_a_killed_client_at_once_and_the_next_peer_removes_its_
         eventually(lambda: witness.get_stats()["connected_clients"] == 1, "the client is dropped")
         assert witness.get_stats()["pending_orders"] == 0
         assert segment.exists(), "a killed process cleans nothing up itself"
-        with open_client(market) as next_peer:
+        with market.open_client() as next_peer:
             assert not segment.exists()
             for client in (witness, next_peer):
                 assert Path("/dev/shm", client.medium.address).exists(), "the living keep theirs"
@@ -90,7 +71,7 @@ def test_the_broker_drops_a_killed_client_at_once_and_the_next_peer_removes_its_
 def test_client_and_supplier_go_on_with_the_next_broker(market: Market) -> None:
     broker = market.broker()
     market.supplier()
-    with open_client(market) as client:
+    with market.open_client() as client:
         checker = stamp.Checker()
         for _ in range(5):
             take(client, checker, 50)
@@ -103,7 +84,7 @@ def test_client_and_supplier_go_on_with_the_next_broker(market: Market) -> None:
 
 def test_explicit_orders_survive_the_broker(market: Market) -> None:
     broker = market.broker()
-    with open_client(market) as client:
+    with market.open_client() as client:
         orders = [client.request_slot("p1") for _ in range(4)]
         assert None not in orders
         broker.kill()
@@ -118,7 +99,7 @@ def test_explicit_orders_survive_the_broker(market: Market) -> None:
 def test_a_supplier_that_outlives_its_broker_does_not_write_late(market: Market) -> None:
     broker = market.broker()
     late = market.supplier(behaviour="sleep_once", amount=3.0, verbose=True)
-    with open_client(market, n_slots=1) as client:
+    with market.open_client(n_slots=1) as client:
         assert client.request_slot("p1") is not None
         late.event("call")
         broker.kill()
@@ -138,7 +119,7 @@ def test_a_supplier_that_outlives_its_broker_does_not_write_late(market: Market)
 def test_a_stopped_supplier_keeps_its_order_and_delivers_when_it_goes_on(market: Market) -> None:
     market.broker()
     supplier = market.supplier()
-    with open_client(market) as client:
+    with market.open_client() as client:
         checker = stamp.Checker()
         take(client, checker, 10)
         os.kill(supplier.pid, signal.SIGSTOP)
@@ -156,7 +137,7 @@ def test_a_killed_supplier_leaves_the_clients_segment(market: Market) -> None:
     market.broker()
     for end in ("kill", "end"):
         supplier = market.supplier()
-        with open_client(market) as client:
+        with market.open_client() as client:
             take(client, stamp.Checker(), 10)
             getattr(supplier, end)()
             assert Path("/dev/shm", client.medium.address).exists()
@@ -174,7 +155,7 @@ def test_a_supplier_unmaps_the_memory_of_clients_that_have_gone(market: Market) 
         client = market.client(n_samples=5)
         client.event("done")
         getattr(client, end)()
-    with open_client(market) as client:
+    with market.open_client() as client:
         take(client, stamp.Checker(), 5)
         eventually(lambda: mapped() == {client.medium.address}, "the memory of the others is gone")
 

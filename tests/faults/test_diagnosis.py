@@ -95,7 +95,7 @@ def test_suppliers_that_are_busy(market: Market) -> None:
 def test_slots_that_are_never_released(market: Market) -> None:
     market.broker()
     market.supplier()
-    with softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, 2) as client:
+    with market.open_client(n_slots=2) as client:
         for _ in range(2):
             assert client.request_sample("p1", 20_000) is not None
         assert client.request_sample("p1", 50) is None
@@ -105,7 +105,7 @@ def test_slots_that_are_never_released(market: Market) -> None:
 
 def test_causes_are_logged_under_our_name(market: Market, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="softs_fast")
-    with softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, 2) as client:
+    with market.open_client(n_slots=2) as client:
         for _ in range(5):
             assert client.request_sample("p1", 100) is None
     lines = [record for record in caplog.records if "no broker at" in record.getMessage()]

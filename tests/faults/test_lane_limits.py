@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import stamp
-from market import Market
+from market import Market, take
 from waiting import eventually
 
 import softs_fast
@@ -33,14 +33,6 @@ def no_descriptor_left() -> Iterator[None]:
             os.close(descriptor)
 
 
-def take(client: softs_fast.Client, checker: stamp.Checker, n: int) -> None:
-    for _ in range(n):
-        slot = client.request_sample("p1", timeout_ms=20_000)
-        assert slot is not None, client.diagnose("p1", 20)
-        assert checker.check(client.medium.read(slot), "p1") is None
-        client.release_slot(slot)
-
-
 def n_entries(client: softs_fast.Client) -> int:
     stats = _core.lane_stats(client.medium._segment)  # type: ignore[attr-defined]
     assert stats is not None
@@ -49,7 +41,7 @@ def n_entries(client: softs_fast.Client) -> int:
 
 def test_a_supplier_that_its_client_cannot_wake_goes_on(market: Market) -> None:
     market.broker()
-    with softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, 4) as client:
+    with market.open_client() as client:
         checker = stamp.Checker()
         # The lane is there, and its first orders, before a supplier is.
         assert client.request_sample("p1", timeout_ms=100) is None
@@ -77,7 +69,7 @@ def test_a_supplier_without_a_place_in_the_table_gets_one_that_is_given_up(marke
             supplier.start()
         return suppliers
 
-    with softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, 4) as client:
+    with market.open_client() as client:
         suppliers = start(MAX_SUPPLIERS + 1)
         checker = stamp.Checker()
 

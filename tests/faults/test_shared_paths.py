@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import stamp
-from market import Market
+from market import Market, take
 from waiting import eventually
 
 import softs_fast
@@ -50,12 +50,7 @@ def test_a_supplier_of_another_host_writes_to_no_file_of_the_same_path(
             assert client.request_sample("p1", timeout_ms=2000) is None
             assert "is another one on this host" in str(client.diagnose("p1", 2))
             market.supplier(folder=str(here))
-            checker = stamp.Checker()
-            for _ in range(50):
-                slot = client.request_sample("p1", timeout_ms=20_000)
-                assert slot is not None, client.diagnose("p1", 20)
-                assert checker.check(client.medium.read(slot), "p1") is None
-                client.release_slot(slot)
+            take(client, stamp.Checker(), 50)
         assert contents(foreign) == untouched
     finally:
         market.end()

@@ -4,31 +4,18 @@ import time
 
 import pytest
 import stamp
-from market import Market
+from market import Market, take
 from waiting import WATCHDOG_S, eventually
-
-import softs_fast
-
-
-def open_client(market: Market, n_slots: int = 4) -> softs_fast.Client:
-    return softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, n_slots)
-
-
-def take_one(client: softs_fast.Client, checker: stamp.Checker, product: str = "p1") -> None:
-    slot = client.request_sample(product, timeout_ms=40_000)
-    assert slot is not None, client.diagnose(product, 40)
-    assert checker.check(client.medium.read(slot), product) is None
-    client.release_slot(slot)
 
 
 def test_an_idle_supplier_stays(market: Market) -> None:
     market.broker(settings={"supplier_timeout": 0.5, "client_timeout": 0.5})
     market.supplier()
-    with open_client(market, n_slots=1) as client:
+    with market.open_client(n_slots=1) as client:
         checker = stamp.Checker()
-        take_one(client, checker)
+        take(client, checker)
         time.sleep(3)  # six times what softs would wait
-        take_one(client, checker)
+        take(client, checker)
         stats = client.get_stats()
         assert (stats["connected_suppliers"], stats["connected_clients"]) == (1, 1)
 
@@ -36,10 +23,9 @@ def test_an_idle_supplier_stays(market: Market) -> None:
 def test_a_call_of_17_seconds_delivers_and_its_supplier_stays(market: Market) -> None:
     market.broker()
     market.supplier(behaviour="sleep_once", amount=17.0)
-    with open_client(market, n_slots=2) as client:
+    with market.open_client(n_slots=2) as client:
         checker = stamp.Checker()
-        for _ in range(20):
-            take_one(client, checker)
+        take(client, checker, 20)
         assert client.get_stats()["connected_suppliers"] == 1
         assert len(checker.makers) == 1
 
@@ -53,12 +39,11 @@ def test_a_generator_that_holds_the_gil_stops_neither_broker_nor_other_suppliers
     broker = market.broker(supplier=holder)
     broker.event("ready")
     market.supplier(patterns=["p1"])
-    with open_client(market, n_slots=4) as client:
+    with market.open_client(n_slots=4) as client:
         assert client.request_slot("p-hold") is not None
         call = broker.event("call")
         checker = stamp.Checker()
-        for _ in range(100):
-            take_one(client, checker)
+        take(client, checker, 100)
         served_until = time.time()
         made = broker.event("made", seconds + WATCHDOG_S)
         assert call["at"] < served_until < made["at"], "the others were served while the GIL was held"
@@ -75,7 +60,7 @@ def run_pipelined(market: Market, seconds: float) -> None:
     for _ in range(3):
         market.supplier()
     checker = stamp.Checker()
-    with open_client(market, n_slots=16) as client:
+    with market.open_client(n_slots=16) as client:
         end = time.monotonic() + seconds
         held: list[int] = []
         while time.monotonic() < end:
@@ -119,7 +104,7 @@ def test_slots_in_flight_for_minutes(market: Market) -> None:
 def test_an_order_behind_a_stuck_call_is_served_by_another_supplier(market: Market) -> None:
     market.broker()
     stuck = market.supplier(behaviour="sleep_once", amount=1000.0, verbose=True)
-    with open_client(market, n_slots=4) as client:
+    with market.open_client(n_slots=4) as client:
         orders = [client.request_slot("p1") for _ in range(4)]
         assert None not in orders
         stuck.event("call")

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import stamp
-from market import Market
+from market import Market, take
 
 import softs_fast
 
@@ -21,21 +21,13 @@ def test_a_stopped_client_does_not_hold_up_the_samples_of_another(short_path: Pa
         victim.stop()
         checker = stamp.Checker()
         with softs_fast.Client(market.frontend, softs_fast.TCPMedium, market.slot_size, 4) as client:
-
-            def take(n: int) -> None:
-                for _ in range(n):
-                    slot = client.request_sample("p1", timeout_ms=25_000)
-                    assert slot is not None, client.diagnose("p1", 25)
-                    assert checker.check(client.medium.read(slot), "p1") is None
-                    client.release_slot(slot)
-
             # Orders of both clients come in turn: so all slots of the one that is stopped are tried meanwhile, and more
             # than once.
-            take(1000)
+            take(client, checker, 1000)
             os.kill(victim.pid, signal.SIGCONT)
             done = victim.event("done")
             assert done["received"] == 2000, "its orders were given back, not failed"
-            take(100)
+            take(client, checker, 100)
             assert client.get_stats()["connected_clients"] == 2
     finally:
         market.end()

@@ -7,10 +7,8 @@ import time
 from pathlib import Path
 
 import stamp
-from market import Market
+from market import Market, take
 from waiting import eventually, free_ports
-
-import softs_fast
 
 SYN_SENT = "02"
 
@@ -57,16 +55,8 @@ def test_samples_go_on_while_the_peers_wait_for_a_broker_that_does_not_answer(ma
     broker = market.broker()
     market.supplier()
     checker = stamp.Checker()
-    with softs_fast.Client(market.frontend, softs_fast.ShmMedium, market.slot_size, 4) as client:
-
-        def take(n: int) -> None:
-            for _ in range(n):
-                slot = client.request_sample("p1", timeout_ms=20_000)
-                assert slot is not None
-                assert checker.check(client.medium.read(slot), "p1") is None
-                client.release_slot(slot)
-
-        take(100)
+    with market.open_client() as client:
+        take(client, checker, 100)
         broker.kill()
         silences = [Silence(port) for port in ports]
         for silence, peer in zip(silences, ("client", "supplier"), strict=True):
@@ -74,17 +64,17 @@ def test_samples_go_on_while_the_peers_wait_for_a_broker_that_does_not_answer(ma
             # neither the client nor the supplier waits for its end.
             def goes_on(silence: Silence = silence) -> bool:
                 before = silence.attempts()
-                take(50)
+                take(client, checker, 50)
                 return bool(before & silence.attempts())
 
             eventually(goes_on, f"the {peer} makes samples while it connects")
         longest, end = 0.0, time.monotonic() + 2
         while (begin := time.monotonic()) < end:
-            take(1)
+            take(client, checker)
             longest = max(longest, time.monotonic() - begin)
         print(f"the longest pause in 2 s was {longest * 1e3:.1f} ms, on {os.cpu_count()} processors")
         for silence in silences:
             silence.close()
         market.broker()
         eventually(lambda: client.get_stats()["connected_suppliers"] == 1, "all are connected again")
-        take(100)
+        take(client, checker, 100)

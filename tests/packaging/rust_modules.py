@@ -68,8 +68,8 @@ def edges_of(crate: Module) -> Edges:
                 edges[module.file].setdefault(file, set()).add(name)
         names = set(module.body)
         for glob in module.globs:
-            target = _module_at(module, glob)
-            for name in names & _public_names(target) if target is not None else ():
+            target, kind, _ = _follow(module, glob, frozenset())
+            for name in names & (target.items | set(target.imports)) if target and kind == "module" else ():
                 file, _ = _resolve(module, [*glob, name])
                 if file is not None and file != module.file:
                     edges[module.file].setdefault(file, set()).add(name)
@@ -78,36 +78,20 @@ def edges_of(crate: Module) -> Edges:
 
 def circles(edges: Edges) -> list[list[Path]]:
     """The strongly connected components of more than one file."""
-    order: list[Path] = []
-    seen: set[Path] = set()
-    for start in sorted(edges):
-        stack = [] if start in seen else [(start, iter(sorted(edges[start])))]
-        seen.add(start)
-        while stack:
-            file, rest = stack[-1]
-            for other in rest:
-                if other not in seen:
-                    seen.add(other)
-                    stack.append((other, iter(sorted(edges.get(other, {})))))
-                    break
-            else:
-                order.append(stack.pop()[0])
-    users: dict[Path, list[Path]] = {}
-    for file, used in edges.items():
-        for other in used:
-            users.setdefault(other, []).append(file)
-    found, placed = [], set[Path]()
-    for start in reversed(order):
-        component, todo = [], [start]
+    reached: dict[Path, set[Path]] = {}
+    for start in edges:
+        todo, found = [start], set[Path]()
         while todo:
-            file = todo.pop()
-            if file not in placed:
-                placed.add(file)
-                component.append(file)
-                todo.extend(users.get(file, []))
-        if len(component) > 1:
-            found.append(sorted(component))
-    return found
+            new = edges.get(todo.pop(), {}).keys() - found
+            found |= new
+            todo += new
+        reached[start] = found
+    components = {
+        tuple(sorted(other for other in found if file in reached.get(other, ())))
+        for file, found in reached.items()
+        if file in found
+    }
+    return sorted(map(list, components))
 
 
 def describe(circle: list[Path], edges: Edges, base: Path) -> str:
@@ -127,12 +111,9 @@ def describe(circle: list[Path], edges: Edges, base: Path) -> str:
 def _read_file(module: Module, folder: Path) -> None:
     source = _BLANK.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), module.file.read_text())
     tokens = _TOKEN.findall(source)
-    if not _is_test_only(tokens):
-        _read_items(module, _without_tests(tokens), folder)
-
-
-def _is_test_only(tokens: Tokens) -> bool:
-    return tokens[:2] == ["#", "!"] and _is_test(tokens, 2)
+    is_test_only = tokens[:2] == ["#", "!"] and _is_test(tokens, 2)
+    if not is_test_only:
+        _read_items(module, tokens, folder)
 
 
 def _is_test(tokens: Tokens, at: int) -> bool:
@@ -156,11 +137,8 @@ def _group_end(tokens: Tokens, at: int) -> int:
 def _item_end(tokens: Tokens, at: int) -> int:
     """The position behind the item, field or statement that begins at `at`."""
     is_item = tokens[at] in _ITEMS
-    kind = (
-        next((t for t in tokens[at:] if t in _ITEMS - {"pub", "unsafe", "async", "extern"}), "")
-        if is_item
-        else ""
-    )
+    kinds = _ITEMS - {"pub", "unsafe", "async", "extern"}
+    kind = next((token for token in tokens[at:] if token in kinds), "") if is_item else ""
     if kind == "const" and "fn" in tokens[at : at + 6]:
         kind = "fn"
     while at < len(tokens):
@@ -178,25 +156,15 @@ def _item_end(tokens: Tokens, at: int) -> int:
     return at
 
 
-def _without_tests(tokens: Tokens) -> Tokens:
-    kept: Tokens = []
-    at = 0
-    while at < len(tokens):
-        if tokens[at] == "#" and tokens[at + 1 : at + 2] == ["["] and _is_test(tokens, at + 1):
-            at = _group_end(tokens, at + 1)
-            while tokens[at : at + 2] == ["#", "["]:
-                at = _group_end(tokens, at + 1)
-            at = _item_end(tokens, at)
-        else:
-            kept.append(tokens[at])
-            at += 1
-    return kept
-
-
 def _read_items(module: Module, tokens: Tokens, folder: Path) -> None:
     at = depth = 0
     while at < len(tokens):
         token, name = tokens[at], tokens[at + 1] if at + 1 < len(tokens) else ""
+        if token == "#" and name == "[" and _is_test(tokens, at + 1):
+            while tokens[at : at + 2] == ["#", "["]:
+                at = _group_end(tokens, at + 1)
+            at = _item_end(tokens, at)
+            continue
         if token == "use" and (_NAME.fullmatch(name) or name in ("{", "::")):
             end = tokens.index(";", at)
             _read_use(module, tokens[at + 1 : end], [])
@@ -288,15 +256,6 @@ def _resolve(module: Module, path: list[str]) -> tuple[Path | None, str]:
     """The file that defines what a path names, and the name; no file for what is of another crate or a module as a whole."""
     place, at, name = _follow(module, path, frozenset())
     return (place.file, name) if place is not None and at == "item" else (None, name)
-
-
-def _module_at(module: Module, path: list[str]) -> Module | None:
-    place, kind, _ = _follow(module, path, frozenset())
-    return place if kind == "module" else None
-
-
-def _public_names(module: Module) -> set[str]:
-    return module.items | set(module.imports)
 
 
 def _follow(

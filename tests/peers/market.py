@@ -3,8 +3,27 @@
 from pathlib import Path
 from typing import Any
 
+import stamp
 from process import HERE, Process, Zygote
 from segments import remove
+from waiting import WATCHDOG_S, eventually
+
+import softs_fast
+
+
+def take(client: softs_fast.Client, checker: stamp.Checker, n: int = 1, product: str = "p1") -> None:
+    """Take, check and release n samples."""
+
+    def one() -> bool:
+        slot = client.request_sample(product, timeout_ms=1000)
+        if slot is None:
+            return False
+        assert checker.check(client.medium.read(slot), product) is None
+        client.release_slot(slot)
+        return True
+
+    for _ in range(n):
+        eventually(one, lambda: client.diagnose(product, WATCHDOG_S), every_s=0)
 
 
 def zygote(package: str = "softs_fast", path: str | None = None) -> Zygote:
@@ -68,6 +87,10 @@ class Market:
             self._n_files += 1
             defaults["settings"] = {"address": str(self.folder / f"slots{self._n_files}")}
         return self.start("client", defaults | options, package, path)
+
+    def open_client(self, n_slots: int = 4, **options: Any) -> softs_fast.Client:
+        """A client in this process, by shared memory."""
+        return softs_fast.Client(self.frontend, softs_fast.ShmMedium, self.slot_size, n_slots, **options)
 
     def end(self) -> None:
         """End all processes, clients first, the broker last; remove what those of softs leave."""

@@ -173,7 +173,7 @@ def samples(stack: ExitStack, folder: Path) -> Iterator[tuple[str, Uses]]:
     flow = df.Flow([call], source=({"x": torch.ones(1)} for _ in range(99)))
     flow = stack.enter_context(flow)
     yield "Flow", {"steps": lambda: next(flow.steps(1)), "close": flow.reset}
-    flows = stack.enter_context(df.Flow.in_processes("small_flow:make_light"))
+    flows = stack.enter_context(df.Flow.in_processes("flows:make_light"))
     yield "Flow.in_processes", {"steps": lambda: next(flows.steps(1)), "close": flows.reset}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import TEXTS, VOCABULARY, Pairs, save_llama, save_tokenizer, texts_of_a_generator
+from tiny_models import TEXTS, VOCABULARY, Pairs, save_llama, save_tokenizer
 
 from softs_fast import ConfigError
 from softs_fast.codecs import TopK
@@ -43,13 +43,7 @@ from softs_fast.teachers import CausalLMTeacher, EncoderTeacher, Output
             {"outputs": {"h": Output("hidden.1", dtype=torch.float32)}},
             "Unsupported dtype: torch.float32.*give its name as a str, got dtype",
         ),
-        (
-            {"texts": texts_of_a_generator()},
-            "type generator cannot be read by every worker; give a list of texts",
-        ),
-        ({"texts": []}, "texts are empty"),
         ({"texts": {}}, "texts are empty"),
-        ({"texts": "missing.txt"}, "cannot read .*missing.txt"),
         ({"texts": Pairs(TEXTS), "column": "txt"}, "unknown column 'txt'; did you mean 'text'"),
         ({"device": "tpu"}, "device 'tpu' is none that torch knows"),
         ({"dtype": "int64"}, "dtype must be one of floating-point numbers, got 'int64'"),

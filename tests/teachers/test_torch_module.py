@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import pickle
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -126,56 +125,30 @@ def test_modules_and_data_are_small_to_send() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make_model", "data", "outputs", "options", "message"),
+    ("arguments", "message"),
     [
-        (
-            lambda: make_net(),
-            DATA,
-            "output",
-            {},
-            r"make_model cannot be sent .*; give a function of a module",
-        ),
-        (make_list, DATA, "output", {}, "make_model returned list; it must return a torch.nn.Module"),
-        (make_net, texts_of_a_generator(), "output", {}, "data of type generator has no elements by number"),
-        (make_net, {"x": DATA}, "output", {}, "data of type dict has no elements by number"),
-        (make_net, [], "output", {}, "data are empty"),
-        (
-            make_net,
-            [threading.Lock()],
-            "output",
-            {},
-            "data cannot be sent to another",
-        ),
-        (make_net, ["text"], "output", {}, "field 'input' of data is of type str; need a tensor"),
-        (make_net, DATA, {"y": Output("output", shape=(3,))}, {}, "output 'output' has a shape and no dtype"),
-        (make_net, DATA, "outputs", {}, "unknown output 'outputs'; did you mean 'output'"),
-        (
-            make_net,
-            DATA,
-            "outputs[frst]",
-            {},
-            r"unknown module in outputs\[PATH\]: 'frst'; did you mean 'first'",
-        ),
-        (make_net, DATA, [], {}, "outputs are empty"),
-        (make_net, DATA, 5, {}, "outputs must be names, or a mapping"),
-        (make_net, DATA, {"output": "topk:4"}, {}, "k from 1 to 3"),
-        (
-            make_net,
-            DATA,
-            {"output": "top:4"},
-            {},
-            r"output 'output': unknown codec 'top:4'; .*Output\(source\)",
-        ),
-        (make_net, DATA, "output", {"model_inputs": ["x"]}, "unknown name in model_inputs 'x'; have 'input'"),
-        (make_net, DATA, "output", {"max_rows": 0}, "max_rows must be a whole number from 1 on, got 0"),
-        (make_net, DATA, "output", {"seed": -1}, "seed must be a whole number from 0 on"),
-        (make_net, DATA, "output", {"dtype": "int8"}, "dtype must be one of floating-point numbers"),
-        (make_net, DATA, "output", {"dtype": "float99"}, "Unsupported dtype: float99"),
-        (make_net, DATA, "output", {"device": "tpu:0"}, "device 'tpu:0' is none that torch knows"),
+        ({"make_model": lambda: make_net()}, r"make_model cannot be sent .*; give a function of a module"),
+        ({"make_model": make_list}, "make_model returned list; it must return a torch.nn.Module"),
+        ({"data": texts_of_a_generator()}, "data of type generator has no elements by number"),
+        ({"data": {"x": DATA}}, "data of type dict has no elements by number"),
+        ({"data": []}, "data are empty"),
+        ({"data": [threading.Lock()]}, "data cannot be sent to another"),
+        ({"data": ["text"]}, "field 'input' of data is of type str; need a tensor"),
+        ({"outputs": {"y": Output("output", shape=(3,))}}, "output 'output' has a shape and no dtype"),
+        ({"outputs": "outputs"}, "unknown output 'outputs'; did you mean 'output'"),
+        ({"outputs": "outputs[frst]"}, r"unknown module in outputs\[PATH\]: 'frst'; did you mean 'first'"),
+        ({"outputs": []}, "outputs are empty"),
+        ({"outputs": 5}, "outputs must be names, or a mapping"),
+        ({"outputs": {"output": "topk:4"}}, "k from 1 to 3"),
+        ({"outputs": {"output": "top:4"}}, r"output 'output': unknown codec 'top:4'; .*Output\(source\)"),
+        ({"model_inputs": ["x"]}, "unknown name in model_inputs 'x'; have 'input'"),
+        ({"max_rows": 0}, "max_rows must be a whole number from 1 on, got 0"),
+        ({"seed": -1}, "seed must be a whole number from 0 on"),
+        ({"dtype": "int8"}, "dtype must be one of floating-point numbers"),
+        ({"dtype": "float99"}, "Unsupported dtype: float99"),
+        ({"device": "tpu:0"}, "device 'tpu:0' is none that torch knows"),
     ],
 )
-def test_bad_input_is_refused(
-    make_model: Callable[[], nn.Module], data: Any, outputs: Any, options: dict[str, Any], message: str
-) -> None:
+def test_bad_input_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        TorchTeacher(make_model, data, outputs, **options)
+        TorchTeacher(**{"make_model": make_net, "data": DATA, "outputs": "output"} | arguments)

@@ -1,13 +1,17 @@
-"""Layouts, columns, roles and calls: what is read, and what is refused with which words."""
+"""Layouts, columns, roles, calls and hooks: what is read, what is refused with which words, and the text of a declaration."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.columns import Columns
+from softs_fast.dataflow.declare.declaration import Declaration
+from softs_fast.dataflow.declare.transfer import columns_of, names_of
 from softs_fast.errors import ConfigError
 
 
@@ -238,3 +242,121 @@ def test_hooks_and_roles_that_contradict_are_refused() -> None:
         df.publish()
     with pytest.raises(ConfigError, match="cannot be called"):
         df.hook(3)  # type: ignore[arg-type]
+
+
+def note(role: Model) -> None: ...
+def other(role: Model) -> None: ...
+
+
+def declared(
+    *,
+    on: int = 1,
+    columns: str = "x -> y",
+    rows: int = 2,
+    hook: Callable[..., None] = note,
+    folder: str = "/a",
+    eta: float = 0.5,
+    group: int = 1,
+    digests: bool = False,
+) -> Declaration:
+    actor = df.place(Model, name="actor")
+    gen = df.place(Model, on=[on], follows=actor, name="gen")
+    mean = df.place(Model, name="mean")
+    after = [df.publish(gen), df.hook(hook), df.save(Path(folder)), df.param_realloc(actor, mean, eta=eta)]
+    calls = (df.call(gen.generate, columns, rows=rows), df.call(actor.train, "y", rows=2, after=after))
+    return Declaration(calls, group, digests)
+
+
+def test_the_same_function_declares_the_same() -> None:
+    first, second = declared(), declared()
+    assert first.lines() == second.lines()
+    assert [role.name for role in first.roles] == [role.name for role in second.roles]
+    assert first.workers == (0, 1)
+    first.check_processes()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"on": 2},
+        {"columns": "x, z -> y"},
+        {"columns": "x -> z as y"},
+        {"rows": 4},
+        {"hook": other},
+        {"folder": "/b"},
+        {"eta": 0.25},
+        {"group": 2},
+        {"digests": True},
+    ],
+    ids=lambda changes: (
+        " ".join(f"{key}={value}" for key, value in changes.items() if key != "hook") or "hook"
+    ),
+)
+def test_each_thing_that_messages_name_by_number_is_in_the_text(changes: dict[str, Any]) -> None:
+    mine, theirs = declared().lines(), declared(**changes).lines()
+    assert len(mine) == len(theirs)
+    assert sum(one != another for one, another in zip(mine, theirs, strict=True)) == 1
+
+
+maker, critic = df.place(Model, name="maker"), df.place(Model, on=[1], name="critic")
+
+
+def make_call(
+    before: tuple[Any, ...] = (), after: tuple[Any, ...] = (), columns: str = "x, y as z -> a, b"
+) -> df.MFCDef:
+    return df.call(
+        maker.generate, columns, rows=2, before=before, after=after, interface=df.Interface.INFERENCE
+    )
+
+
+def test_the_columns_of_a_transfer() -> None:
+    inputs, outputs = ("x", "y"), ("a", "b")
+    both = [columns_of(df.data_transfer(), inputs, outputs, is_before=one) for one in (True, False)]
+    assert both == [inputs, outputs]
+    assert columns_of(df.data_transfer(critic, "b, x"), inputs, outputs, is_before=False) == ("b", "x")
+    assert df.data_transfer(critic).roles == (critic,)
+    assert df.data_transfer().name == "data_transfer"
+    assert names_of(" seq ,logp") == ("seq", "logp")
+
+
+def test_a_flow_has_a_transfer_among_its_lines() -> None:
+    one = make_call(before=(df.data_transfer(columns="y"),), after=(df.data_transfer(critic),))
+    assert Declaration((one,)).lines()[-2:] == [
+        "hook 0: DataTransfer(), every=1, columns=y",
+        "hook 1: DataTransfer(critic), every=1, columns=default",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: names_of("a as b"), "columns 'a as b' are moved as they are; need names alone"),
+        (lambda: names_of("a -> b"), "are moved as they are"),
+        (lambda: names_of("a, a"), "name a twice"),
+        (lambda: names_of("7"), "'7' is not a name"),
+        (lambda: make_call(before=(df.data_transfer(critic),)), "data_transfer to role 'critic' before it"),
+        (lambda: make_call(before=(df.data_transfer(columns="a"),)), "before it brings a; there are x, y"),
+        (lambda: make_call(after=(df.data_transfer(),)), "data_transfer after it needs a role"),
+        (
+            lambda: make_call(after=(df.data_transfer(critic, "z"),)),
+            "after it brings z; there are x, y, a, b",
+        ),
+        (
+            lambda: make_call(after=(df.data_transfer(critic),), columns="x"),
+            "after it names no column; there are x",
+        ),
+        (
+            lambda: df.call(len, "x -> y", rows=2, before=[df.data_transfer()]),
+            "len has no role, so its hook data_transfer needs one",
+        ),
+    ],
+)
+def test_transfers_that_are_refused(make: Callable[[], object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        make()
+
+
+def test_a_role_that_only_a_transfer_names_is_not_made_in_vain() -> None:
+    declaration = Declaration((make_call(after=(df.data_transfer(critic),)),))
+    assert declaration.roles == (maker, critic)
+    assert declaration.workers == (0, 1)

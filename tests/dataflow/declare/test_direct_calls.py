@@ -2,56 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from small_flow import summary
-from torch import nn
+from flows import Linear, note, numbers, summary
 
 import softs_fast.dataflow as df
 from softs_fast.errors import ConfigError
 
 
-class Model(df.Role):
+class Model(Linear):
     """Knows its columns by names of its own."""
-
-    def setup(self, mesh: df.Mesh) -> None:
-        torch.manual_seed(4)
-        self.net = nn.Linear(2, 2)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
 
     @torch.no_grad()
     def generate(self, rows: df.Rows) -> dict[str, Any]:
         return {"answer": self.net(rows["question"]), "length": rows.n_rows}
 
     def train(self, rows: df.Rows) -> dict[str, Any]:
-        loss = (self.net(rows["question"]) - rows["target"] - rows["ref"]).pow(2).mean()
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        return {"loss": loss}
-
-    def evaluate(self) -> dict[str, float]:
-        return {"weight": self.net.weight.sum().item()}
+        return self.learn((self.net(rows["question"]) - rows["target"] - rows["ref"]).pow(2).mean())
 
 
 def half(rows: df.Rows) -> dict[str, Any]:
     """A function without a role."""
     return {"half": rows["whole"] / 2}
-
-
-def shift(role: Model) -> None:
-    """A hook."""
-    with torch.no_grad():
-        role.net.bias.add_(0.25)
-
-
-def numbers() -> Iterator[dict[str, Any]]:
-    random = torch.Generator().manual_seed(9)
-    while True:
-        yield {"x": torch.rand(2, generator=random)}
 
 
 def roles() -> tuple[df.Placement, df.Placement]:
@@ -74,8 +48,8 @@ def by_hand(interfaces: tuple[Any, Any, Any] = tuple(df.Interface)) -> df.Flow:
             input_key_remap={"x": "question"},
             output_key_remap={"answer": "y"},
             n_seqs=4,
-            pre_hooks=(df.hook(shift),),
-            post_hooks=(df.hook(shift, on=[actor], every=2),),
+            pre_hooks=(df.hook(note),),
+            post_hooks=(df.hook(note, on=[actor], every=2),),
         ),
         df.MFCDef(
             name="halve",
@@ -96,7 +70,7 @@ def by_hand(interfaces: tuple[Any, Any, Any] = tuple(df.Interface)) -> df.Flow:
             input_keys=("x", "y", "z"),
             input_key_remap={"x": "question", "y": "target", "z": "ref"},
             n_seqs=8,
-            pre_hooks=(df.hook(shift, every=3),),
+            pre_hooks=(df.hook(note, every=3),),
             post_hooks=(df.publish(gen), df.evaluate()),
         ),
     ]
@@ -112,8 +86,8 @@ def by_call() -> df.Flow:
             "x as question -> answer as y",
             rows=4,
             name="write",
-            before=[df.hook(shift)],
-            after=[df.hook(shift, on=[actor], every=2)],
+            before=[df.hook(note)],
+            after=[df.hook(note, on=[actor], every=2)],
         ),
         df.call(half, "y as whole -> half as z", rows=2, name="halve"),
         df.call(
@@ -121,7 +95,7 @@ def by_call() -> df.Flow:
             "x as question, y as target, z as ref",
             rows=8,
             name="learn",
-            before=[df.hook(shift, every=3)],
+            before=[df.hook(note, every=3)],
             after=[df.publish(gen), df.evaluate()],
         ),
     ]

@@ -1,4 +1,4 @@
-"""What a mesh offers without ranks beside: what was given, and clear errors."""
+"""Ranks of layouts beside torch's numbering of a mesh, and what a mesh offers without ranks beside."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import torch
 from torch import nn
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.declare.ranks import peers_along
+from softs_fast.dataflow.declare.ranks import heads_of, peers_along, rank_of, ranks_of
 from softs_fast.errors import ConfigError
+
+
+class Model(df.Role): ...
 
 
 def mesh_of(layout: str, **sizes: int) -> df.Mesh:
@@ -44,9 +47,41 @@ def test_what_there_is_not_is_named() -> None:
 
 
 def test_peers_along_each_dimension_are_in_the_order_of_the_mesh() -> None:
-    class Model(df.Role): ...
-
     role = df.place(Model, "dp2 tp3", on=[5, 4, 3, 2, 1, 0])
     assert peers_along(role, 4) == {"dp": (4, 1), "tp": (5, 4, 3)}
     assert peers_along(role, 0) == {"dp": (3, 0), "tp": (2, 1, 0)}
     assert peers_along(df.place(Model), 0) == {}
+
+
+LAYOUTS = ("dp1", "dp4", "tp4", "pp2 dp2 tp2", "dp2 pp2 cp2 tp2", "tp2 dp3", "ep2 cp2 dp2 pp3")
+
+
+def place(layout: str) -> df.Placement:
+    n_workers = df.Layout.parse(layout).n_workers
+    # Numbers of workers are not their places.
+    return df.place(Model, layout, on=[7 + 3 * i for i in reversed(range(n_workers))])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_coordinates_are_those_of_a_device_mesh(layout: str) -> None:
+    role = place(layout)
+    names, sizes = zip(*role.layout.dims, strict=True)
+    mesh = torch.arange(len(role.on)).reshape(sizes)
+    for number in range(len(role.on)):
+        at = dict(zip(names, (mesh == number).nonzero()[0].tolist(), strict=True))
+        assert role.layout.coordinates(number) == at
+        assert rank_of(role, role.on[number]) == at.get("dp", 0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_rank_has_its_peers_and_one_head(layout: str) -> None:
+    role = place(layout)
+    ranks, heads = ranks_of(role), heads_of(role)
+    assert len(ranks) == len(heads) == role.layout.size("dp")
+    assert sorted(worker for rank in ranks for worker in rank) == sorted(role.on)
+    for number, (rank, head) in enumerate(zip(ranks, heads, strict=True)):
+        assert head in rank
+        assert {rank_of(role, worker) for worker in rank} == {number}
+        at = role.layout.coordinates(role.on.index(head))
+        assert at.get("pp", 0) == role.layout.size("pp") - 1
+        assert {at.get(dim, 0) for dim in ("cp", "tp", "ep")} == {0}

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from flow_threads import in_threads
-from small_flow import make_flow, make_light, summary
+from flows import make_flow, make_light, summary
 from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df

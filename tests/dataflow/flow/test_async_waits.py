@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from flow_threads import ThreadWorkers, in_threads
+from flows import make_light
 from shard_flow import make as make_shards
-from small_flow import make_light
 from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
+from flows import ROWS, Linear, counted
 
 import softs_fast.dataflow as df
-
-ROWS = 8
 
 
 class Reader(df.Role):
@@ -24,16 +22,11 @@ class Reader(df.Role):
 
 def make(rows: df.Rows) -> dict[str, Any]:
     """Runs in the master: ragged rows, and text."""
-    lengths = [int(value) for value in rows["x"].flatten()]
+    lengths = [int(value) % 5 + 1 for value in rows["x"].flatten()]
     return {
         "y": [torch.arange(float(3 * length)).view(length, 3) for length in lengths],
         "text": ["t" * (i % 3) for i in range(rows.n_rows)],
     }
-
-
-def numbers() -> Iterator[dict[str, Any]]:
-    for i in range(1000):
-        yield {"x": torch.tensor([i % 5 + 1])}
 
 
 def make_flow(n_workers: int = 3) -> df.Flow:
@@ -42,15 +35,11 @@ def make_flow(n_workers: int = 3) -> df.Flow:
     roles = [df.place(Reader, on=[worker], name=f"reader{worker}") for worker in range(n_workers)]
     calls = [df.call(make, "x -> y, text", rows=ROWS)]
     calls += [df.call(role.read, "y, text", rows=ROWS, interface=inference) for role in roles]
-    return df.Flow(calls, source=numbers(), digests=True)
+    return df.Flow(calls, source=counted(), digests=True)
 
 
-class Follower(df.Role):
-    """Has a model, and says what its weights are."""
-
-    def setup(self, mesh: df.Mesh) -> None:
-        torch.manual_seed(5)
-        self.net = torch.nn.Linear(3, 2)
+class Follower(Linear):
+    """Says what its weights are."""
 
     def note(self, rows: df.Rows) -> dict[str, float]:
         return {"weight": self.net.weight.sum().item(), "sum": float(rows["x"].sum())}
@@ -68,4 +57,4 @@ def make_followers() -> df.Flow:
     inference = df.Interface.INFERENCE
     calls = [df.call(role.note, "x", rows=ROWS, interface=inference) for role in followers]
     calls.append(df.call(actor.train, "x", rows=ROWS, after=[df.publish(*followers)]))
-    return df.Flow(calls, source=numbers(), digests=True)
+    return df.Flow(calls, source=counted(), digests=True)

@@ -9,6 +9,9 @@ import os
 import signal
 import socket
 import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +37,57 @@ def serve(name: str, pid: int | None, command: list[str], log: str) -> None:
         sys.exit(main(command))
     move_to(pid)
     # What is forked has the processes of that host.
+    sys.exit(in_child(lambda: main(command)) & 0xFF)
+
+
+def in_child(body: Callable[[], int | None]) -> int:
+    """Do something in a fork, which ends when this process does; returns its exit code, and 99 after an exception."""
     child = os.fork()
     if child:
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
-    # If the process that waits is killed, this one ends, too.
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    code = 99
     try:
-        os._exit(main(command))
+        code = body() or 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
     finally:
-        os._exit(99)
+        os._exit(code)
 
 
 def serve_again(*args: Any) -> None:
     """Be a launcher that starts a worker again until its flow has ended; each is a fork."""
-    while True:
-        child = os.fork()
-        if not child:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            try:
-                serve(*args)
-            except SystemExit as ended:
-                os._exit(ended.code if isinstance(ended.code, int) else 1)
-            finally:
-                os._exit(99)
-        if not os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-            return
+    while in_child(lambda: serve(*args)):
+        pass
+
+
+@contextmanager
+def on_hosts(
+    folder: Path,
+    function: str,
+    hosts: Sequence[str],
+    arguments: dict[str, Any] | None = None,
+    again: Collection[int] = (),
+    **options: Any,
+) -> Iterator[tuple[df.Flow, HostWorkers]]:
+    """Start the workers of a flow, and open it with this process as its master.
+
+    Args:
+        folder: As for `HostWorkers`, and `function`, `hosts`, `arguments`, `again`.
+        options: Options of `df.Flow.on_hosts`.
+    """
+    with (
+        HostWorkers(folder, function, arguments, hosts=hosts, again=again) as workers,
+        workers.flow(**options) as flow,
+    ):
+        yield flow, workers
+
+
+def told(flow: df.Flow) -> int:
+    """Return the bytes that were to go between hosts so far."""
+    return int(flow._backend._sends.n_bytes)  # type: ignore[attr-defined]
 
 
 class HostWorkers:
@@ -69,14 +98,23 @@ class HostWorkers:
         function: Name of the function that makes the flow.
         arguments: Arguments of the function.
         listen: Endpoint at which the master listens; None: a free port of loopback.
+        hosts: Names of the hosts of workers 0, 1, ..., which are started on entry; more may be started later.
+        again: Which of these are started again until the flow has ended.
     """
 
     def __init__(
-        self, folder: Path, function: str, arguments: dict[str, Any] | None = None, listen: str | None = None
+        self,
+        folder: Path,
+        function: str,
+        arguments: dict[str, Any] | None = None,
+        listen: str | None = None,
+        hosts: Sequence[str] = (),
+        again: Collection[int] = (),
     ) -> None:
         self.token = folder / "token"
         write_token(self.token)
         self.function, self.arguments = function, arguments or {}
+        self._hosts, self._again = hosts, again
         self.endpoint = listen or f"tcp://127.0.0.1:{free_ports()[0]}"
         #: The last one of each worker.
         self.processes: dict[int, Any] = {}
@@ -139,7 +177,9 @@ class HostWorkers:
         return self.token.parent / f"worker{worker}.log"
 
     def __enter__(self) -> HostWorkers:
-        """Return it."""
+        """Start the workers of the hosts that were named."""
+        for worker, name in enumerate(self._hosts):
+            self.start(worker, name, again=worker in self._again)
         return self
 
     def __exit__(self, *error: object) -> None:

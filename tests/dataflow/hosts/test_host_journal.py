@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from flow_processes import in_forks
-from host_workers import HostWorkers
+from host_workers import HostWorkers, on_hosts
 from journal_flow import same, weights_of
 from masters import PacedRun
 from waiting import WATCHDOG_S
@@ -21,38 +21,34 @@ from waiting import WATCHDOG_S
 N = 5
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield {
-        n_workers: run_in_one(tmp_path_factory.mktemp("undisturbed") / "j", n_workers) for n_workers in (1, 3)
-    }
+    yield
     torch.set_num_threads(n_threads)
 
 
-def run_in_one(folder: Path, n_workers: int) -> Any:
+def undisturbed(folder: Path, n_workers: int) -> Any:
     """Run all on one host, in forks; random numbers of a process are those of its roles."""
-    flow, _ = in_forks("journal_flow", "make_flow", folder=str(folder), n_workers=n_workers)
+    flow, _ = in_forks("journal_flow", "make_flow", folder=str(folder / "undisturbed"), n_workers=n_workers)
     torch.manual_seed(3)
     with flow:
         list(flow.steps(N))
-    return weights_of(folder, n_workers=n_workers)
+    return weights_of(folder / "undisturbed", n_workers=n_workers)
 
 
 def test_all_workers_begin_anew_if_one_with_training_state_is_killed(
-    tmp_path: Path, undisturbed: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    arguments = {"folder": str(tmp_path / "j"), "dies": f"train 4 {tmp_path}"}
-    with HostWorkers(tmp_path, "journal_flow:make_flow", arguments) as workers:
-        for worker, name in enumerate(("", "far", "far")):
-            workers.start(worker, name, again=True)
-        torch.manual_seed(3)
-        with workers.flow() as flow:
-            steps = list(flow.steps(N))
+    expected = undisturbed(tmp_path, 3)
+    arguments, hosts = {"folder": str(tmp_path / "j"), "dies": f"train 4 {tmp_path}"}, ("", "far", "far")
+    torch.manual_seed(3)
+    with on_hosts(tmp_path, "journal_flow:make_flow", hosts, arguments, again=range(3)) as (flow, _):
+        steps = list(flow.steps(N))
     assert (tmp_path / "died-train").exists()
     assert sorted({step.number for step in steps}) == list(range(1, N + 1))
-    assert same(weights_of(tmp_path / "j"), undisturbed[3])
+    assert same(weights_of(tmp_path / "j"), expected)
     assert re.search(
         r"worker \d is lost: process \d+: its connection ended; ticket \d+, .* was open there.*; all workers start again "
         r"from the common save of step \d",
@@ -62,32 +58,17 @@ def test_all_workers_begin_anew_if_one_with_training_state_is_killed(
 
 @pytest.mark.full
 @pytest.mark.timeout(4 * WATCHDOG_S)
-def test_a_program_waits_for_the_next_master_by_itself(tmp_path: Path, undisturbed: Any) -> None:
-    path, arguments = tmp_path / "steps", {"folder": str(tmp_path / "j"), "n_workers": 1}
+def test_a_program_waits_for_the_next_master_by_itself(tmp_path: Path) -> None:
+    arguments = {"folder": str(tmp_path / "j"), "n_workers": 1}
     with HostWorkers(tmp_path, "journal_flow:make_flow", arguments) as workers:
-        command = [
-            sys.executable,
-            "-m",
-            "softs_fast",
-            "flow",
-            "worker",
-            workers.endpoint,
-            "journal_flow:make_flow",
-        ]
-        command += [
-            "--rank",
-            "0",
-            "--token-file",
-            str(workers.token),
-            "--argument",
-            f"folder={tmp_path / 'j'}",
-        ]
-        command += ["--argument", "n_workers=1"]
+        command = [sys.executable, "-m", "softs_fast", "flow", "worker", workers.endpoint, workers.function]
+        command += f"--rank 0 --token-file {workers.token} --argument n_workers=1".split()
+        command += ["--argument", f"folder={tmp_path / 'j'}"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         with open(tmp_path / "log", "wb") as log:
             program = subprocess.Popen(command, env=environment, stderr=log)
         try:
-            run = PacedRun(workers, N, path)
+            run = PacedRun(workers, N, tmp_path / "steps")
             run.run_until(2, then=3)
             run.kill_master()
             run.start()
@@ -99,4 +80,4 @@ def test_a_program_waits_for_the_next_master_by_itself(tmp_path: Path, undisturb
     text = (tmp_path / "log").read_text()
     assert re.search(r"worker 0 has lost its master: the master has ended: .*; it begins anew", text)
     assert text.count("worker 0 has begun") == 2
-    assert same(weights_of(tmp_path / "j", n_workers=1), undisturbed[1])
+    assert same(weights_of(tmp_path / "j", n_workers=1), undisturbed(tmp_path, 1))

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import flows
 import host_flow
 import network
 import pytest
 import ranks
-import small_flow
 from flow_processes import in_meeting
+from flows import summary
 from host_workers import HostWorkers
 from masters import run_master
-from small_flow import summary
 
 PORT = 29_471
 
@@ -47,7 +47,7 @@ def begin(
     return workers, master
 
 
-@pytest.mark.parametrize(("module", "n_workers"), [(host_flow, 4), (small_flow, 3)])
+@pytest.mark.parametrize(("module", "n_workers"), [(host_flow, 4), (flows, 3)])
 def test_two_hosts_have_the_bits_of_one_process(
     hosts: list[network.Host], tmp_path: Path, module: Any, n_workers: int
 ) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 
+import flows
 import pytest
-import small_flow
 from flow_threads import in_threads
 
 
@@ -17,7 +17,7 @@ def test_seconds_are_right_whatever_the_clock_of_the_worker_says(
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + offset_s)
     monkeypatch.setattr("softs_fast.dataflow.process.loop.time", clock)
     began_s = time.monotonic()
-    flow, _ = in_threads(small_flow.make_light)
+    flow, _ = in_threads(flows.make_light)
     with flow:
         next(flow.steps(1))
         for look in (

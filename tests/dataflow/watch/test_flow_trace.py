@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from flow_processes import in_forks
-from small_flow import make_flow
+from flows import make_flow
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.watch.trace import Trace
@@ -49,7 +49,7 @@ def check(events: list[dict[str, Any]]) -> None:
 
 def test_processes_have_tracks_with_all_their_steps(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    flow, _ = in_forks("small_flow", "make_flow", n_workers=2, trace=str(path))
+    flow, _ = in_forks("flows", "make_flow", n_workers=2, trace=str(path))
     with flow:
         steps = list(flow.steps(2))
     events = events_of(path)
@@ -92,7 +92,7 @@ def test_the_file_is_whole_at_any_moment(tmp_path: Path) -> None:
 
 def test_a_death_leaves_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    flow, _ = in_forks("small_flow", "make_mortal", place="main", trace=str(path))
+    flow, _ = in_forks("flows", "make_mortal", place="main", trace=str(path))
     with pytest.raises(FlowError, match="worker 1 is lost"), flow:
         list(flow.steps(1))
     check(events_of(path))

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import small_flow
 from flow_processes import in_forks, stop
 from flow_threads import in_threads
+from flows import Light, make_flow, numbers
 from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
@@ -38,7 +38,7 @@ def sole() -> FlowView:
 
 def test_a_flow_is_listed_while_it_is_open_and_leaves_nothing(folder: Path) -> None:
     assert flows() == ()
-    with small_flow.make_flow(n_workers=2) as flow, small_flow.make_flow(n_workers=2):
+    with make_flow(n_workers=2) as flow, make_flow(n_workers=2):
         list(flow.steps(2))
         first, second = flows(timeout_s=WATCHDOG_S)
         assert (first.pid, first.steps, first.age, second.steps) == (os.getpid(), 2, 0, 0)
@@ -60,7 +60,7 @@ def test_it_is_true_while_the_thread_of_the_flow_and_a_worker_are_busy() -> None
     begun, may_go = threading.Event(), threading.Event()
     seen: list[FlowView] = []
 
-    class Slow(small_flow.Light):
+    class Slow(Light):
         def double(self, rows: df.Rows) -> dict[str, Any]:
             begun.set()
             assert may_go.wait(WATCHDOG_S)
@@ -81,7 +81,7 @@ def test_it_is_true_while_the_thread_of_the_flow_and_a_worker_are_busy() -> None
             df.call(own, "x -> z", rows=2),
             df.call(role.read, "y, z", rows=2),
         ]
-        return df.Flow(calls, source=small_flow.numbers())
+        return df.Flow(calls, source=numbers())
 
     flow, _ = in_threads(slow)
     with flow:
@@ -111,8 +111,8 @@ def test_a_worker_that_is_stopped_is_shown_as_that() -> None:
 KILLED = """
 import sys, time
 sys.path[:0] = {path!r}
-import small_flow
-with small_flow.make_light() as flow:
+import flows
+with flows.make_light() as flow:
     next(flow.steps(1))
     print("open", flush=True)
     time.sleep(1000)
@@ -136,7 +136,7 @@ def test_the_socket_of_a_flow_that_was_killed_is_removed_by_the_next_look(folder
 
 
 def test_one_that_asks_and_does_not_read_holds_up_nothing(folder: Path) -> None:
-    with small_flow.make_flow(n_workers=2) as flow:
+    with make_flow(n_workers=2) as flow:
         (path,) = folder.iterdir()
         links = [socket.socket(socket.AF_UNIX) for _ in range(4)]
         for link in links:
@@ -150,7 +150,7 @@ def test_one_that_asks_and_does_not_read_holds_up_nothing(folder: Path) -> None:
 def test_a_flow_runs_where_no_socket_can_be_made(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder.mkdir(mode=0o700)
     folder.chmod(0o777)
-    with caplog.at_level(logging.WARNING), small_flow.make_flow(n_workers=2) as flow:
+    with caplog.at_level(logging.WARNING), make_flow(n_workers=2) as flow:
         assert next(flow.steps(1)).is_complete
     assert "softs-fast top cannot show this flow" in caplog.text
     assert "is not a folder of this user alone" in caplog.text
@@ -158,7 +158,7 @@ def test_a_flow_runs_where_no_socket_can_be_made(folder: Path, caplog: pytest.Lo
 
 
 def test_a_flow_that_is_idle_wakes_nothing() -> None:
-    with small_flow.make_flow(n_workers=2, watchdog_s=None) as flow:
+    with make_flow(n_workers=2, watchdog_s=None) as flow:
         next(flow.steps(1))
         sole()
         (task,) = [

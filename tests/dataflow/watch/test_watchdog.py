@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import flows
 import pytest
-import small_flow
 import torch
 from flow_processes import in_forks, stop
 from flow_threads import in_threads
@@ -68,7 +68,7 @@ def texts() -> Iterator[Texts]:
 
 
 def test_a_long_function_of_a_worker_is_reported_again_and_again(texts: Texts) -> None:
-    class Slow(small_flow.Light):
+    class Slow(flows.Light):
         def double(self, rows: df.Rows) -> dict[str, Any]:
             assert texts.enough.wait(WATCHDOG_S)
             return super().double(rows)
@@ -76,7 +76,7 @@ def test_a_long_function_of_a_worker_is_reported_again_and_again(texts: Texts) -
     def slow() -> df.Flow:
         role = df.place(Slow, on=[3], name="slow")
         calls = [df.call(role.double, "x -> y", rows=2), df.call(role.read, "y", rows=2)]
-        return df.Flow(calls, source=small_flow.numbers(), watchdog_s=0.05)
+        return df.Flow(calls, source=flows.numbers(), watchdog_s=0.05)
 
     flow, _ = in_threads(slow)
     with flow:
@@ -95,7 +95,7 @@ def test_a_source_that_does_not_go_on_is_reported(texts: Texts) -> None:
         assert texts.enough.wait(WATCHDOG_S)
         yield {"x": torch.tensor(2.0)}
 
-    role = df.place(small_flow.Light, name="one")
+    role = df.place(flows.Light, name="one")
     calls = [df.call(role.double, "x -> y", rows=1), df.call(role.read, "y", rows=2)]
     with df.Flow(calls, source=stuck(), watchdog_s=0.05) as flow:
         assert next(flow.steps(1)).is_complete
@@ -107,17 +107,17 @@ def test_a_long_function_of_this_process_is_named(texts: Texts) -> None:
         assert texts.enough.wait(WATCHDOG_S)
         return {"y": rows["x"]}
 
-    role = df.place(small_flow.Light, name="one")
+    role = df.place(flows.Light, name="one")
     calls = [df.call(slow, "x -> y", rows=1), df.call(role.read, "y", rows=1)]
-    with df.Flow(calls, source=small_flow.numbers(), watchdog_s=0.05) as flow:
+    with df.Flow(calls, source=flows.numbers(), watchdog_s=0.05) as flow:
         assert next(flow.steps(1)).is_complete
     assert "its own thread runs slow since 0." in texts.texts[0]
 
 
 def test_the_code_of_the_caller_is_not_reported(texts: Texts) -> None:
-    role = df.place(small_flow.Light, name="one")
+    role = df.place(flows.Light, name="one")
     calls = [df.call(role.double, "x -> y", rows=1), df.call(role.read, "y", rows=1)]
-    with df.Flow(calls, source=small_flow.numbers(), watchdog_s=0.02) as flow:
+    with df.Flow(calls, source=flows.numbers(), watchdog_s=0.02) as flow:
         for _ in flow.steps(2):
             assert not texts.enough.wait(0.2)
     assert not texts.texts
@@ -141,7 +141,7 @@ def test_a_flow_that_is_to_be_aborted_ends_with_the_report(monkeypatch: pytest.M
 
 
 def test_options_that_cannot_be_are_refused() -> None:
-    role = df.place(small_flow.Light)
+    role = df.place(flows.Light)
     calls = [df.call(role.read, "y", rows=1)]
     for arguments, complaint in (
         ({"watchdog_s": 0.0}, "watchdog_s is 0; it is above 0"),

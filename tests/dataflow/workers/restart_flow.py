@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import torch
-from small_flow import numbers
-from torch import Tensor, nn
+from flows import ROWS, Linear, extra, numbers
+from torch import Tensor
 
 import softs_fast.dataflow as df
 
-ROWS = 8
 
-
-class Model(df.Role):
-    """A linear layer; what it makes of a row depends on its weights and the row alone."""
-
-    #: Where worker 1 ends its own process, and the file that says how often it has; see `make_restarting`.
-    place = ""
-    marks = Path()
+class Model(Linear):
+    """Notes the rows that it trains with, in a file beside that of its ends."""
 
     def setup(self, mesh: df.Mesh) -> None:
-        torch.manual_seed(1 if mesh.name == "actor" else 2)
-        self.net = nn.Linear(3, 2)
+        super().setup(mesh)
         self.group = mesh.device_mesh["dp"].get_group() if mesh.device_mesh is not None else None
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
-        if self.marks.is_file() and "setup" in self.place and mesh.name == "gen":
-            self.die("setup")
+        if self.marks.is_file() and mesh.name == "gen":
+            self.may_die("setup")
 
-    def die(self, place: str) -> None:
-        """End this process, if that has not happened at this place as often as it should."""
-        wanted = self.place.split().count(place)
-        done = self.marks.read_text().split().count(place) if self.marks.is_file() else 0
-        if done < wanted:
-            with self.marks.open("a") as file:
-                file.write(f"{place}\n")
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    @torch.no_grad()
     def generate(self, rows: df.Rows) -> dict[str, Any]:
         if min(rows.ids) >= ROWS:
-            self.die("main")
-        noise = [torch.rand(2, generator=torch.Generator().manual_seed(int(i))) for i in rows.ids]
-        return {"y": self.net(rows["x"]) + torch.stack(noise)}
+            self.may_die("main")
+        return super().generate(rows)
 
     @torch.no_grad()
     def score(self, rows: df.Rows) -> dict[str, Tensor]:
@@ -84,13 +63,8 @@ class Generator(Model):
         self.n_asked += 1
         # The first call looks at the tensors of a role that was just made.
         if self.n_asked > 1 and self.marks.name and self.marks.with_suffix(".trained").exists():
-            self.die("hook")
+            self.may_die("hook")
         return super().modules()
-
-
-def extra(rows: df.Rows) -> dict[str, Any]:
-    """A function without a role."""
-    return {"extra": rows["score"] * 0.5}
 
 
 def make_restarting(marks: str = "", place: str = "", max_age: int = 0, layout: str = "dp1") -> df.Flow:
@@ -116,12 +90,12 @@ def make_restarting(marks: str = "", place: str = "", max_age: int = 0, layout: 
     return df.Flow(calls, source=numbers(), group=2, max_age=max_age)
 
 
-def losses(flow: df.Flow, n_steps: int) -> list[tuple[int, int, float]]:
-    """Run a flow that is open; return number, rows and loss of each step."""
-    return [(step.number, step.n_rows, step["actor.train"]["loss"]) for step in flow.steps(n_steps)]
-
-
 def trained(marks: Path) -> list[list[int]]:
     """Return the rows of each training call."""
     lines = marks.with_suffix(".trained").read_text().splitlines()
     return [[int(word) for word in line.split()] for line in lines]
+
+
+def in_order(n_steps: int) -> list[list[int]]:
+    """Return the rows of each training call of a flow that is not disturbed."""
+    return [list(range(step * ROWS, (step + 1) * ROWS)) for step in range(n_steps)]

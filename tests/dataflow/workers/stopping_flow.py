@@ -8,7 +8,7 @@ import signal
 import threading
 from typing import Any
 
-from small_flow import numbers
+from flows import numbers
 from torch import nn
 
 import softs_fast.dataflow as df

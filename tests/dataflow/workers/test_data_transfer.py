@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from flow_processes import in_forks
 from flow_threads import in_threads
-from small_flow import summary
-from transfer_flow import ROWS, make_transfers
+from flows import losses, summary
+from restart_flow import in_order
+from transfer_flow import make_transfers
 
-import softs_fast.dataflow as df
 from softs_fast.dataflow.link.messages import RunMove
 
 
@@ -25,10 +24,7 @@ def test_on_one_node_nothing_is_brought() -> None:
 
 def test_the_reading_of_a_main_part_has_its_own_time_and_slice(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    flow, _ = in_threads(lambda: make_transfers(moves=False))
-    flow._options = df.Flow(  # the same flow, with a trace
-        flow.declaration.calls, source=iter([{"x": torch.tensor(0.0)}]), group=2, trace=path
-    )._options
+    flow, _ = in_threads(lambda: make_transfers(moves=False, trace=path))
     with flow:
         (step,) = flow.steps(1)
     (train,) = [one for one in step.calls if one.function == "actor.train"]
@@ -50,17 +46,17 @@ def test_a_process_that_dies_with_rows_that_others_need(tmp_path: Path, when: st
     marks = tmp_path / "marks"
     undisturbed, _ = in_threads(make_transfers)
     with undisturbed:
-        losses = [step["actor.train"]["loss"] for step in undisturbed.steps(3)]
+        expected = losses(undisturbed, 3)
     flow, workers = in_forks("transfer_flow", "make_transfers", max_restarts=1, marks=str(marks))
     with flow:
-        found = [step["actor.train"]["loss"] for step in flow.steps(1)]
+        found = losses(flow, 1)
         if when == "between two steps":
             workers.processes[1].kill()
             workers.processes[1].join(45.0)
         else:
             marks.with_suffix(".kill").touch()
-        found += [step["actor.train"]["loss"] for step in flow.steps(2)]
+        found += losses(flow, 2)
         assert flow.ask("stats")["restarts"] == 1
     lines = [[int(word) for word in line.split()] for line in marks.read_text().splitlines()]
-    assert lines[:3] == [list(range(step * ROWS, (step + 1) * ROWS)) for step in range(3)]
-    assert found == losses
+    assert lines[:3] == in_order(3)
+    assert found == expected

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import flows
 import pytest
-import small_flow
 from flow_processes import in_forks, stop
 from late_clock import LateClock
 from stopping_flow import make_stopping
@@ -82,7 +82,7 @@ def test_a_worker_that_stops_while_it_waits_is_named_by_all_calls_that_go_to_it(
 def test_a_flow_has_a_deadline_for_all_calls_and_one_of_a_call_is_stronger() -> None:
     flow = make_stopping("main", deadline_s=4.0)
     assert [one.deadline_s for one in flow.declaration.calls] == [4.0, None]
-    role = df.place(small_flow.Light)
+    role = df.place(flows.Light)
     for make in (
         lambda: df.call(role.double, "x -> y", rows=1, deadline_s=0.0),
         lambda: df.Flow([df.call(role.read, "y", rows=1)], source=[{"y": 1.0}], deadline_s=-1.0),
@@ -92,10 +92,10 @@ def test_a_flow_has_a_deadline_for_all_calls_and_one_of_a_call_is_stronger() -> 
 
 
 def test_in_one_process_a_deadline_ends_nothing() -> None:
-    role = df.place(small_flow.Light, name="one")
+    role = df.place(flows.Light, name="one")
     flow = df.Flow(
         [df.call(role.double, "x -> y", rows=2), df.call(role.read, "y", rows=2)],
-        source=small_flow.numbers(),
+        source=flows.numbers(),
         deadline_s=1e-6,
     )
     with flow:

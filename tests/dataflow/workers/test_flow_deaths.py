@@ -8,21 +8,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import flows
 import parallel_flow
 import pytest
-import small_flow
 from flow_threads import in_threads, when
-from small_flow import make_flow
+from flows import make_flow, post, summary
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.link.messages import State
 from softs_fast.errors import FlowError
-
-
-def run(flow: df.Flow, n_steps: int) -> None:
-    with flow:
-        for _ in flow.steps(n_steps):
-            pass
 
 
 def make_replicas() -> df.Flow:
@@ -58,16 +52,14 @@ def test_a_death_before_any_message_is_named(
         done = when(workers.hub, dies, functools.partial(workers.hub.kill, worker))
         workers.reasons[worker] = "its process ended: signal SIGKILL"
         try:
-            run(flow, n_steps)
+            summary(flow, n_steps)
         except FlowError as error:
-            text = str(error)
-            assert (
-                f"worker {worker} is lost: process {1000 + worker}: its process ended: signal SIGKILL" in text
-            )
+            said = str(error)
         else:
             assert not done.is_set()
             assert n >= least
             return
+        assert f"worker {worker} is lost: process {1000 + worker}: its process ended: signal SIGKILL" in said
 
 
 def test_every_open_call_is_answered_when_a_worker_dies() -> None:
@@ -103,8 +95,8 @@ def test_targets_return_when_the_source_of_weights_dies_or_fails() -> None:
 
 def test_an_exception_in_a_worker_is_raised_with_its_traceback() -> None:
     def broken() -> df.Flow:
-        actor = df.place(small_flow.Model, name="actor")
-        return df.Flow([df.call(actor.train, "x", rows=2)], source=small_flow.numbers())
+        actor = df.place(flows.Model, name="actor")
+        return df.Flow([df.call(actor.train, "x", rows=2)], source=flows.numbers())
 
     flow, _ = in_threads(broken)
     with (
@@ -117,18 +109,17 @@ def test_an_exception_in_a_worker_is_raised_with_its_traceback() -> None:
 def test_a_result_that_does_not_come_in_time_may_be_asked_again() -> None:
     may_go = threading.Event()
 
-    class Slow(small_flow.Model):
+    class Slow(flows.Model):
         def wait(self, rows: df.Rows) -> None:
             assert may_go.wait(45)
 
     def slow() -> df.Flow:
         role = df.place(Slow, name="slow", frozen=True)
-        return df.Flow([df.call(role.wait, "x", rows=2)], source=small_flow.numbers())
+        return df.Flow([df.call(role.wait, "x", rows=2)], source=flows.numbers())
 
     flow, _ = in_threads(slow)
     with flow:
-        call = flow.post("slow.wait", flow.fetch(2))
-        flow.flush(call)
+        call = post(flow, "slow.wait", flow.fetch(2))
         with pytest.raises(
             TimeoutError, match=r"call 1 of slow.wait has no answer after 0.05 s(?s:.)*inside: worker 0"
         ):

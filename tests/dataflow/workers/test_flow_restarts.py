@@ -1,4 +1,4 @@
-"""kill -9 of workers without training state in each phase: they are started again, and training has the same bits."""
+"""kill -9 of worker processes in each phase: they are started again with the same bits, or named with process and signal."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ from pathlib import Path
 
 import pytest
 from flow_processes import in_forks, in_meeting, stop
-from restart_flow import ROWS, losses, make_restarting, trained
+from flows import ROWS, called, losses, make_flow, post, summary
+from restart_flow import in_order, make_restarting, trained
+from waiting import WATCHDOG_S
 
 from softs_fast.errors import FlowError
-
-SHORT_S = 45.0
 
 
 @pytest.fixture(scope="module")
 def undisturbed() -> list[tuple[int, int, float]]:
     with make_restarting() as flow:
         return losses(flow, 4)
-
-
-def in_order(n_steps: int) -> list[list[int]]:
-    return [list(range(step * ROWS, (step + 1) * ROWS)) for step in range(n_steps)]
 
 
 @pytest.mark.parametrize(
@@ -47,14 +43,11 @@ def test_a_generator_that_dies_is_started_again(
     assert stats["restarts"] == n_restarts
     warnings = [record.getMessage() for record in caplog.records]
     assert sum("is lost" in one for one in warnings) == n_restarts
-    assert warnings[0].startswith("worker 1 is lost: process ")
-    assert "signal SIGKILL; " in warnings[0]
-    assert warnings[0].endswith("; it is started again")
-    counts = [re.fullmatch(r"(\d+) rows are (made again|left out).*", one) for one in warnings]
-    assert (
-        sum(int(one[1]) for one in counts if one is not None and one[2] == "made again")
-        == stats["made_again"]
+    assert re.fullmatch(
+        r"(?s)worker 1 is lost: process .*signal SIGKILL; .*; it is started again", warnings[0]
     )
+    counts = [re.match(r"(\d+) rows are made again", one) for one in warnings]
+    assert sum(int(one[1]) for one in counts if one) == stats["made_again"]
 
 
 @pytest.mark.parametrize("worker", [1, 2])
@@ -72,7 +65,7 @@ def test_a_worker_that_is_killed_between_steps(
             found += losses(flow, 1)
             # The one before may not be needed yet, and is killed again then.
             workers.processes[worker].kill()
-            workers.processes[worker].join(SHORT_S)
+            workers.processes[worker].join(WATCHDOG_S)
         stats = flow.ask("stats")
     assert trained(marks)[:4] == in_order(4)
     assert [rows for _, rows, _ in found] == [ROWS] * 4
@@ -94,14 +87,14 @@ def test_a_generator_of_a_role_on_several_workers_is_started_again(
 
 
 def test_a_posted_call_has_its_answer_and_is_not_repeated(tmp_path: Path) -> None:
+    """After that, the worker that trains is lost, and is not started again."""
     marks = tmp_path / "marks"
-    flow, workers = in_forks("restart_flow", "make_restarting", max_restarts=1, marks=str(marks))
+    flow, workers = in_forks("restart_flow", "make_restarting", max_restarts=5, marks=str(marks))
     with flow:
         pid = workers.processes[1].pid
         stop(pid)
         ids = flow.fetch(ROWS)
-        calls = [flow.post("gen.generate", ids[:4]), flow.post("gen.generate", ids[4:])]
-        flow.flush(*calls)
+        calls = [post(flow, "gen.generate", ids[:4]), post(flow, "gen.generate", ids[4:])]
         with pytest.raises(TimeoutError, match="inside: worker 1"):
             calls[0].result(timeout_s=0.2)
         os.kill(pid, signal.SIGKILL)
@@ -109,32 +102,25 @@ def test_a_posted_call_has_its_answer_and_is_not_repeated(tmp_path: Path) -> Non
             with pytest.raises(
                 FlowError, match=f"call {call.number} of gen.generate failed: worker 1 is lost: process {pid}"
             ):
-                call.result(timeout_s=SHORT_S)
-        again = flow.post("gen.generate", ids[:4])
-        flow.flush(again)
-        assert again.result(timeout_s=SHORT_S).ids == ids[:4]
+                call.result(timeout_s=WATCHDOG_S)
+        assert called(flow, "gen.generate", ids[:4]).ids == ids[:4]
         assert losses(flow, 1)[0][1] == ROWS
-    assert trained(marks) == in_order(1)
-
-
-def test_a_worker_that_is_not_started_again_ends_the_flow(tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
-    flow, _ = in_forks("restart_flow", "make_restarting", max_restarts=1, marks=str(marks), place="main main")
-    with (
-        flow,
-        pytest.raises(
-            FlowError, match=r"worker 1 is lost: process \d+: signal SIGKILL; ticket \d+, main of gen"
-        ),
-    ):
-        losses(flow, 4)
-    assert trained(marks) == in_order(1)
-
-
-def test_a_worker_that_trains_is_not_started_again(tmp_path: Path) -> None:
-    flow, workers = in_forks("restart_flow", "make_restarting", max_restarts=5, marks=str(tmp_path / "marks"))
-    with flow:
-        losses(flow, 1)
+        assert (trained(marks), workers.left) == (in_order(1), 4)
         os.kill(workers.processes[0].pid, signal.SIGKILL)
         with pytest.raises(FlowError, match="worker 0 is lost"):
             losses(flow, 1)
-    assert workers.left == 5
+    assert workers.left == 4
+
+
+@pytest.mark.parametrize("place", ["setup", "main", "hook", "evaluate"])
+def test_a_worker_that_kills_itself(place: str) -> None:
+    flow, workers = in_forks("flows", "make_mortal", place=place)
+    with pytest.raises(FlowError, match=r"worker 1 is lost: process \d+: signal SIGKILL") as caught, flow:
+        next(flow.steps(1))
+    assert place == "setup" or re.search(r"call \d of gen.generate", str(caught.value))
+    assert not workers.processes
+
+
+def test_real_processes_do_the_same_as_one() -> None:
+    flow, _ = in_forks("flows", "make_flow", n_workers=2)
+    assert summary(flow, 2) == summary(make_flow(n_workers=2), 2)

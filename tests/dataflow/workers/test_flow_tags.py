@@ -1,22 +1,18 @@
-"""What functions say of rows beside columns: the same in one process and with workers, and refused by name."""
+"""What functions say of rows beside columns, and change in them: the same in one process and with workers, or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from flow_threads import in_threads
+from flows import called, numbers
 
 import softs_fast.dataflow as df
 from softs_fast.errors import FlowError
-
-
-def numbers() -> Iterator[dict[str, Any]]:
-    while True:
-        yield {"x": torch.ones(1)}
 
 
 def flow_of(generate: Any, seen: list[Any], *, threads: bool) -> df.Flow:
@@ -97,8 +93,62 @@ def test_a_call_that_fails_leaves_no_tags(threads: bool) -> None:
 
     with flow_of(generate, [], threads=threads) as flow:
         ids = flow.fetch(2)
-        call = flow.post("gen.generate", ids)
-        flow.flush(call)
         with pytest.raises(FlowError, match="tag 'x' of row 0 is a NoneType"):
-            call.result()
+            called(flow, "gen.generate", ids)
         assert [dict(flow._runner.master.rows.tags(row_id)) for row_id in ids] == [{}, {}]
+
+
+class Changing(df.Role):
+    """Changes all that it gets."""
+
+    def change(self, rows: df.Rows) -> dict[str, Any]:
+        for name in ("mixed", "parts", "plain"):
+            for value in rows.values_of(name):
+                for one in value if isinstance(value, list) else [value]:
+                    assert isinstance(one, torch.Tensor)
+                    one.mul_(0)
+        for value in rows["mixed"]:
+            value.mul_(0)
+        return {"y": rows["plain"]}
+
+    def add(self, rows: df.Rows) -> dict[str, float]:
+        mixed, parts = rows.values_of("mixed"), rows.values_of("parts")
+        if rows.group == 2:
+            mixed[0].add_(1)  # type: ignore[union-attr, operator]
+        return {
+            "mixed": sum(float(one.sum()) for one in mixed),  # type: ignore[union-attr, misc]
+            "parts": sum(float(one.sum()) for value in parts for one in value),  # type: ignore[union-attr, misc]
+            "plain": float(torch.as_tensor(rows["plain"]).sum()),
+        }
+
+
+def make_changing() -> df.Flow:
+    """Return a flow of which the first function changes the rows of the second one."""
+    values = (
+        {
+            "mixed": torch.ones((2, 2) if i % 2 else (1, 3)),
+            "parts": [torch.ones(i % 2 + 1)],
+            "plain": torch.ones(2),
+        }
+        for i in count(1)
+    )
+    first, second = df.place(Changing, name="first"), df.place(Changing, on=[1], name="second")
+    inference = df.Interface.INFERENCE
+    calls = [
+        df.call(first.change, "mixed, parts, plain -> y", rows=4, interface=inference),
+        df.call(second.add, "mixed, parts, plain, y", rows=4, interface=inference),
+    ]
+    return df.Flow(calls, source=values, group=2)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_changes_are_not_seen_by_other_functions_and_rows(threads: bool) -> None:
+    with in_threads(make_changing)[0] if threads else make_changing() as flow:
+        # Two matrices of one shape, of which the elements of the first one are 1 more, and two of another shape.
+        expected = {"mixed": 4.0 + 4.0 + 3.0 + 3.0 + 4.0, "parts": 2.0 * 2 + 1.0 * 2, "plain": 8.0}
+        assert [step["second.add"] for step in flow.steps(2)] == [expected, expected]
+        ids = flow.fetch(2)
+        for value in flow.values(ids, "mixed"):
+            assert isinstance(value, torch.Tensor)
+            value.mul_(0)
+        assert all(bool(torch.as_tensor(value).all()) for value in flow.values(ids, "mixed"))

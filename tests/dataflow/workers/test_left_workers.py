@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from flow_threads import ThreadWorkers, in_threads
-from restart_flow import ROWS, Model, make_restarting, numbers
+from flows import ROWS, numbers, role_of
+from restart_flow import Model, make_restarting
 from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
@@ -29,8 +30,7 @@ def opened() -> Iterator[tuple[Any, ThreadWorkers, Publish]]:
     with flow:
         backend = flow._backend
         assert isinstance(backend, ProcessBackend)
-        (gen,) = (role for role in flow.declaration.roles if role.name == "gen")
-        yield backend, workers, Publish((gen,))
+        yield backend, workers, Publish((role_of(flow, "gen"),))
 
 
 def send(backend: ProcessBackend, hook: Publish, *workers: int) -> int:

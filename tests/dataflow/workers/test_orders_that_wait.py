@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from flow_threads import ThreadWorkers
+from flows import Light, counted
 from waiting import eventually
 
 import softs_fast.dataflow as df
@@ -16,21 +16,14 @@ from softs_fast.dataflow.workers.processes import ProcessBackend
 ROWS = 4
 
 
-class Generator(df.Role):
-    """Has no state of training, so it is started again."""
-
-    def generate(self, rows: df.Rows) -> dict[str, Any]:
-        return {"seq": rows["x"] * 2}
-
-
-class Reader(df.Role):
+class Reader(Light):
     """Says what it has read, and may do something before."""
 
     before: Callable[[], None] = staticmethod(lambda: None)
 
     def read(self, rows: df.Rows) -> dict[str, float]:
         self.before()
-        return {"sum": float(rows["seq"].sum())}
+        return super().read(rows)
 
 
 class TwoNodes:
@@ -47,21 +40,17 @@ class TwoNodes:
 
 
 def make(first: type[Reader], *, brings: bool) -> df.Flow:
-    generator = df.place(Generator, frozen=True, name="generator")
+    # It has no state of training, so it is started again.
+    generator = df.place(Light, frozen=True, name="generator")
     readers = [
         df.place(kind, on=[worker], frozen=True, name=f"reader{worker}")
         for worker, kind in ((1, first), (2, Reader))
     ]
     before = [df.data_transfer()] if brings else []
     inference = df.Interface.INFERENCE
-    calls = [df.call(generator.generate, "x -> seq", rows=ROWS, interface=inference)]
-    calls += [df.call(one.read, "seq", rows=ROWS, before=before, interface=inference) for one in readers]
-    return df.Flow(calls, source=numbers())
-
-
-def numbers() -> Iterator[dict[str, Any]]:
-    for i in itertools.count():
-        yield {"x": torch.tensor([float(i)])}
+    calls = [df.call(generator.double, "x -> y", rows=ROWS, interface=inference)]
+    calls += [df.call(one.read, "y", rows=ROWS, before=before, interface=inference) for one in readers]
+    return df.Flow(calls, source=counted())
 
 
 def sums(brings: bool, kill_in: int | None) -> tuple[list[tuple[float, float]], int]:

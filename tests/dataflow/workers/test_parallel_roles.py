@@ -11,6 +11,7 @@ import parallel_flow
 import pytest
 import torch
 from flow_threads import in_threads
+from flows import called, post, role_of, summary
 from parallel_flow import make_read
 
 import softs_fast.dataflow as df
@@ -27,9 +28,7 @@ def test_peers_get_the_same_and_the_last_stage_reports() -> None:
     flow, workers = in_threads(functools.partial(make_read, "pp2 dp2 tp2", 8))
     with flow:
         ids = flow.fetch(8)
-        call = flow.post("many.read", ids)
-        flow.flush(call)
-        result = call.result(timeout_s=45)
+        result = called(flow, "many.read", ids)
         sent = {worker: one for worker, one in mains(workers) if one.function == 0}
         assert sorted(sent) == list(range(8))
         # Workers 0, 1, 4, 5 are dp rank 0; 4 and 6 are the heads.
@@ -51,17 +50,11 @@ def test_the_same_slices_and_digests_again_and_rows_that_go_on() -> None:
     summaries = []
     for _ in range(2):
         flow, _ = in_threads(functools.partial(make_read, "dp3", 3, rows=12))
-        with flow:
-            summaries.append(
-                [
-                    (one.function, one.ids, one.digest, one.numbers)
-                    for step in flow.steps(3)
-                    for one in step.calls
-                ]
-            )
+        summaries.append(summary(flow, 3))
     assert summaries[0] == summaries[1]
-    assert {name for name, *_ in summaries[0]} == {"many.read", "one.use"}
-    assert all(digest for _, _, digest, _ in summaries[0])
+    calls = [one for _, _, calls in summaries[0] for one in calls]
+    assert {name for name, *_ in calls} == {"many.read", "one.use"}
+    assert all(digest for _, _, digest, _ in calls)
 
 
 def test_rows_that_are_computed_one_by_one_have_the_bits_of_one_process() -> None:
@@ -70,9 +63,7 @@ def test_rows_that_are_computed_one_by_one_have_the_bits_of_one_process() -> Non
         flow, _ = make(functools.partial(parallel_flow.make_ddp, "dp3", 3, rows=16))
         with flow:
             ids = flow.fetch(16)
-            call = flow.post("gen.generate", ids)
-            flow.flush(call)
-            call.result(timeout_s=45)
+            called(flow, "gen.generate", ids)
             found.append(flow.values(ids, "y"))
     assert torch.equal(torch.stack(found[0]), torch.stack(found[1]))
 
@@ -93,20 +84,10 @@ def test_what_is_computed_row_by_row_trains_a_role_of_one_worker_as_one_process_
     make = functools.partial(parallel_flow.make_rowwise, layouts, group, n)
     found = []
     for flow in (make(), in_threads(make)[0]):
-        with flow:
-            steps = [(step.n_rows, step.dropped, step.calls) for step in flow.steps()]
-        found.append(
-            [
-                (
-                    n_rows,
-                    dropped,
-                    [(one.ids, one.digest, one.numbers) for one in calls if "train" in one.function],
-                )
-                for n_rows, dropped, calls in steps
-            ]
-        )
+        steps = summary(flow, None)
+        found.append([(dropped, [one for one in calls if "train" in one[0]]) for _, dropped, calls in steps])
     assert found[0] == found[1]
-    assert found[0][-1][1]["dull"] > 0
+    assert found[0][-1][0]["dull"] > 0
 
 
 def test_ranks_without_a_group_enter_with_padding_that_is_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +105,7 @@ def test_ranks_without_a_group_enter_with_padding_that_is_no_data(monkeypatch: p
     flow, _ = in_threads(functools.partial(make_read, "dp4", 4, rows=4))
     with flow:
         ids = flow.fetch(4)
-        call = flow.post("many.read", ids)
-        flow.flush(call)
-        assert call.result(timeout_s=45).numbers == {"n": 1.0}
+        assert called(flow, "many.read", ids).numbers == {"n": 1.0}
         assert flow.values(ids, "z") == [0] * 4
         assert not any(flow._runner.master.rows.tags(row_id) for row_id in ids)
     assert sorted(rank for rank, *_ in entered) == [0, 1, 2, 3]
@@ -158,10 +137,8 @@ def test_a_failure_of_one_rank_fails_the_call_and_names_the_worker(monkeypatch: 
     flow, workers = in_threads(functools.partial(make_read, "dp2", 2))
     with flow:
         ids = flow.fetch(8)
-        call = flow.post("many.read", ids)
-        flow.flush(call)
         with pytest.raises(FlowError, match=r"many.read failed on worker 1 on 8 rows .*ValueError: no such"):
-            call.result(timeout_s=45)
+            called(flow, "many.read", ids)
         while flow._runner.advance(automatic=False, timeout_s=0.5):
             pass
         # What the other rank has made is dropped with its rows.
@@ -199,8 +176,7 @@ def test_the_end_of_a_worker_says_more_than_what_its_peer_says_of_it(monkeypatch
 
     monkeypatch.setattr(hub, "receive", receive_late)
     with flow:
-        call = flow.post("many.read", flow.fetch(8))
-        flow.flush(call)
+        call = post(flow, "many.read", flow.fetch(8))
         with pytest.raises(FlowError, match=f"call {call.number} of many.read failed: worker 1 is lost"):
             call.result(timeout_s=45)
 
@@ -232,8 +208,7 @@ def test_replicas_show_each_tensor_once_and_it_reaches_each_worker_of_the_target
     with flow:
         list(flow.steps(2))
         for name, places in (("gen", (1, 2, 3)), ("average", (0, 3))):
-            role = next(one for one in flow.declaration.roles if one.name == name)
-            found = []
+            role, found = role_of(flow, name), []
             for worker in places:
                 loop = workers.workers[worker]._loop
                 assert loop is not None

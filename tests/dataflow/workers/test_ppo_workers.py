@@ -11,7 +11,7 @@ import pytest
 import torch
 from flow_processes import in_meeting
 from flow_threads import in_threads
-from small_flow import summary
+from flows import summary
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from flow_threads import ThreadWorkers, in_threads
-from restart_flow import ROWS, Model, losses, make_restarting, numbers
+from flows import ROWS, called, losses, numbers
+from restart_flow import Model, in_order, make_restarting
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration, restartable
@@ -56,7 +57,7 @@ def test_a_flow_that_runs_ahead_keeps_order_and_age(n: int) -> None:
         kill_at(workers, 1 + n % 2, n, 2)
         steps = list(flow.steps(5))
         trained = [call.ids for step in steps for call in step.calls if call.function == "actor.train"]
-        assert trained == [tuple(range(i * ROWS, (i + 1) * ROWS)) for i in range(5)]
+        assert [list(ids) for ids in trained] == in_order(5)
         assert [step.n_rows for step in steps] == [ROWS] * 5
         assert max(step.age_max for step in steps) <= 1
         assert workers.left < 5
@@ -93,13 +94,9 @@ def test_what_training_has_used_is_not_made_again_and_others_go_without() -> Non
         # The second training function gets its rows when the first one has used them, and the scorer has gone.
         ids = flow.fetch(4)
         for function in ("scorer.score", "first.read"):
-            call = flow.post(function, ids)
-            flow.flush(call)
-            call.result(timeout_s=45)
+            called(flow, function, ids)
         workers.hub.kill(2)
-        call = flow.post(df.offload(flow.declaration.roles[1]))
-        flow.flush(call)
-        call.result(timeout_s=45)  # so its end is known before the next call
+        called(flow, df.offload(flow.declaration.roles[1]))  # so its end is known before the next call
         with pytest.raises(ConfigError, match=r"row 0 has no column 'score'; it has \['x'\]"):
             flow.values(ids, "score")
         (step,) = flow.steps(1)

@@ -5,21 +5,17 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+import flows
 import pytest
-import small_flow
 import torch
 from flow_threads import ThreadWorkers, in_threads
-from small_flow import make_flow, summary
+from flows import called, make_flow, role_of, summary
 from waiting import eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.hooks import Save
 from softs_fast.dataflow.workers.processes import ProcessBackend
 from softs_fast.errors import ConfigError, FlowError
-
-
-def role(flow: df.Flow, name: str) -> df.Placement:
-    return next(one for one in flow.declaration.roles if one.name == name)
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 3])
@@ -48,13 +44,11 @@ def test_no_worker_keeps_anything_of_rows_that_have_gone() -> None:
 
 def test_checkpoints_are_written_and_read_by_the_worker_of_the_role(tmp_path: Path) -> None:
     flow, _ = in_threads(functools.partial(make_flow, str(tmp_path)))
-    actor = role(flow, "actor")
+    actor = role_of(flow, "actor")
     with flow:
         weights = [step["actor.train"].get("weight") for step in flow.steps(3)]
         assert flow.load(actor, tmp_path) == 2
-        call = flow.post(Save((actor,), folder=tmp_path / "again"))
-        flow.flush(call)
-        call.result(timeout_s=45)
+        called(flow, Save((actor,), folder=tmp_path / "again"))
         with pytest.raises(ConfigError, match="has no checkpoint of role 'actor'"):
             flow.load(actor, tmp_path / "elsewhere")
     assert weights[1] is not None
@@ -63,15 +57,12 @@ def test_checkpoints_are_written_and_read_by_the_worker_of_the_role(tmp_path: Pa
 
 def test_requests_by_hand(tmp_path: Path) -> None:
     flow, _ = in_threads(make_flow)
-    gen, actor = role(flow, "gen"), role(flow, "actor")
+    gen, actor = role_of(flow, "gen"), role_of(flow, "actor")
     alone = make_flow()
     with flow, alone:
         ids = flow.fetch(4)
         assert alone.fetch(4) == ids
-        call, same = flow.post("gen.generate", ids), alone.post("gen.generate", ids)
-        flow.flush(call)
-        alone.flush(same)
-        assert call.result(timeout_s=45).digest == same.result().digest
+        assert called(flow, "gen.generate", ids).digest == called(alone, "gen.generate", ids).digest
         for column in ("x", "y"):
             assert torch.equal(torch.stack(flow.values(ids, column)), torch.stack(alone.values(ids, column)))
         assert flow.values(ids, "text") == alone.values(ids, "text")
@@ -94,15 +85,12 @@ def test_requests_by_hand(tmp_path: Path) -> None:
 
 def test_what_several_processes_cannot_do_is_refused_before_anything_runs() -> None:
     def two_objects() -> df.Flow:
-        actor, other = (
-            df.place(small_flow.Model, name="actor"),
-            df.place(small_flow.Model, on=[1], name="other"),
-        )
-        hook = df.hook(small_flow.note, on=[actor, other])
-        return df.Flow([df.call(actor.train, "x", rows=2, after=[hook])], source=small_flow.numbers())
+        actor, other = (df.place(flows.Model, on=[i], name=name) for i, name in enumerate(("actor", "other")))
+        hook = df.hook(flows.note, on=[actor, other])
+        return df.Flow([df.call(actor.train, "x", rows=2, after=[hook])], source=flows.numbers())
 
     def no_role() -> df.Flow:
-        return df.Flow([df.call(small_flow.extra, "x", rows=2)], source=small_flow.numbers())
+        return df.Flow([df.call(flows.extra, "x", rows=2)], source=flows.numbers())
 
     for make, complaint in (
         (two_objects, r"hook note gets .* roles on different workers: actor on \[0\], other on \[1\]"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from flow_threads import in_threads
+from flows import Light, numbers
 
 import softs_fast.dataflow as df
 from softs_fast.errors import FlowError
@@ -55,26 +55,19 @@ def make_flow(place: str, error: str) -> df.Flow:
         if here == place:
             raise ERRORS[error][0]
 
-    class Model(df.Role):
-        def setup(self, mesh: df.Mesh) -> None:
-            self.net = torch.nn.Linear(1, 1)
-
+    class Model(Light):
         def model_config(self) -> dict[str, int]:
             raise_at("model_config")
             return {}
 
         def double(self, rows: df.Rows) -> dict[str, Any]:
             raise_at("function")
-            return {"y": rows["x"] * 2}
+            return super().double(rows)
 
         def train(self, rows: df.Rows) -> None: ...
 
     def hook(role: Model) -> None:
         raise_at("hook")
-
-    def numbers() -> Iterator[dict[str, Any]]:
-        while True:
-            yield {"x": torch.tensor(1.0)}
 
     one = df.place(Model, name="one")
     calls = [

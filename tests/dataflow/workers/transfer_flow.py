@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from flows import ROWS, Linear, counted, kill
+from torch import nn
 
 import softs_fast.dataflow as df
 
-ROWS = 8
 
-
-class Model(df.Role):
-    """A linear layer; what it makes of a row depends on the row alone."""
-
-    marks = Path()
+class Model(Linear):
+    """What it makes of a row depends on the row alone."""
 
     def setup(self, mesh: df.Mesh) -> None:
         torch.manual_seed(3)
@@ -30,9 +24,9 @@ class Model(df.Role):
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
 
     def make(self, rows: df.Rows) -> dict[str, Any]:
-        lengths = [int(row_id) % 3 + 1 for row_id in rows.ids]
-        seq = [torch.full((n,), float(x)) for n, x in zip(lengths, rows["x"], strict=True)]
-        return {"seq": seq, "logp": rows["x"] / 2}
+        x = rows["x"][:, 0] % 5
+        seq = [torch.full((row_id % 3 + 1,), float(one)) for row_id, one in zip(rows.ids, x, strict=True)]
+        return {"seq": seq, "logp": x / 2}
 
     def value(self, rows: df.Rows) -> dict[str, Any]:
         return {"value": torch.stack([one.sum() for one in rows.values_of("seq")])}
@@ -42,11 +36,7 @@ class Model(df.Role):
             with self.marks.open("a") as file:
                 file.write(" ".join(map(str, rows.ids)) + "\n")
         wanted = rows["value"] + rows["logp"]
-        loss = (self.net(rows["value"][:, None])[:, 0] - wanted).pow(2).mean()
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        return {"loss": loss}
+        return self.learn((self.net(rows["value"][:, None])[:, 0] - wanted).pow(2).mean())
 
 
 def note(role: Model) -> None:
@@ -55,27 +45,17 @@ def note(role: Model) -> None:
         role.net.bias.add_(0.125)
     if role.marks.name and role.marks.with_suffix(".kill").exists():
         role.marks.with_suffix(".kill").unlink()
-        pid = int(role.marks.with_suffix(".pid").read_text())
-        process = os.pidfd_open(pid)
-        signal.pidfd_send_signal(process, signal.SIGKILL)
-        select.select([process], [], [])
-        os.close(process)
+        kill(int(role.marks.with_suffix(".pid").read_text()))
 
 
-def numbers() -> Iterator[dict[str, Tensor]]:
-    number = 0
-    while True:
-        yield {"x": torch.tensor(float(number % 5))}
-        number += 1
-
-
-def make_transfers(marks: str = "", layout: str = "dp1", moves: bool = True) -> df.Flow:
+def make_transfers(marks: str = "", layout: str = "dp1", moves: bool = True, **arguments: Any) -> df.Flow:
     """Return the flow.
 
     Args:
         marks: Path of a file with the rows of each training call.
         layout: Layout of the role that reads, on worker 2, and 3 if it is "dp2".
         moves: Whether its functions have `data_transfer` hooks.
+        arguments: Arguments of the flow.
     """
     model = type("Model", (Model,), {"marks": Path(marks)})
     actor = df.place(model, name="actor")
@@ -94,4 +74,4 @@ def make_transfers(marks: str = "", layout: str = "dp1", moves: bool = True) -> 
         df.call(critic.value, "seq -> value", rows=4, before=[df.data_transfer()] if moves else []),
         df.call(actor.train, "value, logp", rows=ROWS, before=before),
     ]
-    return df.Flow(calls, source=numbers(), group=2, digests=True)
+    return df.Flow(calls, source=counted(), group=2, digests=True, **arguments)
