@@ -15,7 +15,7 @@ from softs_fast.dataflow.engine.held import HeldRows
 from softs_fast.dataflow.engine.recovery import Recovery
 from softs_fast.dataflow.link.messages import StepEnded
 from softs_fast.dataflow.master.master import Master
-from softs_fast.dataflow.master.order.steps import Answer, Order
+from softs_fast.dataflow.master.order.steps import CallState, Step
 
 
 class Restored:
@@ -34,7 +34,7 @@ class Restored:
         self.master = Master(flow.plan, lambda function, taken: (), flow.declaration.workers)
         self.recovery = Recovery(flow.declaration, self.master, HeldRows(flow._backend))
         #: The orders that have no report, and what was said of answers.
-        self.orders: list[tuple[int, Order]] = []
+        self.orders: list[tuple[int, Step]] = []
         self.verdicts: list[bool] = []
 
     def lose(self, worker: int) -> None:
@@ -48,9 +48,9 @@ class Restored:
     def turn(self) -> None:
         """Take what the master says."""
         for output in self.master.advance(0.0, automatic=False):
-            if isinstance(output, Answer):
+            if isinstance(output, CallState):
                 self.verdicts.append(self.recovery.ended(output))
-            elif isinstance(output[1], Order):
+            elif isinstance(output[1], Step):
                 self.orders.append((output[0], output[1]))
 
     def end(self, *, reason: str | None = None) -> None:

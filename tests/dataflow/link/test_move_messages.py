@@ -10,7 +10,7 @@ from wire_samples import SAMPLES, place
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.link.messages import Columns, RunMove, decode, encode
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.process.orders import message_of, work_of
 from softs_fast.dataflow.process.work import MoveWork, name_of
 from softs_fast.errors import WireError
@@ -23,13 +23,13 @@ class Model(df.Role):
 
 model = df.place(Model, name="model")
 declaration = Declaration((df.call(model.make, "x -> y", rows=2),))
-ORDER = Order(1, 5, 3, Step(Kind.MOVE, frozenset({0})))
+STEP = Step(Kind.MOVE, frozenset({0}), incarnation=1, ticket=5, call=3)
 (SAMPLE,) = [one for one in SAMPLES if isinstance(one, RunMove)]
 
 
 def test_a_move_is_the_same_at_the_worker() -> None:
     work = MoveWork((4, 5), {"y": [place(1), place(2)], "x": [place(3), place(4)]})
-    message = decode(encode(message_of(declaration, ORDER, work)))
+    message = decode(encode(message_of(declaration, STEP, work)))
     assert isinstance(message, RunMove)
     assert work_of(declaration, message) == work
     assert name_of(work) == "data_transfer"

@@ -12,7 +12,7 @@ from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.link.control import new_token
 from softs_fast.dataflow.link.messages import AbortStep, RunHook
 from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.process.orders import Messages
 from softs_fast.dataflow.process.work import HookWork, MainWork
 
@@ -30,23 +30,23 @@ def other(role: Model) -> None: ...
 actor = df.place(Model, "dp2", on=range(2), name="actor")
 note_hook, other_hook = df.hook(note), df.hook(other)
 declaration = Declaration((df.call(actor.train, "x", rows=2, after=[note_hook, other_hook]),))
-ORDER = Order(1, 5, 3, Step(Kind.POST, frozenset({0, 1})))
+STEP = Step(Kind.POST, frozenset({0, 1}), incarnation=1, ticket=5, call=3)
 
 
 def test_workers_of_a_hook_get_one_message_and_each_order_has_its_own() -> None:
     messages = Messages(declaration)
-    first = messages.of(ORDER, HookWork(note_hook, actor, 1))
-    assert messages.of(ORDER, HookWork(note_hook, actor, 1)) is first
+    first = messages.of(STEP, HookWork(note_hook, actor, 1))
+    assert messages.of(STEP, HookWork(note_hook, actor, 1)) is first
     assert first == RunHook(1, 5, 3, 0, None, 0, 1)
     for order, work in (
-        (replace(ORDER, ticket=6), HookWork(note_hook, actor, 1)),
-        (replace(ORDER, ticket=6), HookWork(other_hook, actor, 1)),
-        (replace(ORDER, ticket=6), HookWork(other_hook, actor, 2)),
+        (replace(STEP, ticket=6), HookWork(note_hook, actor, 1)),
+        (replace(STEP, ticket=6), HookWork(other_hook, actor, 1)),
+        (replace(STEP, ticket=6), HookWork(other_hook, actor, 2)),
     ):
         made = messages.of(order, work)
         assert made == RunHook(1, 6, 3, declaration.hooks.index(work.hook), None, 0, work.step)
     for ids in ((1, 2), (3, 4)):
-        main = messages.of(ORDER, MainWork("actor.train", ids, {}, [{}, {}], 0, 0, True, 0))
+        main = messages.of(STEP, MainWork("actor.train", ids, {}, [{}, {}], 0, 0, True, 0))
         assert main.ids == ids  # type: ignore[union-attr]
 
 

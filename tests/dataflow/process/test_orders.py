@@ -11,7 +11,7 @@ import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.declare.hooks import Hook, Load, Save
 from softs_fast.dataflow.link.messages import HookForm, RunHook, decode, encode
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.process.orders import form_of, message_of, work_of
 from softs_fast.dataflow.process.work import HookWork, MainWork
 from softs_fast.errors import WireError
@@ -34,17 +34,17 @@ declaration = Declaration(
         df.call(actor.train, "x, y", rows=2, after=[df.publish(gen), df.hook(note, every=2)]),
     )
 )
-ORDER = Order(1, 5, 3, Step(Kind.MAIN, frozenset({0})))
+STEP = Step(Kind.MAIN, frozenset({0}), incarnation=1, ticket=5, call=3)
 
 
 def sent(work: MainWork | HookWork) -> Any:
-    return work_of(declaration, decode(encode(message_of(declaration, ORDER, work))))  # type: ignore[arg-type]
+    return work_of(declaration, decode(encode(message_of(declaration, STEP, work))))  # type: ignore[arg-type]
 
 
 def test_a_function_is_the_same_at_the_worker() -> None:
     work = MainWork("actor.train", (1, 2), {"x": [], "y": []}, [{}, {"a": 1}], 2, 0, True, 1)
     with pytest.raises(WireError, match="2 ids and a column of 0 values"):
-        message_of(declaration, ORDER, work)
+        message_of(declaration, STEP, work)
 
 
 @pytest.mark.parametrize(

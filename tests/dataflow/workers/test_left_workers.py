@@ -15,7 +15,7 @@ from waiting import WATCHDOG_S, eventually
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.hooks import Publish
 from softs_fast.dataflow.link.messages import ReadElements, RunHook
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.process.work import HookWork
 from softs_fast.dataflow.workers.backend import Back, Lost
 from softs_fast.dataflow.workers.departures import Departures
@@ -35,9 +35,9 @@ def opened() -> Iterator[tuple[Any, ThreadWorkers, Publish]]:
 
 def send(backend: ProcessBackend, hook: Publish, *workers: int) -> int:
     """Send a hook to workers; returns how many steps are open then."""
-    order = Order(1, 1000, 1000, Step(Kind.POST, frozenset(workers), hook))
+    step = Step(Kind.POST, frozenset(workers), hook, incarnation=1, ticket=1000, call=1000)
     for worker in workers:
-        backend.send(worker, order, lambda: HookWork(hook, None, 0))
+        backend.send(worker, step, lambda: HookWork(hook, None, 0))
     return len(backend._sent)
 
 

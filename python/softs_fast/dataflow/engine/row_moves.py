@@ -12,8 +12,8 @@ from ..declare.plan import FunctionPlan
 from ..declare.ranks import ranks_of, role_at
 from ..declare.roles import Placement
 from ..declare.transfer import DataTransfer, columns_of
-from ..master.master import DRIVER, CallState
-from ..master.order.steps import Kind, Order, Step
+from ..master.master import DRIVER
+from ..master.order.steps import CallState, Kind, Step
 from ..master.rows.table import RowTable, Taken
 from ..process.work import MainWork, MoveWork, Work
 from ..workers.backend import Backend
@@ -80,25 +80,25 @@ class RowMoves:
         return len(set(self._backend.nodes().values())) > 1
 
     @staticmethod
-    def ids_of(order: Order, state: CallState | None) -> tuple[int, ...]:
+    def ids_of(step: Step, state: CallState | None) -> tuple[int, ...]:
         """Return the rows that a step reads."""
-        work, taken = order.step.work, state.taken if state is not None else None
+        work, taken = step.work, state.taken if state is not None else None
         if isinstance(work, DataTransfer) and work.ids:
             return work.ids
         is_reading = not isinstance(work, Hook) or isinstance(work, DataTransfer)
         return taken.ids if is_reading and taken is not None else ()
 
     def inputs(
-        self, order: Order, state: CallState, describe: Callable[[], Work | None]
+        self, step: Step, state: CallState, describe: Callable[[], Work | None]
     ) -> Callable[[], Work | None]:
         """Return what says which inputs of its main part a worker brings to its node before it.
 
         Args:
-            order: Order of the step that brings the inputs.
+            step: Step that brings the inputs.
             state: State of the call.
             describe: Function that returns the work of its main part.
         """
-        names = self._names(order.step.work, state, is_before=True)
+        names = self._names(step.work, state, is_before=True)
 
         def bring() -> Work | None:
             work = describe()
@@ -108,15 +108,15 @@ class RowMoves:
 
         return bring
 
-    def outputs(self, worker: int, order: Order) -> Callable[[], Work | None]:
+    def outputs(self, worker: int, step: Step) -> Callable[[], Work | None]:
         """Return what says which rows a worker brings to its node after a call of others."""
-        hook = order.step.work
+        hook = step.work
         assert isinstance(hook, DataTransfer)
 
         def bring() -> Work | None:
-            if order.ticket not in self._parts:
-                self._parts[order.ticket] = self._parts_of(hook)
-            return self._parts[order.ticket].get(worker)
+            if step.ticket not in self._parts:
+                self._parts[step.ticket] = self._parts_of(hook)
+            return self._parts[step.ticket].get(worker)
 
         return bring
 

@@ -1,4 +1,4 @@
-"""The loop of a worker: orders strictly by ticket, one at a time; what arrives between them is handled at once."""
+"""The loop of a worker: steps strictly by ticket, one at a time; what arrives between them is handled at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..link.messages import (
     StepEnded,
 )
 from ..master.order.executor import Executor
-from ..master.order.steps import Abort, Kind, Order, Step
+from ..master.order.steps import Abort
 from ..store import DataManager, Place
 from ..store.weights.shown import Shown
 from .functions import Failure, Outcome
@@ -43,6 +43,8 @@ from .part import Part
 from .work import Work, name_of
 
 __all__ = ["WorkerLoop"]
+
+_Run = RunMain | RunHook | RunMove
 
 
 class _Aborted(FlowError):
@@ -66,14 +68,14 @@ class WorkerLoop:
     link: WorkerLink
     store: DataManager
     groups: Groups | None = None
-    _executor: Executor = field(default_factory=Executor, init=False)
+    _executor: Executor[_Run] = field(default_factory=Executor, init=False)
     _states: dict[int, list[Shown]] = field(default_factory=dict, init=False)
     _aborted: str | None = field(default=None, init=False)
     _last_ticket: int = field(default=0, init=False)
     _is_ending: bool = field(default=False, init=False)
-    _shown: Order | None = field(default=None, init=False)
+    _shown: _Run | None = field(default=None, init=False)
     #: The step of now, and what is to be done.
-    _work: tuple[Order, Work] | None = field(default=None, init=False)
+    _work: tuple[_Run, Work] | None = field(default=None, init=False)
     _since_s: float = field(default_factory=time.monotonic, init=False)
     #: Of the master that has ordered the step of now.
     _incarnation: int = field(default=0, init=False)
@@ -116,46 +118,46 @@ class WorkerLoop:
         try:
             while not self._is_ending:
                 self._receive(0.0 if self._executor.waiting else None)
-                order = None if self._is_ending else self._executor.enter()
-                if order is not None:
-                    self._run(order)
+                task = None if self._is_ending else self._executor.enter()
+                if task is not None:
+                    self._run(task)
         except PeerLost:
             return
         finally:
             self._loader.close()
             self._objects.close()
 
-    def _run(self, order: Order) -> None:
-        if self._executor.is_void(order):
-            self._last_ticket = order.ticket
+    def _run(self, task: _Run) -> None:
+        if self._executor.is_void(task):
+            self._last_ticket = task.ticket
             self._executor.leave()
-            self._skip(order.incarnation, order.ticket, "an earlier step of the same call has failed here")
+            self._skip(task.incarnation, task.ticket, "an earlier step of the same call has failed here")
             return
-        self._publish_inside(order)
-        self._incarnation = order.incarnation
+        self._publish_inside(task)
+        self._incarnation = task.incarnation
         try:
-            work = self._work_of(order)
+            work = self._work_of(task)
             outcome, n_bytes = self._part.run(
                 work,
-                order.ticket,
-                lambda role, known: self._await_state(order.ticket, role, known),
-                lambda shown: self.link.send(State(order.incarnation, order.ticket, shown)),
+                task.ticket,
+                lambda role, known: self._await_state(task.ticket, role, known),
+                lambda shown: self.link.send(State(task.incarnation, task.ticket, shown)),
             )
         finally:
             # Also those of steps before it that were skipped: what was shown for them may have come after that.
-            for ticket in [one for one in self._states if one <= order.ticket]:
+            for ticket in [one for one in self._states if one <= task.ticket]:
                 self._drop_states(ticket)
-            self._last_ticket = order.ticket
+            self._last_ticket = task.ticket
             self._aborted = None
             self._executor.leave()
             self._work = None
         self._publish_inside(None)
         failure = outcome.failure
         if failure is not None:
-            self._executor.fail(order.call)
+            self._executor.fail(task.call)
         message = StepEnded(
-            order.incarnation,
-            order.ticket,
+            task.incarnation,
+            task.ticket,
             outcome.seconds,
             outcome.ids,
             Columns.of(outcome.columns.values()),
@@ -174,23 +176,22 @@ class WorkerLoop:
         try:
             self.link.send(message)
         except WireError as error:
-            self._failed(order, Failure.of(error), outcome)
+            self._failed(task, Failure.of(error), outcome)
 
     def _skip(self, incarnation: int, ticket: int, reason: str) -> None:
         """Say that a step has ended that has not run."""
         self._drop_states(ticket)
         self.link.send(StepEnded(incarnation, ticket, failure=(reason, reason)))
 
-    def _work_of(self, order: Order) -> Work:
-        if self._work is None or self._work[0] is not order:
-            assert isinstance(order.step.work, RunMain | RunHook | RunMove)
-            self._work = (order, work_of(self.declaration, order.step.work))
+    def _work_of(self, task: _Run) -> Work:
+        if self._work is None or self._work[0] is not task:
+            self._work = (task, work_of(self.declaration, task))
         return self._work[1]
 
-    def _failed(self, order: Order, failure: Failure, outcome: Outcome) -> None:
-        self._executor.fail(order.call)
+    def _failed(self, task: _Run, failure: Failure, outcome: Outcome) -> None:
+        self._executor.fail(task.call)
         self._part.drop(outcome.ids, outcome.columns)
-        self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
+        self.link.send(StepEnded(task.incarnation, task.ticket, failure=(failure.reason, failure.text)))
 
     def _drop_states(self, ticket: int) -> None:
         for shown in self._states.pop(ticket, ()):
@@ -225,9 +226,7 @@ class WorkerLoop:
     def _take(self, message: Message) -> None:
         match message:
             case RunMain() | RunHook() | RunMove():
-                kind = Kind.MAIN if isinstance(message, RunMain) else Kind.POST
-                step = Step(kind, frozenset({self.worker}), message)
-                self._executor.receive(Order(message.incarnation, message.ticket, message.call, step))
+                self._executor.receive(message)
             case AbortStep():
                 abort = Abort(message.incarnation, message.ticket, message.reason)
                 found = self._executor.abort(abort)
@@ -253,12 +252,12 @@ class WorkerLoop:
             case StepEnded() | Ready() | Refused() | Fetched() | ElementsRead():
                 raise WireError(f"a worker has got a {type(message).__name__}, which only masters get")
 
-    def _publish_inside(self, order: Order | None, *, waits: str = "") -> None:
+    def _publish_inside(self, task: _Run | None, *, waits: str = "") -> None:
         """Say what this worker is inside of, and for what it waits there; the link answers while Python is busy."""
-        if order is not self._shown:
-            self._shown, self._since_s = order, time.monotonic()
+        if task is not self._shown:
+            self._shown, self._since_s = task, time.monotonic()
         inside: dict[str, object] = {"seconds": time.monotonic() - self._since_s}
         inside |= {"waits": waits} if waits else {}
-        if order is not None:
-            inside |= {"ticket": order.ticket, "name": name_of(self._work_of(order))}
+        if task is not None:
+            inside |= {"ticket": task.ticket, "name": name_of(self._work_of(task))}
         self.link.publish("inside", msgpack.packb(inside))

@@ -1,4 +1,4 @@
-"""Orders as messages: both sides number functions, roles and hooks as the flow declares them."""
+"""Steps as messages: both sides number functions, roles and hooks as the flow declares them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..declare.hooks import (
     SaveState,
 )
 from ..link.messages import Columns, HookForm, RunHook, RunMain, RunMove
-from ..master.order.steps import Order
+from ..master.order.steps import Step
 from .work import HookWork, MainWork, MoveWork, Work
 
 __all__ = ["Messages", "form_of", "message_of", "work_of"]
@@ -31,7 +31,7 @@ _KINDS: dict[str, type[Hook]] = {
 
 
 class Messages:
-    """Makes the messages of orders; all workers of a hook get the same object, which is encoded once.
+    """Makes the messages of steps; all workers of a hook get the same object, which is encoded once.
 
     Args:
         declaration: Declaration of the flow.
@@ -42,24 +42,24 @@ class Messages:
         #: The hook that was sent last: its ticket, what it is, and its message.
         self._hook: tuple[int, HookWork, RunMain | RunHook | RunMove] | None = None
 
-    def of(self, order: Order, work: Work) -> RunMain | RunHook | RunMove:
-        """Return the message of an order; see `message_of`."""
+    def of(self, step: Step, work: Work) -> RunMain | RunHook | RunMove:
+        """Return the message of a step; see `message_of`."""
         if not isinstance(work, HookWork):
-            return message_of(self._declaration, order, work)
-        if self._hook is None or self._hook[:2] != (order.ticket, work):
-            self._hook = (order.ticket, work, message_of(self._declaration, order, work))
+            return message_of(self._declaration, step, work)
+        if self._hook is None or self._hook[:2] != (step.ticket, work):
+            self._hook = (step.ticket, work, message_of(self._declaration, step, work))
         return self._hook[2]
 
 
-def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | RunHook | RunMove:
-    """Return the message of an order.
+def message_of(declaration: Declaration, step: Step, work: Work) -> RunMain | RunHook | RunMove:
+    """Return the message that tells a worker to run a step.
 
     Args:
         declaration: Declaration of the flow.
-        order: Order of the step.
-        work: Work of the step: a function with rows, a hook, or a move of rows.
+        step: Step with its ticket.
+        work: Work of the worker: a function with rows, a hook, or a move of rows.
     """
-    head = (order.incarnation, order.ticket, order.call)
+    head = (step.incarnation, step.ticket, step.call)
     if isinstance(work, MainWork):
         names = [one.name for one in declaration.calls]
         return RunMain(

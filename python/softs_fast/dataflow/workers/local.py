@@ -14,7 +14,7 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, LoadRows
 from ..declare.roles import Placement
 from ..master.order.deadlines import Seen
-from ..master.order.steps import Abort, Order
+from ..master.order.steps import Abort, Step
 from ..process.devices import device_work
 from ..process.functions import Batch, Failure, Outcome, call_function
 from ..process.objects import Objects
@@ -43,7 +43,7 @@ class LocalBackend:
         self._declaration = declaration
         self._functions = {one.name: one for one in declaration.calls}
         self._objects = Objects(declaration.roles)
-        self._orders: list[tuple[int, Order, Callable[[], Work | None]]] = []
+        self._steps: list[tuple[int, Step, Callable[[], Work | None]]] = []
         self._missing: dict[int, list[int]] = {}
         self._skipped: list[Event] = []
         self.elements = LocalElements(declaration)
@@ -55,8 +55,8 @@ class LocalBackend:
         return []
 
     def close(self, *, goes_on: bool = False) -> None:
-        """Drop the objects, and orders that have not run."""
-        self._orders.clear()
+        """Drop the objects, and steps that have not run."""
+        self._steps.clear()
         self._missing.clear()
         self._skipped.clear()
         self.elements.close()
@@ -76,12 +76,12 @@ class LocalBackend:
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Values go with their last place."""
 
-    def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
-        """Keep an order until its ticket is the lowest."""
-        if order.ticket not in self._missing:
-            self._missing[order.ticket] = []
-            heappush(self._orders, (order.ticket, order, work))
-        self._missing[order.ticket].append(worker)
+    def send(self, worker: int, step: Step, work: Callable[[], Work | None]) -> None:
+        """Keep a step until its ticket is the lowest."""
+        if step.ticket not in self._missing:
+            self._missing[step.ticket] = []
+            heappush(self._steps, (step.ticket, step, work))
+        self._missing[step.ticket].append(worker)
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Skip a step that has not begun."""
@@ -94,21 +94,21 @@ class LocalBackend:
     def wait(self, timeout_s: float | None) -> list[Event]:
         """Run the step with the lowest ticket, whatever it takes."""
         events, self._skipped = self._skipped, []
-        if events or not self._orders:
+        if events or not self._steps:
             return events
-        ticket, order, work = heappop(self._orders)
+        ticket, step, work = heappop(self._steps)
         workers = self._missing.pop(ticket)
         if not workers:
             return self.wait(timeout_s)  # it was aborted
-        name = order.step.work.name if isinstance(order.step.work, Hook) else order.step.work
+        name = step.work.name if isinstance(step.work, Hook) else step.work
         with self.doing.what(f"runs {name}"):
             outcome, n_bytes = self._run(work, workers[0])
-        first = Done(workers[0], order.incarnation, ticket, outcome, n_bytes)
+        first = Done(workers[0], step.incarnation, ticket, outcome, n_bytes)
         # All workers are the one that has run it.
         return [
             first,
             *(
-                Done(worker, order.incarnation, ticket, Outcome(failure=outcome.failure))
+                Done(worker, step.incarnation, ticket, Outcome(failure=outcome.failure))
                 for worker in workers[1:]
             ),
         ]
@@ -118,7 +118,7 @@ class LocalBackend:
         return {}
 
     def held_back(self) -> frozenset[int]:
-        """All orders are there at once."""
+        """All steps are there at once."""
         return frozenset()
 
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:

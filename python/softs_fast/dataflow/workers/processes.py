@@ -1,4 +1,4 @@
-"""Workers in processes of their own: orders go out as messages, values stay where they were made."""
+"""Workers in processes of their own: steps go out as messages, values stay where they were made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..link.messages import (
 )
 from ..master.master import DRIVER
 from ..master.order.deadlines import Seen
-from ..master.order.steps import Abort, Order
+from ..master.order.steps import Abort, Step
 from ..process.functions import Failure, Outcome
 from ..process.objects import Objects
 from ..process.orders import Messages
@@ -61,7 +61,7 @@ _LONG_SLICE_S = 60.0
 
 
 class ProcessBackend:
-    """Sends orders to worker processes. Functions without a role run in this process.
+    """Sends steps to worker processes. Functions without a role run in this process.
 
     Args:
         declaration: Declaration of the flow; it is checked that each worker can be a process.
@@ -94,7 +94,7 @@ class ProcessBackend:
         #: Workers with processes on this host.
         self._here: set[int] = set()
         self._restartable = restartable(declaration)
-        self._own: deque[tuple[Order, Work | None]] = deque()
+        self._own: deque[tuple[Step, Work | None]] = deque()
         self._sent: dict[int, Sent] = {}
         self._messages = Messages(declaration)
         self._events: list[Event] = []
@@ -189,24 +189,23 @@ class ProcessBackend:
         """Return what /dev/shm has free on the host with the least."""
         return min(bytes_free(), self._nodes.free_bytes()) if self._nodes is not None else bytes_free()
 
-    def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
-        """Send an order."""
+    def send(self, worker: int, step: Step, work: Callable[[], Work | None]) -> None:
+        """Send a step."""
         if self._has_left(worker):
             return
-        sent = self._sent.setdefault(order.ticket, Sent(order, n_gone=self._departures.n_gone))
+        sent = self._sent.setdefault(step.ticket, Sent(step, n_gone=self._departures.n_gone))
         sent.open.add(worker)
-        sent.all.add(worker)
-        self._sends.order(worker, order, work)
+        self._sends.step(worker, step, work)
 
-    def _deliver(self, worker: int, order: Order, made: Work | None) -> None:
+    def _deliver(self, worker: int, step: Step, made: Work | None) -> None:
         assert self._link is not None
-        self._sent[order.ticket].works[worker] = made
+        self._sent[step.ticket].works[worker] = made
         if worker == DRIVER:
-            self._own.append((order, made))
+            self._own.append((step, made))
         elif made is None:
-            self._end(worker, order.incarnation, order.ticket, Outcome(), 0)
+            self._end(worker, step.incarnation, step.ticket, Outcome(), 0)
         elif worker not in self._left:
-            self._link.send(worker, self._messages.of(order, made))
+            self._link.send(worker, self._messages.of(step, made))
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Have a worker skip a step."""
@@ -272,7 +271,7 @@ class ProcessBackend:
         return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
 
     def held_back(self) -> frozenset[int]:
-        """Return tickets of which an order waits for values."""
+        """Return tickets of steps that wait for values."""
         return self._sends.held_back()
 
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
@@ -378,7 +377,7 @@ class ProcessBackend:
         sent = self._sent.get(message.ticket)
         if sent is None or worker not in sent.open:
             return
-        work = sent.order.step.work
+        work = sent.step.work
         names: tuple[str, ...] = ()
         if isinstance(work, LoadRows) and message.columns:
             names = (work.column,)
@@ -470,13 +469,13 @@ class ProcessBackend:
     def _why(self, event: Left) -> str:
         return f"process {self._pids.get(event.worker, '?')}: {self._processes.why(event.worker) or event.reason}"
 
-    def _run(self, order: Order, work: Work | None) -> None:
+    def _run(self, step: Step, work: Work | None) -> None:
         """Run a function without a role."""
         outcome, n_bytes = Outcome(), 0
         if work is not None:
-            with self.doing.what(f"runs {order.step.work}, a function without a role,"):
-                outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
-        self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
+            with self.doing.what(f"runs {step.work}, a function without a role,"):
+                outcome, n_bytes = self._part.run(work, step.ticket, _no_state, lambda shown: None)
+        self._end(DRIVER, step.incarnation, step.ticket, outcome, n_bytes)
 
 
 def _no_state(role: int, known: int) -> list[Shown]:
