@@ -8,7 +8,7 @@ from restart_flow import make_restarting
 
 from softs_fast.dataflow.engine.ends import Ends
 from softs_fast.dataflow.engine.running import SentStep
-from softs_fast.dataflow.link.messages import StepEnded
+from softs_fast.dataflow.link.messages import Result
 from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.errors import FlowError
 
@@ -59,7 +59,7 @@ def test_a_function_that_ends_its_process_is_called_twice() -> None:
     workers.left, workers.reasons[1] = 5, "its process ended: exit status 3"
 
     def end(worker: int, message: object) -> None:
-        if worker == 1 and isinstance(message, StepEnded) and message.ids:
+        if worker == 1 and isinstance(message, Result) and message.ids:
             workers.hub.kill(1)
 
     with flow:

@@ -13,7 +13,7 @@ import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.hooks import Load
 from softs_fast.dataflow.engine.held import HeldRows
 from softs_fast.dataflow.engine.recovery import Recovery
-from softs_fast.dataflow.link.messages import StepEnded
+from softs_fast.dataflow.link.messages import Result
 from softs_fast.dataflow.master.master import Master
 from softs_fast.dataflow.master.order.steps import CallState, Step
 
@@ -151,7 +151,7 @@ def test_a_call_that_ends_well_after_the_death_of_its_worker_has_its_numbers(die
     workers.left = 1
 
     def is_hook(worker: int, message: Any) -> bool:
-        return worker == 0 and isinstance(message, StepEnded) and bool(message.numbers)
+        return worker == 0 and isinstance(message, Result) and bool(message.numbers)
 
     with flow:
         killed = when(workers.hub, is_hook, lambda: workers.hub.kill(1) if dies else None)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from softs_fast.dataflow.link.messages import Columns, MainTask, MoveTask
 from softs_fast.dataflow.master.order.steps import Kind, Step
-from softs_fast.dataflow.process.work import MainWork, MoveWork, Work
+from softs_fast.dataflow.process.work import Work
 from softs_fast.dataflow.store import Place, Redistributor, RowsToMove, SegmentAddress
 from softs_fast.dataflow.workers.sends import Sends
 
@@ -19,6 +20,10 @@ DRIVER = 9
 def place(worker: int, serial: int, n_bytes: int) -> Place:
     segment = SegmentAddress(worker + 1, 1, 1, 3, worker.to_bytes(16, "little"), 1 << 20, "", "")
     return Place(worker, segment, 64 * serial, n_bytes, serial, "bytes", ())
+
+
+def task(ids: tuple[int, ...], columns: dict[str, list[Place]]) -> MainTask:
+    return MainTask(1, 1, 1, "f", ids, Columns.of(columns), ({},) * len(ids), 0, 0, True, 0)
 
 
 @dataclass
@@ -32,7 +37,7 @@ class Simulation:
 
     seed: int
     fails: bool
-    inboxes: dict[int, deque[tuple[Step, MainWork | MoveWork]]] = field(default_factory=dict)
+    inboxes: dict[int, deque[tuple[Step, MainTask | MoveTask]]] = field(default_factory=dict)
     #: By worker the step that it is inside of, and what it has to fetch.
     inside: dict[int, tuple[Step, list[tuple[int, Place]]]] = field(default_factory=dict)
     fetched: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -57,7 +62,7 @@ class Simulation:
             )
 
     def deliver(self, worker: int, order: Step, made: Work | None) -> None:
-        assert isinstance(made, MainWork | MoveWork)
+        assert isinstance(made, MainTask | MoveTask)
         assert all(before.ticket < order.ticket for before, _ in self.inboxes[worker]), "in their order"
         self.inboxes[worker].append((order, made))
 
@@ -73,9 +78,9 @@ class Simulation:
                 continue
             order, ids = issued.popleft()
             columns = {"x": [self.rows[row] for row in ids]}
-            work: Work = MainWork("f", tuple(ids), columns, [], 0, 0, True, 0)
+            work: Work = task(tuple(ids), columns)
             if self.draw.random() < 0.3:
-                work = MoveWork(tuple(ids), columns)
+                work = MoveTask(1, 1, 1, tuple(ids), Columns.of(columns))
             for one in sorted(order.workers):
                 self.sends.step(one, order, lambda work=work: work)  # type: ignore[misc]
 
@@ -99,7 +104,7 @@ class Simulation:
             order, work = self.inboxes[worker].popleft()
             far = [
                 (row, one)
-                for row, one in zip(work.ids, work.columns["x"], strict=True)
+                for row, one in zip(work.ids, work.columns.places["x"], strict=True)
                 if self.nodes[one.worker] != self.nodes[worker]
             ]
             self.inside[worker] = order, far
@@ -157,7 +162,7 @@ def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next()
     rows = [place(0, 1, 8), place(0, 2, 8)]
 
     def order(worker: int, ticket: int, *ids: int) -> None:
-        work = MainWork("f", ids, {"x": [rows[i] for i in ids]}, [], 0, 0, True, 0)
+        work = task(ids, {"x": [rows[i] for i in ids]})
         sends.step(
             worker,
             Step(Kind.MAIN, frozenset({worker}), incarnation=1, ticket=ticket, call=ticket),
@@ -190,7 +195,7 @@ def test_a_step_behind_one_that_waits_does_not_wait_for_a_later_one() -> None:
     sends.begin({0: "a", 1: "b", 2: "b", DRIVER: "a"})
     rows = [place(0, 1, 8), place(0, 2, 8)]
     for worker, ticket, row in ((2, 1, 0), (1, 2, 0), (1, 3, 1), (2, 5, 1)):
-        work = MainWork("f", (row,), {"x": [rows[row]]}, [], 0, 0, True, 0)
+        work = task((row,), {"x": [rows[row]]})
         order = Step(Kind.MAIN, frozenset({worker}), incarnation=1, ticket=ticket, call=ticket)
         sends.step(worker, order, lambda work=work: work)  # type: ignore[misc]
     # If 5 were there, 3 would wait for it; and both workers may have to be in 4 before.

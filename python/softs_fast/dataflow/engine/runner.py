@@ -12,13 +12,14 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Evaluate, Hook, LoadRows, transfers
 from ..declare.plan import FlowPlan, FunctionPlan
 from ..declare.transfer import DataTransfer
+from ..link.results import Failure, Result
+from ..link.tasks import MainTask
 from ..master.master import DRIVER, Master
 from ..master.order.steps import CallState, Kind, Step
 from ..master.rows.saved import SavedGroup, admit_again
 from ..master.rows.table import Taken
 from ..master.versions import Versions
-from ..process.functions import Failure, Outcome
-from ..process.work import HookWork, MainWork, Work
+from ..process.work import HookWork, Work
 from ..store.forms import ColumnForms, forms_of
 from ..store.values import Value, n_bytes_of
 from ..workers.backend import Back, Backend, Done, Loaded, Lost
@@ -218,7 +219,7 @@ class Runner:
                 work = describe()
                 sent.parts = (
                     parts_of(work, self._calls[function], self._plan.group)
-                    if isinstance(work, MainWork)
+                    if isinstance(work, MainTask)
                     else {}
                 )
             return sent.parts.get(worker)
@@ -239,57 +240,58 @@ class Runner:
             return lambda: hook
         assert function is not None
         assert taken is not None
-        return described(self._calls[function.name], taken, self.master.rows, self.held)
+        return described(step, self._calls[function.name], taken, self.master.rows, self.held)
 
     def _done(self, done: Done) -> None:
-        sent = self._sent.get(done.ticket)
+        sent = self._sent.get(done.result.ticket)
         if sent is None or done.worker not in sent.step.missing:
             return
         state = self.master.calls.get(sent.step.call)
-        outcome, work = done.outcome, sent.step.work
+        result, cause, work = done.result, done.cause, sent.step.work
         if state is None or state.error is not None:
             # The call has failed elsewhere: what this part has made is dropped.
-            self._drop_made(done.worker, outcome)
-        elif outcome.failure is None:
+            self._drop_made(done)
+        elif result.failure is None:
             sent.add(done, self._version_at(state, sent, done))
             try:
                 if sent.step.missing == {done.worker}:
                     self._use(state, sent)
             except FlowError as error:
-                outcome = Outcome(failure=Failure.of(error))
+                cause = error
+                result = Result(result.incarnation, result.ticket, failure=Failure.of(error))
         reason = None
-        if outcome.failure is not None:
-            reason = outcome.failure.reason
-            if state is not None and outcome.unread and self._may_run_again(sent, state):
+        if result.failure is not None:
+            reason = result.failure.reason
+            if state is not None and result.unread and self._may_run_again(sent, state):
                 self.master.unread(state.number)
             if state is not None and state.error is None:
                 where = f" on worker {done.worker}" if len(sent.step.workers) > 1 else ""
-                state.error = failure_of(state, work, outcome.failure, where)
-                state.cause = outcome.failure.cause
+                state.error = failure_of(state, work, result.failure, where)
+                state.cause = cause
             for one in sent.clear():
-                self._drop_made(one.worker, one.outcome)
+                self._drop_made(one)
         elif state is not None:
             if not isinstance(work, Hook):
-                state.add_time("data_transfer", done.ticket, outcome.read_s)
-            state.add_time(work.name if isinstance(work, Hook) else "main", done.ticket, outcome.seconds)
+                state.add_time("data_transfer", result.ticket, result.read_s)
+            state.add_time(work.name if isinstance(work, Hook) else "main", result.ticket, result.seconds)
         if self.observer is not None:
             taken = state.taken if state is not None else None
             call = None if isinstance(work, Hook) else self._calls[str(work)]
             self.observer.note(done, sent.step, call, taken, len(self.master.rows))
             # Rows may have been dropped meanwhile: nothing will read what was made of them.
-            self.observer.drop([row_id for row_id in outcome.ids if row_id not in self.master.rows])
-        self.master.order.report(done.worker, done.incarnation, done.ticket, reason)
+            self.observer.drop([row_id for row_id in result.ids if row_id not in self.master.rows])
+        self.master.order.report(done.worker, result.incarnation, result.ticket, reason)
         self._end_if_complete(sent)
 
-    def _drop_made(self, worker: int, outcome: Outcome) -> None:
-        self.held.note(worker, outcome.ids if outcome.columns else ())
+    def _drop_made(self, done: Done) -> None:
+        self.held.note(done.worker, done.result.ids if done.result.columns else ())
 
     def _version_at(self, state: CallState, sent: SentStep, done: Done) -> int | None:
         """Note what a worker's part in a step means for versions; returns that of the rows which it has made."""
         work, owner = sent.step.work, owner_of(state, self._calls)
         call = self._calls[state.function.name] if state.function is not None else None
         if isinstance(work, Hook):
-            self._versions.moved(done.ticket, transfers(work, owner), done.worker)
+            self._versions.moved(done.result.ticket, transfers(work, owner), done.worker)
         elif call is not None and state.taken is not None:
             if call.trains and state.taken.ends_step:
                 self._versions.trained(call, state.taken.step, done.worker)
@@ -321,30 +323,33 @@ class Runner:
         if not made:
             return  # no row was left
         # Others may have dropped rows before it began.
-        own = {row_id for done in made for row_id in done.outcome.ids}
+        own = {row_id for done in made for row_id in done.result.ids}
         state.ids = tuple(row_id for row_id in taken.ids if row_id in own)
         state.numbers |= sent.numbers(role)
         state.digest = sent.digest(role)
         state.not_finite = sent.not_finite()
         current = set(rows.current(call.name, taken))
         for done in made:
-            for column, places in done.outcome.columns.items():
-                self.forms.check(call.partition, column, forms_of(places), done.outcome.ids, call.name)
+            columns = done.result.columns.places
+            if set(columns) != set(call.output_keys):
+                raise FlowError(f"columns {', '.join(columns)} arrived; need {', '.join(call.output_keys)}")
+            for column, places in columns.items():
+                self.forms.check(call.partition, column, forms_of(places), done.result.ids, call.name)
         for done in made:
-            outcome, ids = done.outcome, done.outcome.ids
+            result, ids = done.result, done.result.ids
             self._write(done, current)
             self.master.wrote(
                 state.number,
                 self.held.holder(done.worker),
-                n_bytes=done.n_bytes // len(ids),
+                n_bytes=result.n_bytes // len(ids),
                 version=sent.version,
                 ids=ids,
             )
-            for row_id, tags in outcome.tags.items():
+            for row_id, tags in result.tags.items():
                 if row_id in current:
                     rows.tags(row_id).update(tags)
         for done in made:
-            self._drop(done.outcome, current)
+            self._drop(done.result.dropped, done.result.failed, current)
         if call.trains:
             now = time.monotonic()
             if self.trained_s is not None:
@@ -353,26 +358,26 @@ class Runner:
 
     def _write(self, done: Done, current: set[int]) -> None:
         """Note where columns are of the rows that count: of others the inputs are made again, or they have gone."""
-        ids = done.outcome.ids
+        ids, columns = done.result.ids, done.result.columns.places
         kept = [i for i, row_id in enumerate(ids) if row_id in current]
-        for column, places in done.outcome.columns.items():
+        for column, places in columns.items():
             self.held.write(column, [ids[i] for i in kept], [places[i] for i in kept], done.worker)
-        if done.outcome.columns:
+        if columns:
             self.held.note(done.worker, [row_id for row_id in ids if row_id not in current])
 
-    def _drop(self, outcome: Outcome, current: set[int]) -> None:
-        for dropped in (outcome.dropped, outcome.failed):
-            for row_id, reason in dropped.items():
+    def _drop(self, dropped: Mapping[int, str], failed: Mapping[int, str], current: set[int]) -> None:
+        for reasons in (dropped, failed):
+            for row_id, reason in reasons.items():
                 if row_id not in current or row_id not in self.master.rows:
                     continue
-                label = "failed" if dropped is outcome.failed else reason
+                label = "failed" if reasons is failed else reason
                 try:
                     n = self.master.rows.drop([row_id], label)
                 except ValueError as error:
-                    if dropped is outcome.dropped and self.master.rows.is_hit(row_id):
+                    if reasons is dropped and self.master.rows.is_hit(row_id):
                         continue  # it was not dropped the first time, and has been trained with
                     raise FlowError(str(error)) from None
-                if dropped is outcome.failed and n:
+                if reasons is failed and n:
                     self.n_failed += n
                     self.last_failure = reason
 
@@ -402,7 +407,7 @@ class Runner:
             reason += "; the process before it has ended there in the same way, so it is not started again"
         if (lost.returns and not is_repeated) or self.recovery.goes_on_without(lost.worker):
             fatal = dict.fromkeys(self.ends.fatal_rows(inside, self.master.calls), reason)
-            self._drop(Outcome(failed=fatal), set(fatal))
+            self._drop({}, fatal, set(fatal))
             self.recovery.lose(lost.worker, reason)
             self.datasets.lose(lost.worker)
         else:
@@ -414,7 +419,7 @@ class Runner:
                     # What its peers say of the end of a connection comes later, and says less.
                     state.error = FlowError(f"call {state.number} of {state.name} failed: {reason}")
                 for done in one.clear():
-                    self._drop_made(done.worker, done.outcome)
+                    self._drop_made(done)
             self.master.order.lose(lost.worker, reason)
         for one in inside:
             self._end_if_complete(one)

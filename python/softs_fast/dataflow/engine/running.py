@@ -11,10 +11,10 @@ from ..declare.calls import MFCDef
 from ..declare.hooks import Hook
 from ..declare.ranks import rank_of, role_at
 from ..declare.roles import Placement
+from ..link.results import Failure
+from ..link.tasks import MainTask
 from ..master.order.steps import CallState, Step
 from ..master.rows.records import Taken
-from ..process.functions import Failure
-from ..process.work import MainWork
 from ..workers.backend import Done
 
 __all__ = ["Observer", "SentStep", "digest_of_ranks", "failure_of", "mean_numbers", "owner_of"]
@@ -67,7 +67,7 @@ class SentStep:
 
     def __init__(self, step: Step, ids: tuple[int, ...] = (), n_disturbed: int = 0) -> None:
         self.step, self.ids, self.n_disturbed = step, ids, n_disturbed
-        self.parts: dict[int, MainWork] | None = None
+        self.parts: dict[int, MainTask] | None = None
         self.version: int | None = None
         self._done: list[Done] = []
 
@@ -95,7 +95,7 @@ class SentStep:
     @property
     def seconds(self) -> float:
         """How long the slowest part took, with the reading of its rows."""
-        return max((one.outcome.read_s + one.outcome.seconds for one in self._done), default=0.0)
+        return max((one.result.read_s + one.result.seconds for one in self._done), default=0.0)
 
     def check(self) -> None:
         """Check that each head has reported its rows, and no other worker has.
@@ -107,9 +107,9 @@ class SentStep:
             work = (self.parts or {}).get(one.worker)
             if work is not None and work.part is not None:
                 due = work.ids[: work.part.n_real] if work.part.is_head else ()
-                if one.outcome.ids != due:
+                if one.result.ids != due:
                     raise FlowError(
-                        f"worker {one.worker} has reported {len(one.outcome.ids)} rows {list(one.outcome.ids[:8])}; it "
+                        f"worker {one.worker} has reported {len(one.result.ids)} rows {list(one.result.ids[:8])}; it "
                         f"had to report {len(due)} rows {list(due[:8])}"
                     )
 
@@ -119,27 +119,27 @@ class SentStep:
         Args:
             role: Role of the function; None if it has none.
         """
-        made = [one for one in self._done if one.outcome.ids]
+        made = [one for one in self._done if one.result.ids]
         return sorted(made, key=lambda one: _rank(role, one.worker))
 
     def numbers(self, role: Placement | None) -> dict[str, float]:
         """Return the means of what was reported: over rows, or over ranks for what has no rows."""
         done = sorted(self._done, key=lambda one: _rank(role, one.worker))
         return mean_numbers(
-            [(one.outcome.numbers, len(one.outcome.ids) or 1) for one in done if one.outcome.numbers]
+            [(one.result.numbers, len(one.result.ids) or 1) for one in done if one.result.numbers]
         )
 
     def not_finite(self) -> dict[str, int]:
         """Return the rows with a NaN or an infinity by column, of all ranks."""
         counts: dict[str, int] = {}
         for one in self._done:
-            for column, n in one.outcome.not_finite.items():
+            for column, n in one.result.not_finite.items():
                 counts[column] = counts.get(column, 0) + n
         return counts
 
     def digest(self, role: Placement | None) -> str:
         """Return the digest of all inputs."""
-        return digest_of_ranks([one.outcome.digest for one in self.made(role)])
+        return digest_of_ranks([one.result.digest for one in self.made(role)])
 
 
 def _rank(role: Placement | None, worker: int) -> int:

@@ -12,11 +12,10 @@ from ...coordination.addresses import Address, own_address, parse_address
 from ...errors import ConfigError, FlowError, PeerLost
 from ..declare.declaration import Declaration
 from ..link.control import read_token
-from ..link.messages import Declared, End, Ready, Refused
+from ..link.messages import Declared, End, Failure, Ready, Refused
 from ..link.seats import new_seat
 from ..link.stream import ControlWorker
 from ..store import DataManager, HostLinks
-from .functions import Failure
 from .groups import Groups
 from .interfaces import interface_of
 from .loop import WorkerLoop

@@ -13,28 +13,28 @@ from ...user_code import is_ctrl_c, text_of_error
 from ..declare.declaration import Declaration
 from ..link.links import WorkerLink
 from ..link.messages import (
-    AbortStep,
+    Abort,
     Columns,
     Declared,
     ElementsRead,
     End,
+    Failure,
     Fetched,
     Free,
+    HookTask,
+    MainTask,
     Message,
+    MoveTask,
     ReadElements,
     Ready,
     Refused,
-    RunHook,
-    RunMain,
-    RunMove,
+    Result,
     State,
-    StepEnded,
+    Task,
 )
 from ..master.order.executor import Executor
-from ..master.order.steps import Abort
 from ..store import DataManager, Place
 from ..store.weights.shown import Shown
-from .functions import Failure, Outcome
 from .groups import Groups
 from .loader import Loader
 from .objects import Objects
@@ -43,8 +43,6 @@ from .part import Part
 from .work import Work, name_of
 
 __all__ = ["WorkerLoop"]
-
-_Run = RunMain | RunHook | RunMove
 
 
 class _Aborted(FlowError):
@@ -68,14 +66,14 @@ class WorkerLoop:
     link: WorkerLink
     store: DataManager
     groups: Groups | None = None
-    _executor: Executor[_Run] = field(default_factory=Executor, init=False)
+    _executor: Executor[Task] = field(default_factory=Executor, init=False)
     _states: dict[int, list[Shown]] = field(default_factory=dict, init=False)
     _aborted: str | None = field(default=None, init=False)
     _last_ticket: int = field(default=0, init=False)
     _is_ending: bool = field(default=False, init=False)
-    _shown: _Run | None = field(default=None, init=False)
+    _shown: Task | None = field(default=None, init=False)
     #: The step of now, and what is to be done.
-    _work: tuple[_Run, Work] | None = field(default=None, init=False)
+    _work: tuple[Task, Work] | None = field(default=None, init=False)
     _since_s: float = field(default_factory=time.monotonic, init=False)
     #: Of the master that has ordered the step of now.
     _incarnation: int = field(default=0, init=False)
@@ -127,7 +125,7 @@ class WorkerLoop:
             self._loader.close()
             self._objects.close()
 
-    def _run(self, task: _Run) -> None:
+    def _run(self, task: Task) -> None:
         if self._executor.is_void(task):
             self._last_ticket = task.ticket
             self._executor.leave()
@@ -136,9 +134,9 @@ class WorkerLoop:
         self._publish_inside(task)
         self._incarnation = task.incarnation
         try:
-            work = self._work_of(task)
-            outcome, n_bytes = self._part.run(
-                work,
+            result = self._part.run(
+                self._work_of(task),
+                task.incarnation,
                 task.ticket,
                 lambda role, known: self._await_state(task.ticket, role, known),
                 lambda shown: self.link.send(State(task.incarnation, task.ticket, shown)),
@@ -152,46 +150,24 @@ class WorkerLoop:
             self._executor.leave()
             self._work = None
         self._publish_inside(None)
-        failure = outcome.failure
-        if failure is not None:
-            self._executor.fail(task.call)
-        message = StepEnded(
-            task.incarnation,
-            task.ticket,
-            outcome.seconds,
-            outcome.ids,
-            Columns.of(outcome.columns.values()),
-            n_bytes,
-            outcome.numbers,
-            outcome.dropped,
-            outcome.failed,
-            outcome.tags,
-            outcome.digest,
-            (failure.reason, failure.text) if failure is not None else None,
-            outcome.unread,
-            outcome.began_s,
-            outcome.read_s,
-            outcome.not_finite,
-        )
         try:
-            self.link.send(message)
+            self.link.send(result)
         except WireError as error:
-            self._failed(task, Failure.of(error), outcome)
+            self._part.drop(result)
+            result = Result(task.incarnation, task.ticket, failure=Failure.of(error))
+            self.link.send(result)
+        if result.failure is not None:
+            self._executor.fail(task.call)
 
     def _skip(self, incarnation: int, ticket: int, reason: str) -> None:
         """Say that a step has ended that has not run."""
         self._drop_states(ticket)
-        self.link.send(StepEnded(incarnation, ticket, failure=(reason, reason)))
+        self.link.send(Result(incarnation, ticket, failure=Failure(reason, reason)))
 
-    def _work_of(self, task: _Run) -> Work:
+    def _work_of(self, task: Task) -> Work:
         if self._work is None or self._work[0] is not task:
             self._work = (task, work_of(self.declaration, task))
         return self._work[1]
-
-    def _failed(self, task: _Run, failure: Failure, outcome: Outcome) -> None:
-        self._executor.fail(task.call)
-        self._part.drop(outcome.ids, outcome.columns)
-        self.link.send(StepEnded(task.incarnation, task.ticket, failure=(failure.reason, failure.text)))
 
     def _drop_states(self, ticket: int) -> None:
         for shown in self._states.pop(ticket, ()):
@@ -199,7 +175,7 @@ class WorkerLoop:
 
     def _arrived(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> None:
         incarnation = self._incarnation
-        self.link.send(Fetched(incarnation, ticket, tuple(ids), (column,), Columns.of((places,))))
+        self.link.send(Fetched(incarnation, ticket, tuple(ids), Columns.of({column: places})))
 
     def _await_state(self, ticket: int, role: int, known: int) -> list[Shown]:
         self._publish_inside(self._executor.inside, waits="the weights of another worker")
@@ -225,11 +201,10 @@ class WorkerLoop:
 
     def _take(self, message: Message) -> None:
         match message:
-            case RunMain() | RunHook() | RunMove():
+            case MainTask() | HookTask() | MoveTask():
                 self._executor.receive(message)
-            case AbortStep():
-                abort = Abort(message.incarnation, message.ticket, message.reason)
-                found = self._executor.abort(abort)
+            case Abort():
+                found = self._executor.abort(message)
                 if found == "inside":
                     # A function goes on, and the master drops what it makes; only a hook that waits returns.
                     self._aborted = message.reason
@@ -249,10 +224,10 @@ class WorkerLoop:
                 self._is_ending = True
             case Declared():
                 pass  # it was read when this worker joined
-            case StepEnded() | Ready() | Refused() | Fetched() | ElementsRead():
+            case Result() | Ready() | Refused() | Fetched() | ElementsRead():
                 raise WireError(f"a worker has got a {type(message).__name__}, which only masters get")
 
-    def _publish_inside(self, task: _Run | None, *, waits: str = "") -> None:
+    def _publish_inside(self, task: Task | None, *, waits: str = "") -> None:
         """Say what this worker is inside of, and for what it waits there; the link answers while Python is busy."""
         if task is not self._shown:
             self._shown, self._since_s = task, time.monotonic()

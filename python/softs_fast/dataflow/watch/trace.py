@@ -70,26 +70,26 @@ class Trace:
             taken: Rows of the call; None: they are not known, or it has none.
             n_rows: Number of rows in the flow.
         """
-        outcome, worker = done.outcome, done.worker
-        if not outcome.seconds:
+        result, worker = done.result, done.worker
+        if not result.seconds:
             return
         args = {
             "call": step.call,
             "ticket": step.ticket,
             "step": taken.step + 1 if taken is not None else 0,
         }
-        whole_s = outcome.read_s + outcome.seconds
-        began_s = self._begin(outcome.began_s, whole_s) / 1e6
-        times = (began_s + outcome.read_s, outcome.seconds)
+        whole_s = result.read_s + result.seconds
+        began_s = self._begin(result.began_s, whole_s) / 1e6
+        times = (began_s + result.read_s, result.seconds)
         if call is None:
             name = step.work.name if isinstance(step.work, Hook) else ""
             self.step(name, step.kind.name.lower(), worker, *times, args)
             return
-        outputs = call.output_keys if outcome.failure is None else ()
-        if outcome.read_s:
-            self.step("data_transfer", "move", worker, began_s, outcome.read_s, args)
-        self.step(call.name, "main", worker, *times, args | {"rows": len(outcome.ids)})
-        self.rows(worker, *times, outcome.ids, call.input_keys, outputs, n_rows)
+        outputs = call.output_keys if result.failure is None else ()
+        if result.read_s:
+            self.step("data_transfer", "move", worker, began_s, result.read_s, args)
+        self.step(call.name, "main", worker, *times, args | {"rows": len(result.ids)})
+        self.rows(worker, *times, result.ids, call.input_keys, outputs, n_rows)
 
     def step(
         self,

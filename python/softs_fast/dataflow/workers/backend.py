@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
+from ..link.results import Failure, Result
 from ..master.order.deadlines import Seen
 from ..master.order.steps import Abort, Step
 from ..master.rows.records import Tag
-from ..process.functions import Failure, Outcome
 from ..process.work import Work
 from ..store.values import Value
 from .doing import Doing
@@ -26,17 +26,13 @@ class Done:
 
     Attributes:
         worker: Number of the worker.
-        incarnation: Incarnation of the master, as in the step.
-        ticket: Ticket of the step.
-        outcome: Result of this part of the step; its columns hold places.
-        n_bytes: Bytes of all columns that the worker made.
+        result: Result of the part; its columns hold places.
+        cause: Exception of the part, where it was raised in this process.
     """
 
     worker: int
-    incarnation: int
-    ticket: int
-    outcome: Outcome = field(default_factory=Outcome)
-    n_bytes: int = 0
+    result: Result
+    cause: BaseException | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +72,7 @@ class Loaded:
         tags: Tags of each element.
         length: Elements of the shard, if its end was met.
         failure: Reason why the next element cannot be read.
+        cause: Exception of it, where it was raised in this process.
     """
 
     request: int
@@ -84,6 +81,7 @@ class Loaded:
     tags: Sequence[dict[str, Tag]] = ()
     length: int | None = None
     failure: Failure | None = None
+    cause: BaseException | None = None
 
 
 Event = Done | Lost | Back | Loaded

@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..link.messages import State
+from ... import records
+from ..link.messages import Columns, MainTask, MoveTask, State
 from ..master.master import DRIVER
 from ..master.order.steps import Step
 from ..process.part import weights_column
-from ..process.work import MainWork, MoveWork, Work
+from ..process.work import Work
 from ..store import Copies, Place
 from ..store.ids import state_id
 
@@ -161,8 +162,8 @@ class Sends:
 
     def _claim(self, worker: int, step: Step, work: _WorkOf) -> None:
         made = work()
-        if self._copies is not None and isinstance(made, MainWork | MoveWork):
-            self._copies.claim(self._number(worker), step.ticket, made.ids, made.columns)
+        if self._copies is not None and isinstance(made, MainTask | MoveTask):
+            self._copies.claim(self._number(worker), step.ticket, made.ids, made.columns.places)
 
     def _let_all_go(self) -> None:
         for worker in list(self._steps):
@@ -176,11 +177,11 @@ class Sends:
         while waiting:
             step, work = waiting[0]
             made = work()
-            if self._copies is not None and isinstance(made, MainWork | MoveWork):
-                chosen = self._copies.choose(self._number(worker), step.ticket, made.ids, made.columns)
+            if self._copies is not None and isinstance(made, MainTask | MoveTask):
+                chosen = self._copies.choose(self._number(worker), step.ticket, made.ids, made.columns.places)
                 if chosen is None:
                     return
-                made = replace(made, columns=chosen)
+                made = records.replace(made, columns=Columns.of(chosen))
             waiting.popleft()
             self.deliver(worker, step, made)
 

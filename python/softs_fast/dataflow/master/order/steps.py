@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ....errors import FlowError
+from ....records import Count, Message
 from ...declare.plan import FunctionPlan
-from ..rows.records import Taken
+from ..rows.records import Taken, Text
 
 __all__ = ["Abort", "CallState", "Kind", "Output", "Step"]
 
@@ -142,9 +143,8 @@ class CallState:
         steps[ticket] = max(steps.get(ticket, 0.0), seconds)
 
 
-@dataclass(frozen=True)
-class Abort:
-    """To a worker: return from this step, or skip it.
+class Abort(Message, tag=3):
+    """To a worker: skip a step that waits, or return from a hook; what a function that runs makes is dropped.
 
     Attributes:
         incarnation: Incarnation of the master.
@@ -152,9 +152,9 @@ class Abort:
         reason: Reason of the abort.
     """
 
-    incarnation: int
-    ticket: int
-    reason: str
+    incarnation: Count
+    ticket: Count
+    reason: Text
 
 
 #: What the master has to say: messages to workers, and calls that have their answers.
