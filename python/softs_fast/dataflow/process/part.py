@@ -150,7 +150,8 @@ class Part:
             inputs = self._inputs(work, ticket)
         except Exception as caught:
             error = caught  # the others wait for what this worker says, whatever it is
-        read_s = time.monotonic() - began
+        # Values of this process are copied as a part of the call.
+        read_s = 0.0 if isinstance(self._store, OwnValues) else time.monotonic() - began
         role = self._functions[work.function].model_name
         if role is not None:
             role = role_at(role, self._store.worker)
