@@ -32,7 +32,7 @@ from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPl
 from softs_fast.dataflow.engine.row_moves import steps_of
 from softs_fast.dataflow.master.master import Master
 from softs_fast.dataflow.master.order.executor import Executor
-from softs_fast.dataflow.master.order.steps import Abort, Answer, Kind, Order, Step
+from softs_fast.dataflow.master.order.steps import Abort, CallState, Kind, Step
 from softs_fast.dataflow.master.rows.table import Taken
 
 N_STEPS, N_POSTED = 12, 12
@@ -137,13 +137,13 @@ class World:
             if not self.left:
                 self.master.end_source("train")
             for output in self.master.advance(self.now_s):
-                assert not isinstance(output, Answer) or output.reason is None
-                if not isinstance(output, Answer):
+                assert not isinstance(output, CallState) or output.reason is None
+                if not isinstance(output, CallState):
                     number, message = output
                     assert not isinstance(message, Abort)
                     self.at(MESSAGE_S, lambda number=number, order=message: self.hear(number, order))  # type: ignore[misc]
 
-    def hear(self, number: int, order: Order) -> None:
+    def hear(self, number: int, order: Step) -> None:
         self.workers[number].receive(order)
         self.enter(number)
 
@@ -153,24 +153,24 @@ class World:
             return
         inside = self.inside[order.ticket]
         inside.add(number)
-        if inside == order.step.workers:
-            name = str(order.step.work)
+        if inside == order.workers:
+            name = str(order.work)
             varied = random.Random(f"{name} {next(self.calls[name])}")
             seconds = self.exact[name] * varied.uniform(1 - NOISE, 1 + NOISE)
             self.at(seconds, lambda: self.leave(order, name, seconds))
 
-    def leave(self, order: Order, name: str, seconds: float) -> None:
+    def leave(self, order: Step, name: str, seconds: float) -> None:
         self.measured[name].append(seconds)
-        for number in sorted(order.step.workers):
+        for number in sorted(order.workers):
             self.workers[number].leave()
         self.at(MESSAGE_S, lambda: self.report(order))
-        for number in sorted(order.step.workers):
+        for number in sorted(order.workers):
             self.enter(number)
 
-    def report(self, order: Order) -> None:
-        if order.step.kind is Kind.MAIN:
+    def report(self, order: Step) -> None:
+        if order.kind is Kind.MAIN:
             self.master.wrote(order.call, 1, n_bytes=1)
-        for number in sorted(order.step.workers):
+        for number in sorted(order.workers):
             self.master.order.report(number, 1, order.ticket)
         self.act()
 

@@ -55,7 +55,7 @@ class LateClock:
         if sight is None or "wait" not in "".join(sight.stack[:1]):
             return False
         stack = "".join(sight.stack)
-        if "modules" in stack and any(one.step.kind is Kind.POST for one in self._order.tickets):
+        if "modules" in stack and any(one.kind is Kind.POST for one in self._order.tickets):
             stop(self._pid)
             return True
         return "generate" in stack

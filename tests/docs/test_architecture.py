@@ -53,7 +53,7 @@ LIVES = {
         ),
         "## A row": (
             *("read from the source", "admitted", "put into shared memory", "ready", "taken for a call"),
-            *("ticket given", "order sent", "order received", "entered", "values read", "optimizer"),
+            *("ticket given", "task sent", "task received", "entered", "values read", "optimizer"),
             *("gradients averaged", "made columns put", "taken by the master", "noted", "used up", "freed"),
         ),
         "## A weight": (

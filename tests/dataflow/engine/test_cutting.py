@@ -44,7 +44,7 @@ def check_rules(chance: np.random.Generator, call: df.MFCDef) -> None:
         assert mine.part.n_all == len(work.ids)
         assert mine.part.n_real in (0, len(mine.ids))
         # That of all ranks; of the numbers there is none.
-        assert mine.part.longest == (max(one.parts[0][1][0] for one in work.columns["x"]), 0)
+        assert mine.part.longest == (max(one.parts[0][1][0] for one in work.columns.places["x"]), 0)
         assert mine.part.n_rows == len(mine.ids) >= group
         data += mine.ids[: mine.part.n_real]
         places = [at[row_id] for row_id in mine.ids]
@@ -54,8 +54,8 @@ def check_rules(chance: np.random.Generator, call: df.MFCDef) -> None:
         for worker in rank:
             peer = parts[worker]
             assert (peer.ids, peer.columns, peer.tags) == (mine.ids, mine.columns, mine.tags)
-            assert peer.columns == {k: [v[i] for i in places] for k, v in work.columns.items()}
-            assert peer.tags == [work.tags[i] for i in places]
+            assert peer.columns.places == {k: [v[i] for i in places] for k, v in work.columns.places.items()}
+            assert peer.tags == tuple(work.tags[i] for i in places)
             assert (peer.step, peer.use, peer.ends_step, peer.age) == (3, 0, True, 1)
     assert sorted(data) == sorted(work.ids)
 
@@ -100,7 +100,7 @@ def test_rows_stay_where_they_are() -> None:
     for holders in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4):
         parts = parts_of(work_of(range(8), [50] * 8, holders), call_of("dp2"), 2)
         for worker, one in parts.items():
-            assert {value.worker for value in one.columns["x"]} == {worker}
+            assert {value.worker for value in one.columns.places["x"]} == {worker}
 
 
 def test_padded_calls_have_one_number_of_rows_on_all_ranks() -> None:
@@ -116,5 +116,5 @@ def test_lengths_are_those_of_the_longest_value() -> None:
     assert lengths_of([[place(3, 0), place(3, 0)]]) is None
     assert lengths_of([[place(3, 0), place(4, 0)], [place(9, 0), place(2, 0)]]) == [9, 4]
     for kind in ("int", "none"):
-        other = replace(work_of([1], [1], [0]).columns["i"][0], kind=kind)
+        other = replace(work_of([1], [1], [0]).columns.places["i"][0], kind=kind)
         assert lengths_of([[other, place(2, 0)]]) == [0, 2]

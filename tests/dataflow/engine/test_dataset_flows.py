@@ -85,7 +85,7 @@ def test_no_element_is_read_twice_and_the_master_gets_places_alone() -> None:
     def look(worker: int, message: Message) -> None:
         kinds.add(type(message).__name__)
         if isinstance(message, ElementsRead):
-            for column in message.columns:
+            for column in message.columns.places.values():
                 assert {place.worker for place in column} <= {worker}
 
     workers.hub.on_message = look

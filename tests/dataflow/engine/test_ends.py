@@ -7,9 +7,9 @@ from flow_threads import in_threads
 from restart_flow import make_restarting
 
 from softs_fast.dataflow.engine.ends import Ends
-from softs_fast.dataflow.engine.running import SentTicket
-from softs_fast.dataflow.link.messages import StepEnded
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.engine.running import SentStep
+from softs_fast.dataflow.link.messages import Result
+from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.errors import FlowError
 
 EXIT = "process 17: its process ended: exit status 3\nthe last line that it has printed"
@@ -17,10 +17,10 @@ CRASH = "process 18: its process ended: signal SIGSEGV"
 KILL = "process 19: its process ended: signal SIGKILL"
 
 
-def sent(ids: tuple[int, ...] = (0, 1), name: str = "gen.generate") -> list[SentTicket]:
+def sent(ids: tuple[int, ...] = (0, 1), name: str = "gen.generate") -> list[SentStep]:
     """Return the steps that are open at a worker."""
-    order = Order(1, 7, 3, Step(Kind.MAIN, frozenset({1}), name))
-    return [SentTicket(order, {1}, ids), SentTicket(order, {1}, (8, 9))]
+    step = Step(Kind.MAIN, frozenset({1}), name)
+    return [SentStep(step, ids), SentStep(step, (8, 9))]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_function_that_ends_its_process_is_called_twice() -> None:
     workers.left, workers.reasons[1] = 5, "its process ended: exit status 3"
 
     def end(worker: int, message: object) -> None:
-        if worker == 1 and isinstance(message, StepEnded) and message.ids:
+        if worker == 1 and isinstance(message, Result) and message.ids:
             workers.hub.kill(1)
 
     with flow:

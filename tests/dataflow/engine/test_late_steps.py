@@ -10,7 +10,7 @@ from softs_fast.dataflow.engine import late_steps
 from softs_fast.dataflow.engine.late_steps import LateSteps
 from softs_fast.dataflow.master.order.deadlines import Seen
 from softs_fast.dataflow.master.order.sequencer import Sequencer
-from softs_fast.dataflow.master.order.steps import Call, Kind, Step
+from softs_fast.dataflow.master.order.steps import CallState, Kind, Step
 
 
 class Clock:
@@ -50,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_worker_that_has_not_been_told_is_not_late(clock: Clock) -> None:
     order, backend = Sequencer([0, 1]), Processes()
     late = LateSteps({}, 5.0, order, backend)  # type: ignore[arg-type]
-    order.offer(Call(1, "read", (Step(Kind.MAIN, frozenset({1})),)))
+    order.offer(CallState(1, "read", (Step(Kind.MAIN, frozenset({1})),)))
     order.advance(clock.now_s)
     backend.held = {1}
     assert late.limit(None) is not None, "it is looked at again, although nothing has a deadline"

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from parts import Model, work_of
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.engine.cutting import parts_of
-from softs_fast.dataflow.engine.merging import Reports, digest_of_ranks, mean_numbers
-from softs_fast.dataflow.process.functions import Outcome
+from softs_fast.dataflow.engine.running import SentStep, digest_of_ranks, mean_numbers
+from softs_fast.dataflow.link.results import Result
+from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.workers.backend import Done
 from softs_fast.errors import FlowError
 
 role = df.place(Model, "dp2 tp2", on=[5, 4, 3, 2], name="many")
 call = df.call(role.read, "x, i", rows=8, interface=df.Interface.INFERENCE)
+STEP = Step(Kind.MAIN, frozenset(role.on))
 
 
 def done(worker: int, ids: tuple[int, ...] = (), loss: float = 0.0, digest: str = "") -> Done:
-    outcome = Outcome(0.5 + worker, {"loss": loss} if ids else {}, ids, digest=digest)
-    return Done(worker, 1, 1, outcome)
+    numbers = {"loss": loss} if ids else {}
+    return Done(worker, Result(1, 1, 0.5 + worker, ids, numbers=numbers, digest=digest))
 
 
 def test_numbers_are_means_over_rows() -> None:
@@ -42,7 +43,7 @@ def test_a_digest_of_one_rank_is_as_it_is_and_others_depend_on_the_order() -> No
 
 @pytest.mark.parametrize("order", [(5, 4, 3, 2), (2, 3, 4, 5), (3, 5, 2, 4)])
 def test_reports_are_the_same_in_whatever_order_they_arrive(order: tuple[int, ...]) -> None:
-    reports = Reports()
+    reports = SentStep(STEP)
     heads = {5: done(5, (1, 2, 3), 1.0, "aa"), 3: done(3, (4,), 5.0, "bb")}
     for worker in order:
         reports.add(heads.get(worker, done(worker)), {5: 7, 3: 6}.get(worker))
@@ -50,14 +51,14 @@ def test_reports_are_the_same_in_whatever_order_they_arrive(order: tuple[int, ..
     assert reports.numbers(role) == {"loss": 2.0}
     assert reports.digest(role) == digest_of_ranks(["aa", "bb"])
     assert (reports.version, reports.seconds) == (6, 5.5)
-    reports.add(replace(done(2), outcome=Outcome(4.0, read_s=2.0)), None)
+    reports.add(Done(2, Result(1, 1, 4.0, read_s=2.0)), None)
     assert reports.seconds == 6.0
 
 
 def test_evaluations_of_ranks_count_the_same() -> None:
-    reports = Reports()
+    reports = SentStep(STEP)
     for worker, value in ((5, 1.0), (4, None), (3, 2.0)):
-        reports.add(Done(worker, 1, 1, Outcome(numbers={} if value is None else {"a": value})), None)
+        reports.add(Done(worker, Result(1, 1, numbers={} if value is None else {"a": value})), None)
     assert reports.numbers(role) == {"a": 1.5}
 
 
@@ -66,28 +67,29 @@ def test_rows_that_a_worker_was_not_given_or_keeps_are_refused() -> None:
     due = {
         worker: one.ids if one.part is not None and one.part.is_head else () for worker, one in parts.items()
     }
-    reports = Reports()
+    reports = SentStep(STEP)
     for worker, ids in due.items():
         reports.add(done(worker, ids), None)
-    reports.check(parts)
-    reports.check(None)
+    reports.check()
+    reports.parts = parts
+    reports.check()
     for worker, ids in ((5, ()), (5, due[3]), (4, due[5]), (3, due[3][:-1])):
-        wrong = Reports()
+        wrong = SentStep(STEP)
+        wrong.parts = parts
         wrong.add(done(worker, ids), None)
         with pytest.raises(FlowError, match=f"worker {worker} has reported {len(ids)} rows .* had to report"):
-            wrong.check(parts)
+            wrong.check()
 
 
 def test_what_was_reported_before_a_failure_is_returned_once() -> None:
-    reports = Reports()
+    reports = SentStep(STEP)
     reports.add(done(5, (1,)), None)
     assert [one.worker for one in reports.clear()] == [5]
     assert reports.clear() == []
 
 
 def test_rows_that_are_not_finite_are_those_of_all_ranks() -> None:
-    reports = Reports()
+    reports = SentStep(STEP)
     for worker, counts in ((5, {"reward": 2}), (4, {}), (3, {"reward": 1, "value": 3})):
-        one = done(worker, (worker,))
-        reports.add(replace(one, outcome=replace(one.outcome, not_finite=counts)), None)
+        reports.add(Done(worker, Result(1, 1, ids=(worker,), not_finite=counts)), None)
     assert reports.not_finite() == {"reward": 3, "value": 3}

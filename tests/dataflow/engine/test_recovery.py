@@ -13,9 +13,9 @@ import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.hooks import Load
 from softs_fast.dataflow.engine.held import HeldRows
 from softs_fast.dataflow.engine.recovery import Recovery
-from softs_fast.dataflow.link.messages import StepEnded
+from softs_fast.dataflow.link.messages import Result
 from softs_fast.dataflow.master.master import Master
-from softs_fast.dataflow.master.order.steps import Answer, Order
+from softs_fast.dataflow.master.order.steps import CallState, Step
 
 
 class Restored:
@@ -34,7 +34,7 @@ class Restored:
         self.master = Master(flow.plan, lambda function, taken: (), flow.declaration.workers)
         self.recovery = Recovery(flow.declaration, self.master, HeldRows(flow._backend))
         #: The orders that have no report, and what was said of answers.
-        self.orders: list[tuple[int, Order]] = []
+        self.orders: list[tuple[int, Step]] = []
         self.verdicts: list[bool] = []
 
     def lose(self, worker: int) -> None:
@@ -48,9 +48,9 @@ class Restored:
     def turn(self) -> None:
         """Take what the master says."""
         for output in self.master.advance(0.0, automatic=False):
-            if isinstance(output, Answer):
+            if isinstance(output, CallState):
                 self.verdicts.append(self.recovery.ended(output))
-            elif isinstance(output[1], Order):
+            elif isinstance(output[1], Step):
                 self.orders.append((output[0], output[1]))
 
     def end(self, *, reason: str | None = None) -> None:
@@ -151,7 +151,7 @@ def test_a_call_that_ends_well_after_the_death_of_its_worker_has_its_numbers(die
     workers.left = 1
 
     def is_hook(worker: int, message: Any) -> bool:
-        return worker == 0 and isinstance(message, StepEnded) and bool(message.numbers)
+        return worker == 0 and isinstance(message, Result) and bool(message.numbers)
 
     with flow:
         killed = when(workers.hub, is_hook, lambda: workers.hub.kill(1) if dies else None)

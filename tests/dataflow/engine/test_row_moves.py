@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 from parts import random_work, work_of
 
 import softs_fast.dataflow as df
+from softs_fast import records
 from softs_fast.dataflow.declare.capacity import plan_of
 from softs_fast.dataflow.declare.graph import graph_of
 from softs_fast.dataflow.engine.cutting import parts_of
 from softs_fast.dataflow.engine.held import HeldRows
 from softs_fast.dataflow.engine.results import CallResult
 from softs_fast.dataflow.engine.row_moves import RowMoves, steps_of
-from softs_fast.dataflow.engine.running import CallTimes
-from softs_fast.dataflow.master.master import CallState, Master
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.link.messages import Columns, MoveTask
+from softs_fast.dataflow.master.master import Master
+from softs_fast.dataflow.master.order.steps import CallState, Kind, Step
 from softs_fast.dataflow.master.rows.records import Taken
-from softs_fast.dataflow.process.work import MoveWork
 from softs_fast.dataflow.workers.backend import Backend
 
 
@@ -69,7 +69,7 @@ def moves(backend: Nodes) -> tuple[RowMoves, Master]:
 
 def state_of(master: Master, call: df.MFCDef, ids: tuple[int, ...] = (0, 1)) -> CallState:
     (function,) = [one for one in master.plan.functions if one.name == call.name]
-    return CallState(cast(Any, None), function, Taken(ids, ()), False, 0.0)
+    return CallState(1, call.name, (), function=function, taken=Taken(ids, ()))
 
 
 def test_the_steps_of_a_call(moves: tuple[RowMoves, Master]) -> None:
@@ -89,10 +89,12 @@ def test_the_steps_of_a_call(moves: tuple[RowMoves, Master]) -> None:
 def test_inputs_are_those_of_the_part_of_the_worker(moves: tuple[RowMoves, Master]) -> None:
     some, master = moves
     main, hook = work_of([0], [3], [9]), df.data_transfer(columns="y")
-    work = replace(main, columns={"y": main.columns["x"], "z": main.columns["i"]})
-    order = Order(1, 5, 3, Step(Kind.MOVE, frozenset({0, 1}), hook))
+    work = records.replace(
+        main, columns=Columns.of({"y": main.columns.places["x"], "z": main.columns.places["i"]})
+    )
+    order = Step(Kind.MOVE, frozenset({0, 1}), hook, ticket=5)
     bring = some.inputs(order, state_of(master, read), lambda: work)
-    assert bring() == MoveWork(work.ids, {"y": work.columns["y"]})
+    assert bring() == MoveTask(0, 5, 0, work.ids, Columns.of({"y": work.columns.places["y"]}))
     assert some.inputs(order, state_of(master, read), lambda: None)() is None, "all rows were dropped"
 
 
@@ -109,14 +111,14 @@ def test_outputs_are_cut_as_those_of_a_call_without_rows_that_have_gone(
         ids = tuple(range(len(work.ids) + group))
         held = HeldRows(cast(Backend, backend))
         held.admit(ids)
-        work = replace(work, ids=ids[group:])
-        for name, places in work.columns.items():
+        work = records.replace(work, ids=ids[group:])
+        for name, places in work.columns.places.items():
             held.write(name, work.ids, places, 0)
         some = RowMoves({}, group, held, cast(Backend, backend))
-        hook = replace(df.data_transfer(role), columns=tuple(work.columns), ids=ids)
-        order = Order(1, 5, 3, Step(Kind.POST, frozenset(role.on), hook))
+        hook = replace(df.data_transfer(role), columns=work.columns.names, ids=ids)
+        order = Step(Kind.POST, frozenset(role.on), hook, ticket=5)
         expected = {
-            worker: MoveWork(one.ids, one.columns)
+            worker: MoveTask(0, 5, 0, one.ids, one.columns)
             for worker, one in parts_of(work, call, group).items()
             if one.part is not None and one.part.n_real
         }
@@ -137,8 +139,8 @@ def test_a_transfer_after_a_call_is_a_call_of_its_own(moves: tuple[RowMoves, Mas
 
 
 def test_times_of_steps_of_one_name_are_summed() -> None:
-    times = CallTimes()
+    call = CallState(1, "train", ())
     for ticket, seconds in ((4, 1.0), (4, 3.0), (5, 2.0)):
-        times.add("publish", ticket, seconds)
-    times.add("main", 3, 0.5)
-    assert times.by_name() == {"publish": 5.0, "main": 0.5}
+        call.add_time("publish", ticket, seconds)
+    call.add_time("main", 3, 0.5)
+    assert call.seconds == {"publish": 5.0, "main": 0.5}

@@ -12,7 +12,7 @@ from flow_threads import in_threads, when
 from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.link.messages import StepEnded
+from softs_fast.dataflow.link.messages import Result
 from softs_fast.errors import ConfigError, FlowError
 
 
@@ -131,7 +131,7 @@ def test_a_call_with_tickets_goes_on() -> None:
         flow.flush(call)
         ended = when(
             workers.hub,
-            lambda worker, message: isinstance(message, StepEnded),
+            lambda worker, message: isinstance(message, Result),
             lambda: refused.append(call.cancel()),
         )
         assert call.result(WATCHDOG_S).ids == ids

@@ -32,7 +32,7 @@ def test_weights_come_from_their_source_when_the_copy_has_gone(
 
         def fetched(worker: int, message: Any) -> None:
             real(worker, message)
-            if not killed and worker == 1 and message.names[0].startswith("weights"):
+            if not killed and worker == 1 and message.columns.names[0].startswith("weights"):
                 killed.append(worker)
                 # Worker 2 has been told of the copy, and has not read it.
                 kill(pids[1])

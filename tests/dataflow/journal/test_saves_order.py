@@ -13,7 +13,7 @@ from journal_flow import make_flow
 from waiting import eventually
 
 from softs_fast.dataflow.journal.folder import JournalFolder
-from softs_fast.dataflow.link.messages import RunHook, RunMain, StepEnded
+from softs_fast.dataflow.link.messages import HookTask, MainTask, Result
 
 # Workers are threads here, and what a thread does to filters of warnings another one may undo.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
@@ -25,22 +25,21 @@ def test_workers_save_between_the_training_calls_of_two_steps(max_age: int, tmp_
     flow, workers = in_threads(make)
     with flow:
         assert len(list(flow.steps(7))) == 7
-        names = [one.name for one in flow.declaration.calls]
     n_saves = 0
     for worker in (0, 1):
         trained: list[int] = []
         for receiver, message in workers.hub.sent:
             if receiver != worker:
                 continue
-            if isinstance(message, RunMain) and names[message.function].endswith("train"):
+            if isinstance(message, MainTask) and message.function.endswith("train"):
                 trained.append(message.step)
-            elif isinstance(message, RunHook) and message.form is not None and message.form.kind == "Save":
+            elif isinstance(message, HookTask) and message.form is not None and message.form.kind == "Save":
                 step = int(Path(message.form.folder).parent.name.split("-step-")[1].split("-")[0])
                 # All of the steps before, each as often as it has calls, and none behind.
                 assert trained == sorted([*range(step)] * (worker + 1))
                 n_saves += 1
     assert n_saves == 3 * 4  # roles that are kept, at steps 0, 2, 4 and 6: actor, critic, average
-    tickets = [message.ticket for _, message in workers.hub.sent if isinstance(message, RunHook | RunMain)]
+    tickets = [message.ticket for _, message in workers.hub.sent if isinstance(message, HookTask | MainTask)]
     assert tickets == sorted(tickets)
 
 
@@ -52,17 +51,17 @@ def test_generation_goes_on_while_a_save_is_written(tmp_path: Path) -> None:
     def later(ticket: int) -> bool:
         """Return whether a call of the generator has been sent since a save."""
         return any(
-            worker == 2 and isinstance(message, RunMain) and message.ticket > ticket
+            worker == 2 and isinstance(message, MainTask) and message.ticket > ticket
             for worker, message in workers.hub.sent
         )
 
     def wait_for_it(worker: int, message: Any) -> None:
-        if worker or not isinstance(message, StepEnded) or is_generated.is_set():
+        if worker or not isinstance(message, Result) or is_generated.is_set():
             return
         saves.update(
             one.ticket
             for _, one in workers.hub.sent
-            if isinstance(one, RunHook) and one.form is not None and "-step-2-" in one.form.folder
+            if isinstance(one, HookTask) and one.form is not None and "-step-2-" in one.form.folder
         )
         if message.ticket in saves:
             eventually(lambda: later(message.ticket), "a later call")

@@ -14,7 +14,7 @@ from wire_samples import shown
 from softs_fast.dataflow.link.control import ControlClient, ControlLimits, Ended
 from softs_fast.dataflow.link.frames import Assembler, cut
 from softs_fast.dataflow.link.links import Joined, Left, LinkEvent, Received
-from softs_fast.dataflow.link.messages import AbortStep, End, Free, Refused, State, StepEnded, decode, encode
+from softs_fast.dataflow.link.messages import Abort, End, Free, Refused, Result, State, decode, encode
 from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
 from softs_fast.errors import FlowError, PeerBusy, PeerLost, WireError
 from softs_fast.trust import new_token
@@ -48,7 +48,7 @@ def take(master: ControlMaster, n: int) -> list[LinkEvent | WireError]:
 def test_what_arrives_around_a_message_that_is_none_is_not_lost(master: ControlMaster, token: str) -> None:
     with ControlClient(master.endpoint, 3, token=token) as client:
         take(master, 1)
-        for data in (encode(StepEnded(1, 7)), b"rubbish", encode(StepEnded(1, 8)), encode(StepEnded(1, 9))):
+        for data in (encode(Result(1, 7)), b"rubbish", encode(Result(1, 8)), encode(Result(1, 9))):
             for frame in cut(data):
                 client.send(frame)
     # All has arrived when the departure has: one `receive` of the server has everything then.
@@ -64,7 +64,7 @@ def test_an_error_comes_after_what_arrived_before_it_in_the_same_call(
     with ControlClient(master.endpoint, 3, token=token) as client:
         take(master, 1)
         events = []
-        for data in (encode(StepEnded(1, 7)), b"rubbish", encode(StepEnded(1, 8))):
+        for data in (encode(Result(1, 7)), b"rubbish", encode(Result(1, 8))):
             for frame in cut(data):
                 client.send(frame)
         server = master._server
@@ -73,10 +73,10 @@ def test_an_error_comes_after_what_arrived_before_it_in_the_same_call(
             events += server.receive(WATCHDOG_S)
         monkeypatch.setattr(server, "receive", lambda timeout_s: events)
         (first,) = master.receive(0.0)
-        assert first == Received(3, StepEnded(1, 7))
+        assert first == Received(3, Result(1, 7))
         with pytest.raises(WireError, match="cannot be read"):
             master.receive(0.0)
-        assert master.receive(0.0) == [Received(3, StepEnded(1, 8))]
+        assert master.receive(0.0) == [Received(3, Result(1, 8))]
 
 
 def test_nothing_is_kept_of_workers_that_have_left(master: ControlMaster, token: str) -> None:
@@ -84,7 +84,7 @@ def test_nothing_is_kept_of_workers_that_have_left(master: ControlMaster, token:
         with ControlClient(master.endpoint, seat, token=token) as client:
             take(master, 1)
             master.send(seat, State(1, 9, shown(0)))
-            for frame in list(cut(encode(StepEnded(1, 7, digest="x" * 40)) + bytes(1 << 20)))[:-1]:
+            for frame in list(cut(encode(Result(1, 7, digest="x" * 40)) + bytes(1 << 20)))[:-1]:
                 client.send(frame)  # and the last one never comes
         while not (events := master.receive(WATCHDOG_S)):
             pass  # a part of a message
@@ -97,7 +97,7 @@ def test_nothing_comes_after_a_part_of_a_message(token: str) -> None:
     limits = ControlLimits(unsent_bytes=1 << 20, unread_bytes=1 << 20)
     master = ControlMaster(token, limits=limits)
     client = ControlClient(master.endpoint, 3, token=token, limits=limits)
-    first, large = AbortStep(1, 2, "first"), Free(tuple(range(1 << 60, (1 << 60) + (1 << 20))))
+    first, large = Abort(1, 2, "first"), Free(tuple(range(1 << 60, (1 << 60) + (1 << 20))))
     frames: list[bytes | Ended] = []
     try:
         take(master, 1)
@@ -139,7 +139,7 @@ def test_a_worker_that_cannot_send_the_whole_of_a_message_leaves(
     with pytest.raises(PeerLost, match="the master takes no more: too much waits"):
         worker.send(Free(tuple(range(1 << 60, (1 << 60) + (1 << 17)))))
     with pytest.raises(PeerLost, match="was closed"):
-        worker.send(StepEnded(1, 7))
+        worker.send(Result(1, 7))
     while not (events := master.receive(WATCHDOG_S)):
         pass  # a part of a message
     assert isinstance(events[0], Left)

@@ -43,14 +43,17 @@ def test_a_request_names_elements_that_a_shard_can_have(changes: dict[str, Any],
     ("changes", "complaint"),
     [
         ({"sizes": (24,)}, "an ElementsRead has sizes of 1 elements, and a column or tags of 2"),
-        ({"columns": Columns.of((*ANSWER.columns, ()))}, "sizes of 2 elements, and a column or tags of 0"),
+        (
+            {"columns": Columns.of({**ANSWER.columns.places, "z": ()})},
+            "sizes of 2 elements, and a column or tags of 0",
+        ),
         ({"tags": ({},)}, "sizes of 2 elements, and a column or tags of 1"),
         ({"sizes": (24, -1)}, "ElementsRead.sizes.1.: Expected int >= 0"),
         (
             {
                 "sizes": (0,) * (MOST_ELEMENTS + 1),
                 "tags": ({},) * (MOST_ELEMENTS + 1),
-                "columns": Columns.of([]),
+                "columns": Columns.of({}),
             },
             "ElementsRead.sizes: Expected array of length <= 1024",
         ),
@@ -59,8 +62,8 @@ def test_a_request_names_elements_that_a_shard_can_have(changes: dict[str, Any],
         ({"tags": ({"a": None}, {})}, "ElementsRead.tags.*: Expected bool . int . float . str, got None"),
         ({"tags": ({"a": "x" * (1 << 17)}, {})}, "ElementsRead.tags.*: Expected str of length <= 65536"),
         ({"tags": ({"x" * 1025: 1}, {})}, "ElementsRead.tags.0.: Expected str of length <= 1024"),
-        ({"failure": ("x" * (1 << 18), "")}, "ElementsRead.failure.0.: Expected str of length <= 131072"),
-        ({"failure": ("only one",)}, "ElementsRead.failure: Expected array of length 2"),
+        ({"failure": ("x" * (1 << 18), "")}, "ElementsRead.failure.reason: Expected str of length <= 131072"),
+        ({"failure": ("only one",)}, "ElementsRead.failure: Expected array of"),
     ],
 )
 def test_an_answer_has_a_value_of_each_kind_for_each_element(changes: dict[str, Any], complaint: str) -> None:
@@ -70,7 +73,7 @@ def test_an_answer_has_a_value_of_each_kind_for_each_element(changes: dict[str, 
 
 def test_what_is_no_place_is_refused() -> None:
     values = msgpack.unpackb(encode(ANSWER))
-    values[2][1][0][0][1] = 9  # a segment that the message does not have
+    values[2][2][0][0][1] = 9  # a segment that the message does not have
     with pytest.raises(WireError, match="a place is in segment 9 of 2"):
         decode(msgpack.packb(values))
     assert decode(encode(FAILED)) == FAILED

@@ -31,7 +31,7 @@ def test_the_bytes_are_those_of_the_first_version() -> None:
 
 def test_a_segment_is_named_once_however_many_rows_it_has() -> None:
     run = SAMPLES[0]
-    assert isinstance(run, messages.RunMain)
+    assert isinstance(run, messages.MainTask)
     few, many = (
         len(
             encode(
@@ -39,7 +39,7 @@ def test_a_segment_is_named_once_however_many_rows_it_has() -> None:
                     run,
                     ids=tuple(range(n)),
                     tags=({},) * n,
-                    columns=Columns.of([[place(i % 1000) for i in range(n)]]),
+                    columns=Columns.of({"x": [place(i % 1000) for i in range(n)]}),
                 )
             )
         )
@@ -63,21 +63,27 @@ def test_all_kinds_have_a_sample() -> None:
         (msgpack.packb([5, [-1]]), r"Free.ids\[0\]: Expected int >= 0"),
         (msgpack.packb([5, [True]]), r"Free.ids\[0\]: Expected int, got bool"),
         (msgpack.packb([5, {"a": 1}]), "Free.ids: Expected array, got object"),
-        (msgpack.packb([3, 1, 1, b"bytes"]), "AbortStep.reason: Expected str, got bytes"),
-        (msgpack.packb([3, 1, 1, "x" * (1 << 18)]), "AbortStep.reason: Expected str of length <= 131072"),
+        (msgpack.packb([3, 1, 1, b"bytes"]), "Abort.reason: Expected str, got bytes"),
+        (msgpack.packb([3, 1, 1, "x" * (1 << 18)]), "Abort.reason: Expected str of length <= 131072"),
         (
             msgpack.packb([2, 1, 1, 1, -1, ["Save"], 0, 0]),
-            "RunHook.form: Expected array of at least length 7, got 1",
+            "HookTask.form: Expected array of at least length 7, got 1",
         ),
-        (msgpack.packb([4, 1, 1, [0, [], [[], []]], None]), r"places of \[\] values; need one"),
-        (msgpack.packb([4, 1, 1, [0, [], [[], [[]]]], None]), r"places of \[0\] values; need one"),
+        (msgpack.packb([4, 1, 1, [0, [], [["w"], [], []]], None]), r"places of \[\] values; need one"),
+        (msgpack.packb([4, 1, 1, [0, [], [["w"], [], [[]]]], None]), r"places of \[0\] values; need one"),
         (
             msgpack.packb([4, 1, 1, ["w"], None]),
             "StateForm.shown: Expected array of at least length 3, got 1",
         ),
         (
             msgpack.packb(
-                [4, 1, 1, [0, [["w", [2], [0], [2], "int8"]], [[], [[[1, 0, 0, 0, 0, "int", []]]]]], None]
+                [
+                    4,
+                    1,
+                    1,
+                    [0, [["w", [2], [0], [2], "int8"]], [["w"], [], [[[1, 0, 0, 0, 0, "int", []]]]]],
+                    None,
+                ]
             ),
             "a place is in segment 0 of 0",
         ),
@@ -90,10 +96,10 @@ def test_what_is_no_message_is_refused(values: bytes, complaint: str) -> None:
 
 def test_columns_have_a_value_for_each_row() -> None:
     run = SAMPLES[0]
-    assert isinstance(run, messages.RunMain)
-    with pytest.raises(WireError, match="a RunMain has 2 ids and a column of 1 values"):
-        decode(encode(replace(run, columns=Columns.of([[place(1)]]))))
-    with pytest.raises(WireError, match="a RunMain has 2 ids and tags of 1"):
+    assert isinstance(run, messages.MainTask)
+    with pytest.raises(WireError, match="a MainTask has 2 ids and a column of 1 values"):
+        decode(encode(replace(run, columns=Columns.of({"x": [place(1)]}))))
+    with pytest.raises(WireError, match="a MainTask has 2 ids and tags of 1"):
         decode(encode(replace(run, tags=({},))))
 
 
@@ -136,11 +142,11 @@ def test_columns_have_a_value_for_each_row() -> None:
 )
 def test_regions_that_cannot_be_are_refused(changes: dict[str, Any], complaint: str) -> None:
     state = msgpack.unpackb(encode(messages.State(1, 1, shown(0))))
-    role, regions, (segments, [[one]]) = state[3]
+    role, regions, (names, segments, [[one]]) = state[3]
     # Of the sample without its scalar.
     one[3], one[5] = 24, changes.get("kind", "bytes")
     role, regions = changes.get("role", role), changes.get("regions", regions[:1])
-    state[3] = [role, regions, [segments, [[one]]]]
+    state[3] = [role, regions, [names, segments, [[one]]]]
     with pytest.raises(WireError, match=complaint):
         decode(msgpack.packb(state))
 
@@ -148,29 +154,29 @@ def test_regions_that_cannot_be_are_refused(changes: dict[str, Any], complaint: 
 @pytest.mark.parametrize(
     ("part", "complaint"),
     [
-        ((1, 2, 6, 2, True, (3, 0)), "a RunMain has 2 ids, of which 1 are data in 2 rows"),
-        ((2, 1, 6, 2, True, (3, 0)), "a RunMain has 2 ids, of which 2 are data in 1 rows"),
+        ((1, 2, 6, 2, True, (3, 0)), "a MainTask has 2 ids, of which 1 are data in 2 rows"),
+        ((2, 1, 6, 2, True, (3, 0)), "a MainTask has 2 ids, of which 2 are data in 1 rows"),
         ((7, 2, 6, 2, True, (3, 0)), "7 rows of a call are data here, 6 in all of it"),
-        ((2, 1 << 40, 6, 2, True, (3, 0)), "RunMain.part.n_rows: Expected int <= 1048576"),
-        ((0, 2, 0, 2, True, (3, 0)), "RunMain.part.n_all: Expected int >= 1"),
-        ((2, 2, 6, 2, 1, (3, 0)), "RunMain.part.is_head: Expected bool, got int"),
-        ((2, 2, 6, 2, True, (3, -1)), r"RunMain.part.longest\[1\]: Expected int >= 0"),
-        ((2, 2, 6, 2, True, (3, True)), r"RunMain.part.longest\[1\]: Expected int, got bool"),
+        ((2, 1 << 40, 6, 2, True, (3, 0)), "MainTask.part.n_rows: Expected int <= 1048576"),
+        ((0, 2, 0, 2, True, (3, 0)), "MainTask.part.n_all: Expected int >= 1"),
+        ((2, 2, 6, 2, 1, (3, 0)), "MainTask.part.is_head: Expected bool, got int"),
+        ((2, 2, 6, 2, True, (3, -1)), r"MainTask.part.longest\[1\]: Expected int >= 0"),
+        ((2, 2, 6, 2, True, (3, True)), r"MainTask.part.longest\[1\]: Expected int, got bool"),
         ((2, 2, 6, 2, True, (0,) * 4097), "and the longest values of 4097"),
-        ((2, 2, 6, 2, True, (3,)), "a RunMain has 2 columns and the longest values of 1"),
+        ((2, 2, 6, 2, True, (3,)), "a MainTask has 2 columns and the longest values of 1"),
     ],
 )
 def test_a_slice_has_the_rows_of_its_message(part: Any, complaint: str) -> None:
     run = SAMPLES[0]
-    assert isinstance(run, messages.RunMain)
+    assert isinstance(run, messages.MainTask)
     with pytest.raises(WireError, match=complaint):
         decode(encode(replace(run, part=messages.Slice(*part))))
 
 
 def test_what_messages_do_not_have_is_refused_when_it_is_sent() -> None:
     for wrong in ({"a": 1 << 80}, {"a": object()}):
-        ended: Any = messages.StepEnded(1, 1, tags={1: wrong})  # type: ignore[dict-item]
-        with pytest.raises(WireError, match="a StepEnded cannot be sent"):
+        ended: Any = messages.Result(1, 1, tags={1: wrong})  # type: ignore[dict-item]
+        with pytest.raises(WireError, match="a Result cannot be sent"):
             encode(ended)
 
 

@@ -9,10 +9,10 @@ from wire_samples import SAMPLES, place
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.link.messages import Columns, RunMove, decode, encode
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.link.messages import Columns, MoveTask, decode, encode
+from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.process.orders import message_of, work_of
-from softs_fast.dataflow.process.work import MoveWork, name_of
+from softs_fast.dataflow.process.work import name_of
 from softs_fast.errors import WireError
 from softs_fast.records import replace
 
@@ -23,14 +23,14 @@ class Model(df.Role):
 
 model = df.place(Model, name="model")
 declaration = Declaration((df.call(model.make, "x -> y", rows=2),))
-ORDER = Order(1, 5, 3, Step(Kind.MOVE, frozenset({0})))
-(SAMPLE,) = [one for one in SAMPLES if isinstance(one, RunMove)]
+STEP = Step(Kind.MOVE, frozenset({0}), incarnation=1, ticket=5, call=3)
+(SAMPLE,) = [one for one in SAMPLES if isinstance(one, MoveTask)]
 
 
 def test_a_move_is_the_same_at_the_worker() -> None:
-    work = MoveWork((4, 5), {"y": [place(1), place(2)], "x": [place(3), place(4)]})
-    message = decode(encode(message_of(declaration, ORDER, work)))
-    assert isinstance(message, RunMove)
+    work = MoveTask(1, 5, 3, (4, 5), Columns.of({"y": [place(1), place(2)], "x": [place(3), place(4)]}))
+    message = decode(encode(message_of(declaration, STEP, work)))
+    assert isinstance(message, MoveTask)
     assert work_of(declaration, message) == work
     assert name_of(work) == "data_transfer"
 
@@ -38,9 +38,8 @@ def test_a_move_is_the_same_at_the_worker() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"names": ("x", "y")}, "a RunMove has 2 names and 1 columns"),
-        ({"columns": Columns.of([[place(1)]])}, "a RunMove has 2 ids and a column of 1 values"),
-        ({"ids": (-1, 5)}, "RunMove.ids.0.: Expected int >= 0"),
+        ({"columns": Columns.of({"x": [place(1)]})}, "a MoveTask has 2 ids and a column of 1 values"),
+        ({"ids": (-1, 5)}, "MoveTask.ids.0.: Expected int >= 0"),
     ],
 )
 def test_what_is_no_message_is_refused(changes: dict[str, Any], complaint: str) -> None:
@@ -48,14 +47,12 @@ def test_what_is_no_message_is_refused(changes: dict[str, Any], complaint: str) 
         decode(encode(replace(SAMPLE, **changes)))
 
 
-@pytest.mark.parametrize(
-    ("names", "complaint"),
-    [
-        (("z",), "rows are brought with z, which no function has"),
-        (("x", "x"), "rows are brought with a column twice"),
-    ],
-)
-def test_columns_that_the_flow_does_not_have_are_refused(names: tuple[str, ...], complaint: str) -> None:
-    columns = Columns.of([*SAMPLE.columns] * len(names))
-    with pytest.raises(WireError, match=complaint):
-        work_of(declaration, replace(SAMPLE, names=names, columns=columns))
+def test_columns_that_the_flow_does_not_have_are_refused() -> None:
+    (places,) = SAMPLE.columns.places.values()
+    with pytest.raises(WireError, match="rows are brought with z, which no function has"):
+        work_of(declaration, replace(SAMPLE, columns=Columns.of({"z": places})))
+    packed = SAMPLE.columns.packed()
+    for names, rows in ((("x", "x"), packed.rows * 2), (("x", "y"), packed.rows)):
+        columns = replace(packed, names=names, rows=rows)
+        with pytest.raises(WireError, match=f"{len(rows)} columns have the names {', '.join(names)}"):
+            decode(encode(replace(SAMPLE, columns=columns)))

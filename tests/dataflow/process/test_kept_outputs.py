@@ -11,11 +11,10 @@ from test_worker_loop import Script
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.link.messages import Columns, Message, RunMain, StepEnded
+from softs_fast.dataflow.link.messages import Columns, MainTask, Message, Result
 from softs_fast.dataflow.process.loop import WorkerLoop
 from softs_fast.dataflow.process.objects import Objects
 from softs_fast.dataflow.process.part import Part
-from softs_fast.dataflow.process.work import MainWork
 from softs_fast.dataflow.store import DataManager
 from softs_fast.errors import WireError
 
@@ -39,8 +38,8 @@ class Narrow(Script):
     """A link by which no end of the second ticket goes, unless it has failed."""
 
     def send(self, message: Message) -> None:
-        if isinstance(message, StepEnded) and message.ticket == 2 and message.failure is None:
-            raise WireError("a StepEnded has 99999999 bytes; at most 67108864")
+        if isinstance(message, Result) and message.ticket == 2 and message.failure is None:
+            raise WireError("a Result has 99999999 bytes; at most 67108864")
         super().send(message)
 
 
@@ -54,8 +53,8 @@ def test_an_end_that_cannot_be_told_leaves_other_columns_of_its_rows(store: Data
     places = tuple(store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)]))
     link = Narrow(
         *(
-            RunMain(1, n + 1, n + 1, n, (7, 8), Columns.of((places,)), ({}, {}), 0, 0, True, 0)
-            for n in range(2)
+            MainTask(1, n + 1, n + 1, name, (7, 8), Columns.of({"x": places}), ({}, {}), 0, 0, True, 0)
+            for n, name in enumerate((make.name, both.name))
         )
     )
     loop = WorkerLoop(0, declaration, link, store)
@@ -63,8 +62,8 @@ def test_an_end_that_cannot_be_told_leaves_other_columns_of_its_rows(store: Data
     loop.run()
     made, failed = link.sent
     assert failed.failure is not None
-    assert failed.failure[0] == "a StepEnded has 99999999 bytes; at most 67108864"
-    assert store.get(made.columns.places[0]) == [2.0, 3.0]
+    assert failed.failure.reason == "a Result has 99999999 bytes; at most 67108864"
+    assert store.get(made.columns.places["y"]) == [2.0, 3.0]
     assert sorted(store._columns) == ["x", "y"]
 
 
@@ -73,10 +72,8 @@ def test_a_store_that_is_full_at_the_second_column_keeps_nothing_of_the_first() 
     objects.setup()
     with DataManager(0, max_bytes=1 << 12) as store:
         places = {"x": list(store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)]))}
-        work = MainWork(both.name, (7, 8), places, [{}, {}], 0, 0, True, 0)
-        outcome, n_bytes = Part(declaration, objects, store).run(
-            work, 1, lambda role, known: [], lambda shown: None
-        )
-        assert outcome.failure is not None
-        assert "column 'second' of 2 rows needs 8320 bytes in the store of worker 0" in outcome.failure.reason
-        assert (n_bytes, list(store._columns)) == (0, ["x"])
+        work = MainTask(1, 1, 1, both.name, (7, 8), Columns.of(places), ({}, {}), 0, 0, True, 0)
+        result = Part(declaration, objects, store).run(work, 1, 1, lambda role, known: [], lambda shown: None)
+        assert result.failure is not None
+        assert "column 'second' of 2 rows needs 8320 bytes in the store of worker 0" in result.failure.reason
+        assert (result.n_bytes, list(store._columns)) == (0, ["x"])

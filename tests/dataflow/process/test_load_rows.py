@@ -39,23 +39,21 @@ class Store:
 
 
 def test_rows_and_their_places(tmp_path: Path) -> None:
-    outcome = load_rows(LoadRows((), 1, a_file(tmp_path / "rows"), "a", (2, 0), (0, 8, 4000)), Store().put)
-    assert outcome.ids == (8, 9, 0, 1)
-    assert outcome.columns == {"a": [("a", row_id) for row_id in outcome.ids]}
-    assert outcome.numbers == {}
-    assert outcome.failure is None
+    result = load_rows(LoadRows((), 1, a_file(tmp_path / "rows"), "a", (2, 0), (0, 8, 4000)), Store().put)
+    assert result.ids == (8, 9, 0, 1)
+    assert result.columns.places == {"a": [("a", row_id) for row_id in result.ids]}
+    assert result.numbers == {}
+    assert result.failure is None
 
 
 def test_what_has_no_room_is_counted(tmp_path: Path) -> None:
-    outcome = load_rows(
-        LoadRows((), 1, a_file(tmp_path / "rows"), "a", (0, 1, 2), (0, 4, 8)), Store(0, 9).put
-    )
-    assert (outcome.ids, outcome.numbers) == ((4, 5), {"refused": 4.0})
+    result = load_rows(LoadRows((), 1, a_file(tmp_path / "rows"), "a", (0, 1, 2), (0, 4, 8)), Store(0, 9).put)
+    assert (result.ids, result.numbers) == ((4, 5), {"refused": 4.0})
 
 
 def test_a_file_that_is_damaged_or_gone_gives_nothing(tmp_path: Path) -> None:
     path = a_file(tmp_path / "rows")
     path.write_bytes(path.read_bytes()[:-1])
     for one in (path, tmp_path / "none"):
-        outcome = load_rows(LoadRows((), 1, one, "a", (0,), (0,)), Store().put)
-        assert (outcome.ids, outcome.columns, outcome.failure) == ((), {"a": []}, None)
+        result = load_rows(LoadRows((), 1, one, "a", (0,), (0,)), Store().put)
+        assert (result.ids, result.columns.places, result.failure) == ((), {"a": []}, None)

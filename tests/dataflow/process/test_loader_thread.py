@@ -60,8 +60,8 @@ def test_values_are_kept_by_the_ids_of_elements() -> None:
         assert head.lengths == {0: 5}
         answer = head.ask(1, 3)
         assert (answer.request, answer.sizes, answer.length, answer.failure) == (7, (22, 22), None, None)
-        assert [one.tolist() for one in head.store.get(answer.columns.places[0])] == [[1.0] * 4, [3.0] * 4]
-        assert head.store.get(answer.columns.places[1]) == ["text 1", "text 3"]
+        assert [one.tolist() for one in head.store.get(answer.columns.places["x"])] == [[1.0] * 4, [3.0] * 4]
+        assert head.store.get(answer.columns.places["text"]) == ["text 1", "text 3"]
         n_bytes = head.store.n_bytes
         head.store.free([element_id(0, 1)])
         assert head.store.n_bytes == n_bytes // 2
@@ -77,7 +77,7 @@ def test_a_request_that_arrives_twice_is_answered_once() -> None:
         head.loader.read(ReadElements(2, 0, (2,)))
         first, second = (head.sent.get(timeout=WATCHDOG_S) for _ in range(2))
         assert (first.request, second.request) == (1, 2)
-        assert [one.tolist() for one in head.store.get(first.columns.places[0])] == [[1.0] * 4]
+        assert [one.tolist() for one in head.store.get(first.columns.places["x"])] == [[1.0] * 4]
 
 
 def test_a_thread_begins_with_the_first_request_and_ends_with_the_worker() -> None:
@@ -95,14 +95,14 @@ def test_a_store_that_is_full_is_an_error_and_keeps_nothing() -> None:
     with Head(lambda: list(map(element, range(50))), max_bytes=1024) as head:
         answer = head.ask(*range(50))
         assert answer.failure is not None
-        assert answer.failure[1].startswith(
+        assert answer.failure.text.startswith(
             "some.shard on worker 3, elements [0, 1, 2, 3, 4, 5, 6, 7]: FlowError: "
         )
         assert (
             "column 'x' of 50 rows needs 3200 bytes in the store of worker 3, 1024 of 1024 are free"
-            in answer.failure[1]
+            in answer.failure.text
         )
-        assert (answer.sizes, answer.columns.places) == ((), ((), ()))
+        assert (answer.sizes, answer.columns.places) == ((), {"x": (), "text": ()})
         assert head.store.n_bytes == 0
         assert len(head.ask(0, 1).sizes) == 2
 
@@ -115,7 +115,7 @@ def test_an_iterable_that_ends_its_thread_is_an_error() -> None:
     with Head(stream) as head:
         answer = head.ask(0, 1)
         assert answer.failure is not None
-        assert answer.failure[1].startswith(
+        assert answer.failure.text.startswith(
             "some.shard: shard 0 of 1 on worker 3, element 1: SystemExit: 3\n"
         )
         assert head.ask(0).failure is None

@@ -1,56 +1,28 @@
-"""All workers of a hook get one message, which is encoded once, and each other message is its own."""
+"""A hook is one message for all of its workers, which is encoded once."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+import pytest
 from waiting import WATCHDOG_S
 
-import softs_fast.dataflow as df
-from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.link.messages import AbortStep, RunHook
+from softs_fast.dataflow.link import stream
+from softs_fast.dataflow.link.messages import Abort, HookTask
 from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
-from softs_fast.dataflow.process.orders import Messages
-from softs_fast.dataflow.process.work import HookWork, MainWork
+from softs_fast.records import replace
 from softs_fast.trust import new_token
 
 
-class Model(df.Role):
-    def train(self, rows: df.Rows) -> Any: ...
+def test_what_was_encoded_once_arrives_at_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[object] = []
 
+    def encode(message: Any, *known: Any) -> bytes:
+        encoded.append(message)
+        return plain(message, *known)
 
-def note(role: Model) -> None: ...
-
-
-def other(role: Model) -> None: ...
-
-
-actor = df.place(Model, "dp2", on=range(2), name="actor")
-note_hook, other_hook = df.hook(note), df.hook(other)
-declaration = Declaration((df.call(actor.train, "x", rows=2, after=[note_hook, other_hook]),))
-ORDER = Order(1, 5, 3, Step(Kind.POST, frozenset({0, 1})))
-
-
-def test_workers_of_a_hook_get_one_message_and_each_order_has_its_own() -> None:
-    messages = Messages(declaration)
-    first = messages.of(ORDER, HookWork(note_hook, actor, 1))
-    assert messages.of(ORDER, HookWork(note_hook, actor, 1)) is first
-    assert first == RunHook(1, 5, 3, 0, None, 0, 1)
-    for order, work in (
-        (replace(ORDER, ticket=6), HookWork(note_hook, actor, 1)),
-        (replace(ORDER, ticket=6), HookWork(other_hook, actor, 1)),
-        (replace(ORDER, ticket=6), HookWork(other_hook, actor, 2)),
-    ):
-        made = messages.of(order, work)
-        assert made == RunHook(1, 6, 3, declaration.hooks.index(work.hook), None, 0, work.step)
-    for ids in ((1, 2), (3, 4)):
-        main = messages.of(ORDER, MainWork("actor.train", ids, {}, [{}, {}], 0, 0, True, 0))
-        assert main.ids == ids  # type: ignore[union-attr]
-
-
-def test_what_was_encoded_once_arrives_at_each_worker() -> None:
+    plain = stream.encode
+    monkeypatch.setattr(stream, "encode", encode)
     token = new_token()
     master = ControlMaster(token)
     workers = [ControlWorker(master.endpoint, token, number) for number in range(2)]
@@ -58,16 +30,17 @@ def test_what_was_encoded_once_arrives_at_each_worker() -> None:
         joined = 0
         while joined < 2:
             joined += len(master.receive(WATCHDOG_S))
-        one, two = (RunHook(1, ticket, 3, 0, None, 0, 1) for ticket in (5, 6))
-        sent = (one, AbortStep(1, 5, "why"), two, one)
+        one, two = (HookTask(1, ticket, 3, 0, None, 0, 1) for ticket in (5, 6))
+        sent = (one, Abort(1, 5, "why"), two, one)
         for message in sent:
             for number in range(2):
-                master.send(number, message)
+                master.send(number, replace(message))
         for worker in workers:
             got: list[Any] = []
             while len(got) < len(sent):
                 got += worker.receive(WATCHDOG_S)
             assert tuple(got) == sent
+        assert [one for one in encoded if isinstance(one, HookTask)] == [one, two, one]
     finally:
         for worker in workers:
             worker.close()

@@ -14,7 +14,7 @@ from test_shown_weights import declare, hook, run, state
 from two_stores import store_on
 
 from softs_fast import records
-from softs_fast.dataflow.link.messages import AbortStep, Fetched, StepEnded
+from softs_fast.dataflow.link.messages import Abort, Fetched, Result
 from softs_fast.dataflow.process.part import state_id, weights_column
 from softs_fast.dataflow.store import Place
 
@@ -40,11 +40,11 @@ def test_a_copy_of_a_process_that_has_ended_is_replaced_by_the_source(of_the_dea
         sent, net, loop = run([mine], declared, hook(declared, 1), replace(shown, near=of_the_dead))
         fetched, ended = sent
         assert isinstance(fetched, Fetched)
-        assert isinstance(ended, StepEnded)
+        assert isinstance(ended, Result)
         assert ended.failure is None
         assert (net.weight.item(), net.bias.item()) == (5.0, -5.0)
         # The master is told of the copy, and frees it with the others.
-        assert (fetched.ids, fetched.names) == ((state_id(1),), (weights_column(shown.shown.place),))
+        assert (fetched.ids, fetched.columns.names) == ((state_id(1),), (weights_column(shown.shown.place),))
         assert mine.n_bytes > 0
         loop.store.free(fetched.ids)
         assert mine.n_bytes == 0
@@ -59,7 +59,7 @@ def test_without_a_copy_the_end_of_the_source_is_an_error(of_the_dead: Place) ->
         dead = replace(shown, shown=replace(shown.shown, place=place))
         (ended,), net, _ = run([mine], declared, hook(declared, 1), dead)
         assert ended.failure is not None
-        assert ended.failure[1].startswith("Unreadable: ")
+        assert ended.failure.text.startswith("Unreadable: ")
         assert net.weight.item() == 1.0
 
 
@@ -69,7 +69,7 @@ def test_what_is_shown_for_a_step_that_was_skipped_is_dropped_with_the_next(of_t
         first, second, third = (state(declared, other, ticket, float(ticket)) for ticket in (1, 2, 3))
         messages = [
             *(hook(declared, 1), hook(declared, 2), hook(declared, 3)),
-            AbortStep(1, 2, "it failed"),
+            Abort(1, 2, "it failed"),
             # The master has it of a worker that had shown it before it was told.
             *(replace(second, near=of_the_dead), first, third),
         ]

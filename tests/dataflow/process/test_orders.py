@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wire_samples import place
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.declare.hooks import Hook, Load, Save
-from softs_fast.dataflow.link.messages import HookForm, RunHook, decode, encode
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.link.messages import Columns, HookForm, HookTask, MainTask, decode, encode
+from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.process.orders import form_of, message_of, work_of
-from softs_fast.dataflow.process.work import HookWork, MainWork
+from softs_fast.dataflow.process.work import HookWork
 from softs_fast.errors import WireError
 from softs_fast.records import replace
 
@@ -34,17 +35,27 @@ declaration = Declaration(
         df.call(actor.train, "x, y", rows=2, after=[df.publish(gen), df.hook(note, every=2)]),
     )
 )
-ORDER = Order(1, 5, 3, Step(Kind.MAIN, frozenset({0})))
+STEP = Step(Kind.MAIN, frozenset({0}), incarnation=1, ticket=5, call=3)
 
 
-def sent(work: MainWork | HookWork) -> Any:
-    return work_of(declaration, decode(encode(message_of(declaration, ORDER, work))))  # type: ignore[arg-type]
+def sent(work: MainTask | HookWork) -> Any:
+    return work_of(declaration, decode(encode(message_of(declaration, STEP, work))))  # type: ignore[arg-type]
+
+
+def task(columns: dict[str, Any], function: str = "actor.train") -> MainTask:
+    return MainTask(1, 5, 3, function, (1, 2), Columns.of(columns), ({}, {"a": 1}), 2, 0, True, 1)
 
 
 def test_a_function_is_the_same_at_the_worker() -> None:
-    work = MainWork("actor.train", (1, 2), {"x": [], "y": []}, [{}, {"a": 1}], 2, 0, True, 1)
+    work = task({"x": [place(0), place(1)], "y": [place(2), place(3)]})
+    assert sent(work) == work
+    assert sent(work).columns.places == {"x": (place(0), place(1)), "y": (place(2), place(3))}
     with pytest.raises(WireError, match="2 ids and a column of 0 values"):
-        message_of(declaration, ORDER, work)
+        task({"x": [], "y": []})
+    with pytest.raises(WireError, match=r"actor\.train is called with columns x of 2 rows; it reads x, y"):
+        sent(task({"x": [place(0), place(1)]}))
+    with pytest.raises(WireError, match="function 'other' is not declared"):
+        sent(task({}, "other"))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +94,6 @@ def test_a_function_of_the_users_has_no_form() -> None:
     ],
 )
 def test_what_is_not_declared_is_refused(changes: dict[str, Any], complaint: str) -> None:
-    message = RunHook(1, 5, 3, 0, None, 0, 1)
+    message = HookTask(1, 5, 3, 0, None, 0, 1)
     with pytest.raises(WireError, match=complaint):
         work_of(declaration, replace(message, **changes))

@@ -103,7 +103,7 @@ def test_what_is_no_element_is_named(changes: dict[str, Any], complaint: str) ->
     found = reader([element(0), element(1, **changes), element(2)]).read([0, 1, 2])
     assert [tags["length"] for tags in found.tags] == [0]
     assert found.failure is not None
-    assert isinstance(found.failure.cause, FlowError)
+    assert isinstance(found.cause, FlowError)
     assert found.failure.text.startswith("some.shard: shard 1 of 3 on worker 5, element 1: FlowError: ")
     assert complaint in found.failure.text
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.link.messages import Message, RunHook, State, StepEnded
+from softs_fast.dataflow.link.messages import HookTask, Message, Result, State
 from softs_fast.dataflow.process.loop import WorkerLoop
 from softs_fast.dataflow.store import DataManager
 from softs_fast.dataflow.store.ids import state_id
@@ -45,8 +45,8 @@ def declare(source: list[int], target: list[int], layout: str, model: type[df.Ro
     )
 
 
-def hook(declared: Declaration, ticket: int) -> RunHook:
-    return RunHook(1, ticket, ticket, 0, None, declared.roles.index(role_of(declared, "actor")), 1)
+def hook(declared: Declaration, ticket: int) -> HookTask:
+    return HookTask(1, ticket, ticket, 0, None, declared.roles.index(role_of(declared, "actor")), 1)
 
 
 def role_of(declared: Declaration, name: str) -> df.Placement:
@@ -72,7 +72,7 @@ class Watching(Script):
 
     def send(self, message: Message) -> None:
         super().send(message)
-        if isinstance(message, StepEnded):
+        if isinstance(message, Result):
             self.weights.append(self.net.weight.item())
 
 
@@ -133,8 +133,8 @@ def test_what_was_freed_with_an_older_ticket_is_refused(stores: list[DataManager
         stores[worker].free([state_id(1)])
     (ended,), net, _ = run(stores, declared, hook(declared, 1), *shown)
     assert ended.failure is not None
-    assert "are gone, the first at" in ended.failure[0]
-    assert ended.failure[1].startswith("Unreadable: ")
+    assert "are gone, the first at" in ended.failure.reason
+    assert ended.failure.text.startswith("Unreadable: ")
     assert (net.weight.item(), net.bias.item()) == (1.0, 2.0)
 
 
@@ -142,14 +142,14 @@ def test_a_worker_shows_its_part_before_it_waits(stores: list[DataManager]) -> N
     declared = declare([0, 1], [1, 0], "dp2")
     other = state(declared, stores[1], 1, 5.0)
     sent, _, _ = run(stores, declared, hook(declared, 1), other)
-    assert [type(one) for one in sent] == [State, StepEnded]
+    assert [type(one) for one in sent] == [State, Result]
     assert sent[0].shown.worker == 0
 
 
 def test_roles_in_one_layout_on_the_same_workers_show_nothing(stores: list[DataManager]) -> None:
     declared = declare([0, 1], [0, 1], "dp2")
     sent, net, _ = run(stores, declared, hook(declared, 1))
-    assert [type(one) for one in sent] == [State, StepEnded]
+    assert [type(one) for one in sent] == [State, Result]
     assert sent[0].shown.layout.regions == ()
     assert sent[1].failure is None
     assert net.weight.item() == 1.0
@@ -165,4 +165,4 @@ def test_a_worker_that_has_another_tensor_is_told_that_none_shows_it(stores: lis
     # The other worker has one tensor less, and so shows nothing.
     other = State(1, 1, show(stores[1], state_id(1), declared.roles.index(role_of(declared, "actor")), None))
     sent, _, _ = run(stores, declared, hook(declared, 1), other)
-    assert "weights of role 'actor': it lacks second.bias, second.weight" in sent[1].failure[0]
+    assert "weights of role 'actor': it lacks second.bias, second.weight" in sent[1].failure.reason

@@ -11,11 +11,11 @@ import torch
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
+from softs_fast.dataflow.link.messages import Columns, MainTask, MoveTask, Result
 from softs_fast.dataflow.process import part as parts
-from softs_fast.dataflow.process.functions import Outcome
 from softs_fast.dataflow.process.objects import Objects
 from softs_fast.dataflow.process.part import Part
-from softs_fast.dataflow.process.work import MainWork, MoveWork, Work
+from softs_fast.dataflow.process.work import Work
 from softs_fast.dataflow.store import DataManager, Place
 from softs_fast.errors import PeerLost
 
@@ -51,13 +51,12 @@ def columns(holder: DataManager, ids: tuple[int, ...] = IDS) -> dict[str, list[P
     }
 
 
-def main(places: dict[str, list[Place]]) -> MainWork:
-    return MainWork("reader.read", IDS, places, [{}, {}], 0, 0, True, 0)
+def main(places: dict[str, list[Place]]) -> MainTask:
+    return MainTask(1, 1, 1, "reader.read", IDS, Columns.of(places), ({}, {}), 0, 0, True, 0)
 
 
-def run(part: Part, work: Work) -> Outcome:
-    outcome, _ = part.run(work, 1, lambda role, known: [], lambda shown: None)
-    return outcome
+def run(part: Part, work: Work) -> Result:
+    return part.run(work, 1, 1, lambda role, known: [], lambda shown: None)
 
 
 def test_what_cannot_be_brought_is_an_error_of_the_main_part_alone(
@@ -66,7 +65,7 @@ def test_what_cannot_be_brought_is_an_error_of_the_main_part_alone(
     places = columns(holder)
     monkeypatch.setattr(part._store, "is_elsewhere", lambda place: True)
     monkeypatch.setattr(part._store, "fetch", holder_has_gone)
-    brought = run(part, MoveWork(IDS, places))
+    brought = run(part, MoveTask(1, 1, 1, IDS, Columns.of(places)))
     assert (brought.failure, brought.unread) == (None, False)
     entered = run(part, main(places))
     assert entered.failure is not None
@@ -84,5 +83,5 @@ def test_the_reading_has_a_time_of_its_own(
     """A clock on which each look takes a second: begin, begin and end of the reading, end."""
     places, ticks = columns(holder), itertools.count(10.0)
     monkeypatch.setattr(parts, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    outcome = run(part, main(places))
-    assert (outcome.began_s, outcome.read_s, outcome.seconds) == (10.0, 1.0, 2.0)
+    result = run(part, main(places))
+    assert (result.began_s, result.read_s, result.seconds) == (10.0, 1.0, 2.0)

@@ -15,15 +15,16 @@ import softs_fast.dataflow as df
 from softs_fast import records
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.link.messages import (
-    AbortStep,
+    Abort,
     Columns,
     End,
+    Failure,
     Free,
+    HookTask,
+    MainTask,
     Message,
-    RunHook,
-    RunMain,
+    Result,
     State,
-    StepEnded,
 )
 from softs_fast.dataflow.process.loop import WorkerLoop
 from softs_fast.dataflow.store import DataManager, Place
@@ -90,7 +91,7 @@ def store() -> Iterator[DataManager]:
         yield made
 
 
-def run(store: DataManager, *messages: Message) -> tuple[list[StepEnded], WorkerLoop]:
+def run(store: DataManager, *messages: Message) -> tuple[list[Result], WorkerLoop]:
     link = Script(*messages)
     loop = WorkerLoop(0, declaration, link, store)
     loop.setup()
@@ -98,12 +99,14 @@ def run(store: DataManager, *messages: Message) -> tuple[list[StepEnded], Worker
     return link.sent, loop
 
 
-def main(ticket: int, places: tuple[Place, ...]) -> RunMain:
-    return RunMain(1, ticket, ticket, 0, (7, 8), Columns.of((places,)), ({}, {"a": 1}), 0, 0, True, 0)
+def main(ticket: int, places: tuple[Place, ...]) -> MainTask:
+    return MainTask(
+        *(1, ticket, ticket, "gen.read", (7, 8), Columns.of({"x": places}), ({}, {"a": 1}), 0, 0, True, 0)
+    )
 
 
-def hook(ticket: int) -> RunHook:
-    return RunHook(1, ticket, ticket, 0, None, 1, 1)
+def hook(ticket: int) -> HookTask:
+    return HookTask(1, ticket, ticket, 0, None, 1, 1)
 
 
 def test_a_function_runs_on_rows_of_shared_memory(store: DataManager) -> None:
@@ -115,7 +118,7 @@ def test_a_function_runs_on_rows_of_shared_memory(store: DataManager) -> None:
         {7: "first"},
         {8: {"a": 1}},
     )
-    assert store.get(ended.columns.places[0]) == [2.0, 3.0]
+    assert store.get(ended.columns.places["y"]) == [2.0, 3.0]
     assert ended.n_bytes == 8
     assert ended.failure is None
 
@@ -125,7 +128,7 @@ def test_rows_that_are_freed_go_and_reading_them_fails_by_name(store: DataManage
     (ended,), _ = run(store, Free((7, 8)), main(1, places))
     assert store.n_bytes == 0
     assert ended.failure is not None
-    assert "2 of 2 values of worker 5 are gone" in ended.failure[0]
+    assert "2 of 2 values of worker 5 are gone" in ended.failure.reason
     assert ended.unread
 
 
@@ -142,7 +145,7 @@ def test_a_failure_of_the_function_is_none_of_reading(
     places = store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)])
     (ended,), _ = run(store, main(1, places))
     assert ended.failure is not None
-    assert ended.failure[1].startswith("Unreadable: a file")
+    assert ended.failure.text.startswith("Unreadable: a file")
     assert not ended.unread
 
 
@@ -154,13 +157,13 @@ def test_a_step_that_waits_is_skipped_and_its_end_is_said(store: DataManager) ->
     for message in (
         main(1, places),
         main(2, places),
-        AbortStep(1, 2, "worker 3 is lost"),
-        AbortStep(1, 9, "unknown"),
+        Abort(1, 2, "worker 3 is lost"),
+        Abort(1, 9, "unknown"),
     ):
         loop._take(message)
     loop.run()
     assert [(one.ticket, one.failure) for one in link.sent] == [
-        (2, ("worker 3 is lost", "worker 3 is lost")),
+        (2, Failure("worker 3 is lost", "worker 3 is lost")),
         (1, None),
     ]
 
@@ -170,27 +173,27 @@ def test_orders_and_aborts_that_arrive_twice_count_once(store: DataManager) -> N
     link = Script()
     loop = WorkerLoop(0, declaration, link, store)
     loop.setup()
-    for message in (main(1, places), main(2, places), main(1, places), *[AbortStep(1, 2, "lost")] * 2):
+    for message in (main(1, places), main(2, places), main(1, places), *[Abort(1, 2, "lost")] * 2):
         loop._take(message)
-    link.messages = [main(1, places), main(2, places), AbortStep(1, 1, "late")]
+    link.messages = [main(1, places), main(2, places), Abort(1, 1, "late")]
     loop.run()
-    assert [(one.ticket, one.failure) for one in link.sent] == [(2, ("lost", "lost")), (1, None)]
+    assert [(one.ticket, one.failure) for one in link.sent] == [(2, Failure("lost", "lost")), (1, None)]
     assert link.sent[1].ids == (7, 8)
 
 
 def test_steps_of_a_call_that_has_failed_do_not_run_though_the_abort_is_late(store: DataManager) -> None:
     places = store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)])
     store.free([7, 8])
-    link = Script(main(1, places), records.replace(hook(2), call=1), hook(3), AbortStep(1, 3, "it may wait"))
+    link = Script(main(1, places), records.replace(hook(2), call=1), hook(3), Abort(1, 3, "it may wait"))
     loop = WorkerLoop(0, declaration, link, store)
     loop.setup()
     loop.run()
     first, second, third = link.sent
     assert first.unread
     why = "an earlier step of the same call has failed here"
-    assert (second.ticket, second.failure, second.began_s) == (2, (why, why), 0.0)
+    assert (second.ticket, second.failure, second.began_s) == (2, Failure(why, why), 0.0)
     assert third.failure is not None
-    assert third.failure[0] == "it may wait", "a step of another call was entered"
+    assert third.failure.reason == "it may wait", "a step of another call was entered"
 
 
 def shown(store: DataManager, tensors: dict[str, torch.Tensor]) -> Shown:
@@ -214,16 +217,16 @@ def test_weights_of_another_worker_are_awaited(store: DataManager, is_early: boo
 
 
 def test_a_hook_that_waits_returns_when_it_is_aborted_or_the_flow_ends(store: DataManager) -> None:
-    (ended, *others), _ = run(store, hook(1), hook(2), AbortStep(1, 1, "worker 1 is lost"), End())
+    (ended, *others), _ = run(store, hook(1), hook(2), Abort(1, 1, "worker 1 is lost"), End())
     assert ended.failure is not None
-    assert ended.failure[0] == "worker 1 is lost"
+    assert ended.failure.reason == "worker 1 is lost"
     assert [one.ticket for one in others] in ([], [2])
 
 
 def test_weights_with_other_names_are_refused(store: DataManager) -> None:
     (ended,), _ = run(store, hook(1), State(1, 1, shown(store, {"net.weight": torch.ones(1, 1)})))
     assert ended.failure is not None
-    assert "weights of role 'actor': it lacks net.bias" in ended.failure[0]
+    assert "weights of role 'actor': it lacks net.bias" in ended.failure.reason
 
 
 def test_a_worker_without_orders_waits_once_until_another_thread_ends_it(store: DataManager) -> None:

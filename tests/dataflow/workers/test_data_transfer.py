@@ -12,14 +12,14 @@ from flows import losses, summary
 from restart_flow import in_order
 from transfer_flow import make_transfers
 
-from softs_fast.dataflow.link.messages import RunMove
+from softs_fast.dataflow.link.messages import MoveTask
 
 
 def test_on_one_node_nothing_is_brought() -> None:
     without, _ = in_threads(lambda: make_transfers(moves=False))
     flow, workers = in_threads(make_transfers)
     assert summary(flow, 3) == summary(without, 3)
-    assert not [one for _, one in workers.hub.sent if isinstance(one, RunMove)]
+    assert not [one for _, one in workers.hub.sent if isinstance(one, MoveTask)]
 
 
 def test_the_reading_of_a_main_part_has_its_own_time_and_slice(tmp_path: Path) -> None:

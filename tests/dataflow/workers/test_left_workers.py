@@ -15,8 +15,8 @@ from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.hooks import Publish
-from softs_fast.dataflow.link.messages import ReadElements, RunHook
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
+from softs_fast.dataflow.link.messages import Columns, HookTask, ReadElements
+from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.process.work import HookWork
 from softs_fast.dataflow.workers.backend import Back, Lost
 from softs_fast.dataflow.workers.departures import Departures
@@ -35,9 +35,9 @@ def opened() -> Iterator[tuple[Any, ThreadWorkers, Publish]]:
 
 def send(backend: ProcessBackend, hook: Publish, *workers: int) -> int:
     """Send a hook to workers; returns how many steps are open then."""
-    order = Order(1, 1000, 1000, Step(Kind.POST, frozenset(workers), hook))
+    step = Step(Kind.POST, frozenset(workers), hook, incarnation=1, ticket=1000, call=1000)
     for worker in workers:
-        backend.send(worker, order, lambda: HookWork(hook, None, 0))
+        backend.send(worker, step, lambda: HookWork(hook, None, 0))
     return len(backend._sent)
 
 
@@ -57,13 +57,13 @@ def test_orders_and_reads_for_a_worker_that_has_left_are_not_open(opened: Any) -
     assert backend.elements.read(1, 7, 0, [0, 1]) == []
     assert [one.worker for one in backend.wait(0.0)] == [1]
     assert backend.wait(None) == []
-    assert told(workers, RunHook) == told(workers, ReadElements) == []
+    assert told(workers, HookTask) == told(workers, ReadElements) == []
 
 
 def test_a_departure_that_is_known_is_not_awaited() -> None:
     departures = Departures()
     held = SimpleNamespace(worker=2, segment=SimpleNamespace(node="here"))
-    departures.note_ending(SimpleNamespace(columns={"x": [held]}), 0, [1, 2])  # type: ignore[arg-type]
+    departures.note_ending(SimpleNamespace(columns=Columns.of({"x": [held]})), 0, [1, 2])  # type: ignore[arg-type]
     departures.leave(2)
     departures.await_known(lambda timeout_s: pytest.fail("it waits for what it knows"), "here")
 
@@ -75,7 +75,7 @@ def test_the_others_of_its_step_get_their_orders(opened: Any, has_nodes: bool) -
         backend._sends.begin({0: "a", 1: "b", 2: "b", 3: "a"})
     backend.end(1, "it is late")
     assert send(backend, hook, 0, 1) == 1
-    assert told(workers, RunHook) == [0]
+    assert told(workers, HookTask) == [0]
     while backend._sent:
         backend.wait(WATCHDOG_S)
     assert backend.wait(None) == []
@@ -90,9 +90,9 @@ def test_another_process_of_its_number_gets_nothing_that_was_for_it(opened: Any)
     assert not backend.elements.read(1, 7, 0, [0, 1])
     assert [type(one) for one in backend.wait(0.0)] == [Lost, Back]
     assert backend.wait(None) == []
-    assert told(workers, RunHook) == told(workers, ReadElements) == []
+    assert told(workers, HookTask) == told(workers, ReadElements) == []
     assert send(backend, hook, 0, 1) == 1
-    assert told(workers, RunHook) == [0, 1]
+    assert told(workers, HookTask) == [0, 1]
     while backend._sent:
         backend.wait(WATCHDOG_S)
 

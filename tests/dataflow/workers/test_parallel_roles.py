@@ -16,12 +16,12 @@ from parallel_flow import make_read
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.link.links import Received
-from softs_fast.dataflow.link.messages import RunMain, State, StepEnded
+from softs_fast.dataflow.link.messages import MainTask, Result, State
 from softs_fast.errors import FlowError
 
 
-def mains(workers: Any) -> list[tuple[int, RunMain]]:
-    return [(worker, one) for worker, one in workers.hub.sent if isinstance(one, RunMain)]
+def mains(workers: Any) -> list[tuple[int, MainTask]]:
+    return [(worker, one) for worker, one in workers.hub.sent if isinstance(one, MainTask)]
 
 
 def test_peers_get_the_same_and_the_last_stage_reports() -> None:
@@ -29,11 +29,12 @@ def test_peers_get_the_same_and_the_last_stage_reports() -> None:
     with flow:
         ids = flow.fetch(8)
         result = called(flow, "many.read", ids)
-        sent = {worker: one for worker, one in mains(workers) if one.function == 0}
+        sent = {worker: one for worker, one in mains(workers) if one.function == "many.read"}
         assert sorted(sent) == list(range(8))
         # Workers 0, 1, 4, 5 are dp rank 0; 4 and 6 are the heads.
         for peers, head in (((0, 1, 4, 5), 4), ((2, 3, 6, 7), 6)):
-            assert len({(sent[one].ids, sent[one].columns) for one in peers}) == 1
+            first = sent[peers[0]]
+            assert all((sent[one].ids, sent[one].columns) == (first.ids, first.columns) for one in peers)
             assert [one for one in peers if sent[one].part.is_head] == [head]  # type: ignore[union-attr]
             kept = [row_id for row_id in sent[head].ids if row_id not in (2, 3)]
             rank = peers.index(head) and peers[0] // 2
@@ -122,7 +123,7 @@ def test_the_last_rows_are_padded_to_one_number_on_all_ranks() -> None:
             sizes.append(step.n_rows)
             assert {"loss", "weight"} <= set(step["actor.train"])
     assert sizes == [8, 4]
-    slices = [one.part for _, one in mains(workers) if one.function == 1]
+    slices = [one.part for _, one in mains(workers) if one.function == "actor.train"]
     assert {one.n_rows for one in slices if one is not None} == {4}
     assert sorted(one.n_real for one in slices if one is not None) == [2, 2, 4, 4]
 
@@ -171,7 +172,7 @@ def test_the_end_of_a_worker_says_more_than_what_its_peer_says_of_it(monkeypatch
             has_ended.set()
         events = receive(timeout_s)
         messages = [one.message for one in events if isinstance(one, Received)]
-        failures.extend(one for one in messages if isinstance(one, StepEnded) and one.failure)
+        failures.extend(one for one in messages if isinstance(one, Result) and one.failure)
         return events
 
     monkeypatch.setattr(hub, "receive", receive_late)

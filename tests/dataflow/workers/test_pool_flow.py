@@ -16,7 +16,7 @@ from flow_threads import in_threads, when
 from flows import Linear, losses, numbers, post
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.link.messages import StepEnded
+from softs_fast.dataflow.link.messages import Result
 from softs_fast.errors import FlowError
 
 POOL = (1, 2, 3)
@@ -84,7 +84,7 @@ def assert_joins(flow: df.Flow, worker: int, wanted: list[Any]) -> None:
 
 def makes_rows(of: int) -> Any:
     """Return a test of messages: a replica has made rows."""
-    return lambda worker, message: worker == of and isinstance(message, StepEnded) and bool(message.columns)
+    return lambda worker, message: worker == of and isinstance(message, Result) and bool(message.columns)
 
 
 def test_the_bits_are_those_of_one_replica(of_one: list[Any]) -> None:
@@ -157,7 +157,7 @@ def test_a_row_that_ends_replicas_fails_before_it_has_ended_all(max_failed: int)
 
     def kill(worker: int, message: Any) -> None:
         nonlocal n_killed
-        if isinstance(message, StepEnded) and message.columns and 5 in message.ids:
+        if isinstance(message, Result) and message.columns and 5 in message.ids:
             n_killed += 1
             workers.hub.kill(worker)
 

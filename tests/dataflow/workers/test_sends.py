@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from softs_fast.dataflow.master.order.steps import Kind, Order, Step
-from softs_fast.dataflow.process.work import MainWork, MoveWork, Work
+from softs_fast.dataflow.link.messages import Columns, MainTask, MoveTask
+from softs_fast.dataflow.master.order.steps import Kind, Step
+from softs_fast.dataflow.process.work import Work
 from softs_fast.dataflow.store import Place, Redistributor, RowsToMove, SegmentAddress
 from softs_fast.dataflow.workers.sends import Sends
 
@@ -19,6 +20,10 @@ DRIVER = 9
 def place(worker: int, serial: int, n_bytes: int) -> Place:
     segment = SegmentAddress(worker + 1, 1, 1, 3, worker.to_bytes(16, "little"), 1 << 20, "", "")
     return Place(worker, segment, 64 * serial, n_bytes, serial, "bytes", ())
+
+
+def task(ids: tuple[int, ...], columns: dict[str, list[Place]]) -> MainTask:
+    return MainTask(1, 1, 1, "f", ids, Columns.of(columns), ({},) * len(ids), 0, 0, True, 0)
 
 
 @dataclass
@@ -32,9 +37,9 @@ class Simulation:
 
     seed: int
     fails: bool
-    inboxes: dict[int, deque[tuple[Order, MainWork | MoveWork]]] = field(default_factory=dict)
+    inboxes: dict[int, deque[tuple[Step, MainTask | MoveTask]]] = field(default_factory=dict)
     #: By worker the step that it is inside of, and what it has to fetch.
-    inside: dict[int, tuple[Order, list[tuple[int, Place]]]] = field(default_factory=dict)
+    inside: dict[int, tuple[Step, list[tuple[int, Place]]]] = field(default_factory=dict)
     fetched: dict[tuple[int, str], int] = field(default_factory=dict)
     ended: set[tuple[int, int]] = field(default_factory=set)
 
@@ -48,21 +53,23 @@ class Simulation:
         }
         self.sends = Sends(self.deliver, lambda worker, state: None, DRIVER)
         self.sends.begin({**self.nodes, DRIVER: "a"})
-        self.steps: list[tuple[Order, list[int]]] = []
+        self.steps: list[tuple[Step, list[int]]] = []
         for ticket in range(1, 40):
             workers = self.draw.sample(list(self.nodes), self.draw.choice([1, 1, 1, 2]))
             ids = sorted(self.draw.sample(list(self.rows), self.draw.randint(1, 5)))
-            self.steps.append((Order(1, ticket, ticket, Step(Kind.MAIN, frozenset(workers))), ids))
+            self.steps.append(
+                (Step(Kind.MAIN, frozenset(workers), incarnation=1, ticket=ticket, call=ticket), ids)
+            )
 
-    def deliver(self, worker: int, order: Order, made: Work | None) -> None:
-        assert isinstance(made, MainWork | MoveWork)
+    def deliver(self, worker: int, order: Step, made: Work | None) -> None:
+        assert isinstance(made, MainTask | MoveTask)
         assert all(before.ticket < order.ticket for before, _ in self.inboxes[worker]), "in their order"
         self.inboxes[worker].append((order, made))
 
     def run(self) -> None:
         """Send all in the order of tickets, at random moments between events, until all have ended."""
         issued = deque(self.steps)
-        while issued or len(self.ended) < sum(len(order.step.workers) for order, _ in self.steps):
+        while issued or len(self.ended) < sum(len(order.workers) for order, _ in self.steps):
             moves = [*self.movable(), *([-1] if issued else [])]
             assert moves, f"seed {self.seed}: nothing can go on"
             worker = self.draw.choice(moves)
@@ -71,11 +78,11 @@ class Simulation:
                 continue
             order, ids = issued.popleft()
             columns = {"x": [self.rows[row] for row in ids]}
-            work: Work = MainWork("f", tuple(ids), columns, [], 0, 0, True, 0)
+            work: Work = task(tuple(ids), columns)
             if self.draw.random() < 0.3:
-                work = MoveWork(tuple(ids), columns)
-            for one in sorted(order.step.workers):
-                self.sends.order(one, order, lambda work=work: work)  # type: ignore[misc]
+                work = MoveTask(1, 1, 1, tuple(ids), Columns.of(columns))
+            for one in sorted(order.workers):
+                self.sends.step(one, order, lambda work=work: work)  # type: ignore[misc]
 
     def movable(self) -> list[int]:
         return [
@@ -89,7 +96,7 @@ class Simulation:
         return bool(far) or all(
             (one, order.ticket) in self.ended
             or (one in self.inside and self.inside[one][0].ticket == order.ticket and not self.inside[one][1])
-            for one in order.step.workers
+            for one in order.workers
         )
 
     def move(self, worker: int) -> None:
@@ -97,7 +104,7 @@ class Simulation:
             order, work = self.inboxes[worker].popleft()
             far = [
                 (row, one)
-                for row, one in zip(work.ids, work.columns["x"], strict=True)
+                for row, one in zip(work.ids, work.columns.places["x"], strict=True)
                 if self.nodes[one.worker] != self.nodes[worker]
             ]
             self.inside[worker] = order, far
@@ -114,7 +121,7 @@ class Simulation:
             return
         self.end(worker, order)
 
-    def end(self, worker: int, order: Order) -> None:
+    def end(self, worker: int, order: Step) -> None:
         del self.inside[worker]
         self.ended.add((worker, order.ticket))
         self.sends.ended(worker, order.ticket)
@@ -138,9 +145,7 @@ def least_bytes(simulation: Simulation) -> int:
     least = 0
     for node in set(nodes.values()):
         readers = {worker for worker, other in nodes.items() if other == node}
-        ids = sorted(
-            {row for order, some in simulation.steps if order.step.workers & readers for row in some}
-        )
+        ids = sorted({row for order, some in simulation.steps if order.workers & readers for row in some})
         move = RowsToMove.of(
             ids, {"x": [rows[row].n_bytes for row in ids]}, {"x": [[rows[row].worker] for row in ids]}
         )
@@ -157,8 +162,12 @@ def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next()
     rows = [place(0, 1, 8), place(0, 2, 8)]
 
     def order(worker: int, ticket: int, *ids: int) -> None:
-        work = MainWork("f", ids, {"x": [rows[i] for i in ids]}, [], 0, 0, True, 0)
-        sends.order(worker, Order(1, ticket, ticket, Step(Kind.MAIN, frozenset({worker}))), lambda: work)
+        work = task(ids, {"x": [rows[i] for i in ids]})
+        sends.step(
+            worker,
+            Step(Kind.MAIN, frozenset({worker}), incarnation=1, ticket=ticket, call=ticket),
+            lambda: work,
+        )
 
     order(1, 1, 0)
     order(2, 2, 0, 1)
@@ -186,9 +195,9 @@ def test_a_step_behind_one_that_waits_does_not_wait_for_a_later_one() -> None:
     sends.begin({0: "a", 1: "b", 2: "b", DRIVER: "a"})
     rows = [place(0, 1, 8), place(0, 2, 8)]
     for worker, ticket, row in ((2, 1, 0), (1, 2, 0), (1, 3, 1), (2, 5, 1)):
-        work = MainWork("f", (row,), {"x": [rows[row]]}, [], 0, 0, True, 0)
-        order = Order(1, ticket, ticket, Step(Kind.MAIN, frozenset({worker})))
-        sends.order(worker, order, lambda work=work: work)  # type: ignore[misc]
+        work = task((row,), {"x": [rows[row]]})
+        order = Step(Kind.MAIN, frozenset({worker}), incarnation=1, ticket=ticket, call=ticket)
+        sends.step(worker, order, lambda work=work: work)  # type: ignore[misc]
     # If 5 were there, 3 would wait for it; and both workers may have to be in 4 before.
     assert sent == [(2, 1)]
     sends.arrived(2, 1, "x", [0], [place(2, 9, 8)])

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from ...records import replace
 from ..declare.calls import Interface, MFCDef
 from ..declare.ranks import heads_of, ranks_of
-from ..link.forms import Slice
-from ..process.work import MainWork
+from ..link.columns import Columns
+from ..link.tasks import MainTask, Slice
 from ..store.places import Place
 from ..store.redistribution import Redistributor, RowsToMove
 
 __all__ = ["lengths_of", "parts_of", "slices_of"]
 
 
-def parts_of(work: MainWork, call: MFCDef, group: int) -> dict[int, MainWork]:
+def parts_of(work: MainTask, call: MFCDef, group: int) -> dict[int, MainTask]:
     """Return the part of each worker of the function's role.
 
     Groups go to the ranks that have their values, by length where lengths differ. Those of a `generate`, and of
@@ -34,11 +34,12 @@ def parts_of(work: MainWork, call: MFCDef, group: int) -> dict[int, MainWork]:
     ranks, heads = ranks_of(role), heads_of(role)
     is_padded = call.uneven == "pad" and call.least == call.n_seqs
     by_count = is_padded or call.interface_type is Interface.GENERATE
-    tokens = None if by_count else lengths_of(list(work.columns.values()))
-    slices = slices_of(work.ids, work.columns, ranks, group, tokens)
+    columns = work.columns.places
+    tokens = None if by_count else lengths_of(list(columns.values()))
+    slices = slices_of(work.ids, columns, ranks, group, tokens)
     n_full = -(-(call.n_seqs // group) // len(ranks)) * group if is_padded else 0
     places = {row_id: i for i, row_id in enumerate(work.ids)}
-    longest = tuple(max(map(_length, column)) for column in work.columns.values())
+    longest = tuple(max(map(_length, column)) for column in columns.values())
     found = {}
     for rank, own in zip(ranks, slices, strict=True):
         n_real = len(own)
@@ -46,8 +47,8 @@ def parts_of(work: MainWork, call: MFCDef, group: int) -> dict[int, MainWork]:
         one = replace(
             work,
             ids=tuple(work.ids[i] for i in rows),
-            columns={key: [column[i] for i in rows] for key, column in work.columns.items()},
-            tags=[work.tags[i] for i in rows],
+            columns=Columns.of({key: [column[i] for i in rows] for key, column in columns.items()}),
+            tags=tuple(work.tags[i] for i in rows),
         )
         for worker in rank:
             n_rows, is_head = max(n_full, len(rows)), worker in heads

@@ -212,7 +212,7 @@ class DatasetReads:
         error = None
         if event.failure is not None:
             error = FlowError(event.failure.text)
-            error.__cause__ = event.failure.cause
+            error.__cause__ = event.cause
         if request.is_lost:
             self._found_again(request, dataset, found, error)
             return

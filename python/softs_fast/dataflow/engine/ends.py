@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..declare.hooks import Hook
-from ..master.order.steps import Kind, named
-from .running import Running, SentTicket
+from ..master.order.steps import CallState, Kind
+from .running import SentStep
 
 __all__ = ["Ends", "open_there"]
 
@@ -34,7 +34,7 @@ class Ends:
     _last: dict[int, tuple[str, tuple[int, ...], str]] = field(default_factory=dict)
     _replicas: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def note(self, worker: int, reason: str, inside: Sequence[SentTicket]) -> bool:
+    def note(self, worker: int, reason: str, inside: Sequence[SentStep]) -> bool:
         """Note an end; returns whether the process before has ended so, too: the next one would, and is not tried.
 
         Args:
@@ -45,41 +45,41 @@ class Ends:
         found = _OWN.search(reason)
         before, now = self._last.pop(worker, None), None
         if found is not None and inside:
-            work = inside[0].order.step.work
+            work = inside[0].step.work
             now = work.name if isinstance(work, Hook) else str(work), inside[0].ids, found[1]
             self._last[worker] = now
         is_repeated = now is not None and now == before
         self.is_repeated = self.is_repeated or is_repeated
         return is_repeated
 
-    def fatal_rows(self, inside: Sequence[SentTicket], running: Mapping[int, Running]) -> list[int]:
+    def fatal_rows(self, inside: Sequence[SentStep], calls: Mapping[int, CallState]) -> list[int]:
         """Count the end of a replica of a pool; returns the rows on which a function has ended as many as it may.
 
         Another replica would get these rows next, and end, too.
 
         Args:
             inside: Steps that were open there, by ticket.
-            running: Calls that have not ended, by number.
+            calls: Calls that have no answer yet, by number.
         """
-        one = running.get(inside[0].order.call) if inside else None
-        function = one.state.function if one is not None else None
-        if function is None or not function.is_pool or inside[0].order.step.kind is not Kind.MAIN:
+        call = calls.get(inside[0].step.call) if inside else None
+        function = call.function if call is not None else None
+        if function is None or not function.is_pool or inside[0].step.kind is not Kind.MAIN:
             return []
         self._replicas.update((function.name, row_id) for row_id in inside[0].ids)
         return [row_id for row_id in inside[0].ids if self._replicas[function.name, row_id] >= _MOST_REPLICAS]
 
 
-def open_there(inside: Sequence[SentTicket], running: Mapping[int, Running]) -> str:
+def open_there(inside: Sequence[SentStep], calls: Mapping[int, CallState]) -> str:
     """Return what was open at a worker that has ended, in words; it was in the step of its lowest ticket.
 
     Args:
         inside: Steps that were open there, by ticket.
-        running: Calls that have not ended, by number.
+        calls: Calls that have no answer yet, by number.
     """
-    orders = [one.order for one in inside if one.order.call in running]
-    if not orders:
+    steps = [one.step for one in inside if one.step.call in calls]
+    if not steps:
         return "no call was open there"
-    first, *others = dict.fromkeys(one.call for one in orders)
-    text = f"{named(orders[0].ticket, orders[0].step, running[first].state.call)}, was open there"
-    behind = ", ".join(f"call {number} of {running[number].state.call.name}" for number in others)
+    text = f"{steps[0]}, was open there"
+    others = dict.fromkeys((one.call, one.name) for one in steps if one.call != steps[0].call)
+    behind = ", ".join(f"call {number} of {name}" for number, name in others)
     return f"{text}, and behind it {behind}" if behind else text

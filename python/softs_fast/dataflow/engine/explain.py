@@ -27,16 +27,16 @@ def explain(master: Master, now_s: float) -> str:
         )
     lines += [_function(master, one, now_s) for one in master.plan.functions]
     lowest: dict[int, int] = {}
-    for ticket in master.order.tickets:
+    for step in master.order.tickets:
         where: dict[str, list[str]] = {}
-        for worker in sorted(list(ticket.missing)):
-            first = lowest.setdefault(worker, ticket.number)
+        for worker in sorted(list(step.missing)):
+            first = lowest.setdefault(worker, step.ticket)
             # A worker runs its steps by ticket, so the lowest that has not ended is the one it is in, or gets to.
-            place = "inside" if first == ticket.number else f"after ticket {first}"
+            place = "inside" if first == step.ticket else f"after ticket {first}"
             where.setdefault(place, []).append(_worker(worker))
         lines.append(
-            f"ticket {ticket.number}: {ticket.step.kind.name.lower()} of {ticket.call.name} (call {ticket.call.number})"
-            f" since {now_s - ticket.since_s:.1f} s; "
+            f"ticket {step.ticket}: {step.kind.name.lower()} of {step.name} (call {step.call})"
+            f" since {now_s - step.since_s:.1f} s; "
             + "; ".join(f"{place}: {', '.join(workers)}" for place, workers in where.items())
         )
     lines += [f"call {call.number} of {call.name} waits for a flush" for call in master.order.parked]
@@ -45,7 +45,9 @@ def explain(master: Master, now_s: float) -> str:
 
 def _function(master: Master, function: FunctionPlan, now_s: float) -> str:
     size, rows = master.plan.group, master.rows
-    running = [state for state in master.calls if state.function is function and not state.is_posted]
+    running = [
+        state for state in list(master.calls.values()) if state.function is function and not state.is_posted
+    ]
     text = f"{function.name}: {rows.n_ready(function.name)} rows ready of {function.groups * size}"
     if function.least < function.groups:
         text += f" (at least {function.least * size})"
@@ -53,7 +55,7 @@ def _function(master: Master, function: FunctionPlan, now_s: float) -> str:
     if missing:
         text += "; not made: " + ", ".join(f"{column} of {n} rows" for column, n in missing.items())
     for state in running:
-        text += f"; call {state.call.number} since {now_s - state.since_s:.1f} s"
+        text += f"; call {state.number} since {now_s - state.since_s:.1f} s"
     away = set(function.workers) & master.order.away
     if away:
         text += f"; workers {sorted(away)} are {'away' if function.is_pool else 'started again'}"

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from ..declare.calls import MFCDef
 from ..master.master import DRIVER
 from ..master.order.deadlines import Deadlines, culprits
-from ..master.order.sequencer import Sequencer, Ticket
+from ..master.order.sequencer import Sequencer
+from ..master.order.steps import Step
 from ..workers.backend import Backend
 
 __all__ = ["LateSteps"]
@@ -55,7 +56,7 @@ class LateSteps:
             return
         self._observe(self._deadlines, time.monotonic())
         for late in self._deadlines.late(time.monotonic()):
-            seen, now_s = self._backend.look(late.ticket.number, late.workers), time.monotonic()
+            seen, now_s = self._backend.look(late.step.ticket, late.workers), time.monotonic()
             # One that has ended the step by now has sent what it did: the next turn takes it.
             if set(seen) == late.workers:
                 for worker, reason in culprits(late, seen, now_s).items():
@@ -67,8 +68,8 @@ class LateSteps:
         deadlines.observe(self._order.tickets, now_s, held_back)
         return held_back
 
-    def _deadline_of(self, ticket: Ticket) -> float | None:
-        if DRIVER in ticket.step.workers:
+    def _deadline_of(self, step: Step) -> float | None:
+        if DRIVER in step.workers:
             return None  # it runs in the thread of the flow
-        call = self._calls.get(ticket.call.name)
+        call = self._calls.get(step.name)
         return call.deadline_s if call is not None and call.deadline_s is not None else self._deadline_s

@@ -12,7 +12,7 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, Load, Publish
 from ..declare.roles import Placement
 from ..master.master import Master
-from ..master.order.steps import Answer, Kind, Step
+from ..master.order.steps import CallState, Kind, Step
 from .held import HeldRows
 
 __all__ = ["Recovery"]
@@ -126,19 +126,19 @@ class Recovery:
         self._left[worker] = deque(hooks)
         self._go_on(now_s)
 
-    def is_own(self, answer: Answer) -> bool:
+    def is_own(self, call: CallState) -> bool:
         """Return whether a call is one of the hooks that restore a worker."""
-        return answer.call in self._calls
+        return call.number in self._calls
 
-    def ended(self, answer: Answer) -> bool:
+    def ended(self, call: CallState) -> bool:
         """A hook that restores a worker has its answer; returns False if it is an error of the flow."""
-        one = self._calls.pop(answer.call)
+        one = self._calls.pop(call.number)
         hooks = self._left.get(one.worker)
         if hooks is None:
             return True  # the worker has been lost again
         # If the worker has been lost, and is there again, that was an answer of the process before. If its source has,
         # the source is waited for.
-        if one.worker not in one.lost and answer.reason is None:
+        if one.worker not in one.lost and call.reason is None:
             hooks.popleft()
         elif not one.lost:
             return False

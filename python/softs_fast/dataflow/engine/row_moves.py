@@ -12,10 +12,12 @@ from ..declare.plan import FunctionPlan
 from ..declare.ranks import ranks_of, role_at
 from ..declare.roles import Placement
 from ..declare.transfer import DataTransfer, columns_of
-from ..master.master import DRIVER, CallState
-from ..master.order.steps import Kind, Order, Step
+from ..link.columns import Columns
+from ..link.tasks import MainTask, MoveTask
+from ..master.master import DRIVER
+from ..master.order.steps import CallState, Kind, Step
 from ..master.rows.table import RowTable, Taken
-from ..process.work import MainWork, MoveWork, Work
+from ..process.work import Work
 from ..workers.backend import Backend
 from .cutting import lengths_of, slices_of
 from .held import HeldRows
@@ -70,7 +72,7 @@ class RowMoves:
         self._calls, self._group = calls, group
         self._held, self._backend = held, backend
         #: By ticket of a step after a call what each worker brings.
-        self._parts: dict[int, dict[int, MoveWork]] = {}
+        self._parts: dict[int, dict[int, MoveTask]] = {}
         #: Transfers after calls, which have no answer yet.
         self._following: set[int] = set()
 
@@ -80,43 +82,44 @@ class RowMoves:
         return len(set(self._backend.nodes().values())) > 1
 
     @staticmethod
-    def ids_of(order: Order, state: CallState | None) -> tuple[int, ...]:
+    def ids_of(step: Step, state: CallState | None) -> tuple[int, ...]:
         """Return the rows that a step reads."""
-        work, taken = order.step.work, state.taken if state is not None else None
+        work, taken = step.work, state.taken if state is not None else None
         if isinstance(work, DataTransfer) and work.ids:
             return work.ids
         is_reading = not isinstance(work, Hook) or isinstance(work, DataTransfer)
         return taken.ids if is_reading and taken is not None else ()
 
     def inputs(
-        self, order: Order, state: CallState, describe: Callable[[], Work | None]
+        self, step: Step, state: CallState, describe: Callable[[], Work | None]
     ) -> Callable[[], Work | None]:
         """Return what says which inputs of its main part a worker brings to its node before it.
 
         Args:
-            order: Order of the step that brings the inputs.
+            step: Step that brings the inputs.
             state: State of the call.
             describe: Function that returns the work of its main part.
         """
-        names = self._names(order.step.work, state, is_before=True)
+        names = self._names(step.work, state, is_before=True)
 
         def bring() -> Work | None:
             work = describe()
-            if not isinstance(work, MainWork):
+            if not isinstance(work, MainTask):
                 return None
-            return MoveWork(work.ids, {name: work.columns[name] for name in names})
+            columns = Columns.of({name: work.columns.places[name] for name in names})
+            return MoveTask(step.incarnation, step.ticket, step.call, work.ids, columns)
 
         return bring
 
-    def outputs(self, worker: int, order: Order) -> Callable[[], Work | None]:
+    def outputs(self, worker: int, step: Step) -> Callable[[], Work | None]:
         """Return what says which rows a worker brings to its node after a call of others."""
-        hook = order.step.work
+        hook = step.work
         assert isinstance(hook, DataTransfer)
 
         def bring() -> Work | None:
-            if order.ticket not in self._parts:
-                self._parts[order.ticket] = self._parts_of(hook)
-            return self._parts[order.ticket].get(worker)
+            if step.ticket not in self._parts:
+                self._parts[step.ticket] = self._parts_of(step, hook)
+            return self._parts[step.ticket].get(worker)
 
         return bring
 
@@ -155,7 +158,7 @@ class RowMoves:
         call = self._calls[state.function.name]
         return columns_of(hook, tuple(call.input_keys), tuple(call.output_keys), is_before=is_before)
 
-    def _parts_of(self, hook: DataTransfer) -> dict[int, MoveWork]:
+    def _parts_of(self, step: Step, hook: DataTransfer) -> dict[int, MoveTask]:
         """Return what each worker of a role brings, by the slices of a call that reads these columns."""
         # Rows of groups that are whole and have all columns.
         lacking = {
@@ -170,18 +173,22 @@ class RowMoves:
         ranks = ranks_of(hook.roles[0])
         tokens = lengths_of(list(columns.values())) if len(ranks) > 1 else None
         number = {row_id: i for i, row_id in enumerate(ids)}
-        parts: dict[int, MoveWork] = {}
+        parts: dict[int, MoveTask] = {}
         for rank, own in zip(ranks, slices_of(ids, columns, ranks, self._group, tokens), strict=True):
             if own:
                 some = {name: [places[number[one]] for one in own] for name, places in columns.items()}
-                parts |= dict.fromkeys(rank, MoveWork(tuple(own), some))
+                task = MoveTask(step.incarnation, step.ticket, step.call, tuple(own), Columns.of(some))
+                parts |= dict.fromkeys(rank, task)
         return parts
 
 
-def described(call: MFCDef, taken: Taken, rows: RowTable, held: HeldRows) -> Callable[[], MainWork | None]:
+def described(
+    step: Step, call: MFCDef, taken: Taken, rows: RowTable, held: HeldRows
+) -> Callable[[], MainTask | None]:
     """Return what says what is to be done; None: another function has dropped all rows.
 
     Args:
+        step: Step with its ticket.
         call: Function of the call.
         taken: Rows of the call.
         rows: Table of all rows.
@@ -191,19 +198,18 @@ def described(call: MFCDef, taken: Taken, rows: RowTable, held: HeldRows) -> Cal
     # the worker that had them: then the worker that gets it cannot read them, and the call runs again.
     known: dict[str, dict[int, Any]] = {}
 
-    def describe() -> MainWork | None:
+    def describe() -> MainTask | None:
         ids = tuple(row_id for row_id in taken.ids if row_id in rows)
         if not ids:
             return None
         if not known:
             places = {key: held.places(ids, key) for key in call.input_keys}
             known.update((key, dict(zip(ids, some, strict=True))) for key, some in places.items())
-        return MainWork(
-            call.name,
-            ids,
-            {key: [known[key][row_id] for row_id in ids] for key in call.input_keys},
+        return MainTask(
+            *(step.incarnation, step.ticket, step.call, call.name, ids),
+            Columns.of({key: [known[key][row_id] for row_id in ids] for key in call.input_keys}),
             # What a call that fails has written there does not stay.
-            [dict(rows.tags(row_id)) for row_id in ids],
+            tuple(dict(rows.tags(row_id)) for row_id in ids),
             taken.step,
             taken.use,
             taken.ends_step,

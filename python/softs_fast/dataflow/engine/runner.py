@@ -12,13 +12,14 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Evaluate, Hook, LoadRows, transfers
 from ..declare.plan import FlowPlan, FunctionPlan
 from ..declare.transfer import DataTransfer
-from ..master.master import DRIVER, CallState, Master
-from ..master.order.steps import Answer, Kind, Order, Step
+from ..link.results import Failure, Result
+from ..link.tasks import MainTask
+from ..master.master import DRIVER, Master
+from ..master.order.steps import CallState, Kind, Step
 from ..master.rows.saved import SavedGroup, admit_again
 from ..master.rows.table import Taken
 from ..master.versions import Versions
-from ..process.functions import Failure, Outcome
-from ..process.work import HookWork, MainWork, Work
+from ..process.work import HookWork, Work
 from ..store.forms import ColumnForms, forms_of
 from ..store.values import Value, n_bytes_of
 from ..workers.backend import Back, Backend, Done, Loaded, Lost
@@ -27,12 +28,11 @@ from .dataset_reads import DatasetReads
 from .ends import Ends, open_there
 from .held import HeldRows
 from .late_steps import LateSteps
-from .merging import Reports
 from .not_finite import NotFinite
 from .recovery import Recovery
 from .results import CallResult
 from .row_moves import RowMoves, described, steps_of
-from .running import Observer, Running, SentTicket, failure_of, owner_of
+from .running import Observer, SentStep, failure_of, owner_of
 
 __all__ = ["Runner"]
 
@@ -74,8 +74,7 @@ class Runner:
         self._plan = plan
         self._backend = backend
         self._calls = {one.name: one for one in declaration.calls}
-        self._tickets: dict[int, SentTicket] = {}
-        self._running: dict[int, Running] = {}
+        self._sent: dict[int, SentStep] = {}
         self._versions = Versions(declaration)
         self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
         self.recovery = Recovery(declaration, self.master, self.held)
@@ -178,15 +177,15 @@ class Runner:
     @property
     def _is_open(self) -> bool:
         """Whether something runs, or is awaited."""
-        return bool(self._tickets or self.master.awaited or self.datasets.is_open)
+        return bool(self._sent or self.master.awaited or self.datasets.is_open)
 
     def _listen(self, *, automatic: bool) -> bool:
         answered = False
         for output in self.master.advance(time.monotonic(), automatic=automatic):
-            if isinstance(output, Answer):
+            if isinstance(output, CallState):
                 self._end(output)
                 answered = True
-            elif isinstance(output[1], Order):
+            elif isinstance(output[1], Step):
                 self._send(*output)
             else:
                 self._backend.abort(*output)
@@ -194,109 +193,105 @@ class Runner:
         self.free()
         return answered
 
-    def _send(self, worker: int, order: Order) -> None:
-        state = self.master.state(order.call)
-        if order.call not in self._running and state is not None:
-            self._running[order.call] = Running(state)
-        if order.ticket not in self._tickets:
-            ids = self._moves.ids_of(order, state)
-            self._tickets[order.ticket] = SentTicket(
-                order, set(), ids, n_disturbed=self.master.rows.n_disturbed
-            )
+    def _send(self, worker: int, step: Step) -> None:
+        state = self.master.calls[step.call]
+        if step.ticket not in self._sent:
+            ids = self._moves.ids_of(step, state)
+            self._sent[step.ticket] = SentStep(step, ids, self.master.rows.n_disturbed)
             self.held.keep(ids)
-        self._tickets[order.ticket].missing.add(worker)
-        describe = self._work_of(self._running[order.call].state, order, worker)
-        has_rows = isinstance(order.step.work, str) or order.step.kind is Kind.MOVE
-        function = state.function if state is not None and has_rows else None
-        if self._backend.cuts_rows and function is not None and len(order.step.workers) > 1:
-            describe = self._cut(self._tickets[order.ticket], function.name, worker, describe)
-        if order.step.kind is Kind.MOVE:
-            describe = self._moves.inputs(order, self._running[order.call].state, describe)
-        self._backend.send(worker, order, describe)
+        describe = self._work_of(state, step, worker)
+        has_rows = isinstance(step.work, str) or step.kind is Kind.MOVE
+        function = state.function if has_rows else None
+        if self._backend.cuts_rows and function is not None and len(step.workers) > 1:
+            describe = self._cut(self._sent[step.ticket], function.name, worker, describe)
+        if step.kind is Kind.MOVE:
+            describe = self._moves.inputs(step, state, describe)
+        self._backend.send(worker, step, describe)
 
     def _cut(
-        self, ticket: SentTicket, function: str, worker: int, describe: Callable[[], Work | None]
+        self, sent: SentStep, function: str, worker: int, describe: Callable[[], Work | None]
     ) -> Callable[[], Work | None]:
         """Return what says what one of several workers has to do."""
 
         def part() -> Work | None:
-            if ticket.parts is None:
+            if sent.parts is None:
                 # All have parts of the same rows, also if some are dropped before the last one asks.
                 work = describe()
-                ticket.parts = (
+                sent.parts = (
                     parts_of(work, self._calls[function], self._plan.group)
-                    if isinstance(work, MainWork)
+                    if isinstance(work, MainTask)
                     else {}
                 )
-            return ticket.parts.get(worker)
+            return sent.parts.get(worker)
 
         return part
 
-    def _work_of(self, state: CallState, order: Order, worker: int) -> Callable[[], Work | None]:
+    def _work_of(self, state: CallState, step: Step, worker: int) -> Callable[[], Work | None]:
         """Return what says what is to be done, when it is asked: rows may have been dropped by then.
 
         Of a step that brings the rows of a main part it is the main part.
         """
-        work, function, taken = order.step.work, state.function, state.taken
-        if isinstance(work, DataTransfer) and order.step.kind is not Kind.MOVE:
-            return self._moves.outputs(worker, order)
-        if isinstance(work, Hook) and order.step.kind is not Kind.MOVE:
+        work, function, taken = step.work, state.function, state.taken
+        if isinstance(work, DataTransfer) and step.kind is not Kind.MOVE:
+            return self._moves.outputs(worker, step)
+        if isinstance(work, Hook) and step.kind is not Kind.MOVE:
             owner = owner_of(state, self._calls)
             hook = HookWork(work, owner, taken.step + 1 if taken is not None else 0)
             return lambda: hook
         assert function is not None
         assert taken is not None
-        return described(self._calls[function.name], taken, self.master.rows, self.held)
+        return described(step, self._calls[function.name], taken, self.master.rows, self.held)
 
     def _done(self, done: Done) -> None:
-        ticket = self._tickets.get(done.ticket)
-        if ticket is None or done.worker not in ticket.missing:
+        sent = self._sent.get(done.result.ticket)
+        if sent is None or done.worker not in sent.step.missing:
             return
-        running = self._running.get(ticket.order.call)
-        outcome, work = done.outcome, ticket.order.step.work
-        if running is None or running.error is not None:
+        state = self.master.calls.get(sent.step.call)
+        result, cause, work = done.result, done.cause, sent.step.work
+        if state is None or state.error is not None:
             # The call has failed elsewhere: what this part has made is dropped.
-            self._drop_made(done.worker, outcome)
-        elif outcome.failure is None:
-            ticket.reports.add(done, self._version_at(running.state, done))
+            self._drop_made(done)
+        elif result.failure is None:
+            sent.add(done, self._version_at(state, sent, done))
             try:
-                if ticket.missing == {done.worker}:
-                    self._use(running, ticket)
+                if sent.step.missing == {done.worker}:
+                    self._use(state, sent)
             except FlowError as error:
-                outcome = Outcome(failure=Failure.of(error))
+                cause = error
+                result = Result(result.incarnation, result.ticket, failure=Failure.of(error))
         reason = None
-        if outcome.failure is not None:
-            reason = outcome.failure.reason
-            if running is not None and outcome.unread and self._may_run_again(ticket, running.state):
-                self.master.unread(ticket.order.call)
-            if running is not None and running.error is None:
-                where = f" on worker {done.worker}" if len(ticket.order.step.workers) > 1 else ""
-                running.error = failure_of(running.state, work, outcome.failure, where)
-                running.cause = outcome.failure.cause
-            for one in ticket.reports.clear():
-                self._drop_made(one.worker, one.outcome)
-        elif running is not None:
+        if result.failure is not None:
+            reason = result.failure.reason
+            if state is not None and result.unread and self._may_run_again(sent, state):
+                self.master.unread(state.number)
+            if state is not None and state.error is None:
+                where = f" on worker {done.worker}" if len(sent.step.workers) > 1 else ""
+                state.error = failure_of(state, work, result.failure, where)
+                state.cause = cause
+            for one in sent.clear():
+                self._drop_made(one)
+        elif state is not None:
             if not isinstance(work, Hook):
-                running.times.add("data_transfer", done.ticket, outcome.read_s)
-            running.times.add(work.name if isinstance(work, Hook) else "main", done.ticket, outcome.seconds)
+                state.add_time("data_transfer", result.ticket, result.read_s)
+            state.add_time(work.name if isinstance(work, Hook) else "main", result.ticket, result.seconds)
         if self.observer is not None:
-            taken = running.state.taken if running is not None else None
+            taken = state.taken if state is not None else None
             call = None if isinstance(work, Hook) else self._calls[str(work)]
-            self.observer.note(done, ticket.order, call, taken, len(self.master.rows))
+            self.observer.note(done, sent.step, call, taken, len(self.master.rows))
             # Rows may have been dropped meanwhile: nothing will read what was made of them.
-            self.observer.drop([row_id for row_id in outcome.ids if row_id not in self.master.rows])
-        self._part_ended(ticket, done.worker)
-        self.master.order.report(done.worker, done.incarnation, done.ticket, reason)
+            self.observer.drop([row_id for row_id in result.ids if row_id not in self.master.rows])
+        self.master.order.report(done.worker, result.incarnation, result.ticket, reason)
+        self._end_if_complete(sent)
 
-    def _drop_made(self, worker: int, outcome: Outcome) -> None:
-        self.held.note(worker, outcome.ids if outcome.columns else ())
+    def _drop_made(self, done: Done) -> None:
+        self.held.note(done.worker, done.result.ids if done.result.columns else ())
 
-    def _version_at(self, state: CallState, done: Done) -> int | None:
+    def _version_at(self, state: CallState, sent: SentStep, done: Done) -> int | None:
         """Note what a worker's part in a step means for versions; returns that of the rows which it has made."""
-        work, owner = self._tickets[done.ticket].order.step.work, owner_of(state, self._calls)
+        work, owner = sent.step.work, owner_of(state, self._calls)
         call = self._calls[state.function.name] if state.function is not None else None
         if isinstance(work, Hook):
-            self._versions.moved(done.ticket, transfers(work, owner), done.worker)
+            self._versions.moved(done.result.ticket, transfers(work, owner), done.worker)
         elif call is not None and state.taken is not None:
             if call.trains and state.taken.ends_step:
                 self._versions.trained(call, state.taken.step, done.worker)
@@ -304,173 +299,163 @@ class Runner:
                 return self._versions.of(owner, done.worker)
         return None
 
-    def _use(self, running: Running, ticket: SentTicket) -> None:
+    def _use(self, state: CallState, sent: SentStep) -> None:
         """Take what all parts of a step have brought."""
-        state, work, reports = running.state, ticket.order.step.work, ticket.reports
+        work, role = sent.step.work, owner_of(state, self._calls)
         call = self._calls[state.function.name] if state.function is not None else None
-        role = owner_of(state, self._calls)
         if isinstance(work, Hook):
             if isinstance(work, LoadRows):
-                self._loaded += reports.done
-            numbers = reports.numbers(work.roles[0] if work.roles else role)
-            twice = sorted(numbers.keys() & running.numbers.keys())
+                self._loaded += sent.done
+            numbers = sent.numbers(work.roles[0] if work.roles else role)
+            twice = sorted(numbers.keys() & state.numbers.keys())
             if twice and isinstance(work, Evaluate):  # the loads of a common save report a step each
                 raise FlowError(
                     f"it reports {', '.join(twice)}, which the call has reported before; use other names"
                 )
-            running.numbers |= numbers
+            state.numbers |= numbers
         elif call is not None and state.taken is not None:
-            reports.check(ticket.parts)
-            self._use_main(call, state, state.taken, running, reports)
+            sent.check()
+            self._use_main(call, state, state.taken, sent)
 
-    def _use_main(
-        self, call: MFCDef, state: CallState, taken: Taken, running: Running, reports: Reports
-    ) -> None:
+    def _use_main(self, call: MFCDef, state: CallState, taken: Taken, sent: SentStep) -> None:
         role = owner_of(state, self._calls)
-        made, rows = reports.made(role), self.master.rows
+        made, rows = sent.made(role), self.master.rows
         if not made:
             return  # no row was left
         # Others may have dropped rows before it began.
-        own = {row_id for done in made for row_id in done.outcome.ids}
-        running.ids = tuple(row_id for row_id in taken.ids if row_id in own)
-        running.numbers |= reports.numbers(role)
-        running.digest = reports.digest(role)
-        running.not_finite = reports.not_finite()
+        own = {row_id for done in made for row_id in done.result.ids}
+        state.ids = tuple(row_id for row_id in taken.ids if row_id in own)
+        state.numbers |= sent.numbers(role)
+        state.digest = sent.digest(role)
+        state.not_finite = sent.not_finite()
         current = set(rows.current(call.name, taken))
         for done in made:
-            for column, places in done.outcome.columns.items():
-                self.forms.check(call.partition, column, forms_of(places), done.outcome.ids, call.name)
+            columns = done.result.columns.places
+            if set(columns) != set(call.output_keys):
+                raise FlowError(f"columns {', '.join(columns)} arrived; need {', '.join(call.output_keys)}")
+            for column, places in columns.items():
+                self.forms.check(call.partition, column, forms_of(places), done.result.ids, call.name)
         for done in made:
-            outcome, ids = done.outcome, done.outcome.ids
+            result, ids = done.result, done.result.ids
             self._write(done, current)
             self.master.wrote(
-                state.call.number,
+                state.number,
                 self.held.holder(done.worker),
-                n_bytes=done.n_bytes // len(ids),
-                version=reports.version,
+                n_bytes=result.n_bytes // len(ids),
+                version=sent.version,
                 ids=ids,
             )
-            for row_id, tags in outcome.tags.items():
+            for row_id, tags in result.tags.items():
                 if row_id in current:
                     rows.tags(row_id).update(tags)
         for done in made:
-            self._drop(done.outcome, current)
+            self._drop(done.result.dropped, done.result.failed, current)
         if call.trains:
             now = time.monotonic()
             if self.trained_s is not None:
-                self.waited_s.setdefault(taken.step, max(now - reports.seconds - self.trained_s, 0.0))
+                self.waited_s.setdefault(taken.step, max(now - sent.seconds - self.trained_s, 0.0))
             self.trained_s, self.age = now, taken.age
 
     def _write(self, done: Done, current: set[int]) -> None:
         """Note where columns are of the rows that count: of others the inputs are made again, or they have gone."""
-        ids = done.outcome.ids
+        ids, columns = done.result.ids, done.result.columns.places
         kept = [i for i, row_id in enumerate(ids) if row_id in current]
-        for column, places in done.outcome.columns.items():
+        for column, places in columns.items():
             self.held.write(column, [ids[i] for i in kept], [places[i] for i in kept], done.worker)
-        if done.outcome.columns:
+        if columns:
             self.held.note(done.worker, [row_id for row_id in ids if row_id not in current])
 
-    def _drop(self, outcome: Outcome, current: set[int]) -> None:
-        for dropped in (outcome.dropped, outcome.failed):
-            for row_id, reason in dropped.items():
+    def _drop(self, dropped: Mapping[int, str], failed: Mapping[int, str], current: set[int]) -> None:
+        for reasons in (dropped, failed):
+            for row_id, reason in reasons.items():
                 if row_id not in current or row_id not in self.master.rows:
                     continue
-                label = "failed" if dropped is outcome.failed else reason
+                label = "failed" if reasons is failed else reason
                 try:
                     n = self.master.rows.drop([row_id], label)
                 except ValueError as error:
-                    if dropped is outcome.dropped and self.master.rows.is_hit(row_id):
+                    if reasons is dropped and self.master.rows.is_hit(row_id):
                         continue  # it was not dropped the first time, and has been trained with
                     raise FlowError(str(error)) from None
-                if dropped is outcome.failed and n:
+                if reasons is failed and n:
                     self.n_failed += n
                     self.last_failure = reason
 
-    def _part_ended(self, ticket: SentTicket, worker: int) -> None:
-        ticket.missing.discard(worker)
-        if not ticket.missing:
-            del self._tickets[ticket.order.ticket]
-            self._versions.ended(ticket.order.ticket)
-            self._moves.ended(ticket.order.ticket)
-            self.held.release(ticket.ids)
+    def _end_if_complete(self, sent: SentStep) -> None:
+        if not sent.step.missing:
+            del self._sent[sent.step.ticket]
+            self._versions.ended(sent.step.ticket)
+            self._moves.ended(sent.step.ticket)
+            self.held.release(sent.ids)
 
-    def _may_run_again(self, ticket: SentTicket, state: CallState) -> bool:
+    def _may_run_again(self, sent: SentStep, state: CallState) -> bool:
         """Return whether a call that could not read its rows may run again.
 
         No worker of its role has entered the function. Rows have been lost since it was sent, so the next one reads
         others. Hooks before a training call must have ended: they do not run again.
         """
-        if ticket.n_disturbed == self.master.rows.n_disturbed or state.function is None:
+        if sent.n_disturbed == self.master.rows.n_disturbed or state.function is None:
             return False
-        own = [one.order.step.kind for one in self._tickets.values() if one.order.call == ticket.order.call]
-        return not state.function.is_strict or Kind.PRE not in own
+        kinds = [self._sent[ticket].step.kind for ticket in state.open]
+        return not state.function.is_strict or Kind.PRE not in kinds
 
     def _lose(self, lost: Lost) -> None:
         """A worker is gone: its calls are answered. The flow goes on if it is started again."""
-        inside = [one for _, one in sorted(self._tickets.items()) if lost.worker in one.missing]
-        reason = f"worker {lost.worker} is lost: {lost.reason}; {open_there(inside, self._running)}"
+        inside = [one for _, one in sorted(self._sent.items()) if lost.worker in one.step.missing]
+        reason = f"worker {lost.worker} is lost: {lost.reason}; {open_there(inside, self.master.calls)}"
         if is_repeated := self.ends.note(lost.worker, lost.reason, inside):
             reason += "; the process before it has ended there in the same way, so it is not started again"
         if (lost.returns and not is_repeated) or self.recovery.goes_on_without(lost.worker):
-            for one in inside:
-                self._part_ended(one, lost.worker)
-            fatal = dict.fromkeys(self.ends.fatal_rows(inside, self._running), reason)
-            self._drop(Outcome(failed=fatal), set(fatal))
+            fatal = dict.fromkeys(self.ends.fatal_rows(inside, self.master.calls), reason)
+            self._drop({}, fatal, set(fatal))
             self.recovery.lose(lost.worker, reason)
             self.datasets.lose(lost.worker)
-            return
-        self.recovery.give_up(lost.worker)
-        self.lost = self.lost or FlowError(reason)
-        for number in {one.order.call for one in inside} & self._running.keys():
-            # What its peers say of the end of a connection comes later, and says less.
-            running, name = self._running[number], self._running[number].state.call.name
-            running.error = running.error or FlowError(f"call {number} of {name} failed: {reason}")
+        else:
+            self.recovery.give_up(lost.worker)
+            self.lost = self.lost or FlowError(reason)
+            for one in inside:
+                state = self.master.calls.get(one.step.call)
+                if state is not None and state.error is None:
+                    # What its peers say of the end of a connection comes later, and says less.
+                    state.error = FlowError(f"call {state.number} of {state.name} failed: {reason}")
+                for done in one.clear():
+                    self._drop_made(done)
+            self.master.order.lose(lost.worker, reason)
         for one in inside:
-            for done in one.reports.clear():
-                self._drop_made(done.worker, done.outcome)
-            self._part_ended(one, lost.worker)
-        self.master.order.lose(lost.worker, reason)
+            self._end_if_complete(one)
 
-    def _end(self, answer: Answer) -> None:
+    def _end(self, state: CallState) -> None:
         self.answered_s = time.monotonic()
-        running = self._running.pop(answer.call, None)
-        if self._moves.followed(answer.call):
+        if self._moves.followed(state.number):
             return
-        state = running.state if running is not None else None
-        taken = state.taken if state is not None else None
-        if answer.call in self.master.repeated:
-            self.master.repeated.discard(answer.call)
-            if answer.reason is not None:
+        if state.number in self.master.repeated:
+            self.master.repeated.discard(state.number)
+            if state.reason is not None:
                 return  # its rows are for another call
-        if self.recovery.is_own(answer) and self.recovery.ended(answer):
+        if self.recovery.is_own(state) and self.recovery.ended(state):
             return
-        if answer.reason is not None:
-            error = running.error if running is not None else None
-            cause = running.cause if running is not None else None
-            self.errors[answer.call] = (
-                error or FlowError(f"call {answer.call} of {answer.name} failed: {answer.reason}"),
-                cause,
-            )
+        if state.reason is not None:
+            error = state.error or FlowError(f"call {state.number} of {state.name} failed: {state.reason}")
+            self.errors[state.number] = error, state.cause
             return
-        assert running is not None
-        assert state is not None
+        taken = state.taken
         result = CallResult(
-            answer.name,
-            running.ids,
+            state.name,
+            state.ids,
             taken.step if taken is not None else 0,
             taken.age if taken is not None else 0,
-            running.numbers,
-            running.times.by_name(),
-            running.digest,
-            running.not_finite,
+            state.numbers,
+            state.seconds,
+            state.digest,
+            state.not_finite,
         )
         for text in self.not_finite.observe(result):
             logger.warning("%s", text)
         if state.is_posted:
-            if answer.call not in self._of_journal:
-                self.recovery.noted(one.work for one in state.call.steps if isinstance(one.work, Hook))
-            self._of_journal.discard(answer.call)
-            self.posted[answer.call] = result
+            if state.number not in self._of_journal:
+                self.recovery.noted(one.work for one in state.steps if isinstance(one.work, Hook))
+            self._of_journal.discard(state.number)
+            self.posted[state.number] = result
         else:
             self.results.append(result)
         for step in self._moves.follow(state, result):

@@ -126,8 +126,8 @@ class KeptRows:
         return [one for one in self._again if one[0].first_id == NEW or one[0].first_id not in is_first]
 
     def _warn(self, loaded: Sequence[Done]) -> None:
-        n_refused = int(sum(done.outcome.numbers.get(REFUSED, 0.0) for done in loaded))
-        n_damaged = self._n_values - n_refused - sum(len(done.outcome.ids) for done in loaded)
+        n_refused = int(sum(done.result.numbers.get(REFUSED, 0.0) for done in loaded))
+        n_damaged = self._n_values - n_refused - sum(len(done.result.ids) for done in loaded)
         if n_damaged:
             _log.warning(
                 "%s: %d values were changed, or cut short, since they were saved; what is needed of them is made again",
@@ -167,11 +167,11 @@ def _restore(loaded: Sequence[Done], wanted: Sequence[MadeGroup], runner: Runner
     of_row = {row_id: one for one in wanted for row_id in one.ids}
     for done in loaded:
         holder = held.holder(done.worker)
-        for column, places in done.outcome.columns.items():
+        for column, places in done.result.columns.places.items():
             # Rows that are made from now on have the form of these.
-            runner.forms.check(TRAIN, column, forms_of(places), done.outcome.ids, "the common save")
-            held.write(column, done.outcome.ids, places, done.worker)
-            for row_id, place in zip(done.outcome.ids, places, strict=True):
+            runner.forms.check(TRAIN, column, forms_of(places), done.result.ids, "the common save")
+            held.write(column, done.result.ids, places, done.worker)
+            for row_id, place in zip(done.result.ids, places, strict=True):
                 own = sizes[of_row[row_id].first_id]
                 n_bytes = place.n_bytes if isinstance(place, Place) else n_bytes_of(place)
                 own[column] = max(own.get(column, (0, 0))[0], n_bytes), holder

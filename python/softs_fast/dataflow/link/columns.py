@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 from ...errors import WireError
 from ...records import Message, Tag64, most, span
+from ..master.rows.records import Name
 from ..store.places import Kind, Parts, Place, Rank, SegmentAddress, Size
 
 __all__ = ["MOST_COLUMNS", "MOST_ROWS", "Columns"]
@@ -29,15 +30,30 @@ class _Row(Message):
     parts: Parts
 
 
-class Columns(Message, dict=True):
-    """Places of columns: a sequence with the places of each."""
+class Columns(Message, dict=True, eq=False):
+    """Columns of rows by name: the place of each value, or the values where all workers are in one process.
 
+    Attributes:
+        names: Names of the columns.
+        segments: Segments of the places, each one once; nothing is here before `packed`.
+        rows: Places of each column.
+    """
+
+    names: Annotated[tuple[Name, ...], most(MOST_COLUMNS)]
     segments: Annotated[tuple[SegmentAddress, ...], most(_MOST_SEGMENTS)]
     rows: Annotated[tuple[Annotated[tuple[_Row, ...], most(MOST_ROWS)], ...], most(MOST_COLUMNS)]
 
     @classmethod
-    def of(cls, columns: Iterable[Sequence[Place]]) -> Columns:
-        """Return places for a message."""
+    def of(cls, places: Mapping[str, Sequence[Any]]) -> Columns:
+        """Return columns of places, or of values, which stay in this process until they are packed."""
+        made = cls(tuple(places), (), ())
+        made.__dict__["places"] = dict(places)
+        return made
+
+    def packed(self) -> Columns:
+        """Return the columns as messages have them; the places are `Place`s."""
+        if self.rows or not self.names:
+            return self
         numbers: dict[SegmentAddress, int] = {}
         rows = tuple(
             tuple(
@@ -47,18 +63,21 @@ class Columns(Message, dict=True):
                 )
                 for one in column
             )
-            for column in columns
+            for column in self.places.values()
         )
-        return cls(tuple(numbers), rows)
+        return Columns(self.names, tuple(numbers), rows)
 
     @cached_property
-    def places(self) -> tuple[tuple[Place, ...], ...]:
-        """The places.
+    def places(self) -> dict[str, Sequence[Any]]:
+        """The places, or values, by name.
 
         Raises:
-            WireError: one has a number of no segment, or is not what its segment and its form allow.
+            WireError: a place has a number of no segment, or is not what its segment and its form allow, or names and
+                columns are not as many.
         """
-        return tuple(tuple(map(self._place, column)) for column in self.rows)
+        if len(self.names) != len(self.rows) or len(set(self.names)) != len(self.names):
+            raise WireError(f"{len(self.rows)} columns have the names {', '.join(self.names)[:200]}")
+        return {name: tuple(map(self._place, row)) for name, row in zip(self.names, self.rows, strict=True)}
 
     def one(self) -> Place:
         """Return the only place.
@@ -66,9 +85,27 @@ class Columns(Message, dict=True):
         Raises:
             WireError: there are others, or none.
         """
-        if [len(column) for column in self.rows] != [1]:
-            raise WireError(f"places of {[len(column) for column in self.rows][:8]} values; need one")
-        return self.places[0][0]
+        if self.lengths() != [1]:
+            raise WireError(f"places of {self.lengths()[:8]} values; need one")
+        place: Place = self.places[self.names[0]][0]
+        return place
+
+    def lengths(self) -> list[int]:
+        """Return how many values each column has."""
+        columns = self.__dict__.get("places")
+        return [len(one) for one in (self.rows if columns is None else columns.values())]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether names and places are the same, packed or not."""
+        if not isinstance(other, Columns):
+            return NotImplemented
+        mine, theirs = self.places, other.places
+        return list(mine) == list(theirs) and all(
+            list(one) == list(theirs[name]) for name, one in mine.items()
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
 
     def _place(self, row: _Row) -> Place:
         if row.segment >= len(self.segments):
@@ -77,9 +114,3 @@ class Columns(Message, dict=True):
         place = Place(row.worker, segment, row.offset, row.n_bytes, row.serial, row.kind, row.parts)
         place.check()
         return place
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[tuple[Place, ...]]:
-        return iter(self.places)

@@ -8,7 +8,7 @@ from ...errors import WireError
 from ...records import Count, Message, most, span
 from ..master.rows.records import Tags
 from .columns import Columns
-from .forms import Text
+from .results import Failure
 
 __all__ = ["MOST_ELEMENTS", "ElementsRead", "ReadElements"]
 
@@ -48,7 +48,7 @@ class ElementsRead(Message, tag=31):
         sizes: Bytes of each element.
         tags: Tags of each element.
         length: Number of elements of the shard, if its end was met.
-        failure: Reason and text, if the next element cannot be read.
+        failure: Reason why the next element cannot be read; None if nothing failed.
 
     Raises:
         WireError: columns, sizes and tags are of different numbers of elements.
@@ -59,10 +59,10 @@ class ElementsRead(Message, tag=31):
     sizes: Annotated[tuple[Count, ...], most(MOST_ELEMENTS)] = ()
     tags: Annotated[tuple[Tags, ...], most(MOST_ELEMENTS)] = ()
     length: _Number | None = None
-    failure: tuple[Text, Text] | None = None
+    failure: Failure | None = None
 
     def __post_init__(self) -> None:
-        wrong = [len(one) for one in (*self.columns.rows, self.tags) if len(one) != len(self.sizes)]
+        wrong = [n for n in (*self.columns.lengths(), len(self.tags)) if n != len(self.sizes)]
         if wrong:
             raise WireError(
                 f"an ElementsRead has sizes of {len(self.sizes)} elements, and a column or tags of {wrong[0]}"

@@ -100,9 +100,9 @@ class StateForm(Message, tag=4):
             _ShownForm(
                 shown.role,
                 layout.digest if known is not None and layout in known else regions,
-                Columns.of([[shown.place]]),
+                Columns.of({"weights": [shown.place]}).packed(),
             ),
-            Columns.of([[near]]) if near is not None else None,
+            Columns.of({"weights": [near]}).packed() if near is not None else None,
         )
 
     def state(self, known: KnownLayouts | None) -> State:

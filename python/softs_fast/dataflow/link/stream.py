@@ -14,7 +14,7 @@ from .control import Received as ControlReceived
 from .frames import Assembler, cut
 from .layouts import KnownLayouts
 from .links import Joined, Left, LinkEvent, Received
-from .messages import End, Message, Refused, RunHook, decode, encode
+from .messages import End, HookTask, Message, Refused, decode, encode
 
 __all__ = ["ControlMaster", "ControlWorker"]
 
@@ -60,7 +60,7 @@ class ControlMaster:
         self._arrived: deque[ControlJoined | ControlReceived | ControlLeft] = deque()
         self._error: WireError | None = None
         #: The hook that was sent last, and its frames: all its workers get the same.
-        self._last_hook: tuple[RunHook | None, list[bytes]] = (None, [])
+        self._last_hook: tuple[HookTask | None, list[bytes]] = (None, [])
 
     @property
     def endpoint(self) -> str:
@@ -93,9 +93,9 @@ class ControlMaster:
         self._cut_off.discard(worker)
 
     def _frames(self, worker: int, message: Message) -> list[bytes]:
-        if not isinstance(message, RunHook):
+        if not isinstance(message, HookTask):
             return list(cut(encode(message, self._sent.setdefault(worker, KnownLayouts()))))
-        if message is not self._last_hook[0]:
+        if message != self._last_hook[0]:
             self._last_hook = message, list(cut(encode(message)))
         return self._last_hook[1]
 

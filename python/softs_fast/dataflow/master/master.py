@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 
 from ..declare.plan import FlowPlan, FunctionPlan
 from .order.sequencer import Sequencer
-from .order.steps import Answer, Call, Output, Step
+from .order.steps import CallState, Output, Step
 from .rows.saved import n_taken
 from .rows.table import RowTable, Taken
 
-__all__ = ["DRIVER", "CallState", "Master", "TooOld"]
+__all__ = ["DRIVER", "Master", "TooOld"]
 
 #: The worker of functions without a role: the process of the flow itself.
 DRIVER = -1
@@ -20,25 +20,6 @@ DRIVER = -1
 
 class TooOld(RuntimeError):
     """A training function got rows older than the bound that was proven: an error of this package."""
-
-
-@dataclass
-class CallState:
-    """A call that has no answer yet.
-
-    Attributes:
-        call: Call, as the order knows it.
-        function: Function that it calls; None for hooks that were posted by hand.
-        taken: Rows of the call; None for hooks.
-        is_posted: Whether a caller has posted it by hand.
-        since_s: Time when the call was made.
-    """
-
-    call: Call
-    function: FunctionPlan | None
-    taken: Taken | None
-    is_posted: bool
-    since_s: float
 
 
 class Master:
@@ -105,13 +86,15 @@ class Master:
             raise ValueError(f"no function is named {function!r}; there are {', '.join(self._functions)}")
         taken = self.rows.take_ids(function, ids)
         state = self._state(self._functions[function], taken, now_s, is_posted=True)
-        self.order.park(state.call)
-        return state.call.number
+        self.order.park(state)
+        return state.number
 
     def post_steps(self, name: str, steps: tuple[Step, ...], now_s: float, *, restores: bool = False) -> int:
-        """Park steps without rows; returns the number of their call. `restores`: see `Call`."""
-        call = Call(next(self._numbers), name, steps, oldest=-1, restores=restores)
-        self._open[call.number] = CallState(call, None, None, True, now_s)
+        """Park steps without rows; returns the number of their call. `restores`: see `CallState`."""
+        call = CallState(
+            *(next(self._numbers), name, steps, -1), restores=restores, is_posted=True, since_s=now_s
+        )
+        self._open[call.number] = call
         self.order.park(call)
         return call.number
 
@@ -164,8 +147,8 @@ class Master:
             reason: Text with what is known of the end of the worker.
         """
         for state in self._open.values():
-            if worker in state.call.mains and not state.is_posted:
-                self.repeated.add(state.call.number)
+            if worker in state.mains and not state.is_posted:
+                self.repeated.add(state.number)
         self.rows.lose(holder)
         self.order.lose(worker, reason, returns=True)
 
@@ -194,22 +177,18 @@ class Master:
             self._withdraw()
             said = self.order.advance(now_s)
             outputs += said
-            answers = [one for one in said if isinstance(one, Answer)]
-            for answer in answers:
-                self._end(answer)
+            answers = [one for one in said if isinstance(one, CallState)]
+            for call in answers:
+                self._end(call)
             if not answers and not (automatic and self.is_idle and self._make_short_call(now_s)):
                 return outputs
 
     # --- What is known ---
 
-    def state(self, call: int) -> CallState | None:
-        """Return a call that has no answer yet."""
-        return self._open.get(call)
-
     @property
-    def calls(self) -> list[CallState]:
+    def calls(self) -> Mapping[int, CallState]:
         """Calls that have no answer yet, by number."""
-        return list(self._open.values())
+        return self._open
 
     @property
     def awaited(self) -> frozenset[int]:
@@ -256,7 +235,7 @@ class Master:
             if is_last and function.drops_rest and len(taken.groups) < function.groups:
                 self._skip(function, taken)
                 continue
-            self.order.offer(self._state(function, taken, now_s, is_posted=False).call)
+            self.order.offer(self._state(function, taken, now_s, is_posted=False))
 
     def _has_worker(self, function: FunctionPlan) -> bool:
         """Return whether the workers of a function may get another call.
@@ -276,7 +255,7 @@ class Master:
         return set(function.workers) & self.order.alive
 
     def _busy(self, function: FunctionPlan) -> set[int]:
-        own = [state.call.mains for state in self._open.values() if state.function is function]
+        own = [state.mains for state in self._open.values() if state.function is function]
         return set().union(*own)
 
     def _placed(self, function: FunctionPlan) -> FunctionPlan:
@@ -286,7 +265,7 @@ class Master:
         living, busy = self._living(function), self._busy(function)
         counts = dict.fromkeys(living - busy or living or function.workers, 0)
         for state in self._open.values():
-            for worker in counts.keys() & state.call.mains:
+            for worker in counts.keys() & state.mains:
                 counts[worker] += 1
         return replace(function, workers=(min(counts, key=lambda worker: (counts[worker], worker)),))
 
@@ -304,7 +283,7 @@ class Master:
         if not self._n_open[function.name]:
             return True
         own = [state for state in self._open.values() if state.function is function and not state.is_posted]
-        return all(self.order.has_run(state.call.number) for state in own)
+        return all(self.order.has_run(state.number) for state in own)
 
     def _withdraw(self) -> None:
         """Take back calls without tickets that have lost their inputs since they were made."""
@@ -312,10 +291,9 @@ class Master:
             return
         self._n_withdrawn_at = self.rows.n_disturbed
         for call in (*self.order.ready, *self.order.parked):
-            state = self._open[call.number]
-            if state.function is None or state.taken is None:
+            if call.function is None or call.taken is None:
                 continue
-            if not self.rows.has_inputs(state.function.name, state.taken):
+            if not self.rows.has_inputs(call.function.name, call.taken):
                 self.unread(call.number)
                 self.order.cancel(call.number, "its rows have lost columns, which are made again")
 
@@ -329,7 +307,7 @@ class Master:
             has_all = self.rows.room(function.partition) < 1
             if is_possible and has_all and self.rows.n_ready(function.name):
                 taken = self.rows.take(function.name, is_last=True)
-                self.order.offer(self._state(function, taken, now_s, is_posted=False).call)
+                self.order.offer(self._state(function, taken, now_s, is_posted=False))
                 return True
         return False
 
@@ -350,20 +328,25 @@ class Master:
 
     def _state(self, function: FunctionPlan, taken: Taken, now_s: float, *, is_posted: bool) -> CallState:
         steps = self._steps_of(self._placed(function), taken)
-        oldest = -1 if is_posted else min(taken.ids)
-        call = Call(next(self._numbers), function.name, steps, oldest)
-        self._open[call.number] = state = CallState(call, function, taken, is_posted, now_s)
+        state = CallState(
+            *(next(self._numbers), function.name, steps, -1 if is_posted else min(taken.ids)),
+            function=function,
+            taken=taken,
+            is_posted=is_posted,
+            since_s=now_s,
+        )
+        self._open[state.number] = state
         self._n_open[function.name] += 1
         return state
 
-    def _end(self, answer: Answer) -> None:
-        state = self._open.pop(answer.call)
-        if state.function is None or state.taken is None:
+    def _end(self, call: CallState) -> None:
+        del self._open[call.number]
+        if call.function is None or call.taken is None:
             return
-        self._n_open[state.function.name] -= 1
-        if answer.reason is None:
-            self.rows.done(state.function.name, state.taken)
-        elif not state.function.is_strict or answer.call in self._unread:
+        self._n_open[call.function.name] -= 1
+        if call.reason is None:
+            self.rows.done(call.function.name, call.taken)
+        elif not call.function.is_strict or call.number in self._unread:
             # Otherwise a training step may have happened in part: it is never repeated.
-            self.rows.give_back(state.function.name, state.taken)
-        self._unread.discard(answer.call)
+            self.rows.give_back(call.function.name, call.taken)
+        self._unread.discard(call.number)

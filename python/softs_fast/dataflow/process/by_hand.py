@@ -11,11 +11,10 @@ from pathlib import Path
 from ...errors import ConfigError, FlowError, PeerLost
 from ...trust import Address, TokenFile, bracketed
 from ..declare.declaration import Declaration
-from ..link.messages import Declared, End, Ready, Refused
+from ..link.messages import Declared, End, Failure, Ready, Refused
 from ..link.seats import new_seat
 from ..link.stream import ControlWorker
 from ..store import DataManager, HostLinks
-from .functions import Failure
 from .groups import Groups
 from .interfaces import interface_of
 from .loop import WorkerLoop

@@ -12,10 +12,10 @@ from ...errors import FlowError, PeerLost, WireError
 from ..declare.declaration import Declaration
 from ..link.columns import Columns
 from ..link.elements import ElementsRead, ReadElements
+from ..link.results import Failure
 from ..store import DataManager
 from ..store.ids import element_id
 from ..store.values import n_bytes_of
-from .functions import Failure
 from .objects import Objects
 from .shards import ShardReader
 
@@ -107,29 +107,27 @@ class Loader:
         found = self._readers[request.source].read(request.numbers, lambda: self._is_closed)
         ids = [element_id(request.source, number) for number in request.numbers[: len(found.tags)]]
         try:
-            columns = [
-                self._store.put(name, ids, values)
+            columns = {
+                name: self._store.put(name, ids, values)
                 for name, values in zip(dataset.columns, found.columns, strict=True)
-            ]
+            }
         except Exception as error:
             return self._failed(request, error)  # the store is full or closed
         sizes = [[n_bytes_of(value) for value in values] for values in found.columns]
-        failure = (found.failure.reason, found.failure.text) if found.failure is not None else None
         return ElementsRead(
             request.request,
             Columns.of(columns),
             tuple(map(sum, zip(*sizes, strict=True))),
             tuple(found.tags),
             found.length,
-            failure,
+            found.failure,
         )
 
     def _failed(self, request: ReadElements, error: Exception) -> ElementsRead:
         """Keep nothing of a request, and return why."""
         with suppress(FlowError):
             self._store.free([element_id(request.source, number) for number in request.numbers])
-        dataset, found = list(self._declaration.datasets.values())[request.source], Failure.of(error)
-        text = f"{dataset.name} on worker {self._worker}, elements {list(request.numbers[:8])}: {found.text}"
-        return ElementsRead(
-            request.request, Columns.of([()] * len(dataset.columns)), failure=(found.reason, text)
-        )
+        dataset = list(self._declaration.datasets.values())[request.source]
+        where = f"{dataset.name} on worker {self._worker}, elements {list(request.numbers[:8])}: "
+        columns = Columns.of(dict.fromkeys(dataset.columns, ()))
+        return ElementsRead(request.request, columns, failure=Failure.of(error, where))

@@ -1,4 +1,4 @@
-"""The loop of a worker: orders strictly by ticket, one at a time; what arrives between them is handled at once."""
+"""The loop of a worker: steps strictly by ticket, one at a time; what arrives between them is handled at once."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from ...user_code import is_ctrl_c, text_of_error
 from ..declare.declaration import Declaration
 from ..link.links import WorkerLink
 from ..link.messages import (
-    AbortStep,
+    Abort,
     Columns,
     Declared,
     ElementsRead,
     End,
+    Failure,
     Fetched,
     Free,
+    HookTask,
+    MainTask,
     Message,
+    MoveTask,
     ReadElements,
     Ready,
     Refused,
-    RunHook,
-    RunMain,
-    RunMove,
+    Result,
     State,
-    StepEnded,
+    Task,
 )
 from ..master.order.executor import Executor
-from ..master.order.steps import Abort, Kind, Order, Step
 from ..store import DataManager, Place
 from ..store.weights.shown import Shown
-from .functions import Failure, Outcome
 from .groups import Groups
 from .loader import Loader
 from .objects import Objects
@@ -66,14 +66,14 @@ class WorkerLoop:
     link: WorkerLink
     store: DataManager
     groups: Groups | None = None
-    _executor: Executor = field(default_factory=Executor, init=False)
+    _executor: Executor[Task] = field(default_factory=Executor, init=False)
     _states: dict[int, list[Shown]] = field(default_factory=dict, init=False)
     _aborted: str | None = field(default=None, init=False)
     _last_ticket: int = field(default=0, init=False)
     _is_ending: bool = field(default=False, init=False)
-    _shown: Order | None = field(default=None, init=False)
+    _shown: Task | None = field(default=None, init=False)
     #: The step of now, and what is to be done.
-    _work: tuple[Order, Work] | None = field(default=None, init=False)
+    _work: tuple[Task, Work] | None = field(default=None, init=False)
     _since_s: float = field(default_factory=time.monotonic, init=False)
     #: Of the master that has ordered the step of now.
     _incarnation: int = field(default=0, init=False)
@@ -116,81 +116,58 @@ class WorkerLoop:
         try:
             while not self._is_ending:
                 self._receive(0.0 if self._executor.waiting else None)
-                order = None if self._is_ending else self._executor.enter()
-                if order is not None:
-                    self._run(order)
+                task = None if self._is_ending else self._executor.enter()
+                if task is not None:
+                    self._run(task)
         except PeerLost:
             return
         finally:
             self._loader.close()
             self._objects.close()
 
-    def _run(self, order: Order) -> None:
-        if self._executor.is_void(order):
-            self._last_ticket = order.ticket
+    def _run(self, task: Task) -> None:
+        if self._executor.is_void(task):
+            self._last_ticket = task.ticket
             self._executor.leave()
-            self._skip(order.incarnation, order.ticket, "an earlier step of the same call has failed here")
+            self._skip(task.incarnation, task.ticket, "an earlier step of the same call has failed here")
             return
-        self._publish_inside(order)
-        self._incarnation = order.incarnation
+        self._publish_inside(task)
+        self._incarnation = task.incarnation
         try:
-            work = self._work_of(order)
-            outcome, n_bytes = self._part.run(
-                work,
-                order.ticket,
-                lambda role, known: self._await_state(order.ticket, role, known),
-                lambda shown: self.link.send(State(order.incarnation, order.ticket, shown)),
+            result = self._part.run(
+                self._work_of(task),
+                task.incarnation,
+                task.ticket,
+                lambda role, known: self._await_state(task.ticket, role, known),
+                lambda shown: self.link.send(State(task.incarnation, task.ticket, shown)),
             )
         finally:
             # Also those of steps before it that were skipped: what was shown for them may have come after that.
-            for ticket in [one for one in self._states if one <= order.ticket]:
+            for ticket in [one for one in self._states if one <= task.ticket]:
                 self._drop_states(ticket)
-            self._last_ticket = order.ticket
+            self._last_ticket = task.ticket
             self._aborted = None
             self._executor.leave()
             self._work = None
         self._publish_inside(None)
-        failure = outcome.failure
-        if failure is not None:
-            self._executor.fail(order.call)
-        message = StepEnded(
-            order.incarnation,
-            order.ticket,
-            outcome.seconds,
-            outcome.ids,
-            Columns.of(outcome.columns.values()),
-            n_bytes,
-            outcome.numbers,
-            outcome.dropped,
-            outcome.failed,
-            outcome.tags,
-            outcome.digest,
-            (failure.reason, failure.text) if failure is not None else None,
-            outcome.unread,
-            outcome.began_s,
-            outcome.read_s,
-            outcome.not_finite,
-        )
         try:
-            self.link.send(message)
+            self.link.send(result)
         except WireError as error:
-            self._failed(order, Failure.of(error), outcome)
+            self._part.drop(result)
+            result = Result(task.incarnation, task.ticket, failure=Failure.of(error))
+            self.link.send(result)
+        if result.failure is not None:
+            self._executor.fail(task.call)
 
     def _skip(self, incarnation: int, ticket: int, reason: str) -> None:
         """Say that a step has ended that has not run."""
         self._drop_states(ticket)
-        self.link.send(StepEnded(incarnation, ticket, failure=(reason, reason)))
+        self.link.send(Result(incarnation, ticket, failure=Failure(reason, reason)))
 
-    def _work_of(self, order: Order) -> Work:
-        if self._work is None or self._work[0] is not order:
-            assert isinstance(order.step.work, RunMain | RunHook | RunMove)
-            self._work = (order, work_of(self.declaration, order.step.work))
+    def _work_of(self, task: Task) -> Work:
+        if self._work is None or self._work[0] is not task:
+            self._work = (task, work_of(self.declaration, task))
         return self._work[1]
-
-    def _failed(self, order: Order, failure: Failure, outcome: Outcome) -> None:
-        self._executor.fail(order.call)
-        self._part.drop(outcome.ids, outcome.columns)
-        self.link.send(StepEnded(order.incarnation, order.ticket, failure=(failure.reason, failure.text)))
 
     def _drop_states(self, ticket: int) -> None:
         for shown in self._states.pop(ticket, ()):
@@ -198,7 +175,7 @@ class WorkerLoop:
 
     def _arrived(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> None:
         incarnation = self._incarnation
-        self.link.send(Fetched(incarnation, ticket, tuple(ids), (column,), Columns.of((places,))))
+        self.link.send(Fetched(incarnation, ticket, tuple(ids), Columns.of({column: places})))
 
     def _await_state(self, ticket: int, role: int, known: int) -> list[Shown]:
         self._publish_inside(self._executor.inside, waits="the weights of another worker")
@@ -224,13 +201,10 @@ class WorkerLoop:
 
     def _take(self, message: Message) -> None:
         match message:
-            case RunMain() | RunHook() | RunMove():
-                kind = Kind.MAIN if isinstance(message, RunMain) else Kind.POST
-                step = Step(kind, frozenset({self.worker}), message)
-                self._executor.receive(Order(message.incarnation, message.ticket, message.call, step))
-            case AbortStep():
-                abort = Abort(message.incarnation, message.ticket, message.reason)
-                found = self._executor.abort(abort)
+            case MainTask() | HookTask() | MoveTask():
+                self._executor.receive(message)
+            case Abort():
+                found = self._executor.abort(message)
                 if found == "inside":
                     # A function goes on, and the master drops what it makes; only a hook that waits returns.
                     self._aborted = message.reason
@@ -250,15 +224,15 @@ class WorkerLoop:
                 self._is_ending = True
             case Declared():
                 pass  # it was read when this worker joined
-            case StepEnded() | Ready() | Refused() | Fetched() | ElementsRead():
+            case Result() | Ready() | Refused() | Fetched() | ElementsRead():
                 raise WireError(f"a worker has got a {type(message).__name__}, which only masters get")
 
-    def _publish_inside(self, order: Order | None, *, waits: str = "") -> None:
+    def _publish_inside(self, task: Task | None, *, waits: str = "") -> None:
         """Say what this worker is inside of, and for what it waits there; the link answers while Python is busy."""
-        if order is not self._shown:
-            self._shown, self._since_s = order, time.monotonic()
+        if task is not self._shown:
+            self._shown, self._since_s = task, time.monotonic()
         inside: dict[str, object] = {"seconds": time.monotonic() - self._since_s}
         inside |= {"waits": waits} if waits else {}
-        if order is not None:
-            inside |= {"ticket": order.ticket, "name": name_of(self._work_of(order))}
+        if task is not None:
+            inside |= {"ticket": task.ticket, "name": name_of(self._work_of(task))}
         self.link.publish("inside", msgpack.packb(inside))

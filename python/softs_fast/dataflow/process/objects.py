@@ -105,6 +105,11 @@ class Objects:
         groups = self._groups.ranks(role) if self._groups is not None else {}
         return Mesh(role.pool or role.name, role.layout, dims, ranks, mesh, groups)
 
+    @property
+    def has_all(self) -> bool:
+        """Whether the objects of all roles are in this process."""
+        return self._worker is None
+
     def is_head(self, role: Placement) -> bool:
         """Return whether this process reports for its data-parallel rank of a role."""
         return self._worker is None or self._worker in heads_of(role)

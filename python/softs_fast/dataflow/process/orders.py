@@ -1,4 +1,4 @@
-"""Orders as messages: both sides number functions, roles and hooks as the flow declares them."""
+"""Steps as messages: both sides number functions, roles and hooks as the flow declares them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..declare.hooks import (
     Save,
     SaveState,
 )
-from ..link.messages import Columns, HookForm, RunHook, RunMain, RunMove
-from ..master.order.steps import Order
-from .work import HookWork, MainWork, MoveWork, Work
+from ..link.tasks import HookForm, HookTask, MainTask, MoveTask, Task
+from ..master.order.steps import Step
+from .work import HookWork, Work
 
-__all__ = ["Messages", "form_of", "message_of", "work_of"]
+__all__ = ["form_of", "message_of", "work_of"]
 
 _KINDS: dict[str, type[Hook]] = {
     one.__name__: one
@@ -30,85 +30,44 @@ _KINDS: dict[str, type[Hook]] = {
 }
 
 
-class Messages:
-    """Makes the messages of orders; all workers of a hook get the same object, which is encoded once.
+def message_of(declaration: Declaration, step: Step, work: Work) -> Task:
+    """Return the message that tells a worker to run a step.
 
     Args:
         declaration: Declaration of the flow.
+        step: Step with its ticket.
+        work: Work of the worker: a function with rows, a hook, or a move of rows.
     """
-
-    def __init__(self, declaration: Declaration) -> None:
-        self._declaration = declaration
-        #: The hook that was sent last: its ticket, what it is, and its message.
-        self._hook: tuple[int, HookWork, RunMain | RunHook | RunMove] | None = None
-
-    def of(self, order: Order, work: Work) -> RunMain | RunHook | RunMove:
-        """Return the message of an order; see `message_of`."""
-        if not isinstance(work, HookWork):
-            return message_of(self._declaration, order, work)
-        if self._hook is None or self._hook[:2] != (order.ticket, work):
-            self._hook = (order.ticket, work, message_of(self._declaration, order, work))
-        return self._hook[2]
-
-
-def message_of(declaration: Declaration, order: Order, work: Work) -> RunMain | RunHook | RunMove:
-    """Return the message of an order.
-
-    Args:
-        declaration: Declaration of the flow.
-        order: Order of the step.
-        work: Work of the step: a function with rows, a hook, or a move of rows.
-    """
-    head = (order.incarnation, order.ticket, order.call)
-    if isinstance(work, MainWork):
-        names = [one.name for one in declaration.calls]
-        return RunMain(
-            *head,
-            names.index(work.function),
-            work.ids,
-            Columns.of(work.columns.values()),
-            tuple(work.tags),
-            work.step,
-            work.use,
-            work.ends_step,
-            work.age,
-            work.part,
-        )
-    if isinstance(work, MoveWork):
-        return RunMove(*head, work.ids, tuple(work.columns), Columns.of(work.columns.values()))
+    if not isinstance(work, HookWork):
+        return work
     number = declaration.hooks.index(work.hook) if work.hook in declaration.hooks else -1
     owner = declaration.roles.index(work.owner) if work.owner is not None else -1
     form = form_of(declaration, work.hook) if number < 0 else None
-    return RunHook(*head, number, form, owner, work.step)
+    return HookTask(step.incarnation, step.ticket, step.call, number, form, owner, work.step)
 
 
-def work_of(declaration: Declaration, message: RunMain | RunHook | RunMove) -> Work:
+def work_of(declaration: Declaration, message: Task) -> Work:
     """Return what a message tells to do.
 
     Raises:
         WireError: the flow declares no such function, role or hook.
     """
-    if isinstance(message, RunMain):
-        _check("function", message.function, len(declaration.calls))
-        call = declaration.calls[message.function]
-        if len(message.columns) != len(call.input_keys) or not message.ids:
+    if isinstance(message, MainTask):
+        calls = [one for one in declaration.calls if one.name == message.function]
+        if not calls:
+            raise WireError(f"function {message.function!r} is not declared")
+        if message.columns.names != tuple(calls[0].input_keys) or not message.ids:
             raise WireError(
-                f"{call.name} is called with {len(message.columns)} columns of {len(message.ids)} rows; "
-                f"it reads {len(call.input_keys)}"
+                f"{message.function} is called with columns {', '.join(message.columns.names)} of "
+                f"{len(message.ids)} rows; it reads {', '.join(calls[0].input_keys)}"
             )
-        return MainWork(
-            call.name,
-            message.ids,
-            {key: list(column) for key, column in zip(call.input_keys, message.columns, strict=True)},
-            list(message.tags),
-            message.step,
-            message.use,
-            message.ends_step,
-            message.age,
-            message.part,
-        )
-    if isinstance(message, RunMove):
-        return _move_of(declaration, message)
+        return message
+    if isinstance(message, MoveTask):
+        known = {key for one in declaration.calls for key in (*one.input_keys, *one.output_keys)}
+        unknown = sorted(set(message.columns.names) - known)
+        if unknown:
+            raise WireError(f"rows are brought with {', '.join(unknown)}, which no function has")
+        return message
     owner = None
     if message.owner >= 0:
         _check("role", message.owner, len(declaration.roles))
@@ -129,16 +88,6 @@ def form_of(declaration: Declaration, hook: Hook) -> HookForm | None:
     eta = hook.eta if isinstance(hook, ParamRealloc) else 1.0
     folder = str(hook.folder) if isinstance(hook, Save | Load | SaveState | LoadState) else ""
     return HookForm(type(hook).__name__, roles, eta, folder, "", (), ())
-
-
-def _move_of(declaration: Declaration, message: RunMove) -> MoveWork:
-    known = {key for one in declaration.calls for key in (*one.input_keys, *one.output_keys)}
-    unknown = sorted(set(message.names) - known)
-    if unknown or len(set(message.names)) != len(message.names):
-        what = f"{', '.join(unknown)}, which no function has" if unknown else "a column twice"
-        raise WireError(f"rows are brought with {what}")
-    columns = {name: list(places) for name, places in zip(message.names, message.columns, strict=True)}
-    return MoveWork(message.ids, columns)
 
 
 def _hook_of(declaration: Declaration, form: HookForm) -> Hook:

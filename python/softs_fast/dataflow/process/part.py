@@ -5,26 +5,31 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...errors import FlowError, PeerLost, SegmentError
+from ...records import replace
 from ...user_code import is_ctrl_c
 from ..declare.declaration import Declaration
 from ..declare.hooks import LoadRows, ParamRealloc, transfers
 from ..declare.ranks import role_at
 from ..declare.roles import Placement
+from ..link.columns import Columns
+from ..link.results import Failure, Result
+from ..link.tasks import MainTask, MoveTask
 from ..store import DataManager, Place
 from ..store.ids import state_id
-from ..store.values import Value, n_bytes_of
+from ..store.own import OwnValues
+from ..store.values import Value
 from ..store.weights.exchange import is_local, show, take
 from ..store.weights.shown import Shown
 from .devices import device_work
-from .functions import Batch, Failure, Outcome, call_function
+from .functions import call_function
 from .objects import Objects
 from .saved_rows import load_rows
-from .work import HookWork, MainWork, MoveWork, Work
+from .work import HookWork, Work
 
 __all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "weights_column"]
 
@@ -58,17 +63,20 @@ class Part:
     Args:
         declaration: Declaration of the flow.
         objects: Objects of the roles that are in this process.
-        store: Store of this process.
+        store: Store of this process, or its values themselves.
         arrived: Function that takes places of values that this worker has got from another node, and keeps.
+        raised: Function that takes the exception of a step that fails.
     """
 
     def __init__(
         self,
         declaration: Declaration,
         objects: Objects,
-        store: DataManager,
+        store: DataManager | OwnValues,
         arrived: Arrived = lambda ticket, column, ids, places: None,
+        raised: Callable[[BaseException], object] = lambda error: None,
     ) -> None:
+        self._raised = raised
         self._arrived = arrived
         #: Of weights that a worker shows: where they are nearer, by where they are.
         self.near: dict[Place, Place] = {}
@@ -78,47 +86,56 @@ class Part:
         self._store = store
 
     def run(
-        self, work: Work, ticket: int, await_state: AwaitState, show_to: Callable[[Shown], None]
-    ) -> tuple[Outcome, int]:
-        """Run this worker's part of a step; returns what it did, with places, and how many bytes of rows it made.
+        self,
+        work: Work,
+        incarnation: int,
+        ticket: int,
+        await_state: AwaitState,
+        show_to: Callable[[Shown], None],
+    ) -> Result:
+        """Run this worker's part of a step; returns what it did, with the places of rows that it made.
 
         Args:
             work: Work of the step: a function with rows, a hook, or a move of rows.
+            incarnation: Incarnation of the master.
             ticket: Ticket of the step.
             await_state: Function that returns weights of a source that is elsewhere.
             show_to: Function that takes, at once, what is shown of a source here for targets that are elsewhere.
         """
-        outcome, n_bytes, began, read_s = Outcome(), 0, time.monotonic(), 0.0
+        result, began, read_s = Result(incarnation, ticket), time.monotonic(), 0.0
         try:
-            if isinstance(work, MainWork):
+            if isinstance(work, MainTask):
                 inputs, read_s, failure = self._read_all(work, ticket)
                 if failure is not None:
-                    return Outcome(failure=failure, unread=True), 0
-                outcome = self._main(work, inputs)
-                n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
-                outcome.columns = self._put(outcome)
-            elif isinstance(work, MoveWork):
+                    return Result(incarnation, ticket, failure=failure, unread=True)
+                result = self._main(work, inputs)
+            elif isinstance(work, MoveTask):
                 self._move(work, ticket)
             elif isinstance(work.hook, LoadRows):
-                outcome = load_rows(work.hook, self._store.put)
-                n_bytes = sum(place.n_bytes for place in outcome.columns[work.hook.column])
+                result = load_rows(work.hook, self._store.put)
             else:
                 with device_work():
-                    outcome.numbers = self._hook(work, ticket, await_state, show_to)
+                    numbers = self._hook(work, ticket, await_state, show_to)
+                result = Result(incarnation, ticket, numbers=numbers)
         except BaseException as error:
             if is_ctrl_c(error):
                 raise
-            outcome, n_bytes = Outcome(failure=Failure.of(error)), 0
-        outcome.began_s, outcome.read_s = began, read_s
-        outcome.seconds = time.monotonic() - began - read_s
-        return outcome, n_bytes
+            self._raised(error)
+            result = Result(incarnation, ticket, failure=Failure.of(error))
+        seconds = time.monotonic() - began - read_s
+        return replace(
+            result, incarnation=incarnation, ticket=ticket, began_s=began, read_s=read_s, seconds=seconds
+        )
 
-    def drop(self, ids: Sequence[int], columns: Iterable[str]) -> None:
-        """Drop what a call has put, and nothing else of its rows."""
+    def drop(self, result: Result) -> None:
+        """Drop what a step has put, and nothing else of its rows."""
+        self._drop(result.ids, result.columns.places)
+
+    def _drop(self, ids: Sequence[int], columns: Iterable[str]) -> None:
         for column in columns:
             self._store.drop(column, ids)
 
-    def _read_all(self, work: MainWork, ticket: int) -> tuple[dict[str, list[Value]], float, Failure | None]:
+    def _read_all(self, work: MainTask, ticket: int) -> tuple[dict[str, list[Value]], float, Failure | None]:
         """Return the inputs of a function and how long they took, or why they cannot be read.
 
         Then no worker of its role enters it. The time is that of the reading alone, not that of waiting for the others.
@@ -133,12 +150,14 @@ class Part:
             inputs = self._inputs(work, ticket)
         except Exception as caught:
             error = caught  # the others wait for what this worker says, whatever it is
-        read_s = time.monotonic() - began
+        # Values of this process are copied as a part of the call.
+        read_s = 0.0 if isinstance(self._store, OwnValues) else time.monotonic() - began
         role = self._functions[work.function].model_name
         if role is not None:
             role = role_at(role, self._store.worker)
         is_well = self._objects.agree(role, error is None)
         if isinstance(error, Unreadable):
+            self._raised(error)
             return {}, read_s, Failure.of(error)
         if error is not None:
             raise error
@@ -147,48 +166,49 @@ class Part:
             return {}, read_s, Failure(text, f"{Unreadable.__name__}: {text}")
         return inputs, read_s, None
 
-    def _inputs(self, work: MainWork, ticket: int) -> dict[str, list[Value]]:
+    def _inputs(self, work: MainTask, ticket: int) -> dict[str, list[Value]]:
         here = {
-            column: self._brought(ticket, column, work.ids, places) for column, places in work.columns.items()
+            column: self._brought(ticket, column, work.ids, places)
+            for column, places in work.columns.places.items()
         }
         try:
             # One call for all columns: values of one holder are copied together.
             values = list(self._store.get([place for places in here.values() for place in places]))
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error
-        columns: dict[str, list[Value]] = {}
-        for number, key in enumerate(work.columns):
-            columns[key] = values[number * len(work.ids) : (number + 1) * len(work.ids)]
-        return columns
+        n = len(work.ids)
+        return {key: values[number * n : (number + 1) * n] for number, key in enumerate(here)}
 
-    def _main(self, work: MainWork, columns: dict[str, list[Value]]) -> Outcome:
-        batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age, work.part)
+    def _main(self, work: MainTask, values: dict[str, list[Value]]) -> Result:
         declared = self._declaration
-        call = self._functions[work.function]
         return call_function(
-            call,
+            self._functions[work.function],
             self._objects,
-            batch,
+            work,
+            values,
+            self._put,
             worker=self._store.worker,
             group=declared.group,
             digests=declared.digests,
         )
 
-    def _put(self, outcome: Outcome) -> dict[str, list[Place]]:
+    def _put(self, ids: Sequence[int], columns: Mapping[str, Sequence[Value]]) -> Columns:
         """Keep the columns that a function has made, all of them or none; returns their places."""
-        places: dict[str, list[Place]] = {}
+        places: dict[str, Sequence[Any]] = {}
         try:
-            for column, values in outcome.columns.items():
-                places[column] = list(self._store.put(column, outcome.ids, values))
+            for column, values in columns.items():
+                places[column] = self._store.put(column, ids, values)
         except BaseException:
-            self.drop(outcome.ids, places)
+            self._drop(ids, places)
             raise
-        return places
+        return Columns.of(places)
 
     def _hook(
         self, work: HookWork, ticket: int, await_state: AwaitState, show_to: Callable[[Shown], None]
     ) -> dict[str, float]:
         objects, pairs = self._objects, transfers(work.hook, work.owner)
+        if objects.has_all:  # rows and weights need not be moved
+            return objects.run(work.hook, work.owner, work.step)
         if not pairs:
             roles = work.hook.roles or ((work.owner,) if work.owner is not None else ())
             # Others take part only in that they wait.
@@ -206,7 +226,7 @@ class Part:
             is_needed = not all(is_local(source, one, theirs.forms, forms[one]) for one in targets)
             if is_needed or len(source.on) > 1:
                 shown = theirs if is_needed else None
-                show_to(show(self._store, state_id(ticket), self._number(source), shown))
+                show_to(show(self._shared, state_id(ticket), self._number(source), shown))
         for source, target in pairs:
             if target in mine:
                 take(
@@ -238,18 +258,23 @@ class Part:
     def _mapped_at(self, ticket: int, column: str, place: Place) -> Iterator[int]:
         (here,) = self._brought(ticket, column, [state_id(ticket)], [place])
         try:
-            with self._store.mapped(here) as address:
+            with self._shared.mapped(here) as address:
                 yield address
         except (FlowError, PeerLost, SegmentError) as error:
             raise Unreadable(str(error)) from error
 
+    @property
+    def _shared(self) -> DataManager:
+        assert isinstance(self._store, DataManager)
+        return self._store
+
     def _number(self, role: Placement) -> int:
         return self._declaration.roles.index(role)
 
-    def _move(self, work: MoveWork, ticket: int) -> None:
+    def _move(self, work: MoveTask, ticket: int) -> None:
         """Bring rows to this node. What cannot be read is an error of the step that needs it."""
         try:
-            for column, places in work.columns.items():
+            for column, places in work.columns.places.items():
                 self._brought(ticket, column, work.ids, places)
         except Unreadable as error:
             logger.info("%d rows were not brought: %s", len(work.ids), error)
@@ -257,6 +282,8 @@ class Part:
     def _brought(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> list[Place]:
         """Get values of other nodes into the store of this process; returns where all values are on this node."""
         found = list(places)
+        if isinstance(self._store, OwnValues):
+            return found
         far = [i for i, place in enumerate(found) if self._store.is_elsewhere(place)]
         if far:
             some = [ids[i] for i in far]

@@ -8,29 +8,31 @@ from typing import Any
 
 from ...errors import FlowError, WireError
 from ..declare.hooks import LoadRows
-from ..store.values import Value
-from .functions import Outcome
+from ..link.columns import Columns
+from ..link.results import Result
+from ..store.values import Value, n_bytes_of
 from .row_files.row_file import RowFile
 
 __all__ = ["REFUSED", "load_rows"]
 
-#: Among the numbers of an outcome: values for which the store had no room.
+#: Among the numbers of a result: values for which the store had no room.
 REFUSED = "refused"
 
 _log = logging.getLogger(__name__)
 
 
-def load_rows(hook: LoadRows, put: Callable[[str, Sequence[int], Sequence[Value]], Sequence[Any]]) -> Outcome:
+def load_rows(hook: LoadRows, put: Callable[[str, Sequence[int], Sequence[Value]], Sequence[Any]]) -> Result:
     """Read values of a column, and keep them; returns the rows of which they are, and their places.
 
     What is damaged, or has no room, is left out.
 
     Args:
-        hook: says what is read.
-        put: keeps values of rows.
+        hook: Hook that says what is read.
+        put: Function that keeps values of rows.
     """
-    outcome = Outcome()
+    ids: list[int] = []
     places: list[Any] = []
+    n_refused = n_bytes = 0
     try:
         file = RowFile(hook.path)
         wanted = [file.groups[one] for one in hook.groups if one in file.groups]
@@ -38,10 +40,13 @@ def load_rows(hook: LoadRows, put: Callable[[str, Sequence[int], Sequence[Value]
             try:
                 places += put(column.name, column.ids, column.values)
             except FlowError:
-                outcome.numbers[REFUSED] = outcome.numbers.get(REFUSED, 0.0) + len(column.ids)
+                n_refused += len(column.ids)
                 continue
-            outcome.ids += column.ids
+            ids += column.ids
+            n_bytes += sum(map(n_bytes_of, column.values))
     except (WireError, OSError) as error:
         _log.warning("%s: %s", hook.path, error)
-    outcome.columns = {hook.column: places}
-    return outcome
+    numbers = {REFUSED: float(n_refused)} if n_refused else {}
+    return Result(
+        0, 0, ids=tuple(ids), columns=Columns.of({hook.column: places}), n_bytes=n_bytes, numbers=numbers
+    )

@@ -11,10 +11,10 @@ from typing import Any
 from ...errors import FlowError
 from ...user_code import is_ctrl_c
 from ..declare.datasets import Dataset
+from ..link.results import Failure
 from ..master.rows.records import Tag
 from ..master.rows.tags import checked_tag
 from ..store.values import Value, check_value
-from .functions import Failure
 
 __all__ = ["Read", "ShardReader"]
 
@@ -35,12 +35,14 @@ class Read:
         tags: Tags of each element.
         length: Elements of the shard, if its end was met; None otherwise.
         failure: Reason why the next element cannot be read; None if nothing failed.
+        cause: Exception of it.
     """
 
     columns: list[list[Value]]
     tags: list[dict[str, Tag]] = field(default_factory=list)
     length: int | None = None
     failure: Failure | None = None
+    cause: BaseException | None = None
 
 
 class ShardReader:
@@ -90,8 +92,8 @@ class ShardReader:
             except BaseException as error:
                 if is_ctrl_c(error):
                     raise
-                known = Failure.of(error)
-                found.failure = Failure(known.reason, f"{self._name}, element {number}: {known.text}", error)
+                found.failure = Failure.of(error, f"{self._name}, element {number}: ")
+                found.cause = error
                 break
             for column, value in zip(found.columns, values, strict=True):
                 column.append(value)

@@ -1,45 +1,19 @@
-"""What a step consists of, for the one that runs it."""
+"""What a step consists of, for the worker that runs it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
-from ..link.forms import Slice
-from ..master.rows.records import Tag
+from ..link.tasks import MainTask, MoveTask
 
-__all__ = ["HookWork", "MainWork", "MoveWork", "Work", "name_of"]
-
-
-@dataclass(frozen=True)
-class MainWork:
-    """A function and its rows.
-
-    Attributes:
-        function: Name of the function.
-        ids: Ids of the rows.
-        columns: Places of the values of each input, as many as ids; the backend decides what a place is.
-        tags: Tags of each row.
-        step: Step of the rows; see `Rows`, also for `use`, `ends_step` and `age`.
-        part: Part of the call that is for this worker; None: the rows are those of the whole call.
-    """
-
-    function: str
-    ids: tuple[int, ...]
-    columns: dict[str, list[Any]]
-    tags: list[dict[str, Tag]]
-    step: int
-    use: int
-    ends_step: bool
-    age: int
-    part: Slice | None = None
+__all__ = ["HookWork", "Work", "name_of"]
 
 
 @dataclass(frozen=True)
 class HookWork:
-    """A hook.
+    """A hook; messages have it as a `HookTask`.
 
     Attributes:
         hook: Hook that is run.
@@ -52,24 +26,11 @@ class HookWork:
     step: int
 
 
-@dataclass(frozen=True)
-class MoveWork:
-    """Rows that are brought to the node of a worker.
-
-    Attributes:
-        ids: Ids of the rows.
-        columns: Places of the values by column, as many as ids; the backend decides what a place is.
-    """
-
-    ids: tuple[int, ...]
-    columns: dict[str, list[Any]]
-
-
-Work = MainWork | HookWork | MoveWork
+Work = MainTask | HookWork | MoveTask
 
 
 def name_of(work: Work) -> str:
     """Return the name of a function or hook."""
-    if isinstance(work, MainWork):
+    if isinstance(work, MainTask):
         return work.function
     return work.hook.name if isinstance(work, HookWork) else "data_transfer"

@@ -34,7 +34,7 @@ def status_of(
     master, doing = runner.master, backend.doing.now
     functions = []
     for one in master.plan.functions:
-        running = [state.since_s for state in master.calls if state.function is one]
+        running = [state.since_s for state in list(master.calls.values()) if state.function is one]
         functions.append(
             {
                 "name": one.name,

@@ -15,7 +15,7 @@ from ...errors import ConfigError
 from ..declare.calls import MFCDef
 from ..declare.hooks import Hook
 from ..master.master import DRIVER
-from ..master.order.steps import Order
+from ..master.order.steps import Step
 from ..master.rows.table import Taken
 from ..workers.backend import Done
 
@@ -60,36 +60,36 @@ class Trace:
         if self._file < 0:
             raise ConfigError(f"cannot write the trace {path}")
 
-    def note(self, done: Done, order: Order, call: MFCDef | None, taken: Taken | None, n_rows: int) -> None:
+    def note(self, done: Done, step: Step, call: MFCDef | None, taken: Taken | None, n_rows: int) -> None:
         """Write what a worker's part in a step has done; nothing if another one has run it, or it was skipped.
 
         Args:
             done: End of the part.
-            order: Order of the step.
+            step: Step that the part is of.
             call: Function of the step; None: it is a hook.
             taken: Rows of the call; None: they are not known, or it has none.
             n_rows: Number of rows in the flow.
         """
-        outcome, worker = done.outcome, done.worker
-        if not outcome.seconds:
+        result, worker = done.result, done.worker
+        if not result.seconds:
             return
         args = {
-            "call": order.call,
-            "ticket": order.ticket,
+            "call": step.call,
+            "ticket": step.ticket,
             "step": taken.step + 1 if taken is not None else 0,
         }
-        whole_s = outcome.read_s + outcome.seconds
-        began_s = self._begin(outcome.began_s, whole_s) / 1e6
-        times = (began_s + outcome.read_s, outcome.seconds)
+        whole_s = result.read_s + result.seconds
+        began_s = self._begin(result.began_s, whole_s) / 1e6
+        times = (began_s + result.read_s, result.seconds)
         if call is None:
-            name = order.step.work.name if isinstance(order.step.work, Hook) else ""
-            self.step(name, order.step.kind.name.lower(), worker, *times, args)
+            name = step.work.name if isinstance(step.work, Hook) else ""
+            self.step(name, step.kind.name.lower(), worker, *times, args)
             return
-        outputs = call.output_keys if outcome.failure is None else ()
-        if outcome.read_s:
-            self.step("data_transfer", "move", worker, began_s, outcome.read_s, args)
-        self.step(call.name, "main", worker, *times, args | {"rows": len(outcome.ids)})
-        self.rows(worker, *times, outcome.ids, call.input_keys, outputs, n_rows)
+        outputs = call.output_keys if result.failure is None else ()
+        if result.read_s:
+            self.step("data_transfer", "move", worker, began_s, result.read_s, args)
+        self.step(call.name, "main", worker, *times, args | {"rows": len(result.ids)})
+        self.rows(worker, *times, result.ids, call.input_keys, outputs, n_rows)
 
     def step(
         self,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
+from ..link.results import Failure, Result
 from ..master.order.deadlines import Seen
-from ..master.order.steps import Abort, Order
+from ..master.order.steps import Abort, Step
 from ..master.rows.records import Tag
-from ..process.functions import Failure, Outcome
 from ..process.work import Work
 from ..store.values import Value
 from .doing import Doing
@@ -26,17 +26,13 @@ class Done:
 
     Attributes:
         worker: Number of the worker.
-        incarnation: Incarnation of the master, as in the order.
-        ticket: Ticket of the step, as in the order.
-        outcome: Result of this part of the step; its columns hold places.
-        n_bytes: Bytes of all columns that the worker made.
+        result: Result of the part; its columns hold places.
+        cause: Exception of the part, where it was raised in this process.
     """
 
     worker: int
-    incarnation: int
-    ticket: int
-    outcome: Outcome = field(default_factory=Outcome)
-    n_bytes: int = 0
+    result: Result
+    cause: BaseException | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +72,7 @@ class Loaded:
         tags: Tags of each element.
         length: Elements of the shard, if its end was met.
         failure: Reason why the next element cannot be read.
+        cause: Exception of it, where it was raised in this process.
     """
 
     request: int
@@ -84,6 +81,7 @@ class Loaded:
     tags: Sequence[dict[str, Tag]] = ()
     length: int | None = None
     failure: Failure | None = None
+    cause: BaseException | None = None
 
 
 Event = Done | Lost | Back | Loaded
@@ -121,7 +119,7 @@ class ElementReads(Protocol):
 
 
 class Backend(Protocol):
-    """Runs orders, strictly by ticket on each worker. One thread uses it; any thread may read `doing` and `sights`.
+    """Runs steps, strictly by ticket on each worker. One thread uses it; any thread may read `doing` and `sights`.
 
     Attributes:
         cuts_rows: Whether each worker of a role has an object of its own, and so a part of the rows.
@@ -157,14 +155,14 @@ class Backend(Protocol):
     def free_bytes(self) -> int | None:
         """Return how many bytes of values fit where they lie, on the host with the least; None: they are in this process."""
 
-    def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
-        """Send an order to a worker. `work` says what is to be done; None: nothing is left of its rows."""
+    def send(self, worker: int, step: Step, work: Callable[[], Work | None]) -> None:
+        """Have a worker run its part of a step. `work` says what is to be done; None: nothing is left of its rows."""
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Have a worker skip a step that waits there."""
 
     def wait(self, timeout_s: float | None) -> list[Event]:
-        """Run or await what has been sent; returns what has ended, nothing if no order is open or the time is over.
+        """Run or await what has been sent; returns what has ended, nothing if no step is open or the time is over.
 
         Raises:
             WaitInterrupted: by Ctrl-C in a wait for messages.
@@ -174,7 +172,7 @@ class Backend(Protocol):
         """Return what is seen of workers that have not ended a step; without those that have, or cannot be ended."""
 
     def held_back(self) -> frozenset[int]:
-        """Return tickets of which a worker has no order yet, as values are on their way to its host for another step."""
+        """Return tickets of which a worker has not been told yet, as values are on their way to its host for another step."""
 
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
         """Return what each worker process is inside of, by its number, with its Python code if asked; any thread may ask."""

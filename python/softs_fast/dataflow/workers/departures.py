@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ...identity import Process
+from ..link.tasks import MainTask
 from ..process.part import Unreadable
-from ..process.work import MainWork
 from ..store import SegmentAddress
 from .backend import Back, Done, Event, Lost
 
@@ -53,7 +53,7 @@ class Departures:
         self.away.clear()
         self.ending.clear()
 
-    def note_ending(self, work: MainWork, n_gone: int, workers: Sequence[int]) -> None:
+    def note_ending(self, work: MainTask, n_gone: int, workers: Sequence[int]) -> None:
         """A function could not read its rows: one of the processes that hold them may have ended, which is not known yet.
 
         Args:
@@ -62,7 +62,7 @@ class Departures:
             workers: Workers with processes.
         """
         if n_gone == self.n_gone:
-            holders = {place.worker: place.segment for one in work.columns.values() for place in one}
+            holders = {place.worker: place.segment for one in work.columns.places.values() for place in one}
             self.ending |= {worker: one for worker, one in holders.items() if worker in workers}
 
     def await_known(self, receive: Callable[[float], None], node: str | None) -> None:
@@ -105,9 +105,9 @@ def may_have_lost_a_peer(event: Event, *, is_shared: bool) -> bool:
         event: Event of the worker.
         is_shared: Whether other workers have not ended the step.
     """
-    if not isinstance(event, Done) or event.outcome.failure is None or event.outcome.unread:
+    if not isinstance(event, Done) or event.result.failure is None or event.result.unread:
         return False
-    text = event.outcome.failure.text
+    text = event.result.failure.text
     if text.startswith(Unreadable.__name__):
         return True
     # Errors of torch.distributed are RuntimeErrors, or derived from them with names that begin so.

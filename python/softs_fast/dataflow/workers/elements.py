@@ -8,7 +8,6 @@ import msgpack
 
 from ..declare.declaration import Declaration
 from ..link.messages import ElementsRead, ReadElements
-from ..process.functions import Failure
 from ..process.objects import Objects
 from ..process.shards import ShardReader
 from ..store.values import cut, n_bytes_of
@@ -52,7 +51,7 @@ class LocalElements:
         names = self._datasets[source].columns
         columns = [cut(name, values, len(values)) for name, values in zip(names, found.columns, strict=True)]
         sizes = [sum(map(n_bytes_of, values)) for values in zip(*columns, strict=True)]
-        return [Loaded(request, columns, sizes, found.tags, found.length, found.failure)]
+        return [Loaded(request, columns, sizes, found.tags, found.length, found.failure, found.cause)]
 
     def n_elements(self, source: int) -> int | None:
         """Return how many elements all shards of a dataset have; None if one of them is no sequence."""
@@ -109,11 +108,9 @@ class RemoteElements:
         mine.discard(message.request)
         if not mine:
             del self._open[worker]
-        failure = Failure(*message.failure) if message.failure is not None else None
+        columns = list(message.columns.places.values())
         return [
-            Loaded(
-                message.request, message.columns.places, message.sizes, message.tags, message.length, failure
-            )
+            Loaded(message.request, columns, message.sizes, message.tags, message.length, message.failure)
         ]
 
     def lose(self, worker: int) -> None:

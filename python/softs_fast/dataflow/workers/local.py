@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from torch import Tensor
-
-from ...user_code import is_ctrl_c
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook, LoadRows
+from ..declare.hooks import Hook
 from ..declare.roles import Placement
+from ..link.results import Failure, Result
 from ..master.order.deadlines import Seen
-from ..master.order.steps import Abort, Order
-from ..process.devices import device_work
-from ..process.functions import Batch, Failure, Outcome, call_function
+from ..master.order.steps import Abort, Step
 from ..process.objects import Objects
-from ..process.saved_rows import load_rows
-from ..process.work import HookWork, MainWork, Work
-from ..store.values import Value, n_bytes_of
+from ..process.part import Part
+from ..process.work import Work
+from ..store.own import OwnValues
+from ..store.values import Value
 from .backend import Done, Event
 from .doing import Doing
 from .elements import LocalElements
@@ -41,9 +37,12 @@ class LocalBackend:
     def __init__(self, declaration: Declaration) -> None:
         self.doing = Doing()
         self._declaration = declaration
-        self._functions = {one.name: one for one in declaration.calls}
         self._objects = Objects(declaration.roles)
-        self._orders: list[tuple[int, Order, Callable[[], Work | None]]] = []
+        self._values = OwnValues()
+        #: Exception of the step that has failed last.
+        self._raised: list[BaseException] = []
+        self._part = Part(declaration, self._objects, self._values, raised=self._raised.append)
+        self._steps: list[tuple[int, Step, Callable[[], Work | None]]] = []
         self._missing: dict[int, list[int]] = {}
         self._skipped: list[Event] = []
         self.elements = LocalElements(declaration)
@@ -55,8 +54,8 @@ class LocalBackend:
         return []
 
     def close(self, *, goes_on: bool = False) -> None:
-        """Drop the objects, and orders that have not run."""
-        self._orders.clear()
+        """Drop the objects, and steps that have not run."""
+        self._steps.clear()
         self._missing.clear()
         self._skipped.clear()
         self.elements.close()
@@ -67,8 +66,8 @@ class LocalBackend:
         return values
 
     def values(self, places: Sequence[Any]) -> list[Value]:
-        """Copy values: what is changed in a copy is not seen by others, as with workers in other processes."""
-        return [_copy(value) for value in places]
+        """Copy values."""
+        return self._values.get(places)
 
     def free_bytes(self) -> None:
         """Values are in this process."""
@@ -76,49 +75,49 @@ class LocalBackend:
     def free(self, worker: int, ids: Iterable[int]) -> None:
         """Values go with their last place."""
 
-    def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
-        """Keep an order until its ticket is the lowest."""
-        if order.ticket not in self._missing:
-            self._missing[order.ticket] = []
-            heappush(self._orders, (order.ticket, order, work))
-        self._missing[order.ticket].append(worker)
+    def send(self, worker: int, step: Step, work: Callable[[], Work | None]) -> None:
+        """Keep a step until its ticket is the lowest."""
+        if step.ticket not in self._missing:
+            self._missing[step.ticket] = []
+            heappush(self._steps, (step.ticket, step, work))
+        self._missing[step.ticket].append(worker)
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Skip a step that has not begun."""
         waiting = self._missing.get(abort.ticket, [])
         if worker in waiting:
             waiting.remove(worker)
-            outcome = Outcome(failure=Failure(abort.reason, abort.reason))
-            self._skipped.append(Done(worker, abort.incarnation, abort.ticket, outcome))
+            failure = Failure(abort.reason, abort.reason)
+            self._skipped.append(Done(worker, Result(abort.incarnation, abort.ticket, failure=failure)))
 
     def wait(self, timeout_s: float | None) -> list[Event]:
         """Run the step with the lowest ticket, whatever it takes."""
         events, self._skipped = self._skipped, []
-        if events or not self._orders:
+        if events or not self._steps:
             return events
-        ticket, order, work = heappop(self._orders)
+        ticket, step, work = heappop(self._steps)
         workers = self._missing.pop(ticket)
         if not workers:
             return self.wait(timeout_s)  # it was aborted
-        name = order.step.work.name if isinstance(order.step.work, Hook) else order.step.work
+        name = step.work.name if isinstance(step.work, Hook) else step.work
         with self.doing.what(f"runs {name}"):
-            outcome, n_bytes = self._run(work, workers[0])
-        first = Done(workers[0], order.incarnation, ticket, outcome, n_bytes)
+            self._values.worker, made = workers[0], work()
+            result = Result(step.incarnation, ticket)
+            if made is not None:
+                result = self._part.run(
+                    made, step.incarnation, ticket, lambda role, known: (), lambda shown: None
+                )
         # All workers are the one that has run it.
-        return [
-            first,
-            *(
-                Done(worker, order.incarnation, ticket, Outcome(failure=outcome.failure))
-                for worker in workers[1:]
-            ),
-        ]
+        others = Result(step.incarnation, ticket, failure=result.failure)
+        cause = self._raised.pop() if self._raised else None
+        return [Done(workers[0], result, cause), *(Done(worker, others) for worker in workers[1:])]
 
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """There are no processes, and nothing here can end a function."""
         return {}
 
     def held_back(self) -> frozenset[int]:
-        """All orders are there at once."""
+        """All steps are there at once."""
         return frozenset()
 
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
@@ -150,38 +149,3 @@ class LocalBackend:
     def model_config(self, role: Placement) -> Any:
         """Return what `model_config` of a role says."""
         return self._objects[role].model_config()
-
-    def _run(self, describe: Callable[[], Work | None], worker: int) -> tuple[Outcome, int]:
-        work = describe()
-        outcome, n_bytes, began = Outcome(), 0, time.monotonic()
-        try:
-            if isinstance(work, MainWork):
-                columns = {name: self.values(places) for name, places in work.columns.items()}
-                batch = Batch(work.ids, columns, work.tags, work.step, work.use, work.ends_step, work.age)
-                declared = self._declaration
-                outcome = call_function(
-                    self._functions[work.function],
-                    self._objects,
-                    batch,
-                    worker=worker,
-                    group=declared.group,
-                    digests=declared.digests,
-                )
-                n_bytes = sum(n_bytes_of(value) for values in outcome.columns.values() for value in values)
-            elif isinstance(work, HookWork) and isinstance(work.hook, LoadRows):
-                outcome = load_rows(work.hook, lambda column, ids, values: values)
-            elif isinstance(work, HookWork):  # rows need not be moved: they are here
-                with device_work():
-                    outcome.numbers = self._objects.run(work.hook, work.owner, work.step)
-        except BaseException as error:
-            if is_ctrl_c(error):
-                raise
-            outcome = Outcome(failure=Failure.of(error))
-        outcome.began_s, outcome.seconds = began, time.monotonic() - began
-        return outcome, n_bytes
-
-
-def _copy(value: Value) -> Value:
-    if isinstance(value, Tensor):
-        return value.clone()
-    return [one.clone() for one in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Workers in processes of their own: orders go out as messages, values stay where they were made."""
+"""Workers in processes of their own: steps go out as messages, values stay where they were made."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ import msgpack
 
 from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration, restartable
-from ..declare.hooks import Hook, LoadRows
+from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..link.links import Joined, Left, MasterLink
 from ..link.messages import (
-    AbortStep,
+    Abort,
     ElementsRead,
     End,
+    Failure,
     Fetched,
     Free,
+    MainTask,
     ReadElements,
     Ready,
+    Result,
     State,
-    StepEnded,
 )
 from ..master.master import DRIVER
 from ..master.order.deadlines import Seen
-from ..master.order.steps import Abort, Order
-from ..process.functions import Failure, Outcome
+from ..master.order.steps import Step
 from ..process.objects import Objects
-from ..process.orders import Messages
+from ..process.orders import message_of
 from ..process.part import Part
-from ..process.work import MainWork, Work
+from ..process.work import Work
 from ..store import DataManager
 from ..store.ids import state_id
 from ..store.segments import bytes_free
@@ -61,7 +62,7 @@ _LONG_SLICE_S = 60.0
 
 
 class ProcessBackend:
-    """Sends orders to worker processes. Functions without a role run in this process.
+    """Sends steps to worker processes. Functions without a role run in this process.
 
     Args:
         declaration: Declaration of the flow; it is checked that each worker can be a process.
@@ -85,7 +86,6 @@ class ProcessBackend:
         self._declaration = declaration
         self._processes = processes
         self._has_begun = False
-        self._functions = {one.name: one for one in declaration.calls}
         self._link: MasterLink | None = None
         self._store: DataManager | None = None
         self._pids: dict[int, int] = {}
@@ -94,9 +94,10 @@ class ProcessBackend:
         #: Workers with processes on this host.
         self._here: set[int] = set()
         self._restartable = restartable(declaration)
-        self._own: deque[tuple[Order, Work | None]] = deque()
+        self._own: deque[tuple[Step, Work | None]] = deque()
         self._sent: dict[int, Sent] = {}
-        self._messages = Messages(declaration)
+        #: Exception of the function without a role that has failed last.
+        self._raised: list[BaseException] = []
         self._events: list[Event] = []
         self.elements = RemoteElements(declaration, self._request, self._ask)
 
@@ -109,7 +110,7 @@ class ProcessBackend:
         links = self._nodes.links() if self._nodes is not None else None
         self._store = DataManager(self._sends.driver, links=links)
         arrived = functools.partial(self._sends.arrived, DRIVER)
-        self._part = Part(self._declaration, Objects((), DRIVER), self._store, arrived)
+        self._part = Part(self._declaration, Objects((), DRIVER), self._store, arrived, self._raised.append)
         try:
             self._link = self._processes.start()
             self._join(self._link)
@@ -189,38 +190,35 @@ class ProcessBackend:
         """Return what /dev/shm has free on the host with the least."""
         return min(bytes_free(), self._nodes.free_bytes()) if self._nodes is not None else bytes_free()
 
-    def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
-        """Send an order."""
+    def send(self, worker: int, step: Step, work: Callable[[], Work | None]) -> None:
+        """Send a step."""
         if self._has_left(worker):
             return
-        sent = self._sent.setdefault(order.ticket, Sent(order, n_gone=self._departures.n_gone))
+        sent = self._sent.setdefault(step.ticket, Sent(step, n_gone=self._departures.n_gone))
         sent.open.add(worker)
-        sent.all.add(worker)
-        self._sends.order(worker, order, work)
+        self._sends.step(worker, step, work)
 
-    def _deliver(self, worker: int, order: Order, made: Work | None) -> None:
+    def _deliver(self, worker: int, step: Step, made: Work | None) -> None:
         assert self._link is not None
-        self._sent[order.ticket].works[worker] = made
+        self._sent[step.ticket].works[worker] = made
         if worker == DRIVER:
-            self._own.append((order, made))
+            self._own.append((step, made))
         elif made is None:
-            self._end(worker, order.incarnation, order.ticket, Outcome(), 0)
+            self._end(worker, Result(step.incarnation, step.ticket))
         elif worker not in self._left:
-            self._link.send(worker, self._messages.of(order, made))
+            self._link.send(worker, message_of(self._declaration, step, made))
 
     def abort(self, worker: int, abort: Abort) -> None:
         """Have a worker skip a step."""
         if self._sends.abort(worker, abort.ticket):
-            failure = Failure(abort.reason, abort.reason)
-            self._end(worker, abort.incarnation, abort.ticket, Outcome(failure=failure), 0)
+            self._end(worker, _aborted(abort))
         elif worker == DRIVER:
             waiting = [one for one in self._own if one[0].ticket == abort.ticket]
             if waiting:
                 self._own.remove(waiting[0])
-                failure = Failure(abort.reason, abort.reason)
-                self._end(worker, abort.incarnation, abort.ticket, Outcome(failure=failure), 0)
+                self._end(worker, _aborted(abort))
         elif self._link is not None and worker not in self._left:
-            self._link.send(worker, AbortStep(abort.incarnation, abort.ticket, abort.reason))
+            self._link.send(worker, abort)
 
     def wait(self, timeout_s: float | None) -> list[Event]:
         """Return what has ended; a function without a role runs here when there is nothing else."""
@@ -258,7 +256,9 @@ class ProcessBackend:
             self._events.append(Lost(worker, self._why(Left(worker, "it is not started again"))))
 
     def _may_have_lost_a_peer(self, event: Event) -> bool:
-        return may_have_lost_a_peer(event, is_shared=isinstance(event, Done) and event.ticket in self._sent)
+        return may_have_lost_a_peer(
+            event, is_shared=isinstance(event, Done) and event.result.ticket in self._sent
+        )
 
     def look(self, ticket: int, workers: Iterable[int]) -> dict[int, Seen]:
         """Ask workers that have not ended a step, and look at their processes."""
@@ -272,7 +272,7 @@ class ProcessBackend:
         return {worker: one for worker, one in found.items() if sent is not None and worker in sent.open}
 
     def held_back(self) -> frozenset[int]:
-        """Return tickets of which an order waits for values."""
+        """Return tickets of steps that wait for values."""
         return self._sends.held_back()
 
     def sights(self, timeout_s: float, *, stacks: bool = False) -> dict[int, Sight]:
@@ -349,7 +349,7 @@ class ProcessBackend:
                 self._leave(event)
             elif isinstance(event, Joined):
                 self._pids[event.worker] = event.pid
-            elif isinstance(event.message, StepEnded):
+            elif isinstance(event.message, Result):
                 self._take(event.worker, event.message)
             elif isinstance(event.message, ElementsRead):
                 self._events += self.elements.answered(event.worker, event.message)
@@ -371,40 +371,14 @@ class ProcessBackend:
     def _fetched(self, worker: int, message: Fetched) -> None:
         sent = self._sent.get(message.ticket)
         if sent is not None and worker in sent.open:
-            for column, places in zip(message.names, message.columns, strict=True):
+            for column, places in message.columns.places.items():
                 self._sends.arrived(worker, message.ticket, column, message.ids, places)
 
-    def _take(self, worker: int, message: StepEnded) -> None:
+    def _take(self, worker: int, message: Result) -> None:
         sent = self._sent.get(message.ticket)
         if sent is None or worker not in sent.open:
             return
-        work = sent.order.step.work
-        names: tuple[str, ...] = ()
-        if isinstance(work, LoadRows) and message.columns:
-            names = (work.column,)
-        elif message.columns and not isinstance(work, Hook):
-            names = self._functions[str(work)].output_keys
-        failure = Failure(*message.failure) if message.failure is not None else None
-        if failure is None and len(message.columns) != len(names):
-            text = f"{len(message.columns)} columns arrived; need {', '.join(names)}"
-            failure = Failure(text, text)
-        columns = dict(zip(names, (list(one) for one in message.columns), strict=failure is None))
-        outcome = Outcome(
-            message.seconds,
-            dict(message.numbers),
-            message.ids,
-            columns,
-            dict(message.dropped),
-            dict(message.failed),
-            dict(message.tags),
-            message.digest,
-            failure,
-            began_s=message.began_s,
-            read_s=message.read_s,
-            unread=message.unread,
-            not_finite=dict(message.not_finite),
-        )
-        self._end(worker, message.incarnation, message.ticket, outcome, message.n_bytes)
+        self._end(worker, message)
 
     def _relay(self, worker: int, message: State) -> None:
         """Tell the other participants of a hook what a worker shows of the weights of its source."""
@@ -435,12 +409,13 @@ class ProcessBackend:
         self._link.send(worker, message)
         return True
 
-    def _end(self, worker: int, incarnation: int, ticket: int, outcome: Outcome, n_bytes: int) -> None:
-        self._events.append(Done(worker, incarnation, ticket, outcome, n_bytes))
-        work = self._sent[ticket].works.get(worker)
-        if outcome.unread and isinstance(work, MainWork):
-            self._departures.note_ending(work, self._sent[ticket].n_gone, list(self._pids))
-        self._part_ended(worker, ticket)
+    def _end(self, worker: int, result: Result) -> None:
+        self._events.append(Done(worker, result, self._raised.pop() if self._raised else None))
+        sent = self._sent[result.ticket]
+        work = sent.works.get(worker)
+        if result.unread and isinstance(work, MainTask):
+            self._departures.note_ending(work, sent.n_gone, list(self._pids))
+        self._part_ended(worker, result.ticket)
 
     def _part_ended(self, worker: int, ticket: int) -> None:
         sent = self._sent[ticket]
@@ -470,13 +445,18 @@ class ProcessBackend:
     def _why(self, event: Left) -> str:
         return f"process {self._pids.get(event.worker, '?')}: {self._processes.why(event.worker) or event.reason}"
 
-    def _run(self, order: Order, work: Work | None) -> None:
+    def _run(self, step: Step, work: Work | None) -> None:
         """Run a function without a role."""
-        outcome, n_bytes = Outcome(), 0
+        result = Result(step.incarnation, step.ticket)
         if work is not None:
-            with self.doing.what(f"runs {order.step.work}, a function without a role,"):
-                outcome, n_bytes = self._part.run(work, order.ticket, _no_state, lambda shown: None)
-        self._end(DRIVER, order.incarnation, order.ticket, outcome, n_bytes)
+            with self.doing.what(f"runs {step.work}, a function without a role,"):
+                result = self._part.run(work, step.incarnation, step.ticket, _no_state, lambda shown: None)
+        self._end(DRIVER, result)
+
+
+def _aborted(abort: Abort) -> Result:
+    """Return the result of a step that is skipped."""
+    return Result(abort.incarnation, abort.ticket, failure=Failure(abort.reason, abort.reason))
 
 
 def _no_state(role: int, known: int) -> list[Shown]:

@@ -1,4 +1,4 @@
-"""What a master sends to workers of several nodes: orders wait for values that are on their way to the node."""
+"""What a master sends to workers of several nodes: steps wait for values that are on their way to the node."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..link.messages import State
+from ... import records
+from ..link.messages import Columns, MainTask, MoveTask, State
 from ..master.master import DRIVER
-from ..master.order.steps import Order
+from ..master.order.steps import Step
 from ..process.part import weights_column
-from ..process.work import MainWork, MoveWork, Work
+from ..process.work import Work
 from ..store import Copies, Place
 from ..store.ids import state_id
 
@@ -19,20 +20,18 @@ __all__ = ["Sends", "Sent"]
 
 @dataclass
 class Sent:
-    """A ticket that was sent.
+    """A step that was sent.
 
     Attributes:
-        order: Order of the step.
-        open: Workers that have not reported.
-        all: Workers that got the order.
+        step: Step with its ticket.
+        open: Workers that have not reported, as far as their messages were taken.
         shown_by: Workers that keep weights for others.
         works: Work that each worker was sent.
         n_gone: Number of departures of workers by then.
     """
 
-    order: Order
+    step: Step
     open: set[int] = field(default_factory=set)
-    all: set[int] = field(default_factory=set)
     shown_by: set[int] = field(default_factory=set)
     works: dict[int, Work | None] = field(default_factory=dict)
     n_gone: int = 0
@@ -44,20 +43,20 @@ _WorkOf = Callable[[], Work | None]
 
 @dataclass
 class Sends:
-    """Passes on orders and weights, those of each worker in their order.
+    """Passes on steps and weights, those of each worker in their order.
 
     Args:
-        deliver: Function that sends an order to a worker.
+        deliver: Function that sends a step to a worker.
         tell: Function that sends a worker where weights are.
         driver: Number by which places name the master's store.
     """
 
-    deliver: Callable[[int, Order, Work | None], None]
+    deliver: Callable[[int, Step, Work | None], None]
     tell: Callable[[int, State], None]
     driver: int
     _copies: Copies | None = field(default=None, init=False)
-    #: Of each worker the orders that wait, the oldest first.
-    _orders: dict[int, deque[tuple[Order, _WorkOf]]] = field(default_factory=dict, init=False)
+    #: Of each worker the steps that wait, the oldest first.
+    _steps: dict[int, deque[tuple[Step, _WorkOf]]] = field(default_factory=dict, init=False)
     _states: list[tuple[int, State]] = field(default_factory=list, init=False)
 
     def begin(self, nodes: Mapping[int, str]) -> None:
@@ -67,7 +66,7 @@ class Sends:
     def close(self) -> None:
         """Drop all that waits."""
         self._copies = None
-        self._orders.clear()
+        self._steps.clear()
         self._states.clear()
 
     @property
@@ -75,13 +74,13 @@ class Sends:
         """Bytes that were to go from one node to another, in all."""
         return self._copies.n_bytes if self._copies is not None else 0
 
-    def order(self, worker: int, order: Order, work: _WorkOf) -> None:
-        """Send an order to a worker, at once or when its values are on its node."""
-        waiting = self._orders.setdefault(worker, deque())
-        waiting.append((order, work))
+    def step(self, worker: int, step: Step, work: _WorkOf) -> None:
+        """Send a step to a worker, at once or when its values are on its node."""
+        waiting = self._steps.setdefault(worker, deque())
+        waiting.append((step, work))
         if len(waiting) > 1:
-            # Orders come by ticket, and so do claims, also of what waits behind another one.
-            self._claim(worker, order, work)
+            # Steps come by ticket, and so do claims, also of what waits behind another one.
+            self._claim(worker, step, work)
         self._let_go(worker)
 
     def state(self, worker: int, state: State) -> None:
@@ -97,8 +96,8 @@ class Sends:
         self.tell(worker, state)
 
     def abort(self, worker: int, ticket: int) -> bool:
-        """Drop an order that waits; returns whether it did."""
-        waiting = self._orders.get(worker, deque())
+        """Drop a step that waits; returns whether it did."""
+        waiting = self._steps.get(worker, deque())
         for one in [one for one in waiting if one[0].ticket == ticket]:
             waiting.remove(one)
             return True
@@ -123,7 +122,7 @@ class Sends:
 
     def lose(self, worker: int) -> None:
         """A worker has ended."""
-        self._orders.pop(worker, None)
+        self._steps.pop(worker, None)
         self._states = [one for one in self._states if one[0] != worker]
         if self._copies is not None:
             self._copies.lose(worker)
@@ -147,8 +146,8 @@ class Sends:
         return self._copies.nodes if self._copies is not None else None
 
     def held_back(self) -> frozenset[int]:
-        """Return tickets of orders that wait."""
-        return frozenset(order.ticket for orders in self._orders.values() for order, _ in orders)
+        """Return tickets of steps that wait."""
+        return frozenset(step.ticket for steps in self._steps.values() for step, _ in steps)
 
     # --- Inside ---
 
@@ -157,34 +156,34 @@ class Sends:
 
         Participants of one step come by their numbers: otherwise two of them could wait for each other.
         """
-        waiting = [(worker, *one) for worker, orders in self._orders.items() for one in orders]
-        for worker, order, work in sorted(waiting, key=lambda one: (one[1].ticket, one[0])):
-            self._claim(worker, order, work)
+        waiting = [(worker, *one) for worker, steps in self._steps.items() for one in steps]
+        for worker, step, work in sorted(waiting, key=lambda one: (one[1].ticket, one[0])):
+            self._claim(worker, step, work)
 
-    def _claim(self, worker: int, order: Order, work: _WorkOf) -> None:
+    def _claim(self, worker: int, step: Step, work: _WorkOf) -> None:
         made = work()
-        if self._copies is not None and isinstance(made, MainWork | MoveWork):
-            self._copies.claim(self._number(worker), order.ticket, made.ids, made.columns)
+        if self._copies is not None and isinstance(made, MainTask | MoveTask):
+            self._copies.claim(self._number(worker), step.ticket, made.ids, made.columns.places)
 
     def _let_all_go(self) -> None:
-        for worker in list(self._orders):
+        for worker in list(self._steps):
             self._let_go(worker)
         states, self._states = self._states, []
         for worker, state in states:
             self.state(worker, state)
 
     def _let_go(self, worker: int) -> None:
-        waiting = self._orders.get(worker)
+        waiting = self._steps.get(worker)
         while waiting:
-            order, work = waiting[0]
+            step, work = waiting[0]
             made = work()
-            if self._copies is not None and isinstance(made, MainWork | MoveWork):
-                chosen = self._copies.choose(self._number(worker), order.ticket, made.ids, made.columns)
+            if self._copies is not None and isinstance(made, MainTask | MoveTask):
+                chosen = self._copies.choose(self._number(worker), step.ticket, made.ids, made.columns.places)
                 if chosen is None:
                     return
-                made = replace(made, columns=chosen)
+                made = records.replace(made, columns=Columns.of(chosen))
             waiting.popleft()
-            self.deliver(worker, order, made)
+            self.deliver(worker, step, made)
 
     def _number(self, worker: int) -> int:
         return self.driver if worker == DRIVER else worker

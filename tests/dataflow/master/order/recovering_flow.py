@@ -8,7 +8,7 @@ from typing import Any
 from simulated_flow import STRAGGLER, Worker, World
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan
-from softs_fast.dataflow.master.order.steps import Answer, Kind, Order, Output
+from softs_fast.dataflow.master.order.steps import CallState, Kind, Output, Step
 from softs_fast.dataflow.master.rows.records import Group
 
 #: An instance of a column of a row: its number, and where it is: worker and life of the worker.
@@ -85,7 +85,7 @@ class RecoveringWorld(World):
         self.n_lost += 1
         self.begun[number] += 1
         self.later(0.0, self.meet)
-        late = [one.number for one in self.master.order.tickets if number in one.missing]
+        late = [one.ticket for one in self.master.order.tickets if number in one.missing]
 
         def learn() -> None:
             self.master.lose(number, number + 1, f"worker {number} died")
@@ -126,35 +126,30 @@ class RecoveringWorld(World):
     # --- What workers do ---
 
     def say(self, output: Output) -> None:
-        if isinstance(output, Answer):
-            number = self.restores.pop(output.call, None)
+        if isinstance(output, CallState):
+            number = self.restores.pop(output.number, None)
             if number is not None and output.reason is None:
                 self.n_restored += 1
                 self.master.order.restored(number)
                 self.later(0.0, self.act)
-            name, taken = self.calls.get(output.call, ("", None))
+            name, taken = self.calls.get(output.number, ("", None))
             if output.reason is None and name in self.trained and taken is not None:
                 assert self.restored_workers(self.functions[name])
-        elif isinstance(output[1], Order):
+        elif isinstance(output[1], Step):
             self.name_values(output[1])
         super().say(output)
 
     def restored_workers(self, function: FunctionPlan) -> bool:
         return all(worker not in self.mortal for worker in function.workers)
 
-    def name_values(self, order: Order) -> None:
+    def name_values(self, order: Step) -> None:
         """Fix the lives of participants, and the instances that a main part reads, when its order is sent."""
-        self.sent_lives.setdefault(order.ticket, {one: self.lives[one] for one in order.step.workers})
-        state = self.master.state(order.call)
-        if (
-            order.step.kind is not Kind.MAIN
-            or state is None
-            or state.taken is None
-            or order.ticket in self.reads
-        ):
+        self.sent_lives.setdefault(order.ticket, {one: self.lives[one] for one in order.workers})
+        state = self.master.calls.get(order.call)
+        if order.kind is not Kind.MAIN or state is None or state.taken is None or order.ticket in self.reads:
             return
         assert state.function is not None
-        for worker in order.step.workers:
+        for worker in order.workers:
             assert worker not in self.master.order.away, "a ticket before the worker is restored"
         self.reads[order.ticket] = {
             (row, key): self.values[row, key]
@@ -163,13 +158,13 @@ class RecoveringWorld(World):
             for key in state.function.inputs
         }
 
-    def waited(self, order: Order) -> list[Worker]:
+    def waited(self, order: Step) -> list[Worker]:
         """Workers that a step waits for."""
         lives = self.sent_lives[order.ticket]
         return [
             self.workers[number]
-            for number in sorted(order.step.workers)
-            if order.step.kind is Kind.MAIN or self.begun[number] == lives[number]
+            for number in sorted(order.workers)
+            if order.kind is Kind.MAIN or self.begun[number] == lives[number]
         ]
 
     def enter(self, worker: Worker) -> None:
@@ -178,7 +173,7 @@ class RecoveringWorld(World):
             worker.entered.append(order.ticket)
             self.begin(order)
 
-    def begin(self, order: Order) -> None:
+    def begin(self, order: Step) -> None:
         """A step goes on when all are inside that it waits for."""
         if not all(one.is_alive and one.executor.inside is order for one in self.waited(order)):
             return
@@ -191,10 +186,10 @@ class RecoveringWorld(World):
         """Hooks go on that a dead worker had a part in."""
         inside = {one.executor.inside for one in self.workers.values() if one.is_alive}
         for order in sorted((one for one in inside if one is not None), key=lambda one: one.ticket):
-            if order.step.kind is not Kind.MAIN:
+            if order.kind is not Kind.MAIN:
                 self.begin(order)
 
-    def read(self, order: Order) -> None:
+    def read(self, order: Step) -> None:
         """All participants are there: all values are read, or none."""
         wanted = self.reads[order.ticket]
         there = all(
@@ -219,12 +214,12 @@ class RecoveringWorld(World):
                 assert origin.setdefault(column, made) == made, f"columns of row {row} do not belong together"
         self.made_from[order.ticket] = origins
 
-    def finish(self, order: Order) -> None:
+    def finish(self, order: Step) -> None:
         """As `World.finish`; a main part that could not read has failed before its function."""
         present = [one for one in self.waited(order) if one.is_alive and one.executor.inside is order]
         if not present or len(present) < len(self.waited(order)):
             return
-        if order.step.kind is Kind.MAIN and order.ticket not in self.unread:
+        if order.kind is Kind.MAIN and order.ticket not in self.unread:
             self.write(order)
         for worker in present:
             ticket = worker.executor.leave().ticket
@@ -236,16 +231,16 @@ class RecoveringWorld(World):
         for worker in present:
             self.enter(worker)
 
-    def report_unread(self, number: int, order: Order) -> None:
+    def report_unread(self, number: int, order: Step) -> None:
         self.master.unread(order.call)
         self.master.order.report(number, 1, order.ticket, "unread")
 
-    def write(self, order: Order) -> None:
+    def write(self, order: Step) -> None:
         """Values get a new instance where the function has run."""
-        state = self.master.state(order.call)
+        state = self.master.calls.get(order.call)
         if state is None or state.function is None or state.taken is None:
             return
-        function, worker = state.function, min(order.step.workers)
+        function, worker = state.function, min(order.workers)
         if function.is_strict:
             assert order.ticket in self.made_from
             self.trained[function.name] += [row for row in state.taken.ids if row % self.plan.group == 0]

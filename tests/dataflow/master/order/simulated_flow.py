@@ -11,7 +11,7 @@ from itertools import count
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan
 from softs_fast.dataflow.master.master import Master
 from softs_fast.dataflow.master.order.executor import Executor
-from softs_fast.dataflow.master.order.steps import Abort, Answer, Kind, Order, Output, Step
+from softs_fast.dataflow.master.order.steps import Abort, CallState, Kind, Output, Step
 from softs_fast.dataflow.master.rows.table import Taken
 
 STRAGGLER = 20.0
@@ -65,8 +65,8 @@ class World:
         self.calls: dict[int, tuple[str, Taken | None]] = {}
         self.uses: Counter[tuple[str, int]] = Counter()
         self.dropped: set[int] = set()
-        self.tickets: dict[int, Order] = {}
-        self.epochs: list[list[Order]] = []
+        self.tickets: dict[int, Step] = {}
+        self.epochs: list[list[Step]] = []
         self.inside: dict[int, set[int]] = {}
         self.finished: Counter[int] = Counter()
         self.ages: list[int] = []
@@ -77,8 +77,8 @@ class World:
 
         def noting(now_s: float) -> list[Output]:
             outputs = advance(now_s)
-            orders = [output[1] for output in outputs if not isinstance(output, Answer)]
-            epoch = {order.ticket: order for order in orders if isinstance(order, Order)}
+            orders = [output[1] for output in outputs if not isinstance(output, CallState)]
+            epoch = {order.ticket: order for order in orders if isinstance(order, Step)}
             self.tickets |= epoch
             self.check_late(epoch.values())
             self.epochs.append([epoch[ticket] for ticket in sorted(epoch)])
@@ -86,26 +86,26 @@ class World:
 
         self.master.order.advance = noting  # type: ignore[method-assign]
 
-    def check_late(self, epoch: Iterable[Order]) -> None:
+    def check_late(self, epoch: Iterable[Step]) -> None:
         """A worker that only takes part in a hook after a call gets its ticket when the main part has ended."""
         if not any(one.slots > one.groups_per_step for one in self.plan.partitions.values()):
             return
-        mains = {one.call: one.step.workers for one in self.tickets.values() if one.step.kind is Kind.MAIN}
-        running = {one.call.number for one in self.master.order.tickets if one.step.kind is Kind.MAIN}
+        mains = {one.call: one.workers for one in self.tickets.values() if one.kind is Kind.MAIN}
+        running = {one.call for one in self.master.order.tickets if one.kind is Kind.MAIN}
         for order in epoch:
-            if order.step.kind is Kind.POST and not order.step.workers <= mains[order.call]:
+            if order.kind is Kind.POST and not order.workers <= mains[order.call]:
                 assert order.call not in running
 
     def check_nesting(self) -> None:
         """No other call has a step between the first pre-hook of a call and its last step, on the workers of these."""
-        orders = [one for _, one in sorted(self.tickets.items()) if one.step.kind is not Kind.MOVE]
-        for call in {one.call for one in orders if one.step.kind is Kind.PRE}:
+        orders = [one for _, one in sorted(self.tickets.items()) if one.kind is not Kind.MOVE]
+        for call in {one.call for one in orders if one.kind is Kind.PRE}:
             own = [place for place, one in enumerate(orders) if one.call == call]
             within = orders[own[0] : own[-1] + 1]
             workers = frozenset().union(
-                *(one.step.workers for one in within if one.call == call and one.step.kind is not Kind.POST)
+                *(one.workers for one in within if one.call == call and one.kind is not Kind.POST)
             )
-            others = [one for one in within if one.call != call and one.step.workers & workers]
+            others = [one for one in within if one.call != call and one.workers & workers]
             assert not others, f"call {call} has within it {others}"
 
     # --- What happens ---
@@ -167,9 +167,9 @@ class World:
             if not self.left:
                 self.master.end_source(partition)
         outputs = self.master.advance(self.now_s)
-        for state in self.master.calls:
-            if state.call.number not in self.calls:
-                self.calls[state.call.number] = (state.call.name, state.taken)
+        for state in self.master.calls.values():
+            if state.number not in self.calls:
+                self.calls[state.number] = (state.name, state.taken)
                 self.ages.append(state.taken.age if state.taken else 0)
         for output in outputs:
             self.say(output)
@@ -183,12 +183,12 @@ class World:
         return self.master.rows.admit(partition, 0, n_bytes=1)
 
     def say(self, output: Output) -> None:
-        if isinstance(output, Answer):
-            self.answers[output.call] += 1
+        if isinstance(output, CallState):
+            self.answers[output.number] += 1
             # A call may be answered before it ever had a ticket.
-            name, taken = self.calls.setdefault(output.call, (output.name, None))
+            name, taken = self.calls.setdefault(output.number, (output.name, None))
             if output.reason is not None:
-                self.failed[output.call] = output.reason
+                self.failed[output.number] = output.reason
             elif taken is not None:
                 self.uses.update((name, row) for row in taken.ids)
             return
@@ -197,10 +197,10 @@ class World:
         worker.to_s = max(worker.to_s, self.now_s + self.delay())
         self.at(worker.to_s, lambda: self.hear(worker, message))
 
-    def hear(self, worker: Worker, message: Order | Abort) -> None:
+    def hear(self, worker: Worker, message: Step | Abort) -> None:
         if not worker.is_alive:
             return
-        if isinstance(message, Order):
+        if isinstance(message, Step):
             assert worker.executor.receive(message)
         else:
             match worker.executor.abort(message):
@@ -217,26 +217,26 @@ class World:
         worker.entered.append(order.ticket)
         inside = self.inside.setdefault(order.ticket, set())
         inside.add(worker.number)
-        if inside == order.step.workers:
+        if inside == order.workers:
             late = STRAGGLER if self.random.random() < 0.05 else 1.0
             self.later(self.random.random() * late, lambda: self.finish(order))
 
-    def finish(self, order: Order) -> None:
+    def finish(self, order: Step) -> None:
         """All participants have met; if all still live and none was aborted, the step ends."""
-        workers = [self.workers[number] for number in sorted(order.step.workers)]
+        workers = [self.workers[number] for number in sorted(order.workers)]
         present = [w for w in workers if w.is_alive and w.executor.inside is order]
         if len(present) < len(workers):
             return  # the others hang until they are told to return
         self.finished[order.ticket] += 1
-        fails = order.step.kind is Kind.MAIN and self.random.random() < self.failures
-        if order.step.kind is Kind.MAIN and not fails:
+        fails = order.kind is Kind.MAIN and self.random.random() < self.failures
+        if order.kind is Kind.MAIN and not fails:
             self.write(order)
         for worker in present:
             self.leave(worker, "failed" if fails else None)
         for worker in present:
             self.enter(worker)
 
-    def write(self, order: Order) -> None:
+    def write(self, order: Step) -> None:
         self.master.wrote(order.call, 0, n_bytes=1)
         _, taken = self.calls.get(order.call, ("", None))
         if taken is not None and self.random.random() < self.drops:

@@ -9,16 +9,19 @@ from random_plans import random_plan
 from simulated_flow import STRAGGLER, World
 
 from softs_fast.dataflow.master.order.deadlines import Deadlines, Late, Seen, culprits
-from softs_fast.dataflow.master.order.sequencer import Ticket
-from softs_fast.dataflow.master.order.steps import Call, Kind, Step
+from softs_fast.dataflow.master.order.steps import Kind, Step
 
 #: Longer than any step takes from the time when all could be inside; messages travel 0.2 s at most each way.
 DEADLINE_S = STRAGGLER + 2.0
 
 
-def ticket(number: int, *missing: int, since_s: float = 0.0) -> Ticket:
-    step = Step(Kind.MAIN, frozenset(missing))
-    return Ticket(number, Call(number, f"f{number}", (step,)), step, set(missing), since_s)
+def ticket(number: int, *missing: int, since_s: float = 0.0) -> Step:
+    workers = frozenset(missing)
+    return Step(
+        *(Kind.MAIN, workers, None, 1.0, 1, number, number, f"f{number}"),
+        missing=set(missing),
+        since_s=since_s,
+    )
 
 
 def test_the_time_of_a_step_begins_when_its_worker_could_be_inside() -> None:
@@ -34,7 +37,7 @@ def test_the_time_of_a_step_begins_when_its_worker_could_be_inside() -> None:
 
 
 def test_waiting_for_a_participant_that_has_not_arrived_is_not_counted() -> None:
-    deadlines = Deadlines(lambda one: 5.0 if one.number == 2 else 100.0)
+    deadlines = Deadlines(lambda one: 5.0 if one.ticket == 2 else 100.0)
     slow, both = ticket(1, 1), ticket(2, 0, 1)
     deadlines.observe([slow, both], 0.0)
     assert deadlines.due_s() == 100.0

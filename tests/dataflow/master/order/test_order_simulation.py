@@ -59,13 +59,13 @@ def check(world: World) -> None:
 def check_order(world: World) -> None:
     """The order of tickets is one of those that are allowed."""
     for epoch in world.epochs:
-        begun = {order.call for order in epoch if order.step.kind is Kind.MAIN}
-        others = [order.ticket for order in epoch if order.step.kind > Kind.MOVE and order.call in begun]
-        moves = [order.ticket for order in epoch if order.step.kind is Kind.MOVE]
+        begun = {order.call for order in epoch if order.kind is Kind.MAIN}
+        others = [order.ticket for order in epoch if order.kind > Kind.MOVE and order.call in begun]
+        moves = [order.ticket for order in epoch if order.kind is Kind.MOVE]
         assert not others or not moves or max(moves) < min(others)
     steps: dict[int, list[Kind]] = {}
     for ticket in sorted(world.tickets):
-        steps.setdefault(world.tickets[ticket].call, []).append(world.tickets[ticket].step.kind)
+        steps.setdefault(world.tickets[ticket].call, []).append(world.tickets[ticket].kind)
     assert all(kinds == sorted(kinds) for kinds in steps.values())
 
 

@@ -12,7 +12,7 @@ from test_order_recovery import check
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
 from softs_fast.dataflow.master.master import Master
-from softs_fast.dataflow.master.order.steps import Answer, Kind, Order, Step
+from softs_fast.dataflow.master.order.steps import CallState, Kind, Step
 from softs_fast.dataflow.master.rows.table import Taken
 
 POOL = (1, 2, 3)
@@ -32,8 +32,8 @@ class Pooled:
         for _ in range(8):
             self.master.rows.admit("train", 0, n_bytes=1)
         #: Orders that have no report, by worker; and answers.
-        self.orders: dict[int, list[Order]] = {worker: [] for worker in (0, *POOL)}
-        self.answers: list[Answer] = []
+        self.orders: dict[int, list[Step]] = {worker: [] for worker in (0, *POOL)}
+        self.answers: list[CallState] = []
         self.turn()
 
     def steps(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
@@ -45,9 +45,9 @@ class Pooled:
     def turn(self) -> None:
         """Take what the master says."""
         for output in self.master.advance(0.0):
-            if isinstance(output, Answer):
+            if isinstance(output, CallState):
                 self.answers.append(output)
-            elif isinstance(output[1], Order):
+            elif isinstance(output[1], Step):
                 self.orders[output[0]].append(output[1])
 
     def rows(self) -> dict[int, list[int]]:
@@ -56,7 +56,7 @@ class Pooled:
             worker: [
                 row
                 for one in self.orders[worker]
-                if one.step.work == "gen" and (state := self.master.state(one.call)) and state.taken
+                if one.work == "gen" and (state := self.master.calls.get(one.call)) and state.taken
                 for row in state.taken.ids
             ]
             for worker in POOL
@@ -65,7 +65,7 @@ class Pooled:
     def end(self, worker: int) -> None:
         """A worker reports the first of its orders."""
         order = self.orders[worker].pop(0)
-        if order.step.kind is Kind.MAIN and worker:
+        if order.kind is Kind.MAIN and worker:
             self.master.wrote(order.call, worker + 1, n_bytes=1)
         self.master.order.report(worker, 1, order.ticket)
         self.turn()
@@ -94,11 +94,9 @@ def test_a_call_goes_to_the_replica_that_is_free() -> None:
 
 def test_a_replica_with_calls_of_another_function_is_free_for_this_one() -> None:
     flow = Pooled(FunctionPlan("score", (3,), ("x",), ("z",), 1, 1))
-    assert [one.step.work for one in flow.orders[3]] == ["score", "score"]  # as many as a worker may have
+    assert [one.work for one in flow.orders[3]] == ["score", "score"]  # as many as a worker may have
     calls = {
-        min(one.call.mains): one.taken.ids
-        for one in flow.master.calls
-        if one.taken and one.call.name == "gen"
+        min(one.mains): one.taken.ids for one in flow.master.calls.values() if one.taken and one.name == "gen"
     }
     assert calls == {1: (0,), 2: (1,), 3: (2,)}
 
@@ -114,7 +112,7 @@ def test_calls_of_a_replica_that_dies_go_to_others_and_count_once() -> None:
     while flow.orders[2] or flow.orders[3]:
         flow.end(2 if flow.orders[2] else 3)
     assert flow.made() == ["gen"] * 8
-    assert [one.step.workers for one in flow.orders[0]] == [{0}, {0, 2, 3}]
+    assert [one.workers for one in flow.orders[0]] == [{0}, {0, 2, 3}]
 
 
 def test_a_replica_that_joins_again_gets_calls_and_weights() -> None:
@@ -125,7 +123,7 @@ def test_a_replica_that_joins_again_gets_calls_and_weights() -> None:
     assert flow.rows() == {1: [0], 2: [1], 3: [2]}
     while len(flow.made()) < 8:
         flow.end(next(worker for worker in POOL if flow.orders[worker]))
-    assert flow.orders[0][1].step.workers == {0, 1, 2, 3}
+    assert flow.orders[0][1].workers == {0, 1, 2, 3}
 
 
 def test_the_last_replica_is_awaited() -> None:
@@ -148,10 +146,9 @@ def test_a_call_by_hand_has_a_replica_too() -> None:
     flow.end(2)
     ids = flow.master.rows.admit("train", 0, n_bytes=1) if flow.master.rows.room("train") else (5,)
     number = flow.master.post("gen", ids, 0.0)
-    state = flow.master.state(number)
-    assert state is not None
-    assert len(state.call.mains) == 1
-    assert state.call.mains <= {2, 3}
+    state = flow.master.calls[number]
+    assert len(state.mains) == 1
+    assert state.mains <= {2, 3}
 
 
 def world_of(seed: int) -> RecoveringWorld:

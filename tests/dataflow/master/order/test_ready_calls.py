@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 from softs_fast.dataflow.master.order.ready import ReadyCalls
-from softs_fast.dataflow.master.order.steps import Call, Kind, Step
+from softs_fast.dataflow.master.order.steps import CallState, Kind, Step
 
 
-def call(number: int, workers: set[int], *, oldest: int | None = None) -> Call:
+def call(number: int, workers: set[int], *, oldest: int | None = None) -> CallState:
     step = Step(Kind.MAIN, frozenset(workers))
-    return Call(number, "f", (step,), number if oldest is None else oldest)
+    return CallState(number, "f", (step,), number if oldest is None else oldest)
 
 
 def test_of_calls_alike_only_the_oldest_is_asked_while_it_waits() -> None:
@@ -19,7 +19,7 @@ def test_of_calls_alike_only_the_oldest_is_asked_while_it_waits() -> None:
         ready.add(call(number, {number % 2}))
     ready.remove(0)
 
-    def begin(one: Call) -> bool:
+    def begin(one: CallState) -> bool:
         asked.append(one.number)
         return False
 
@@ -41,7 +41,7 @@ def test_the_same_calls_begin_as_by_a_walk_over_all() -> None:
     """As the sequencer asks: a worker has room for some calls, and a call that waits keeps its workers."""
     for seed in range(200):
         chance = random.Random(seed)
-        ready, plain, number = ReadyCalls(), dict[int, Call](), 0
+        ready, plain, number = ReadyCalls(), dict[int, CallState](), 0
         for _ in range(20):
             for _ in range(chance.randrange(6)):
                 number += 1
@@ -59,7 +59,7 @@ def test_the_same_calls_begin_as_by_a_walk_over_all() -> None:
 def begun(ready: ReadyCalls, room: list[int]) -> list[int]:
     found, kept = list[int](), set[int]()
 
-    def begin(one: Call) -> bool:
+    def begin(one: CallState) -> bool:
         if one.workers & kept or not all(room[worker] for worker in one.workers):
             kept.update(one.workers)
             return False
@@ -73,7 +73,7 @@ def begun(ready: ReadyCalls, room: list[int]) -> list[int]:
     return found
 
 
-def walked(plain: dict[int, Call], room: list[int]) -> list[int]:
+def walked(plain: dict[int, CallState], room: list[int]) -> list[int]:
     found, kept = list[int](), set[int]()
     for one in sorted(plain.values(), key=lambda one: (one.oldest, one.number)):
         if one.workers & kept or not all(room[worker] for worker in one.workers):

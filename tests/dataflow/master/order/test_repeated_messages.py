@@ -8,30 +8,28 @@ import pytest
 from random_plans import random_plan
 from seeds import noted
 from simulated_flow import Worker, World
-from test_order_rules import answers, call, tickets
+from test_order_rules import answers, call, given, only_answers, tickets
 from test_order_simulation import check
 
 from softs_fast.dataflow.master.order import executor as executors
 from softs_fast.dataflow.master.order.executor import Executor
 from softs_fast.dataflow.master.order.sequencer import Sequencer
-from softs_fast.dataflow.master.order.steps import Abort, Answer, Kind, Order, Step
-
-STEP = Step(Kind.MAIN, frozenset({0}))
+from softs_fast.dataflow.master.order.steps import Abort, Step
 
 
 class RepeatingWorld(World):
     """Each message of the master, and each report, may arrive again, at once or later."""
 
-    def hear(self, worker: Worker, message: Order | Abort) -> None:
+    def hear(self, worker: Worker, message: Step | Abort) -> None:
         super().hear(worker, message)
         if worker.is_alive and self.random.random() < 0.5:
             self.later(
                 self.random.choice([0.0, self.random.random() * 30]), lambda: self.again(worker, message)
             )
 
-    def again(self, worker: Worker, message: Order | Abort) -> None:
+    def again(self, worker: Worker, message: Step | Abort) -> None:
         before = (worker.executor.inside, worker.executor.waiting)
-        if isinstance(message, Order):
+        if isinstance(message, Step):
             assert worker.executor.receive(message) is False
         else:
             assert worker.executor.abort(message) == "gone"
@@ -59,21 +57,21 @@ def test_histories_in_which_messages_arrive_twice(first: int) -> None:
 
 
 def test_what_is_remembered_of_tickets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = Executor()
+    executor = Executor[Step]()
     n = executors._MOST_KNOWN + 10
     for ticket in range(1, n):
-        assert executor.receive(Order(1, ticket, ticket, STEP))
+        assert executor.receive(given(1, ticket, ticket))
         executor.enter()
         executor.leave()
     assert len(executor._known) == executors._MOST_KNOWN
-    assert not executor.receive(Order(1, 1, 1, STEP)), "older than all that is remembered"
-    assert executor.receive(Order(2, 1, 1, STEP)), "of the next master"
+    assert not executor.receive(given(1, 1, 1)), "older than all that is remembered"
+    assert executor.receive(given(2, 1, 1)), "of the next master"
 
 
 def test_steps_of_a_call_that_has_failed_here_are_void() -> None:
-    executor = Executor()
+    executor = Executor[Step]()
     for ticket, number in ((1, 7), (2, 8), (3, 7)):
-        executor.receive(Order(1, ticket, number, STEP))
+        executor.receive(given(1, ticket, number))
     void = []
     while (order := executor.enter()) is not None:
         void.append(executor.is_void(order))
@@ -81,7 +79,7 @@ def test_steps_of_a_call_that_has_failed_here_are_void() -> None:
         if order.ticket == 1:
             executor.fail(order.call)
     assert void == [False, False, True]
-    executor.receive(Order(2, 1, 7, STEP))
+    executor.receive(given(2, 1, 7))
     again = executor.enter()
     assert again is not None
     assert not executor.is_void(again), "another master counts calls anew"
@@ -99,7 +97,7 @@ def test_a_flush_that_names_a_call_again_changes_nothing() -> None:
     assert tickets(order.advance(0.0)) == []
     order.report(0, 1, 1)
     said = order.advance(0.0)
-    assert (answers(said), tickets(said)) == ([Answer(2, "f2")], [(2, 1)])
+    assert (answers(said), tickets(said)) == ([(2, "f2", None)], [(2, 1)])
     assert [one.number for one in order.parked] == [3]
 
 
@@ -112,6 +110,6 @@ def test_a_call_that_is_withdrawn_gets_no_ticket_and_no_answer() -> None:
     assert [getattr(order.withdraw(number), "number", None) for number in (1, 2, 3, 9)] == [1, None, 3, None]
     assert order.withdraw(1) is None
     order.report(0, 1, 1)
-    assert order.advance(0.0) == [Answer(2, "f2")]
+    assert only_answers(order.advance(0.0)) == [(2, "f2", None)]
     with pytest.raises(ValueError, match=r"flush names calls \[1\]"):
         order.flush([1])

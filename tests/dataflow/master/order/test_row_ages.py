@@ -47,7 +47,7 @@ def test_rows_as_old_as_the_bound_are_trained_with_and_older_ones_never(step: in
         written(master, "train", step - age)
         if age <= BOUND:
             master.advance(0.0)
-            (call,) = [one for one in master.calls if one.call.name == "train"]
+            (call,) = [one for one in master.calls.values() if one.name == "train"]
             assert call.taken is not None
             assert (call.taken.step, call.taken.age) == (step, age)
             continue
@@ -66,7 +66,7 @@ def test_the_age_of_rows_that_train_nothing_has_no_bound() -> None:
         master = master_of(function, val=PartitionPlan("val", 2, 8, BOUND))
         written(master, partition, -100)
         master.advance(0.0)
-        assert {one.call.name for one in master.calls} == {"make", "train"}
+        assert {one.name for one in master.calls.values()} == {"make", "train"}
 
 
 class Model(df.Role):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from test_order_rules import answers, call, tickets
+from test_order_rules import answers, call, only_answers, tickets
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
 from softs_fast.dataflow.master.master import Master
 from softs_fast.dataflow.master.order.sequencer import Sequencer
-from softs_fast.dataflow.master.order.steps import Answer, Call, Kind, Order, Output, Step
+from softs_fast.dataflow.master.order.steps import CallState, Kind, Output, Step
 from softs_fast.dataflow.master.rows.records import Taken
 
 
-def train_and_publish(number: int) -> Call:
-    return Call(number, "train", (Step(Kind.MAIN, frozenset({0})), Step(Kind.POST, frozenset({0, 1}))))
+def train_and_publish(number: int) -> CallState:
+    return CallState(number, "train", (Step(Kind.MAIN, frozenset({0})), Step(Kind.POST, frozenset({0, 1}))))
 
 
 def parts(outputs: list[Output]) -> list[tuple[int, int]]:
@@ -20,7 +20,7 @@ def parts(outputs: list[Output]) -> list[tuple[int, int]]:
     return [
         (one[0], one[1].ticket)
         for one in outputs
-        if not isinstance(one, Answer) and isinstance(one[1], Order)
+        if not isinstance(one, CallState) and isinstance(one[1], Step)
     ]
 
 
@@ -33,7 +33,7 @@ def test_a_call_goes_on_without_a_worker_that_only_takes_part_in_its_hooks() -> 
     order.report(0, 1, 1)
     assert parts(order.advance(0.0)) == [(0, 2)]
     order.report(0, 1, 2)
-    assert order.advance(0.0) == [Answer(1, "train")]
+    assert only_answers(order.advance(0.0)) == [(1, "train", None)]
     order.offer(train_and_publish(2))
     assert parts(order.advance(0.0)) == [(0, 3), (0, 4)]
 
@@ -45,7 +45,7 @@ def test_calls_wait_for_a_worker_that_joins_again_and_younger_ones_do_not() -> N
     order.offer(call(2, 0, 1))
     order.park(call(3, 1))
     order.lose(1, "worker 1 died", returns=True)
-    assert {one.call for one in answers(order.advance(0.0))} == {1, 2, 3}
+    assert {number for number, _, _ in answers(order.advance(0.0))} == {1, 2, 3}
     order.offer(call(4, 1))
     order.offer(call(5, 0, oldest=9))
     assert tickets(order.advance(0.0)) == [(2, 5)]
@@ -53,7 +53,7 @@ def test_calls_wait_for_a_worker_that_joins_again_and_younger_ones_do_not() -> N
     order.join(1)
     assert (order.alive, order.away) == ({0}, {1})
     assert tickets(order.advance(0.0)) == []
-    order.offer(Call(6, "publish", (Step(Kind.MAIN, frozenset({0, 1})),), restores=True))
+    order.offer(CallState(6, "publish", (Step(Kind.MAIN, frozenset({0, 1})),), restores=True))
     assert tickets(order.advance(0.0)) == [(3, 6)]
     for worker in (0, 1):
         order.report(worker, 1, 3)
@@ -75,11 +75,11 @@ def test_a_worker_that_is_not_restored_yet_takes_part_in_hooks() -> None:
 def test_a_call_goes_on_without_a_worker_that_is_lost_before_its_hooks_have_tickets() -> None:
     order = Sequencer([0, 1], has_late_hooks=True)
     publish = Step(Kind.POST, frozenset({1}))
-    order.offer(Call(1, "train", (Step(Kind.MAIN, frozenset({0})), publish)))
+    order.offer(CallState(1, "train", (Step(Kind.MAIN, frozenset({0})), publish)))
     order.advance(0.0)
     order.lose(1, "worker 1 died", returns=True)
     order.report(0, 1, 1)
-    assert order.advance(0.0) == [Answer(1, "train")]
+    assert only_answers(order.advance(0.0)) == [(1, "train", None)]
     assert order.advance(0.0) == []
 
 
@@ -89,7 +89,7 @@ def test_a_worker_that_is_not_started_again_after_all_fails_what_waits_for_it() 
     order.offer(call(1, 1))
     assert order.advance(0.0) == []
     order.lose(1, "worker 1 is not started again")
-    assert answers(order.advance(0.0)) == [Answer(1, "f1", "worker 1 is not started again")]
+    assert answers(order.advance(0.0)) == [(1, "f1", "worker 1 is not started again")]
 
 
 MAKE = FunctionPlan("make", (1,), ("x",), ("y",), 1, 1)
@@ -110,8 +110,8 @@ def master() -> Master:
 
 def orders(outputs: list[Output]) -> list[tuple[str, int, int]]:
     """Function, ticket and call of each order."""
-    said = [one[1] for one in outputs if not isinstance(one, Answer)]
-    return [(str(one.step.work), one.ticket, one.call) for one in said if isinstance(one, Order)]
+    said = [one[1] for one in outputs if not isinstance(one, CallState)]
+    return [(str(one.work), one.ticket, one.call) for one in said if isinstance(one, Step)]
 
 
 def end(made: Master, worker: int, ticket: int, call: int) -> None:
@@ -141,8 +141,7 @@ def test_a_training_call_begins_when_the_one_before_cannot_run_again() -> None:
         assert name == "make"
         end(made, 1, ticket, number)
     (again, *_) = [one for one in orders(made.advance(0.0)) if one[0] == "train"]
-    state = made.state(again[2])
-    assert state is not None
+    state = made.calls[again[2]]
     assert state.taken is not None
     assert (state.taken.ids, state.taken.is_repeat) == ((0,), True)
 
@@ -153,9 +152,9 @@ def test_a_training_call_that_was_entered_is_not_given_back() -> None:
         end(made, 1, ticket, number)
     train = next(one for one in orders(made.advance(0.0)) if one[0] == "train")
     made.order.report(0, 1, train[1], "it failed")
-    assert [(one.call, one.reason) for one in answers(made.advance(0.0))] == [(train[2], "it failed")]
+    assert answers(made.advance(0.0)) == [(train[2], "train", "it failed")]
     assert made.rows.missing("train") == {"y": 1}
-    assert not any(0 in state.taken.ids for state in made.calls if state.taken is not None)
+    assert not any(0 in state.taken.ids for state in made.calls.values() if state.taken is not None)
 
 
 def test_calls_without_tickets_are_taken_back_if_they_have_lost_their_inputs() -> None:
@@ -164,6 +163,6 @@ def test_calls_without_tickets_are_taken_back_if_they_have_lost_their_inputs() -
         end(made, 1, ticket, number)
     number = made.post("train", [0], 0.0)
     made.lose(1, 2, "worker 1 died")
-    reasons = {one.call: one.reason for one in answers(made.advance(0.0))}
+    reasons = {number: reason for number, _, reason in answers(made.advance(0.0))}
     assert reasons[number] == "its rows have lost columns, which are made again"
     assert number not in made.repeated

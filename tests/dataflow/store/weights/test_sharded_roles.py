@@ -95,8 +95,8 @@ def worker_of(rank: int, declaration: Declaration, store: DataManager, folder: s
                 found.append(state.shown)
             return found
 
-        outcome, _ = part.run(HookWork(hook, owner, 1), ticket, await_state, show_to)
-        assert outcome.failure is None, outcome.failure.text
+        result = part.run(HookWork(hook, owner, 1), 1, ticket, await_state, show_to)
+        assert result.failure is None, result.failure.text
         dist.barrier()
         store.free([state_id(ticket)])
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from .sequencer import Ticket
-from .steps import named
+from .steps import Step
 
 __all__ = ["Deadlines", "Late", "Seen", "culprits"]
 
@@ -16,13 +15,13 @@ class Late:
     """A step that has not ended at its deadline.
 
     Attributes:
-        ticket: Ticket of the step.
+        step: Step with its ticket.
         workers: Participants that have not ended it; all of them could be inside.
         since_s: Time since when all of them could be inside.
         deadline_s: Seconds that they may take.
     """
 
-    ticket: Ticket
+    step: Step
     workers: frozenset[int]
     since_s: float
     deadline_s: float
@@ -55,38 +54,38 @@ class Deadlines:
     late for the step before it, by the deadline of that one, and those that wait for it are not.
 
     Args:
-        deadline_of: returns how long the step of a ticket may take, seconds; None: any time.
+        deadline_of: Function that returns how long a step may take, seconds; None: any time.
     """
 
-    def __init__(self, deadline_of: Callable[[Ticket], float | None]) -> None:
+    def __init__(self, deadline_of: Callable[[Step], float | None]) -> None:
         self._deadline_of = deadline_of
         #: When all could be inside of a step, by its ticket.
         self._since_s: dict[int, float] = {}
         self._running: list[Late] = []
 
-    def observe(self, tickets: Sequence[Ticket], now_s: float, held_back: Collection[int] = ()) -> None:
+    def observe(self, steps: Sequence[Step], now_s: float, held_back: Collection[int] = ()) -> None:
         """Take the steps that have not ended, after each event.
 
         Args:
-            tickets: sorted by number.
-            now_s: the time.
-            held_back: numbers of those of which a participant has not been told.
+            steps: Steps, sorted by ticket.
+            now_s: Present time.
+            held_back: Tickets of those of which a participant has not been told.
         """
         lowest: dict[int, int] = {}
         since_s: dict[int, float] = {}
         self._running = []
-        for ticket in tickets:
-            for worker in ticket.missing:
-                lowest.setdefault(worker, ticket.number)
+        for step in steps:
+            for worker in step.missing:
+                lowest.setdefault(worker, step.ticket)
             # A step that has begun goes on when some of its participants have ended it.
-            has_begun = ticket.number in self._since_s
-            is_told = ticket.number not in held_back
-            if has_begun or (is_told and all(lowest[worker] == ticket.number for worker in ticket.missing)):
-                since_s[ticket.number] = self._since_s.get(ticket.number, now_s)
-                deadline_s = self._deadline_of(ticket)
+            has_begun = step.ticket in self._since_s
+            is_told = step.ticket not in held_back
+            if has_begun or (is_told and all(lowest[worker] == step.ticket for worker in step.missing)):
+                since_s[step.ticket] = self._since_s.get(step.ticket, now_s)
+                deadline_s = self._deadline_of(step)
                 if deadline_s is not None:
-                    workers = frozenset(ticket.missing)
-                    self._running.append(Late(ticket, workers, since_s[ticket.number], deadline_s))
+                    workers = frozenset(step.missing)
+                    self._running.append(Late(step, workers, since_s[step.ticket], deadline_s))
         self._since_s = since_s
 
     def late(self, now_s: float) -> list[Late]:
@@ -99,8 +98,8 @@ class Deadlines:
 
     def restart(self, late: Late, now_s: float) -> None:
         """Give those that remain in a step its whole time again: another one was to blame, and they are told to return."""
-        if late.ticket.number in self._since_s:
-            self._since_s[late.ticket.number] = now_s
+        if late.step.ticket in self._since_s:
+            self._since_s[late.step.ticket] = now_s
 
 
 def culprits(late: Late, seen: Mapping[int, Seen], now_s: float) -> dict[int, str]:
@@ -129,10 +128,9 @@ def culprits(late: Late, seen: Mapping[int, Seen], now_s: float) -> dict[int, st
 
 
 def _reason(late: Late, seen: Seen, others: list[int], now_s: float) -> str:
-    ticket = late.ticket
     text = (
-        f"{named(ticket.number, ticket.step, ticket.call)}, is with it since {now_s - late.since_s:.1f} s, and its deadline is "
-        f"{late.deadline_s:g} s; {_state(ticket.number, seen)}"
+        f"{late.step}, is with it since {now_s - late.since_s:.1f} s, and its deadline is {late.deadline_s:g} s; "
+        f"{_state(late.step.ticket, seen)}"
     )
     if others:
         text += f"; not to blame there: {', '.join(f'worker {worker}' for worker in others)}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal
+from typing import Generic, Literal, Protocol, TypeVar
 
-from .steps import Abort, Order
+from .steps import Abort
 
 __all__ = ["Executor"]
 
@@ -14,23 +14,42 @@ __all__ = ["Executor"]
 _MOST_KNOWN = 1024
 
 
-class Executor:
+class _Ticketed(Protocol):
+    """What tells a worker to run a step: a step, or a message."""
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation of the master."""
+
+    @property
+    def ticket(self) -> int:
+        """Place in the order."""
+
+    @property
+    def call(self) -> int:
+        """Number of the call."""
+
+
+_Task = TypeVar("_Task", bound=_Ticketed)
+
+
+class Executor(Generic[_Task]):
     """Which step a worker runs next. It begins one when the one before has ended, and never out of order.
 
-    Each message is known by what it is about: an order by incarnation and ticket. So one that arrives twice counts once.
+    Each message is known by what it is about: a task by incarnation and ticket. So one that arrives twice counts once.
     """
 
     def __init__(self) -> None:
         self._incarnation = 0
         #: The last tickets that have arrived; they grow.
         self._known: deque[int] = deque(maxlen=_MOST_KNOWN)
-        self._queue: deque[Order] = deque()
-        self._inside: Order | None = None
+        self._queue: deque[_Task] = deque()
+        self._inside: _Task | None = None
         #: The last calls of which a step has failed here.
         self._failed: deque[int] = deque(maxlen=_MOST_KNOWN)
 
     @property
-    def inside(self) -> Order | None:
+    def inside(self) -> _Task | None:
         """The step that is running."""
         return self._inside
 
@@ -39,36 +58,36 @@ class Executor:
         """How many steps are waiting."""
         return len(self._queue)
 
-    def receive(self, order: Order) -> bool:
-        """Take an order; returns False for one of an older master, or that was here before: it is dropped.
+    def receive(self, task: _Task) -> bool:
+        """Take a task; returns False for one of an older master, or that was here before: it is dropped.
 
         A newer master has an order of its own: what waits of the older one is dropped.
 
         Raises:
             ValueError: the ticket is new and does not follow those before it: the connection has lost or mixed messages.
         """
-        if order.incarnation < self._incarnation:
+        if task.incarnation < self._incarnation:
             return False
-        if order.incarnation > self._incarnation:
-            self._incarnation = order.incarnation
+        if task.incarnation > self._incarnation:
+            self._incarnation = task.incarnation
             for known in (self._known, self._failed, self._queue):
                 known.clear()
-        if self._known and order.ticket <= self._known[-1]:
-            if order.ticket in self._known or order.ticket < self._known[0]:
+        if self._known and task.ticket <= self._known[-1]:
+            if task.ticket in self._known or task.ticket < self._known[0]:
                 return False
-            raise ValueError(f"ticket {order.ticket} arrived after ticket {self._known[-1]}")
-        self._known.append(order.ticket)
-        self._queue.append(order)
+            raise ValueError(f"ticket {task.ticket} arrived after ticket {self._known[-1]}")
+        self._known.append(task.ticket)
+        self._queue.append(task)
         return True
 
-    def enter(self) -> Order | None:
+    def enter(self) -> _Task | None:
         """Return the step that begins now; None if one is running or none waits."""
         if self._inside is not None or not self._queue:
             return None
         self._inside = self._queue.popleft()
         return self._inside
 
-    def leave(self) -> Order:
+    def leave(self) -> _Task:
         """The step that was running has ended; returns it.
 
         Raises:
@@ -76,19 +95,19 @@ class Executor:
         """
         if self._inside is None:
             raise ValueError("no step is running")
-        order, self._inside = self._inside, None
-        return order
+        task, self._inside = self._inside, None
+        return task
 
     def fail(self, call: int) -> None:
         """A step of a call has failed here. So the call has, and the master aborts the others of its steps."""
         self._failed.append(call)
 
-    def is_void(self, order: Order) -> bool:
+    def is_void(self, task: _Task) -> bool:
         """Return whether a step of the same call has failed here, so that this one must not run.
 
         The abort may come too late: this one may be entered before.
         """
-        return order.call in self._failed
+        return task.call in self._failed
 
     def abort(self, abort: Abort) -> Literal["inside", "skipped", "gone"]:
         """Take an abort.
@@ -104,8 +123,8 @@ class Executor:
             abort.ticket,
         ):
             return "inside"
-        for order in self._queue:
-            if order.ticket == abort.ticket:
-                self._queue.remove(order)
+        for task in self._queue:
+            if task.ticket == abort.ticket:
+                self._queue.remove(task)
                 return "skipped"
         return "gone"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from heapq import heapify, heappop, heappush
 
-from .steps import Call
+from .steps import CallState
 
 __all__ = ["ReadyCalls"]
 
@@ -23,17 +23,17 @@ class ReadyCalls:
     """
 
     def __init__(self) -> None:
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, CallState] = {}
         # Entries of calls that were removed stay until they are the oldest.
         self._heaps: dict[_Alike, list[_Entry]] = {}
 
-    def add(self, call: Call) -> None:
+    def add(self, call: CallState) -> None:
         """Add a call."""
         self._calls[call.number] = call
         heap = self._heaps.setdefault((call.workers, call.mains, call.restores), [])
         heappush(heap, (call.oldest, call.number))
 
-    def remove(self, number: int) -> Call | None:
+    def remove(self, number: int) -> CallState | None:
         """Remove a call by its number, and return it; None if there is none."""
         return self._calls.pop(number, None)
 
@@ -43,18 +43,18 @@ class ReadyCalls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def __iter__(self) -> Iterator[Call]:
+    def __iter__(self) -> Iterator[CallState]:
         """Yield all calls, the oldest first."""
         return iter(sorted(self._calls.values(), key=lambda call: (call.oldest, call.number)))
 
-    def beyond(self, workers: Collection[int]) -> list[Call]:
+    def beyond(self, workers: Collection[int]) -> list[CallState]:
         """Return the calls in which a worker takes part that is not among these."""
         known = frozenset(workers)
         if all(participants <= known for participants, _, _ in self._heaps):
             return []
         return [call for call in self._calls.values() if not call.workers <= known]
 
-    def visit(self, begin: Callable[[Call], bool]) -> None:
+    def visit(self, begin: Callable[[CallState], bool]) -> None:
         """Have calls begin, the oldest first.
 
         Args:

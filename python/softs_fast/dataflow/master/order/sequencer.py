@@ -3,49 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from .choosing import in_order
 from .ready import ReadyCalls
-from .steps import Abort, Answer, Call, Kind, Order, Output, Step
+from .steps import Abort, CallState, Kind, Output, Step
 
-__all__ = ["Sequencer", "Ticket"]
-
-
-@dataclass
-class Ticket:
-    """A step that has its place in the order.
-
-    Attributes:
-        number: Place of the step in the order.
-        call: Call that the step belongs to.
-        step: Step that is run.
-        missing: Participants that have not reported its end.
-        since_s: Time at which the ticket was given.
-    """
-
-    number: int
-    call: Call
-    step: Step
-    missing: set[int]
-    since_s: float
-
-
-@dataclass
-class _Progress:
-    """A call with tickets.
-
-    Attributes:
-        call: Call with all of its steps.
-        open: Tickets of the call that have not ended.
-        later: Steps that get tickets when these have ended.
-        is_answered: Whether the call has failed.
-    """
-
-    call: Call
-    open: set[int] = field(default_factory=set)
-    later: tuple[Step, ...] = ()
-    is_answered: bool = False
+__all__ = ["Sequencer"]
 
 
 class Sequencer:
@@ -83,9 +47,10 @@ class Sequencer:
         self._has_late_hooks = has_late_hooks
         self._next = 1
         self._ready = ReadyCalls()
-        self._parked: dict[int, Call] = {}
-        self._tickets: dict[int, Ticket] = {}
-        self._running: dict[int, _Progress] = {}
+        self._parked: dict[int, CallState] = {}
+        self._tickets: dict[int, Step] = {}
+        #: Calls with tickets.
+        self._running: dict[int, CallState] = {}
         # Calls of which all tickets have ended, and of which steps are left.
         self._due: list[int] = []
         self._mains = dict.fromkeys(self._alive, 0)
@@ -93,11 +58,11 @@ class Sequencer:
 
     # --- Calls come ---
 
-    def offer(self, call: Call) -> None:
+    def offer(self, call: CallState) -> None:
         """Take a call that is ready: its rows are all there."""
         self._ready.add(call)
 
-    def park(self, call: Call) -> None:
+    def park(self, call: CallState) -> None:
         """Take a call that waits until a flush names it."""
         self._parked[call.number] = call
 
@@ -137,7 +102,7 @@ class Sequencer:
             return
         one.missing.discard(worker)
         if reason is not None:
-            self._fail(one.call, reason)
+            self._fail(self._running[one.call], reason)
         self._end_if_complete(one)
 
     def lose(self, worker: int, reason: str, *, returns: bool = False) -> None:
@@ -159,12 +124,12 @@ class Sequencer:
         for one in involved:
             one.missing.discard(worker)
         for one in involved:
-            if not returns or worker in one.call.mains:
-                self._fail(one.call, reason)
+            if not returns or worker in self._running[one.call].mains:
+                self._fail(self._running[one.call], reason)
             self._end_if_complete(one)
-        for progress in self._running.values():
-            if not returns and any(worker in step.workers for step in progress.later):
-                self._fail(progress.call, reason)
+        for call in self._running.values():
+            if not returns and any(worker in step.workers for step in call.later):
+                self._fail(call, reason)
         for call in [call for call in (*self._ready, *self._parked.values()) if worker in call.workers]:
             if not returns or worker in call.mains:
                 self.cancel(call.number, reason)
@@ -184,10 +149,10 @@ class Sequencer:
         call = self.withdraw(number)
         if call is None:
             return False
-        self._outputs.append(Answer(call.number, call.name, reason))
+        self._answer(call, reason)
         return True
 
-    def withdraw(self, number: int) -> Call | None:
+    def withdraw(self, number: int) -> CallState | None:
         """Take back a call that has no tickets yet, and return it: the caller answers it. None if it has, or is unknown."""
         return self._ready.remove(number) or self._parked.pop(number, None)
 
@@ -203,7 +168,7 @@ class Sequencer:
             busy_s = dict.fromkeys(self._alive, 0.0)
             for one in self._tickets.values():
                 for worker in one.missing:
-                    busy_s[worker] += one.step.expected_s
+                    busy_s[worker] += one.expected_s
             for call, step in in_order(epoch, busy_s.items()):
                 self._give(call, step, now_s)
         outputs, self._outputs = self._outputs, []
@@ -223,53 +188,53 @@ class Sequencer:
 
     def has_run(self, number: int) -> bool:
         """Return whether the main part of a call has ended well, and the call goes on."""
-        progress = self._running.get(number)
+        call = self._running.get(number)
         return (
-            progress is not None
-            and not progress.is_answered
-            and not any(self._tickets[one].step.kind is Kind.MAIN for one in progress.open)
+            call is not None
+            and not call.is_answered
+            and not any(self._tickets[one].kind is Kind.MAIN for one in call.open)
         )
 
     @property
-    def tickets(self) -> list[Ticket]:
+    def tickets(self) -> list[Step]:
         """Steps that have not ended, by ticket."""
-        return sorted(list(self._tickets.values()), key=lambda ticket: ticket.number)
+        return sorted(list(self._tickets.values()), key=lambda step: step.ticket)
 
     def is_waiting(self, number: int) -> bool:
         """Return whether a call has no tickets yet."""
         return number in self._ready or number in self._parked
 
     @property
-    def parked(self) -> list[Call]:
+    def parked(self) -> list[CallState]:
         """Calls that wait for a flush."""
         return list(self._parked.values())
 
     @property
-    def ready(self) -> list[Call]:
+    def ready(self) -> list[CallState]:
         """Calls that wait for a worker, the oldest first."""
         return list(self._ready)
 
     # --- Inside ---
 
-    def _epoch(self) -> list[Call]:
-        """Take from the ready calls what fits, the oldest first."""
-        epoch: list[Call] = []
+    def _epoch(self) -> list[tuple[CallState, tuple[Step, ...]]]:
+        """Take from the ready calls what fits, the oldest first; returns each with the steps that get tickets now."""
+        epoch: list[tuple[CallState, tuple[Step, ...]]] = []
         # A call that waits for a turn keeps its workers from younger ones, so it never starves.
         kept: set[int] = set()
         # Nor may one come between hooks of a call that nest, of which the last ones get their tickets later.
         due: set[int] = set()
         begun: set[int] = set()
 
-        def note(progress: _Progress) -> None:
-            if progress.later:
-                kept.update(progress.call.enclosed)
-                due.update(*(step.workers for step in progress.later))
+        def note(call: CallState) -> None:
+            if call.later:
+                kept.update(call.enclosed)
+                due.update(*(step.workers for step in call.later))
 
-        for progress in self._running.values():
-            note(progress)
+        for call in self._running.values():
+            note(call)
         restored = self.alive
 
-        def begin(call: Call) -> bool:
+        def begin(call: CallState) -> bool:
             if not call.mains <= (self._alive if call.restores else restored):
                 return False  # it waits for a worker that joins again
             # In an epoch others may get places behind it, and before its last hooks.
@@ -282,87 +247,89 @@ class Sequencer:
             ):
                 kept.update(call.workers)
                 return False
-            epoch.append(self._begin(call))
-            note(self._running[call.number])
             begun.update(call.workers)
+            epoch.append((call, self._begin(call)))
+            note(call)
             return True
 
         self._ready.visit(begin)
         return epoch
 
-    def _begin(self, call: Call) -> Call:
-        """Begin a call; returns it with the steps that get tickets now."""
-        present = self._present(call)
-        now, later = _parted(present) if self._has_late_hooks else (present.steps, ())
+    def _begin(self, call: CallState) -> tuple[Step, ...]:
+        """Begin a call, without the parts that workers would have in its hooks which will join again.
+
+        Returns the steps that get tickets now.
+        """
+        if not call.workers <= self._alive:
+            call.steps = self._living(call.steps)
+        now, call.later = _parted(call) if self._has_late_hooks else (call.steps, ())
         self._ready.remove(call.number)
-        self._running[call.number] = _Progress(present, later=later)
+        self._running[call.number] = call
         for worker in call.mains:
             self._mains[worker] += 1
-        return replace(present, steps=now)
-
-    def _present(self, call: Call) -> Call:
-        """Return a call without the parts that workers would have in its hooks which will join again."""
-        return call if call.workers <= self._alive else replace(call, steps=self._living(call.steps))
+        return now
 
     def _living(self, steps: Iterable[Step]) -> tuple[Step, ...]:
         present = [replace(step, workers=step.workers & self._alive) for step in steps]
         return tuple(step for step in present if step.workers)
 
-    def _late_steps(self) -> list[tuple[Call, Step]]:
+    def _late_steps(self) -> list[tuple[CallState, Step]]:
         """Return the steps of calls of which all others have ended; calls without any are at their end."""
         found = []
         due, self._due = self._due, []
         for number in due:
-            progress = self._running[number]
-            later = () if progress.is_answered else self._living(progress.later)
-            progress.later = ()
-            found += [(progress.call, step) for step in later]
+            call = self._running[number]
+            later = () if call.is_answered else self._living(call.later)
+            call.later = ()
+            found += [(call, step) for step in later]
             if not later:
-                self._end(progress)
+                self._end(call)
         return found
 
-    def _give(self, call: Call, step: Step, now_s: float) -> None:
+    def _give(self, call: CallState, step: Step, now_s: float) -> None:
         """Give a ticket to a step."""
         number, self._next = self._next, self._next + 1
-        self._tickets[number] = Ticket(number, call, step, set(step.workers), now_s)
-        self._running[call.number].open.add(number)
-        order = Order(self.incarnation, number, call.number, step)
-        self._outputs += [(worker, order) for worker in sorted(step.workers)]
+        place = (self.incarnation, number, call.number, call.name, set(step.workers), now_s)
+        given = Step(step.kind, step.workers, step.work, step.expected_s, *place)
+        self._tickets[number] = given
+        call.open.add(number)
+        self._outputs += [(worker, given) for worker in sorted(step.workers)]
 
-    def _fail(self, call: Call, reason: str) -> None:
+    def _fail(self, call: CallState, reason: str) -> None:
         """Answer a call that has tickets, and abort all of them."""
-        progress = self._running[call.number]
-        if progress.is_answered:
+        if call.is_answered:
             return
-        progress.is_answered = True
-        self._outputs.append(Answer(call.number, call.name, reason))
-        for number in sorted(progress.open):
+        self._answer(call, reason)
+        for number in sorted(call.open):
             for worker in sorted(self._tickets[number].missing):
                 self._outputs.append((worker, Abort(self.incarnation, number, reason)))
 
-    def _end_if_complete(self, one: Ticket) -> None:
-        if one.missing or one.number not in self._tickets:
-            return
-        del self._tickets[one.number]
-        progress = self._running[one.call.number]
-        progress.open.discard(one.number)
-        if progress.open:
-            return
-        if progress.later and not progress.is_answered:
-            self._due.append(one.call.number)
-        else:
-            self._end(progress)
+    def _answer(self, call: CallState, reason: str | None = None) -> None:
+        call.is_answered, call.reason = True, reason
+        self._outputs.append(call)
 
-    def _end(self, progress: _Progress) -> None:
-        call = progress.call
+    def _end_if_complete(self, one: Step) -> None:
+        if one.missing or one.ticket not in self._tickets:
+            return
+        del self._tickets[one.ticket]
+        call = self._running[one.call]
+        call.open.discard(one.ticket)
+        if call.open:
+            return
+        if call.later and not call.is_answered:
+            self._due.append(call.number)
+        else:
+            self._end(call)
+
+    def _end(self, call: CallState) -> None:
         del self._running[call.number]
         for worker in call.mains:
             self._mains[worker] -= 1
-        if not progress.is_answered:
-            self._outputs.append(Answer(call.number, call.name))
+        if not call.is_answered:
+            self._answer(call)
 
 
-def _parted(call: Call) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+def _parted(call: CallState) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
     """Return the steps of a call that get tickets when it begins, and those that get them when these have ended."""
     mains = call.mains
     for place, step in enumerate(call.steps):

@@ -8,12 +8,14 @@ from typing import Annotated
 
 from ....records import most
 
-__all__ = ["Counts", "Group", "Name", "Row", "Tag", "Tags", "Taken"]
+__all__ = ["Counts", "Group", "Name", "Row", "Tag", "Tags", "Taken", "Text"]
 
 #: A small value that filters and samplers use without a tensor.
 Tag = int | float | str | bool
 #: Of a column, a function or a tag.
 Name = Annotated[str, most(1 << 10)]
+#: A reason, or what went wrong.
+Text = Annotated[str, most(1 << 17)]
 #: Those of a row, as they are sent and kept.
 Tags = Annotated[dict[Name, int | float | bool | Annotated[str, most(1 << 16)]], most(1 << 10)]
 
