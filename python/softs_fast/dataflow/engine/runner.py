@@ -176,12 +176,16 @@ class Runner:
         return answered or bool(events) or self._is_open
 
     @property
+    def _n_complete(self) -> int:
+        return sum(one.complete for one in self.master.rows.counts.values())
+
+    @property
     def _is_open(self) -> bool:
         """Whether something runs, or is awaited."""
         return bool(self._tickets or self.master.awaited or self.datasets.is_open)
 
     def _listen(self, *, automatic: bool) -> bool:
-        answered = False
+        answered, n_complete = False, self._n_complete
         for output in self.master.advance(time.monotonic(), automatic=automatic):
             if isinstance(output, Answer):
                 self._end(output)
@@ -192,7 +196,8 @@ class Runner:
                 self._backend.abort(*output)
         self.recovery.count_rows()
         self.free()
-        return answered
+        # Without a call a step is complete of which training goes without all rows.
+        return answered or self._n_complete > n_complete
 
     def _send(self, worker: int, order: Order) -> None:
         state = self.master.state(order.call)
