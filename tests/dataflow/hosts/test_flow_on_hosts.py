@@ -45,7 +45,7 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
             # Half of what /dev/shm had free on the host with the least; workers say it when they begin.
             free = backend._nodes._free_bytes  # type: ignore[attr-defined]
             assert flow._admission.max_bytes <= min(free.values()) // 2  # type: ignore[operator]
-            told, sent = backend._sends.n_bytes, backend._store._links.sent_bytes  # type: ignore[attr-defined]
+            told, sent = flow._runner.held.n_bytes, backend._store._links.sent_bytes  # type: ignore[attr-defined]
             for one in flow.ask("inside").values():
                 assert listening(one["pid"]) == {"127.0.0.1"}, "the master listens on loopback alone"
             # Rows that have gone have no copies anywhere.
@@ -53,7 +53,7 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
             while flow._runner.advance(automatic=False):
                 pass
             assert backend._store.n_bytes == 0  # type: ignore[attr-defined]
-            assert not backend._sends._copies._rows  # type: ignore[attr-defined]
+            assert not flow._runner.held._groups
     assert calls_of(steps) == expected
     # y has 12 bytes for each of its lengths, text one for each character; two hosts have no other way to them.
     rows = [i % 5 + 1 for i in range(n_steps * host_flow.ROWS)]
@@ -71,7 +71,7 @@ def test_each_host_gets_weights_once(tmp_path: Path) -> None:
         flow = workers.flow()
         with flow:
             steps = list(flow.steps(n_steps))
-            told = flow._backend._sends.n_bytes  # type: ignore[attr-defined]
+            told = flow._runner.held.n_bytes
     assert calls_of(steps) == expected
     # x has 8 bytes; the weights have 24, and 8 at the next multiple of 64. They go once before the first step.
     assert told == 8 * n_steps * host_flow.ROWS + 72 * (n_steps + 1)

@@ -68,7 +68,7 @@ def test_replicas_of_a_host_get_each_row_once(tmp_path: Path) -> None:
         with workers.flow() as flow:
             list(flow.steps(n_steps))
             # A row has three floats, 64 bytes with its serial number; what the workers make stays on their host.
-            told = flow._backend._sends.n_bytes  # type: ignore[attr-defined]
+            told = flow._runner.held.n_bytes
     assert told == n_steps * rows * 3 * 4
 
 

@@ -15,6 +15,7 @@ from host_workers import HostWorkers
 from restart_flow import ROWS, losses, make_restarting, trained
 from waiting import WATCHDOG_S, eventually
 
+from softs_fast.dataflow.master.master import DRIVER
 from softs_fast.errors import FlowError
 
 
@@ -56,10 +57,9 @@ def test_the_other_process_may_be_on_another_host(
                 os.kill(flow.ask("inside")[1]["pid"], signal.SIGKILL)
                 workers.start(1, name)
                 found += losses(flow, 1)
-                nodes = flow._backend._sends._copies._nodes  # type: ignore[attr-defined]
-                # This process has the number after those of the workers.
+                nodes = flow._runner.held._nodes
                 assert nodes[1] != nodes[2]
-                assert (nodes[1] == nodes[3]) == (name == "")
+                assert (nodes[1] == nodes[DRIVER]) == (name == "")
             assert (1 in flow._backend._here) == (name == "")  # type: ignore[attr-defined]
             found += losses(flow, 1)
     assert found == undisturbed

@@ -28,7 +28,7 @@ def summary_of(steps: list[df.FlowStep]) -> list[Any]:
 
 def told(flow: df.Flow) -> int:
     """Return the bytes that were to go between hosts so far."""
-    return int(flow._backend._sends.n_bytes)  # type: ignore[attr-defined]
+    return flow._runner.held.n_bytes
 
 
 def started(workers: HostWorkers) -> df.Flow:

@@ -12,13 +12,12 @@ from ..declare.plan import FunctionPlan
 from ..declare.ranks import ranks_of, role_at
 from ..declare.roles import Placement
 from ..declare.transfer import DataTransfer, columns_of
+from ..master.holdings import Holdings
 from ..master.master import DRIVER, CallState
 from ..master.order.steps import Kind, Order, Step
 from ..master.rows.table import RowTable, Taken
 from ..process.work import MainWork, MoveWork, Work
-from ..workers.backend import Backend
 from .cutting import lengths_of, slices_of
-from .held import HeldRows
 from .results import CallResult
 
 __all__ = ["RowMoves", "described", "participants", "steps_of"]
@@ -63,21 +62,14 @@ class RowMoves:
         calls: Functions, by name.
         group: Number of rows that stay together.
         held: Places of values.
-        backend: Backend that runs the steps.
     """
 
-    def __init__(self, calls: Mapping[str, MFCDef], group: int, held: HeldRows, backend: Backend) -> None:
-        self._calls, self._group = calls, group
-        self._held, self._backend = held, backend
+    def __init__(self, calls: Mapping[str, MFCDef], group: int, held: Holdings) -> None:
+        self._calls, self._group, self._held = calls, group, held
         #: By ticket of a step after a call what each worker brings.
         self._parts: dict[int, dict[int, MoveWork]] = {}
         #: Transfers after calls, which have no answer yet.
         self._following: set[int] = set()
-
-    @property
-    def has_nodes(self) -> bool:
-        """Whether there are several nodes; on one all rows are there."""
-        return len(set(self._backend.nodes().values())) > 1
 
     @staticmethod
     def ids_of(order: Order, state: CallState | None) -> tuple[int, ...]:
@@ -129,7 +121,7 @@ class RowMoves:
 
         They are calls of their own: a worker that waited for the main part in a step of the same call would be idle.
         """
-        if state.function is None or not result.ids or not self.has_nodes:
+        if state.function is None or not result.ids or not self._held.has_nodes:
             return
         for one in self._calls[state.function.name].post_hooks:
             if isinstance(one, DataTransfer):
@@ -157,13 +149,7 @@ class RowMoves:
 
     def _parts_of(self, hook: DataTransfer) -> dict[int, MoveWork]:
         """Return what each worker of a role brings, by the slices of a call that reads these columns."""
-        # Rows of groups that are whole and have all columns.
-        lacking = {
-            row_id // self._group
-            for row_id in hook.ids
-            if set(hook.columns) - set(self._held.columns(row_id))
-        }
-        ids = [row_id for row_id in hook.ids if row_id // self._group not in lacking]
+        ids = [row_id for row_id in hook.ids if set(hook.columns) <= set(self._held.columns(row_id))]
         if not ids:
             return {}
         columns = {name: self._held.places(ids, name) for name in hook.columns}
@@ -178,7 +164,7 @@ class RowMoves:
         return parts
 
 
-def described(call: MFCDef, taken: Taken, rows: RowTable, held: HeldRows) -> Callable[[], MainWork | None]:
+def described(call: MFCDef, taken: Taken, rows: RowTable, held: Holdings) -> Callable[[], MainWork | None]:
     """Return what says what is to be done; None: another function has dropped all rows.
 
     Args:

@@ -14,7 +14,7 @@ from ..declare.plan import FlowPlan, FunctionPlan
 from ..declare.transfer import DataTransfer
 from ..master.master import DRIVER, CallState, Master
 from ..master.order.steps import Answer, Kind, Order, Step
-from ..master.rows.saved import SavedGroup, admit_again
+from ..master.rows.saved import SavedGroup
 from ..master.rows.table import Taken
 from ..master.versions import Versions
 from ..process.functions import Failure, Outcome
@@ -25,7 +25,6 @@ from ..workers.backend import Back, Backend, Done, Loaded, Lost
 from .cutting import parts_of
 from .dataset_reads import DatasetReads
 from .ends import Ends, open_there
-from .held import HeldRows
 from .late_steps import LateSteps
 from .merging import Reports
 from .not_finite import NotFinite
@@ -54,8 +53,8 @@ class Runner:
     def __init__(
         self, plan: FlowPlan, declaration: Declaration, backend: Backend, ends: Ends, deadline_s: float | None
     ) -> None:
-        self.held, self.ends = HeldRows(backend), ends
-        self.master = Master(plan, self._steps_of, declaration.workers)
+        self.master, self.ends = Master(plan, self._steps_of, declaration.workers), ends
+        self.held = self.master.held
         self.results: list[CallResult] = []
         #: Why calls failed, by number, until they are asked for.
         self.errors: dict[int, tuple[FlowError, BaseException | None]] = {}
@@ -78,10 +77,10 @@ class Runner:
         self._running: dict[int, Running] = {}
         self._versions = Versions(declaration)
         self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
-        self.recovery = Recovery(declaration, self.master, self.held)
+        self.recovery = Recovery(declaration, self.master)
         self.forms = ColumnForms()
-        self.datasets = DatasetReads(declaration, backend, self.master, self.held, self.forms)
-        self._moves = RowMoves(self._calls, plan.group, self.held, backend)
+        self.datasets = DatasetReads(declaration, backend, self.master, self.forms)
+        self._moves = RowMoves(self._calls, plan.group, self.held)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
         self._loaded: list[Done] = []
@@ -122,19 +121,14 @@ class Runner:
             FlowError: A value has another form than the first of its column.
         """
         columns = {name: item[name] for name in self._plan.source[partition]}
-        rows, here = self.master.rows, self.held.here
+        rows = self.master.rows
         maker, where = f"the source of partition {partition!r}", f"of group {rows.counts[partition].admitted}"
         for name, value in columns.items():
             self.forms.check(partition, name, forms_of([value]), [where], maker)
         n_bytes = sum(n_bytes_of(value) for value in columns.values())
-        ids = (
-            rows.admit(partition, here, n_bytes=n_bytes)
-            if again is None
-            else admit_again(rows, again, here, n_bytes=n_bytes)
-        )
-        self.held.admit(ids)
+        ids = self.master.admit(partition, again=again, n_bytes=n_bytes)
         for name, value in columns.items():
-            self.held.write(name, ids, self._backend.put(name, ids, [value] * len(ids)), DRIVER)
+            self.held.put(ids, {name: self._backend.put(name, ids, [value] * len(ids))}, DRIVER)
         return ids
 
     def free_bytes(self) -> int | None:
@@ -144,7 +138,7 @@ class Runner:
     def free(self) -> None:
         """Drop the values of rows that the master has removed."""
         freed = self.master.rows.freed()
-        self.held.free(freed)
+        self._backend.free(self.held.drop(freed))
         if self.observer is not None:
             self.observer.drop(freed)
 
@@ -208,7 +202,7 @@ class Runner:
             self._tickets[order.ticket] = SentTicket(
                 order, set(), ids, n_disturbed=self.master.rows.n_disturbed
             )
-            self.held.keep(ids)
+            self.held.pin(ids)
         self._tickets[order.ticket].missing.add(worker)
         describe = self._work_of(self._running[order.call].state, order, worker)
         has_rows = isinstance(order.step.work, str) or order.step.kind is Kind.MOVE
@@ -294,7 +288,7 @@ class Runner:
         self.master.order.report(done.worker, done.incarnation, done.ticket, reason)
 
     def _drop_made(self, worker: int, outcome: Outcome) -> None:
-        self.held.note(worker, outcome.ids if outcome.columns else ())
+        self._backend.free(self.held.note(worker, outcome.ids if outcome.columns else ()))
 
     def _version_at(self, state: CallState, done: Done) -> int | None:
         """Note what a worker's part in a step means for versions; returns that of the rows which it has made."""
@@ -347,14 +341,15 @@ class Runner:
                 self.forms.check(call.partition, column, forms_of(places), done.outcome.ids, call.name)
         for done in made:
             outcome, ids = done.outcome, done.outcome.ids
-            self._write(done, current)
-            self.master.wrote(
+            frees = self.master.wrote(
                 state.call.number,
-                self.held.holder(done.worker),
+                done.worker,
+                ids,
+                outcome.columns,
                 n_bytes=done.n_bytes // len(ids),
                 version=reports.version,
-                ids=ids,
             )
+            self._backend.free(frees)
             for row_id, tags in outcome.tags.items():
                 if row_id in current:
                     rows.tags(row_id).update(tags)
@@ -365,15 +360,6 @@ class Runner:
             if self.trained_s is not None:
                 self.waited_s.setdefault(taken.step, max(now - reports.seconds - self.trained_s, 0.0))
             self.trained_s, self.age = now, taken.age
-
-    def _write(self, done: Done, current: set[int]) -> None:
-        """Note where columns are of the rows that count: of others the inputs are made again, or they have gone."""
-        ids = done.outcome.ids
-        kept = [i for i, row_id in enumerate(ids) if row_id in current]
-        for column, places in done.outcome.columns.items():
-            self.held.write(column, [ids[i] for i in kept], [places[i] for i in kept], done.worker)
-        if done.outcome.columns:
-            self.held.note(done.worker, [row_id for row_id in ids if row_id not in current])
 
     def _drop(self, outcome: Outcome, current: set[int]) -> None:
         for dropped in (outcome.dropped, outcome.failed):
@@ -397,7 +383,7 @@ class Runner:
             del self._tickets[ticket.order.ticket]
             self._versions.ended(ticket.order.ticket)
             self._moves.ended(ticket.order.ticket)
-            self.held.release(ticket.ids)
+            self._backend.free(self.held.unpin(ticket.ids))
 
     def _may_run_again(self, ticket: SentTicket, state: CallState) -> bool:
         """Return whether a call that could not read its rows may run again.
@@ -486,4 +472,4 @@ class Runner:
     # --- Steps of calls ---
 
     def _steps_of(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
-        return steps_of(self._calls[function.name], function, taken, brings=self._moves.has_nodes)
+        return steps_of(self._calls[function.name], function, taken, brings=self.held.has_nodes)

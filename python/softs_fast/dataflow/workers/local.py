@@ -13,6 +13,7 @@ from ...user_code import is_ctrl_c
 from ..declare.declaration import Declaration
 from ..declare.hooks import Hook, LoadRows
 from ..declare.roles import Placement
+from ..master.holdings import Frees, Holdings
 from ..master.order.deadlines import Seen
 from ..master.order.steps import Abort, Order
 from ..process.devices import device_work
@@ -48,7 +49,7 @@ class LocalBackend:
         self._skipped: list[Event] = []
         self.elements = LocalElements(declaration)
 
-    def open(self) -> list[Hook]:
+    def open(self, held: Holdings) -> list[Hook]:
         """Make the objects, and have them give all shards."""
         self._objects.setup()
         self.elements.open(self._objects)
@@ -73,7 +74,7 @@ class LocalBackend:
     def free_bytes(self) -> None:
         """Values are in this process."""
 
-    def free(self, worker: int, ids: Iterable[int]) -> None:
+    def free(self, frees: Frees) -> None:
         """Values go with their last place."""
 
     def send(self, worker: int, order: Order, work: Callable[[], Work | None]) -> None:
@@ -135,10 +136,6 @@ class LocalBackend:
     def beside(self) -> frozenset[int]:
         """All workers are here."""
         return frozenset(self._declaration.workers)
-
-    def nodes(self) -> dict[int, int]:
-        """All is in one process, and so on one node."""
-        return dict.fromkeys(self._declaration.workers or (0,), 0)
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """All hooks can run where all objects are."""
