@@ -157,6 +157,7 @@ def test_what_does_not_arrive_is_fetched_by_the_next() -> None:
     assert held.ended(2, 6)
     assert chosen(held, 3, 7, 0, 1) == [0, 2]
     held.lose(3)
+    assert not held.ended(3, 7), "it has no claims any more"
     assert chosen(held, 2, 8, 0, 1) == [0, 2]
     held.lose(2)
     assert chosen(held, 3, 9, 1) == [0]

@@ -128,7 +128,9 @@ class Runner:
         n_bytes = sum(n_bytes_of(value) for value in columns.values())
         ids = self.master.admit(partition, again=again, n_bytes=n_bytes)
         for name, value in columns.items():
-            self.held.put(ids, {name: self._backend.put(name, ids, [value] * len(ids))}, DRIVER)
+            # All rows of a group read one value.
+            (place,) = self._backend.put(name, ids[:1], [value])
+            self.held.put(ids, {name: [place] * len(ids)}, DRIVER)
         return ids
 
     def free_bytes(self) -> int | None:

@@ -108,7 +108,7 @@ class Master:
         Args:
             partition: Name of the partition of the rows.
             again: Group of a common save that it is; None: it is new.
-            n_bytes: Bytes of each row.
+            n_bytes: Bytes of the columns, which all rows of the group share.
             tags: Tags of each row.
 
         Raises:

@@ -78,7 +78,7 @@ class RowTable:
 
         Args:
             partition: Name of the partition of the rows.
-            n_bytes: Bytes of each row.
+            n_bytes: Bytes of the columns, which all rows of the group share.
             tags: Tags of each row.
 
         Raises:
@@ -98,7 +98,9 @@ class RowTable:
         counts.admitted += 1
         self._groups[number][group.index] = group
         self._rows.update(dict.fromkeys(ids, group))
-        self.wrote(ids, self._plan.source[partition], n_bytes=n_bytes)
+        group.n_bytes = n_bytes
+        self._n_bytes += n_bytes
+        self.wrote(ids, self._plan.source[partition])
         return tuple(ids)
 
     def wrote(
@@ -342,7 +344,7 @@ class RowTable:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all rows, each column counted once."""
+        """Bytes of all rows, each column counted once; those of the source once for a group."""
         return self._n_bytes
 
     def freed(self) -> list[int]:
