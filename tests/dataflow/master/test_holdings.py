@@ -1,4 +1,4 @@
-"""Who holds what: memory goes when rows have gone and no step reads them, and each node gets a value once.
+"""Which workers hold what: memory goes when rows have gone and no step reads them, and each node gets a value once.
 
 Histories of rows, with what workers hold of them, are in rows/test_rows_reference.py, and those of steps that wait for
 copies in workers/test_sends.py.
@@ -223,7 +223,7 @@ def test_copies_outlive_the_worker_that_has_made_the_value() -> None:
     assert held.columns(0) == [], "the flow does not count on them"
     assert chosen(held, 3, 2, 0) == [2]
     assert chosen(held, 4, 2, 0) == [2]
-    # Of what has no copy, the place is that of before: whoever reads it notices.
+    # Of what has no copy, the place is that of before: a worker that reads it notices.
     assert chosen(held, 3, 3, 1) == [0]
     assert held.ended(3, 3)
 

@@ -1,4 +1,4 @@
-"""Who holds the values of rows, when their memory may go, and which of them are on their way to another node.
+"""Which workers hold the values of rows, when their memory may go, and which of them are on their way to another node.
 
 Pure: no clock, socket or tensor.
 """
@@ -61,7 +61,7 @@ class _Group:
     Attributes:
         ids: Ids of the rows.
         columns: Columns that workers have made, the last that has made one.
-        keepers: Workers with memory of the rows, also with values that count no more.
+        workers: Workers with memory of the rows, also with values that count no more.
         n_uses: Number of steps, and of other readers, that read the rows.
         is_gone: Whether the rows have gone, and only those that read them are left.
         element: Worker that keeps their values of the source once for all of them, and the id there; None: none does.
@@ -69,7 +69,7 @@ class _Group:
 
     ids: range
     columns: dict[str, _Column] = field(default_factory=dict)
-    keepers: set[int] = field(default_factory=set)
+    workers: set[int] = field(default_factory=set)
     n_uses: int = 0
     is_gone: bool = False
     element: tuple[int, int] | None = None
@@ -125,14 +125,14 @@ class Holdings:
         for at, group in self._whole(ids) if columns else ():
             for column, places in listed.items():
                 group.columns[column] = _Column(worker, places[at : at + len(group.ids)])
-            group.keepers.add(worker)
+            group.workers.add(worker)
 
     def note(self, worker: int, ids: Iterable[int]) -> Frees:
         """A worker has values of rows that are of no use: they go with the rows; returns those that have gone already."""
         gone = []
         for row_id in ids:
             if row_id in self._groups:
-                self._groups[row_id].keepers.add(worker)
+                self._groups[row_id].workers.add(worker)
             else:
                 gone.append(row_id)
         return {worker: gone} if gone else {}
@@ -227,7 +227,7 @@ class Holdings:
         for first, group in self._groups.items():
             if first != group.ids.start:
                 continue
-            group.keepers.discard(worker)
+            group.workers.discard(worker)
             for name, column in group.columns.items():
                 if column.worker == worker:
                     column.worker = None
@@ -303,7 +303,7 @@ class Holdings:
         """A worker has got values of a column, and keeps them."""
         coming, listed = self._coming.get((worker, ticket), {}), list(places)
         for at, group in self._whole(ids):
-            group.keepers.add(worker)
+            group.workers.add(worker)
             claimed = coming.pop((group.ids.start, column), None)
             if claimed is not None:
                 claimed[1].places = listed[at : at + len(group.ids)]
@@ -346,7 +346,7 @@ class Holdings:
     def _remove(self, group: _Group, frees: Frees) -> None:
         for row_id in group.ids:
             del self._groups[row_id]
-        for worker in group.keepers:
+        for worker in group.workers:
             frees.setdefault(worker, []).extend(group.ids)
         if group.element is not None:
             del self._elements[group.element]

@@ -45,7 +45,7 @@ class CallState:
 
 
 class Master:
-    """Rows, who holds them, and order of a flow: after each event `advance` says what is to be done.
+    """Rows, their holders, and order of a flow: after each event `advance` says what is to be done.
 
     Args:
         plan: Plan of the flow.

@@ -1,4 +1,4 @@
-"""Rows and who holds them against a table that searches all rows each time, over thousands of random histories."""
+"""Rows and their holders against a table that searches all rows each time, over thousands of random histories."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plan_of(choice: random.Random) -> FlowPlan:
 
 
 class Pair:
-    """Both tables, who holds what, and the calls that are open."""
+    """Both tables, the holders of values, and the calls that are open."""
 
     def __init__(self, seed: int) -> None:
         self.choice = random.Random(seed)

@@ -16,7 +16,7 @@ class RowTable:
     """State of all rows. Work for one row and function does not depend on the number of rows.
 
     Rows of a group stay together: what is done is done with all of them, and they have the same columns. Columns and
-    functions are small numbers inside, and bits of integers. Who holds the values is in `Holdings`.
+    functions are small numbers inside, and bits of integers. Which workers hold the values is in `Holdings`.
 
     Args:
         plan: Plan of the flow.
