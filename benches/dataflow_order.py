@@ -132,7 +132,7 @@ class World:
         while before != rows.counts["train"].complete:
             before = rows.counts["train"].complete
             while self.left and rows.room("train") > 0:
-                rows.admit("train", 0)
+                self.master.admit("train")
                 self.left -= 1
             if not self.left:
                 self.master.end_source("train")
@@ -169,7 +169,11 @@ class World:
 
     def report(self, order: Step) -> None:
         if order.kind is Kind.MAIN:
-            self.master.wrote(order.call, 1, n_bytes=1)
+            state = self.master.calls[order.call]
+            assert state.function is not None
+            assert state.taken is not None
+            ids = state.taken.ids
+            self.master.wrote(order.call, 1, ids, dict.fromkeys(state.function.outputs, ids), n_bytes=1)
         for number in sorted(order.workers):
             self.master.order.report(number, 1, order.ticket)
         self.act()

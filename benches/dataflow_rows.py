@@ -40,15 +40,15 @@ def indexed(resident: int, rounds: int) -> list[float]:
     """Return microseconds per row and function of the table of rows."""
     table = RowTable(plan_of(resident))
     for _ in range(resident):
-        table.admit("train", 0)
+        table.admit("train")
 
     def step() -> None:
         for _ in range(ROWS):
-            table.admit("train", 0)
+            table.admit("train")
         for function in FUNCTIONS:
             for _ in range(ROWS // function.groups):
                 taken = table.take(function.name)
-                table.wrote(taken.ids, function.outputs, 0, n_bytes=4)
+                table.wrote(taken.ids, function.outputs, n_bytes=4)
                 table.done(function.name, taken)
         table.freed()
 

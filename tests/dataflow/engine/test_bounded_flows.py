@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +38,7 @@ def numbers(n: int) -> Iterator[dict[str, Any]]:
         yield {"x": torch.full((X_BYTES // 8,), float(i), dtype=torch.float64)}
 
 
-def make_bounded(max_bytes: int | None = None) -> df.Flow:
+def make_bounded(max_bytes: int | None = None, group: int = 1) -> df.Flow:
     """Return a flow of eight steps, four of which have slots."""
     gen, scorer = df.place(Model, on=[1], name="gen"), df.place(Model, on=[2], name="scorer")
     calls = [
@@ -45,7 +46,7 @@ def make_bounded(max_bytes: int | None = None) -> df.Flow:
         df.call(scorer.score, "y -> score", rows=2),
         df.call(df.place(Model, name="trainer").train, "y, score", rows=ROWS),
     ]
-    return df.Flow(calls, source=numbers(8 * ROWS), max_age=3, max_bytes=max_bytes, digests=True)
+    return df.Flow(calls, source=numbers(8 * ROWS), max_age=3, group=group, max_bytes=max_bytes, digests=True)
 
 
 def calls_of(flow: df.Flow) -> tuple[list[Any], int]:
@@ -160,3 +161,17 @@ def test_the_default_is_half_of_the_shared_memory_that_is_free(monkeypatch: pyte
 def test_a_bound_below_a_byte_is_refused(max_bytes: int) -> None:
     with pytest.raises(ConfigError, match=f"max_bytes {max_bytes}"):
         make_bounded(max_bytes)
+
+
+def test_a_value_of_the_source_is_stored_once_for_the_rows_of_its_group() -> None:
+    flow, _ = in_threads(functools.partial(make_bounded, group=2))
+    with flow:
+        backend: Any = flow._backend
+        ids = flow.fetch(4)
+        assert len(backend._store._columns["x"]) == 2
+        assert flow._runner.master.rows.n_bytes == 2 * X_BYTES
+        assert [int(value[0]) for value in flow.values(ids, "x")] == [0, 0, 1, 1]
+        assert flow.clear_data_cache(ids[:1]) == 1
+        assert len(backend._store._columns["x"]) == 1
+        assert [int(value[0]) for value in flow.values(ids[2:], "x")] == [1, 1]
+        assert [step.number for step in flow.steps(2)] == [1, 2]

@@ -158,7 +158,7 @@ def test_storage_is_flat_over_many_steps() -> None:
             await_taken(workers, worker, lambda store: len(store._columns["prompt"]) <= 4 + 1)
         assert max(sum(one) for one in sizes[20:]) <= 2 * max(sum(one) for one in sizes[:20])
         held = flow._runner.held
-        assert len(held._rows) * GROUP == len(held._elements) == len(flow._runner.master.rows)
+        assert len(held._elements) * GROUP == len(held._groups) == len(flow._runner.master.rows)
 
 
 def test_heads_read_a_step_ahead_in_few_requests() -> None:

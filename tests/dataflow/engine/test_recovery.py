@@ -11,7 +11,6 @@ from restart_flow import Model, numbers
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.hooks import Load
-from softs_fast.dataflow.engine.held import HeldRows
 from softs_fast.dataflow.engine.recovery import Recovery
 from softs_fast.dataflow.link.messages import Result
 from softs_fast.dataflow.master.master import Master
@@ -32,7 +31,7 @@ class Restored:
         actor = df.place(Model, name="actor")
         flow = df.Flow([*calls, df.call(actor.late, "y0, y1, y2", rows=4)], source=numbers())
         self.master = Master(flow.plan, lambda function, taken: (), flow.declaration.workers)
-        self.recovery = Recovery(flow.declaration, self.master, HeldRows(flow._backend))
+        self.recovery = Recovery(flow.declaration, self.master)
         #: The orders that have no report, and what was said of answers.
         self.orders: list[tuple[int, Step]] = []
         self.verdicts: list[bool] = []

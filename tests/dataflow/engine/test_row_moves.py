@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -14,14 +13,13 @@ from softs_fast import records
 from softs_fast.dataflow.declare.capacity import plan_of
 from softs_fast.dataflow.declare.graph import graph_of
 from softs_fast.dataflow.engine.cutting import parts_of
-from softs_fast.dataflow.engine.held import HeldRows
 from softs_fast.dataflow.engine.results import CallResult
 from softs_fast.dataflow.engine.row_moves import RowMoves, steps_of
 from softs_fast.dataflow.link.messages import Columns, MoveTask
+from softs_fast.dataflow.master.holdings import Holdings
 from softs_fast.dataflow.master.master import Master
 from softs_fast.dataflow.master.order.steps import CallState, Kind, Step
 from softs_fast.dataflow.master.rows.records import Taken
-from softs_fast.dataflow.workers.backend import Backend
 
 
 class Model(df.Role):
@@ -30,13 +28,6 @@ class Model(df.Role):
 
 
 def note(role: Model) -> None: ...
-
-
-class Nodes:
-    """A backend of two nodes."""
-
-    def nodes(self) -> dict[int, int]:
-        return {0: 0, 1: 1}
 
 
 reader = df.place(Model, "dp2", on=[0, 1], name="reader")
@@ -53,18 +44,13 @@ read = df.call(reader.read, "y", rows=2, before=[df.hook(note), HOOK], interface
 
 
 @pytest.fixture
-def backend() -> Nodes:
-    return Nodes()
-
-
-@pytest.fixture
-def moves(backend: Nodes) -> tuple[RowMoves, Master]:
+def moves() -> tuple[RowMoves, Master]:
     order, columns = graph_of([make, read], {"train": ["x"]})
     plan = plan_of(order, columns, group=1, max_age=0, ahead=None, window=1)
     master = Master(plan, lambda function, taken: (), [0, 1])
-    held = HeldRows(cast(Backend, backend))
+    master.held.begin({0: "a", 1: "b"})
     calls = {one.name: one for one in (make, read)}
-    return RowMoves(calls, 1, held, cast(Backend, backend)), master
+    return RowMoves(calls, 1, master.held), master
 
 
 def state_of(master: Master, call: df.MFCDef, ids: tuple[int, ...] = (0, 1)) -> CallState:
@@ -98,9 +84,7 @@ def test_inputs_are_those_of_the_part_of_the_worker(moves: tuple[RowMoves, Maste
     assert some.inputs(order, state_of(master, read), lambda: None)() is None, "all rows were dropped"
 
 
-def test_outputs_are_cut_as_those_of_a_call_without_rows_that_have_gone(
-    moves: tuple[RowMoves, Master], backend: Nodes
-) -> None:
+def test_outputs_are_cut_as_those_of_a_call_without_rows_that_have_gone() -> None:
     role = df.place(Model, "dp3 tp2", on=range(6), name="many")
     call = df.call(role.read, "x, i", rows=48, interface=df.Interface.INFERENCE)
     for seed in range(40):
@@ -109,12 +93,12 @@ def test_outputs_are_cut_as_those_of_a_call_without_rows_that_have_gone(
         work = random_work(chance, group, 6, is_ragged=bool(chance.integers(2)))
         # Ids of whole groups: the first one has lost a column.
         ids = tuple(range(len(work.ids) + group))
-        held = HeldRows(cast(Backend, backend))
-        held.admit(ids)
+        held = Holdings()
+        for at in range(0, len(ids), group):
+            held.admit(ids[at : at + group])
         work = records.replace(work, ids=ids[group:])
-        for name, places in work.columns.places.items():
-            held.write(name, work.ids, places, 0)
-        some = RowMoves({}, group, held, cast(Backend, backend))
+        held.put(work.ids, work.columns.places, 0)
+        some = RowMoves({}, group, held)
         hook = replace(df.data_transfer(role), columns=work.columns.names, ids=ids)
         order = Step(Kind.POST, frozenset(role.on), hook, ticket=5)
         expected = {

@@ -27,7 +27,7 @@ MOST_BYTES = 8 << 20
 #: Some of the containers that the walk has to find.
 REACHED = {
     "Deadlines._since_s",
-    "HeldRows._places[]",
+    "Holdings._groups",
     "Master._open",
     "RowTable._rows",
     "Sequencer._tickets",
@@ -171,7 +171,7 @@ def test_nothing_is_kept_of_a_row_that_was_dropped_while_a_function_had_it(tmp_p
         trace = flow._runner.observer
         assert isinstance(trace, Trace)
         assert list(trace._made) == []
-        assert list(flow._runner.held._holders) == []
+        assert list(flow._runner.held._groups) == []
     del Late.flow
 
 
@@ -196,4 +196,4 @@ def test_storage_of_processes_on_several_hosts_is_flat(tmp_path: Path) -> None:
         for worker, name in enumerate(("", "far", "third")):
             workers.start(worker, name)
         with workers.flow() as flow:
-            run(flow, {}, 1500, 5, {"Copies._rows[]", "Copies._coming[]", "Sends._orders[]"})
+            run(flow, {}, 1500, 5, {"Holdings._coming[]", "Sends._orders[]"})

@@ -51,7 +51,7 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
         while flow._runner.advance(automatic=False):
             pass
         assert backend._store.n_bytes == 0  # type: ignore[attr-defined]
-        assert not backend._sends._copies._rows  # type: ignore[attr-defined]
+        assert not flow._runner.held._groups
     # y has 12 bytes for each of its lengths, text one for each character; two hosts have no other way to them.
     rows = [i % 5 + 1 for i in range(n_steps * ROWS)]
     least = 2 * (12 * sum(rows) + sum(i % ROWS % 3 for i in range(len(rows))))
@@ -64,8 +64,8 @@ def test_each_host_gets_weights_once(tmp_path: Path) -> None:
     n_steps, expected = 3, summary(host_flow.make_followers(), 3)
     with on_hosts(tmp_path, "host_flow:make_followers", ("", "far", "far")) as (flow, _):
         assert calls_of(flow.steps(n_steps)) == expected
-        # x has 4 bytes; the weights have 24, and 8 at the next multiple of 64. They go once before the first step.
-        assert told(flow) == 4 * n_steps * ROWS + 72 * (n_steps + 1)
+        # x has 8 bytes; the weights have 24, and 8 at the next multiple of 64. They go once before the first step.
+        assert told(flow) == 8 * n_steps * ROWS + 72 * (n_steps + 1)
 
 
 def test_another_flow_is_refused_with_the_first_difference(tmp_path: Path) -> None:

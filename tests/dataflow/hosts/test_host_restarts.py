@@ -15,6 +15,7 @@ from host_workers import HostWorkers, on_hosts
 from restart_flow import in_order, make_restarting, trained
 from waiting import WATCHDOG_S, eventually
 
+from softs_fast.dataflow.master.master import DRIVER
 from softs_fast.errors import FlowError
 
 FLOW = "restart_flow:make_restarting"
@@ -56,10 +57,9 @@ def test_others_take_the_place_of_a_process_that_ends(
             os.kill(pid_of_1(), signal.SIGKILL)
             workers.start(1, name)
             found += losses(flow, 1)
-            nodes = flow._backend._sends._copies._nodes  # type: ignore[attr-defined]
-            # This process has the number after those of the workers.
+            nodes = flow._runner.held._nodes
             assert nodes[1] != nodes[2]
-            assert (nodes[1] == nodes[3]) == (name == "")
+            assert (nodes[1] == nodes[DRIVER]) == (name == "")
             assert (1 in flow._backend._here) == (name == "")  # type: ignore[attr-defined]
         os.kill(pid_of_1(), signal.SIGKILL)
         # Both have the same log; the second one comes when the first has been refused.

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from kept_flow import ROWS, Log, Model, make_flow
 from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.engine.held import HeldRows
 from softs_fast.dataflow.journal.row_writer import RowWriter
+from softs_fast.dataflow.master.holdings import Frees, Holdings
 from softs_fast.dataflow.master.master import DRIVER
 from softs_fast.dataflow.process.row_files.row_file import RowFile
 from softs_fast.dataflow.process.row_files.writer import RowFileWriter
@@ -108,13 +108,13 @@ def test_workers_of_this_host_read_what_is_kept_and_the_master_only_without_any(
     with flow:
         held = flow._runner.held
         where = {
-            column: {held._places[row_id][column][1] for row_id in kept}
+            column: {held._groups[row_id].columns[column].worker for row_id in kept}
             for column in ("seq", "text", "parts", "reward")
         }
         # The generator has made three of them, and a function without a role the last. Threads count as workers elsewhere.
         reader, other = (DRIVER, DRIVER) if kind == "threads" else (1, 0)
         assert where == {"seq": {reader}, "text": {reader}, "parts": {reader}, "reward": {other}}
-        assert {held._places[row_id]["x"][1] for row_id in kept} == {DRIVER}
+        assert {held._groups[row_id].columns["x"].worker for row_id in kept} == {DRIVER}
         for row_id in kept:
             (values,) = zip(
                 *(flow._backend.values(held.places([row_id], name)) for name in ("text", "parts")),
@@ -192,14 +192,13 @@ def test_rows_stay_until_they_are_read_while_training_goes_on(
 ) -> None:
     freed: set[int] = set()
     is_freed, is_late = threading.Event(), threading.Event()
-    real_copy, real_free, n_unread = RowWriter._copy, HeldRows.free, []
+    real_copy, real_drop, n_unread = RowWriter._copy, Holdings.drop, []
 
-    def free(self: HeldRows, ids: Iterable[int]) -> None:
-        ids = list(ids)
+    def drop(self: Holdings, ids: Sequence[int]) -> Frees:
         freed.update(ids)
         if freed >= set(range(2 * ROWS, 3 * ROWS)):
             is_freed.set()
-        real_free(self, ids)
+        return real_drop(self, ids)
 
     def copy(self: RowWriter, file: Any, piece: Any) -> None:
         if "-step-2-" in str(self._path):
@@ -208,7 +207,7 @@ def test_rows_stay_until_they_are_read_while_training_goes_on(
         real_copy(self, file, piece)
         n_unread.append(self.n_unread)
 
-    monkeypatch.setattr(HeldRows, "free", free)
+    monkeypatch.setattr(Holdings, "drop", drop)
     monkeypatch.setattr(RowWriter, "_copy", copy)
     folder = tmp_path / "j"
     flow, _ = in_threads(functools.partial(make_flow, str(folder), max_age=2, save_every=2, waits=False))
@@ -216,8 +215,9 @@ def test_rows_stay_until_they_are_read_while_training_goes_on(
         assert [step.number for step in flow.steps(4)] == [1, 2, 3, 4]
         assert is_late.is_set()
         # Only rows that calls read which go on keep their memory.
-        assert min(flow._runner.held._uses, default=4 * ROWS) >= 4 * ROWS
-        assert not flow._runner.held._gone
+        groups = flow._runner.held._groups
+        assert min((row_id for row_id, one in groups.items() if one.n_uses), default=4 * ROWS) >= 4 * ROWS
+        assert not any(one.is_gone for one in groups.values())
     assert set(n_unread) == {0}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from waiting import WATCHDOG_S
 
-from softs_fast.dataflow.engine.held import HeldRows
 from softs_fast.dataflow.journal.row_writer import RowWriter
+from softs_fast.dataflow.master.holdings import Frees, Holdings
 from softs_fast.dataflow.master.rows.made import Bound, MadeGroup
 from softs_fast.dataflow.process.row_files.row_file import RowFile
 from softs_fast.errors import PeerLost
@@ -29,8 +29,8 @@ class Values:
         self.is_asked, self.may_go_on = threading.Event(), threading.Event()
         self.may_go_on.set()
 
-    def free(self, worker: int, ids: Iterable[int]) -> None:
-        self.freed += ids
+    def free(self, frees: Frees) -> None:
+        self.freed += [row_id for ids in frees.values() for row_id in ids]
 
     def values(self, places: Sequence[Any]) -> list[Any]:
         self.is_asked.set()
@@ -46,12 +46,13 @@ def a_group(first_id: int, tags: Any = None, n_bytes: int = 8) -> MadeGroup:
 
 def writer_of(path: Path, values: Values, groups: Sequence[MadeGroup], places: Sequence[Any]) -> RowWriter:
     backend: Any = values
-    held = HeldRows(backend)
+    held = Holdings()
+    for one in groups:
+        held.admit(one.ids)
     ids = [one.first_id for one in groups]
-    held.admit(ids)
-    held.write("a", ids, places, 1)
+    held.put(ids, {"a": places}, 1)
     writer = RowWriter(path, groups, BOUND, held, backend)
-    held.free(ids)
+    values.free(held.drop(ids))
     return writer
 
 

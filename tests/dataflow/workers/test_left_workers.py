@@ -72,7 +72,7 @@ def test_a_departure_that_is_known_is_not_awaited() -> None:
 def test_the_others_of_its_step_get_their_orders(opened: Any, has_nodes: bool) -> None:
     backend, workers, hook = opened
     if has_nodes:
-        backend._sends.begin({0: "a", 1: "b", 2: "b", 3: "a"})
+        backend._sends.held.begin({0: "a", 1: "b", 2: "b", 3: "a"})
     backend.end(1, "it is late")
     assert send(backend, hook, 0, 1) == 1
     assert told(workers, HookTask) == [0]

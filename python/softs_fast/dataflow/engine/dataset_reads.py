@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -11,13 +11,12 @@ from ...errors import FlowError
 from ..declare.datasets import Dataset
 from ..declare.declaration import Declaration
 from ..master.master import Master
-from ..master.rows.saved import NEW, SavedGroup, admit_again
+from ..master.rows.saved import NEW, SavedGroup
 from ..master.shards import Arrived, Planned, ShardOrder
 from ..store.forms import ColumnForms, forms_of
 from ..store.ids import element_id, number_of, source_of
 from ..store.values import Value
 from ..workers.backend import Backend, Loaded
-from .held import HeldRows
 
 __all__ = ["DatasetReads"]
 
@@ -51,23 +50,17 @@ class DatasetReads:
         declaration: Declaration of the flow.
         backend: Backend of the flow.
         master: Master of the flow.
-        held: Places of values.
         forms: Forms of columns; those of datasets are checked there.
     """
 
     def __init__(
-        self,
-        declaration: Declaration,
-        backend: Backend,
-        master: Master,
-        held: HeldRows,
-        forms: ColumnForms,
+        self, declaration: Declaration, backend: Backend, master: Master, forms: ColumnForms
     ) -> None:
         self._datasets = declaration.datasets
         self._sources = {name: number for number, name in enumerate(self._datasets)}
         self._backend = backend
         self._master = master
-        self._held = held
+        self._held = master.held
         self._forms = forms
         self._positions: Mapping[str, list[int]] = {}
         self._orders: dict[str, ShardOrder] = {}
@@ -161,25 +154,21 @@ class DatasetReads:
         return ids, {"shard": one.shard, "number": one.number} if one.again is None else None
 
     def _admit(self, partition: str, dataset: Dataset, one: Planned, value: Arrived) -> tuple[int, ...]:
-        worker, rows = dataset.heads[one.shard], self._master.rows
-        holder, tags = self._held.holder(worker), [value.tags] * self._master.plan.group
-        is_new = one.again is None or one.again.first_id == NEW
-        if is_new or one.again is None:
-            ids = rows.admit(partition, holder, n_bytes=value.n_bytes, tags=tags)
-        else:
-            ids = admit_again(rows, one.again, holder, n_bytes=value.n_bytes, tags=tags)
-        self._held.admit(ids)
+        worker, tags = dataset.heads[one.shard], [value.tags] * self._master.plan.group
+        again = one.again if one.again is not None and one.again.first_id != NEW else None
+        ids = self._master.admit(partition, again=again, n_bytes=value.n_bytes, tags=tags)
         self._held.bind(ids, worker, element_id(self._sources[partition], one.number))
         self._write(partition, dataset, ids, worker, value)
         return ids
 
     def _write(
-        self, partition: str, dataset: Dataset, ids: tuple[int, ...], worker: int, value: Arrived
+        self, partition: str, dataset: Dataset, ids: Sequence[int], worker: int, value: Arrived
     ) -> None:
-        for column, place in zip(dataset.columns, value.columns, strict=True):
+        found = dict(zip(dataset.columns, value.columns, strict=True))
+        for column, place in found.items():
             self._forms.check(partition, column, forms_of([place]), ids, dataset.name)
-            # All rows of a group read one value.
-            self._held.write(column, ids, [place] * len(ids), worker)
+        # All rows of a group read one value.
+        self._held.put(ids, {column: [place] * len(ids) for column, place in found.items()}, worker)
 
     def _order(self, partition: str) -> ShardOrder:
         if partition not in self._orders:
@@ -232,12 +221,11 @@ class DatasetReads:
         for number, value in zip(request.numbers, found, strict=False):
             ids = self._held.rows_of(request.worker, element_id(source, number))
             if not ids:
-                self._backend.free(
-                    request.worker, [element_id(source, number)]
-                )  # its rows have gone meanwhile
+                # Its rows have gone meanwhile.
+                self._backend.free({request.worker: [element_id(source, number)]})
                 continue
             self._write(request.partition, dataset, ids, request.worker, value)
-            rows.wrote(ids, dataset.columns, self._held.holder(request.worker))
+            rows.wrote(ids, dataset.columns)
         if len(found) < len(request.numbers) and self._error is None:
             name = _name(dataset, dataset.heads.index(request.worker))
             self._error = error or FlowError(

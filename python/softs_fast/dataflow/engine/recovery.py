@@ -13,7 +13,6 @@ from ..declare.hooks import Hook, Load, Publish
 from ..declare.roles import Placement
 from ..master.master import Master
 from ..master.order.steps import CallState, Kind, Step
-from .held import HeldRows
 
 __all__ = ["Recovery"]
 
@@ -44,16 +43,14 @@ class Recovery:
     Args:
         declaration: Declaration of the flow.
         master: Master of the flow.
-        held: Places of values.
     """
 
-    def __init__(self, declaration: Declaration, master: Master, held: HeldRows) -> None:
+    def __init__(self, declaration: Declaration, master: Master) -> None:
         self.n_restarts = 0
         # Rows made again, and left out, of which a warning was given.
         self._n_said = 0, 0
         self._declaration = declaration
         self._master = master
-        self._held = held
         self._loads: dict[Placement, Load] = {}
         #: Workers of replicas that are not started again.
         self.gone: set[int] = set()
@@ -88,8 +85,7 @@ class Recovery:
         self._left.pop(worker, None)
         for one in self._calls.values():
             one.lost |= one.workers & {worker}
-        self._held.lose(worker)
-        self._master.lose(worker, self._held.holder(worker), reason)
+        self._master.lose(worker, reason)
         is_gone = worker in self.gone
         logger.warning("%s; %s", reason, "others go on without it" if is_gone else "it is started again")
         self.count_rows()

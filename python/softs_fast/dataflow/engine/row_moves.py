@@ -14,13 +14,12 @@ from ..declare.roles import Placement
 from ..declare.transfer import DataTransfer, columns_of
 from ..link.columns import Columns
 from ..link.tasks import MainTask, MoveTask
+from ..master.holdings import Holdings
 from ..master.master import DRIVER
 from ..master.order.steps import CallState, Kind, Step
 from ..master.rows.table import RowTable, Taken
 from ..process.work import Work
-from ..workers.backend import Backend
 from .cutting import lengths_of, slices_of
-from .held import HeldRows
 from .results import CallResult
 
 __all__ = ["RowMoves", "described", "participants", "steps_of"]
@@ -65,21 +64,14 @@ class RowMoves:
         calls: Functions, by name.
         group: Number of rows that stay together.
         held: Places of values.
-        backend: Backend that runs the steps.
     """
 
-    def __init__(self, calls: Mapping[str, MFCDef], group: int, held: HeldRows, backend: Backend) -> None:
-        self._calls, self._group = calls, group
-        self._held, self._backend = held, backend
+    def __init__(self, calls: Mapping[str, MFCDef], group: int, held: Holdings) -> None:
+        self._calls, self._group, self._held = calls, group, held
         #: By ticket of a step after a call what each worker brings.
         self._parts: dict[int, dict[int, MoveTask]] = {}
         #: Transfers after calls, which have no answer yet.
         self._following: set[int] = set()
-
-    @property
-    def has_nodes(self) -> bool:
-        """Whether there are several nodes; on one all rows are there."""
-        return len(set(self._backend.nodes().values())) > 1
 
     @staticmethod
     def ids_of(step: Step, state: CallState | None) -> tuple[int, ...]:
@@ -132,7 +124,7 @@ class RowMoves:
 
         They are calls of their own: a worker that waited for the main part in a step of the same call would be idle.
         """
-        if state.function is None or not result.ids or not self.has_nodes:
+        if state.function is None or not result.ids or not self._held.has_nodes:
             return
         for one in self._calls[state.function.name].post_hooks:
             if isinstance(one, DataTransfer):
@@ -160,13 +152,7 @@ class RowMoves:
 
     def _parts_of(self, step: Step, hook: DataTransfer) -> dict[int, MoveTask]:
         """Return what each worker of a role brings, by the slices of a call that reads these columns."""
-        # Rows of groups that are whole and have all columns.
-        lacking = {
-            row_id // self._group
-            for row_id in hook.ids
-            if set(hook.columns) - set(self._held.columns(row_id))
-        }
-        ids = [row_id for row_id in hook.ids if row_id // self._group not in lacking]
+        ids = [row_id for row_id in hook.ids if set(hook.columns) <= set(self._held.columns(row_id))]
         if not ids:
             return {}
         columns = {name: self._held.places(ids, name) for name in hook.columns}
@@ -183,7 +169,7 @@ class RowMoves:
 
 
 def described(
-    step: Step, call: MFCDef, taken: Taken, rows: RowTable, held: HeldRows
+    step: Step, call: MFCDef, taken: Taken, rows: RowTable, held: Holdings
 ) -> Callable[[], MainTask | None]:
     """Return what says what is to be done; None: another function has dropped all rows.
 

@@ -16,7 +16,7 @@ from ..link.results import Failure, Result
 from ..link.tasks import MainTask
 from ..master.master import DRIVER, Master
 from ..master.order.steps import CallState, Kind, Step
-from ..master.rows.saved import SavedGroup, admit_again
+from ..master.rows.saved import SavedGroup
 from ..master.rows.table import Taken
 from ..master.versions import Versions
 from ..process.work import HookWork, Work
@@ -26,7 +26,6 @@ from ..workers.backend import Back, Backend, Done, Loaded, Lost
 from .cutting import parts_of
 from .dataset_reads import DatasetReads
 from .ends import Ends, open_there
-from .held import HeldRows
 from .late_steps import LateSteps
 from .not_finite import NotFinite
 from .recovery import Recovery
@@ -54,8 +53,8 @@ class Runner:
     def __init__(
         self, plan: FlowPlan, declaration: Declaration, backend: Backend, ends: Ends, deadline_s: float | None
     ) -> None:
-        self.held, self.ends = HeldRows(backend), ends
-        self.master = Master(plan, self._steps_of, declaration.workers)
+        self.master, self.ends = Master(plan, self._steps_of, declaration.workers), ends
+        self.held = self.master.held
         self.results: list[CallResult] = []
         #: Why calls failed, by number, until they are asked for.
         self.errors: dict[int, tuple[FlowError, BaseException | None]] = {}
@@ -77,10 +76,10 @@ class Runner:
         self._sent: dict[int, SentStep] = {}
         self._versions = Versions(declaration)
         self._late = LateSteps(self._calls, deadline_s, self.master.order, backend)
-        self.recovery = Recovery(declaration, self.master, self.held)
+        self.recovery = Recovery(declaration, self.master)
         self.forms = ColumnForms()
-        self.datasets = DatasetReads(declaration, backend, self.master, self.held, self.forms)
-        self._moves = RowMoves(self._calls, plan.group, self.held, backend)
+        self.datasets = DatasetReads(declaration, backend, self.master, self.forms)
+        self._moves = RowMoves(self._calls, plan.group, self.held)
         # Calls of `post_steps`: what they load may not be there any more when a worker is started again.
         self._of_journal: set[int] = set()
         self._loaded: list[Done] = []
@@ -121,19 +120,16 @@ class Runner:
             FlowError: A value has another form than the first of its column.
         """
         columns = {name: item[name] for name in self._plan.source[partition]}
-        rows, here = self.master.rows, self.held.here
+        rows = self.master.rows
         maker, where = f"the source of partition {partition!r}", f"of group {rows.counts[partition].admitted}"
         for name, value in columns.items():
             self.forms.check(partition, name, forms_of([value]), [where], maker)
         n_bytes = sum(n_bytes_of(value) for value in columns.values())
-        ids = (
-            rows.admit(partition, here, n_bytes=n_bytes)
-            if again is None
-            else admit_again(rows, again, here, n_bytes=n_bytes)
-        )
-        self.held.admit(ids)
+        ids = self.master.admit(partition, again=again, n_bytes=n_bytes)
         for name, value in columns.items():
-            self.held.write(name, ids, self._backend.put(name, ids, [value] * len(ids)), DRIVER)
+            # All rows of a group read one value.
+            (place,) = self._backend.put(name, ids[:1], [value])
+            self.held.put(ids, {name: [place] * len(ids)}, DRIVER)
         return ids
 
     def free_bytes(self) -> int | None:
@@ -143,7 +139,7 @@ class Runner:
     def free(self) -> None:
         """Drop the values of rows that the master has removed."""
         freed = self.master.rows.freed()
-        self.held.free(freed)
+        self._backend.free(self.held.drop(freed))
         if self.observer is not None:
             self.observer.drop(freed)
 
@@ -175,12 +171,16 @@ class Runner:
         return answered or bool(events) or self._is_open
 
     @property
+    def _n_complete(self) -> int:
+        return sum(one.complete for one in self.master.rows.counts.values())
+
+    @property
     def _is_open(self) -> bool:
         """Whether something runs, or is awaited."""
         return bool(self._sent or self.master.awaited or self.datasets.is_open)
 
     def _listen(self, *, automatic: bool) -> bool:
-        answered = False
+        answered, n_complete = False, self._n_complete
         for output in self.master.advance(time.monotonic(), automatic=automatic):
             if isinstance(output, CallState):
                 self._end(output)
@@ -191,14 +191,15 @@ class Runner:
                 self._backend.abort(*output)
         self.recovery.count_rows()
         self.free()
-        return answered
+        # Without a call a step is complete of which training goes without all rows.
+        return answered or self._n_complete > n_complete
 
     def _send(self, worker: int, step: Step) -> None:
         state = self.master.calls[step.call]
         if step.ticket not in self._sent:
             ids = self._moves.ids_of(step, state)
             self._sent[step.ticket] = SentStep(step, ids, self.master.rows.n_disturbed)
-            self.held.keep(ids)
+            self.held.pin(ids)
         describe = self._work_of(state, step, worker)
         has_rows = isinstance(step.work, str) or step.kind is Kind.MOVE
         function = state.function if has_rows else None
@@ -284,7 +285,7 @@ class Runner:
         self._end_if_complete(sent)
 
     def _drop_made(self, done: Done) -> None:
-        self.held.note(done.worker, done.result.ids if done.result.columns else ())
+        self._backend.free(self.held.note(done.worker, done.result.ids if done.result.columns else ()))
 
     def _version_at(self, state: CallState, sent: SentStep, done: Done) -> int | None:
         """Note what a worker's part in a step means for versions; returns that of the rows which it has made."""
@@ -337,14 +338,15 @@ class Runner:
                 self.forms.check(call.partition, column, forms_of(places), done.result.ids, call.name)
         for done in made:
             result, ids = done.result, done.result.ids
-            self._write(done, current)
-            self.master.wrote(
+            frees = self.master.wrote(
                 state.number,
-                self.held.holder(done.worker),
+                done.worker,
+                ids,
+                result.columns.places,
                 n_bytes=result.n_bytes // len(ids),
                 version=sent.version,
-                ids=ids,
             )
+            self._backend.free(frees)
             for row_id, tags in result.tags.items():
                 if row_id in current:
                     rows.tags(row_id).update(tags)
@@ -355,15 +357,6 @@ class Runner:
             if self.trained_s is not None:
                 self.waited_s.setdefault(taken.step, max(now - sent.seconds - self.trained_s, 0.0))
             self.trained_s, self.age = now, taken.age
-
-    def _write(self, done: Done, current: set[int]) -> None:
-        """Note where columns are of the rows that count: of others the inputs are made again, or they have gone."""
-        ids, columns = done.result.ids, done.result.columns.places
-        kept = [i for i, row_id in enumerate(ids) if row_id in current]
-        for column, places in columns.items():
-            self.held.write(column, [ids[i] for i in kept], [places[i] for i in kept], done.worker)
-        if columns:
-            self.held.note(done.worker, [row_id for row_id in ids if row_id not in current])
 
     def _drop(self, dropped: Mapping[int, str], failed: Mapping[int, str], current: set[int]) -> None:
         for reasons in (dropped, failed):
@@ -386,7 +379,7 @@ class Runner:
             del self._sent[sent.step.ticket]
             self._versions.ended(sent.step.ticket)
             self._moves.ended(sent.step.ticket)
-            self.held.release(sent.ids)
+            self._backend.free(self.held.unpin(sent.ids))
 
     def _may_run_again(self, sent: SentStep, state: CallState) -> bool:
         """Return whether a call that could not read its rows may run again.
@@ -466,4 +459,4 @@ class Runner:
     # --- Steps of calls ---
 
     def _steps_of(self, function: FunctionPlan, taken: Taken) -> tuple[Step, ...]:
-        return steps_of(self._calls[function.name], function, taken, brings=self._moves.has_nodes)
+        return steps_of(self._calls[function.name], function, taken, brings=self.held.has_nodes)

@@ -38,7 +38,7 @@ class StartedFlow(AsyncFlow):
         """
         self._is_beginning = True
         try:
-            first = self._backend.open()
+            first = self._backend.open(self._runner.held)
             self._is_open = True
             if self._watch is None:
                 self._watch = Watch(self._name, self._options, self._runner, self._backend)

@@ -163,18 +163,17 @@ def _readers(declaration: Declaration, beside: frozenset[int]) -> dict[str, list
 
 def _restore(loaded: Sequence[Done], wanted: Sequence[MadeGroup], runner: Runner) -> None:
     rows, held = runner.master.rows, runner.held
-    sizes: dict[int, dict[str, tuple[int, int]]] = {one.first_id: {} for one in wanted}
+    sizes: dict[int, dict[str, int]] = {one.first_id: {} for one in wanted}
     of_row = {row_id: one for one in wanted for row_id in one.ids}
     for done in loaded:
-        holder = held.holder(done.worker)
         for column, places in done.result.columns.places.items():
             # Rows that are made from now on have the form of these.
             runner.forms.check(TRAIN, column, forms_of(places), done.result.ids, "the common save")
-            held.write(column, done.result.ids, places, done.worker)
+            held.put(done.result.ids, {column: places}, done.worker)
             for row_id, place in zip(done.result.ids, places, strict=True):
                 own = sizes[of_row[row_id].first_id]
                 n_bytes = place.n_bytes if isinstance(place, Place) else n_bytes_of(place)
-                own[column] = max(own.get(column, (0, 0))[0], n_bytes), holder
+                own[column] = max(own.get(column, 0), n_bytes)
     for one in wanted:
         restore_made(rows, one, sizes[one.first_id])
     _log.info(

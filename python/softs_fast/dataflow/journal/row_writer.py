@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import FlowError, PeerLost, SegmentError, WireError
 from ...records import from_plain
-from ..engine.held import HeldRows
+from ..master.holdings import Holdings
 from ..master.rows.made import Bound, MadeGroup
 from ..master.rows.records import Tag, Tags
 from ..process.row_files.writer import RowFileWriter
@@ -49,12 +49,12 @@ class RowWriter:
         path: Path of the file.
         groups: Groups, with the columns that are written.
         bound: Bound of the age of rows.
-        held: Held rows, which have the places.
+        held: Places of values.
         backend: Backend that has the values; any thread may read them.
     """
 
     def __init__(
-        self, path: Path, groups: Sequence[MadeGroup], bound: Bound, held: HeldRows, backend: Backend
+        self, path: Path, groups: Sequence[MadeGroup], bound: Bound, held: Holdings, backend: Backend
     ) -> None:
         self.n_unread = 0
         self._bound = bound
@@ -64,7 +64,7 @@ class RowWriter:
         self._held = held
         self._backend = backend
         self._kept = [row_id for one in groups for row_id in one.ids]
-        held.keep(self._kept)
+        held.pin(self._kept)
         self._work = list(_pieces(groups, held))
         self._is_stopped = False
         self._error: BaseException | None = None
@@ -83,7 +83,7 @@ class RowWriter:
         """Have the rows keep their memory no more, if they have been read; idempotent."""
         if self.is_done or self._is_stopped:
             kept, self._kept = self._kept, []
-            self._held.release(kept)
+            self._backend.free(self._held.unpin(kept))
 
     def end(self) -> None:
         """Wait until the file is there, synced.
@@ -137,7 +137,7 @@ def _are_plain(tags: dict[str, Tag]) -> bool:
     return all(type(one) is not int or -(1 << 63) <= one < 1 << 63 for one in tags.values())
 
 
-def _pieces(groups: Sequence[MadeGroup], held: HeldRows) -> Iterator[_Piece]:
+def _pieces(groups: Sequence[MadeGroup], held: Holdings) -> Iterator[_Piece]:
     """Yield the columns of groups in pieces of some size: of each some groups, which are neighbours."""
     columns = dict.fromkeys(name for one in groups for name in one.columns)
     for column in columns:
@@ -153,6 +153,6 @@ def _pieces(groups: Sequence[MadeGroup], held: HeldRows) -> Iterator[_Piece]:
         yield _piece(column, own, held)
 
 
-def _piece(column: str, groups: Sequence[MadeGroup], held: HeldRows) -> _Piece:
+def _piece(column: str, groups: Sequence[MadeGroup], held: Holdings) -> _Piece:
     ids = [row_id for one in groups for row_id in one.ids]
     return _Piece(column, tuple(groups), held.places(ids, column))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from ..declare.plan import FlowPlan, FunctionPlan
+from .holdings import Frees, Holdings
 from .order.sequencer import Sequencer
 from .order.steps import CallState, Output, Step
-from .rows.saved import n_taken
+from .rows.records import Tag
+from .rows.saved import SavedGroup, admit_again, n_taken
 from .rows.table import RowTable, Taken
 
 __all__ = ["DRIVER", "Master", "TooOld"]
@@ -23,7 +26,7 @@ class TooOld(RuntimeError):
 
 
 class Master:
-    """Rows and order of a flow: after each event `advance` says what is to be done.
+    """Rows, their holders, and order of a flow: after each event `advance` says what is to be done.
 
     Args:
         plan: Plan of the flow.
@@ -42,6 +45,7 @@ class Master:
     ) -> None:
         self.plan = plan
         self.rows = RowTable(plan)
+        self.held = Holdings()
         # Otherwise nothing can run while training does.
         is_ahead = any(one.slots > one.groups_per_step for one in plan.partitions.values())
         self.order = Sequencer({*workers, DRIVER}, depth=depth, has_late_hooks=is_ahead)
@@ -71,6 +75,32 @@ class Master:
             self._upstream[one.name] = set(makers).union(*(self._upstream[name] for name in makers))
 
     # --- Events ---
+
+    def admit(
+        self,
+        partition: str,
+        *,
+        again: SavedGroup | None = None,
+        n_bytes: int = 0,
+        tags: Sequence[Mapping[str, Tag]] | None = None,
+    ) -> tuple[int, ...]:
+        """Add a group of rows that has the columns of the source; returns their ids.
+
+        Args:
+            partition: Name of the partition of the rows.
+            again: Group of a common save that it is; None: it is new.
+            n_bytes: Bytes of the columns, which all rows of the group share.
+            tags: Tags of each row.
+
+        Raises:
+            ValueError: see `RowTable.admit`.
+        """
+        if again is None:
+            ids = self.rows.admit(partition, n_bytes=n_bytes, tags=tags)
+        else:
+            ids = admit_again(self.rows, again, n_bytes=n_bytes, tags=tags)
+        self.held.admit(ids)
+        return ids
 
     def end_source(self, partition: str) -> None:
         """No more rows will be admitted to a partition: functions also take the rest."""
@@ -112,44 +142,47 @@ class Master:
     def wrote(
         self,
         call: int,
-        holder: int,
+        worker: int,
+        ids: Sequence[int],
+        columns: Mapping[str, Sequence[Any]],
         *,
         n_bytes: int,
         version: int | None = None,
-        ids: Iterable[int] | None = None,
-    ) -> bool:
-        """The main part of a call has made its columns; returns False if the call has its answer, so they are dropped.
+    ) -> Frees:
+        """A worker has made columns in the main part of a call that is open; returns what nothing will read.
 
         Args:
             call: Number of the call.
-            holder: Number by which the worker is counted as a holder of rows.
+            worker: Number of the worker.
+            ids: Ids of the rows that it has made, of whole groups.
+            columns: Places of the values by the name of the column, as many as ids.
             n_bytes: Bytes of each row.
             version: See `RowTable.wrote`.
-            ids: Ids of the rows that this worker has made; None: all.
         """
-        state = self._open.get(call)
-        if state is None or state.function is None or state.taken is None:
-            return False
-        own = None if ids is None else set(ids)
-        current = self.rows.current(state.function.name, state.taken)
-        made = [row_id for row_id in current if own is None or row_id in own]
-        self.rows.wrote(made, state.function.outputs, holder, n_bytes=n_bytes, version=version)
-        return True
+        state = self._open[call]
+        assert state.function is not None
+        assert state.taken is not None
+        # Of others the inputs are made again, or they have gone.
+        current = set(self.rows.current(state.function.name, state.taken))
+        kept = [i for i, row_id in enumerate(ids) if row_id in current]
+        made = [ids[i] for i in kept]
+        self.held.put(made, {name: [places[i] for i in kept] for name, places in columns.items()}, worker)
+        self.rows.wrote(made, columns, n_bytes=n_bytes, version=version)
+        return self.held.note(worker, [row_id for row_id in ids if row_id not in current]) if columns else {}
 
-    def lose(self, worker: int, holder: int, reason: str) -> None:
+    def lose(self, worker: int, reason: str) -> None:
         """A worker is gone with the rows that it held, and will join again: calls that it had are made again.
 
         Calls that a caller has posted are not: they have failed.
 
         Args:
             worker: Number of the worker.
-            holder: Number by which the worker is counted as a holder of rows.
             reason: Text with what is known of the end of the worker.
         """
         for state in self._open.values():
             if worker in state.mains and not state.is_posted:
                 self.repeated.add(state.number)
-        self.rows.lose(holder)
+        self.rows.lose(self.held.lose(worker))
         self.order.lose(worker, reason, returns=True)
 
     def unread(self, call: int) -> None:

@@ -1,14 +1,12 @@
 """Where values of rows are kept between processes, and how they travel ([docs/dataflow_design.md])."""
 
 from .columns import Places
-from .copies import Copies
 from .hosts import HostLinks
 from .places import Place, SegmentAddress
 from .redistribution import Pull, RedistributionPlan, Redistributor, RowsToMove
 from .store import DataManager
 
 __all__ = [
-    "Copies",
     "DataManager",
     "HostLinks",
     "Place",

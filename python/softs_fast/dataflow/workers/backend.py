@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..link.results import Failure, Result
+from ..master.holdings import Frees, Holdings
 from ..master.order.deadlines import Seen
 from ..master.order.steps import Abort, Step
 from ..master.rows.records import Tag
@@ -133,8 +134,11 @@ class Backend(Protocol):
     def elements(self) -> ElementReads:
         """What has elements of datasets read."""
 
-    def open(self) -> list[Hook]:
+    def open(self, held: Holdings) -> list[Hook]:
         """Make the objects of all roles; returns hooks that have to run before anything else.
+
+        Args:
+            held: Tracker of values, which is told what goes from node to node.
 
         Raises:
             FlowError: a worker process could not begin.
@@ -149,8 +153,8 @@ class Backend(Protocol):
     def values(self, places: Sequence[Any]) -> list[Value]:
         """Return the values at places."""
 
-    def free(self, worker: int, ids: Iterable[int]) -> None:
-        """A worker may drop all that it holds of rows."""
+    def free(self, frees: Frees) -> None:
+        """Workers may drop all that they hold of some rows."""
 
     def free_bytes(self) -> int | None:
         """Return how many bytes of values fit where they lie, on the host with the least; None: they are in this process."""
@@ -182,9 +186,6 @@ class Backend(Protocol):
 
     def beside(self) -> frozenset[int]:
         """Return the workers that are on the host of the master."""
-
-    def nodes(self) -> dict[int, int]:
-        """Return the node of each worker that can hold values, by its number."""
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that a hook can be posted.

@@ -10,6 +10,7 @@ from ..declare.declaration import Declaration
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
 from ..link.results import Failure, Result
+from ..master.holdings import Frees, Holdings
 from ..master.order.deadlines import Seen
 from ..master.order.steps import Abort, Step
 from ..process.objects import Objects
@@ -47,7 +48,7 @@ class LocalBackend:
         self._skipped: list[Event] = []
         self.elements = LocalElements(declaration)
 
-    def open(self) -> list[Hook]:
+    def open(self, held: Holdings) -> list[Hook]:
         """Make the objects, and have them give all shards."""
         self._objects.setup()
         self.elements.open(self._objects)
@@ -72,7 +73,7 @@ class LocalBackend:
     def free_bytes(self) -> None:
         """Values are in this process."""
 
-    def free(self, worker: int, ids: Iterable[int]) -> None:
+    def free(self, frees: Frees) -> None:
         """Values go with their last place."""
 
     def send(self, worker: int, step: Step, work: Callable[[], Work | None]) -> None:
@@ -134,10 +135,6 @@ class LocalBackend:
     def beside(self) -> frozenset[int]:
         """All workers are here."""
         return frozenset(self._declaration.workers)
-
-    def nodes(self) -> dict[int, int]:
-        """All is in one process, and so on one node."""
-        return dict.fromkeys(self._declaration.workers or (0,), 0)
 
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """All hooks can run where all objects are."""

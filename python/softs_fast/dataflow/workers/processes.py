@@ -29,6 +29,7 @@ from ..link.messages import (
     Result,
     State,
 )
+from ..master.holdings import Frees, Holdings
 from ..master.master import DRIVER
 from ..master.order.deadlines import Seen
 from ..master.order.steps import Step
@@ -81,8 +82,7 @@ class ProcessBackend:
         declaration.check_processes()
         self.doing = Doing()
         self._nodes = nodes
-        # This process comes after all workers: by this number places name it.
-        self._sends = Sends(self._deliver, self._tell, max(declaration.workers) + 1)
+        self._sends = Sends(self._deliver, self._tell)
         self._declaration = declaration
         self._processes = processes
         self._has_begun = False
@@ -101,14 +101,19 @@ class ProcessBackend:
         self._events: list[Event] = []
         self.elements = RemoteElements(declaration, self._request, self._ask)
 
-    def open(self) -> list[Hook]:
+    def open(self, held: Holdings) -> list[Hook]:
         """Start the workers; returns the hooks by which roles get the weights of roles of other workers.
+
+        Args:
+            held: See `Backend.open`.
 
         Raises:
             FlowError: a worker failed before it had made its objects.
         """
         links = self._nodes.links() if self._nodes is not None else None
-        self._store = DataManager(self._sends.driver, links=links)
+        # This process comes after all workers: by this number places name it.
+        self._store = DataManager(max(self._declaration.workers) + 1, links=links)
+        self._sends.held = held
         arrived = functools.partial(self._sends.arrived, DRIVER)
         self._part = Part(self._declaration, Objects((), DRIVER), self._store, arrived, self._raised.append)
         try:
@@ -116,7 +121,7 @@ class ProcessBackend:
             self._join(self._link)
             if self._nodes is not None:
                 nodes, here = self._nodes.nodes(), self._store.node
-                self._sends.begin({**nodes, self._sends.driver: here})
+                held.begin({**nodes, DRIVER: here})
                 # Hosts may have equal names.
                 self._here = {worker for worker, node in nodes.items() if node == here}
         except BaseException:
@@ -173,18 +178,14 @@ class ProcessBackend:
         assert self._store is not None
         return self._store.get(places)
 
-    def free(self, worker: int, ids: Iterable[int]) -> None:
-        """Have a worker drop rows, and others their copies of them."""
-        ids = list(ids)
-        for holder, some in [(worker, ids), *self._sends.free(ids).items()]:
-            self._free(holder, some)
-
-    def _free(self, worker: int, ids: list[int]) -> None:
-        if worker == DRIVER:
-            if self._store is not None:
-                self._store.free(ids)
-        elif self._link is not None and worker not in self._left:
-            self._link.send(worker, Free(tuple(ids)))
+    def free(self, frees: Frees) -> None:
+        """Have workers drop rows."""
+        for worker, ids in frees.items():
+            if worker == DRIVER:
+                if self._store is not None:
+                    self._store.free(ids)
+            elif self._link is not None and worker not in self._left:
+                self._link.send(worker, Free(tuple(ids)))
 
     def free_bytes(self) -> int:
         """Return what /dev/shm has free on the host with the least."""
@@ -291,11 +292,6 @@ class ProcessBackend:
         """Return the workers of this host."""
         return frozenset(self._here - self._left)
 
-    def nodes(self) -> dict[int, int]:
-        """Return the node of each worker, and of this process."""
-        workers = (*self._declaration.workers, self._sends.driver)
-        return self._sends.nodes() or dict.fromkeys(workers, 0)
-
     def check_hook(self, hook: Hook, owner: Placement | None) -> None:
         """Check that the workers know a hook; see `Declaration.check_hook`."""
         self._declaration.check_hook(hook, owner)
@@ -363,7 +359,7 @@ class ProcessBackend:
                 self._events.append(Back(event.worker))
 
     def _note_node(self, worker: int, node: str) -> None:
-        self._sends.join(worker, node)
+        self._sends.held.join(worker, node)
         if self._nodes is not None and self._store is not None:
             self._here -= {worker}
             self._here |= {worker} if node == self._store.node else set()
@@ -385,7 +381,7 @@ class ProcessBackend:
         sent = self._sent.get(message.ticket)
         if sent is None or worker not in sent.open:
             return
-        sent.shown_by.add(worker)
+        self._sends.shown(worker, message)
         for other in sorted(sent.open - self._left - {worker, DRIVER}):
             self._sends.state(other, message)
 
@@ -422,8 +418,7 @@ class ProcessBackend:
         sent.open.discard(worker)
         if not sent.open:
             del self._sent[ticket]
-            for shown_by in sent.shown_by:
-                self.free(shown_by, [state_id(ticket)])
+            self.free(self._sends.held.drop([state_id(ticket)]))
         self._sends.ended(worker, ticket)
 
     def _leave(self, event: Left, *, is_known: bool = False) -> None:

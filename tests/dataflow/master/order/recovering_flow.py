@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from simulated_flow import STRAGGLER, Worker, World
 
@@ -67,7 +66,7 @@ class RecoveringWorld(World):
         def removing(group: Group) -> None:
             for queue in rows._queues:
                 if group.without & queue.bit:
-                    self.left_out[queue.plan.name].add(group.rows[0].id)
+                    self.left_out[queue.plan.name].add(group.ids[0])
             remove(group)
 
         rows._remove = removing  # type: ignore[method-assign]
@@ -88,7 +87,7 @@ class RecoveringWorld(World):
         late = [one.ticket for one in self.master.order.tickets if number in one.missing]
 
         def learn() -> None:
-            self.master.lose(number, number + 1, f"worker {number} died")
+            self.master.lose(number, f"worker {number} died")
             self.lives[number] += 1
             if self.leaves and self.is_spare(number) and self.random.random() < self.leaves:
                 self.gone.add(number)
@@ -151,11 +150,11 @@ class RecoveringWorld(World):
         assert state.function is not None
         for worker in order.workers:
             assert worker not in self.master.order.away, "a ticket before the worker is restored"
+        rows = [row for row in state.taken.ids if row in self.master.rows]
+        for key in state.function.inputs:
+            assert self.master.held.places(rows, key) == [self.values[row, key] for row in rows]
         self.reads[order.ticket] = {
-            (row, key): self.values[row, key]
-            for row in state.taken.ids
-            if row in self.master.rows
-            for key in state.function.inputs
+            (row, key): self.values[row, key] for row in rows for key in state.function.inputs
         }
 
     def waited(self, order: Step) -> list[Worker]:
@@ -256,8 +255,10 @@ class RecoveringWorld(World):
                 self.values[row, key] = (self.n_instances, worker, self.lives[worker])
                 self.origins[self.n_instances] = self.made_from[order.ticket].get(row, {})
         version = self.master.rows.counts["train"].complete if function.outputs else None
-        self.master.wrote(order.call, worker + 1, n_bytes=1, version=version)
-        self.maybe_drop(state.taken.ids)
+        ids = state.taken.ids
+        places = {key: [self.values.get((row, key)) for row in ids] for key in function.outputs}
+        self.master.wrote(order.call, worker, ids, places, n_bytes=1, version=version)
+        self.maybe_drop(ids)
 
     def maybe_drop(self, ids: tuple[int, ...]) -> None:
         if self.random.random() >= self.drops:
@@ -272,21 +273,13 @@ class RecoveringWorld(World):
         size = self.plan.group
         self.dropped |= {row // size * size + i for i in range(size)}
 
-    def act(self) -> None:
-        """As `World.act`; rows of the source are here, where nothing dies."""
-        admit = self.master.rows.admit
-
-        def admitting(partition: str, holder: int, **given: Any) -> tuple[int, ...]:
-            ids = admit(partition, HERE + 1, **given)
+    def admit(self, partition: str) -> tuple[int, ...]:
+        """As `World.admit`; rows of the source are here, where nothing dies."""
+        ids = super().admit(partition)
+        for key in self.plan.source[partition]:
             for row in ids:
-                for key in self.plan.source[partition]:
-                    self.n_instances += 1
-                    self.values[row, key] = (self.n_instances, HERE, 0)
-                    self.origins[self.n_instances] = {}
-            return ids
-
-        self.master.rows.admit = admitting  # type: ignore[method-assign]
-        try:
-            super().act()
-        finally:
-            self.master.rows.admit = admit  # type: ignore[method-assign]
+                self.n_instances += 1
+                self.values[row, key] = (self.n_instances, HERE, 0)
+                self.origins[self.n_instances] = {}
+            self.master.held.put(ids, {key: [self.values[row, key] for row in ids]}, HERE)
+        return ids

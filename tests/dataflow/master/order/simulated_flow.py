@@ -29,6 +29,14 @@ class Worker:
         self.entered: list[int] = []
 
 
+def make_columns(master: Master, call: int, worker: int) -> None:
+    """A worker makes the columns of a call, if it is open; a place is the id of the row."""
+    state = master.calls.get(call)
+    if state is not None and state.function is not None and state.taken is not None:
+        ids = state.taken.ids
+        master.wrote(call, worker, ids, dict.fromkeys(state.function.outputs, ids), n_bytes=1)
+
+
 class World:
     """A flow that is run to its end.
 
@@ -166,6 +174,7 @@ class World:
                 self.left -= 1
             if not self.left:
                 self.master.end_source(partition)
+        self.master.held.drop(self.master.rows.freed())
         outputs = self.master.advance(self.now_s)
         for state in self.master.calls.values():
             if state.number not in self.calls:
@@ -180,7 +189,7 @@ class World:
         return self.master.rows.room(partition) > 0
 
     def admit(self, partition: str) -> tuple[int, ...]:
-        return self.master.rows.admit(partition, 0, n_bytes=1)
+        return self.master.admit(partition, n_bytes=1)
 
     def say(self, output: Output) -> None:
         if isinstance(output, CallState):
@@ -237,7 +246,7 @@ class World:
             self.enter(worker)
 
     def write(self, order: Step) -> None:
-        self.master.wrote(order.call, 0, n_bytes=1)
+        make_columns(self.master, order.call, 0)
         _, taken = self.calls.get(order.call, ("", None))
         if taken is not None and self.random.random() < self.drops:
             row = self.random.choice(taken.ids)

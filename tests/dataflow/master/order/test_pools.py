@@ -8,6 +8,7 @@ import pytest
 from random_plans import random_plan, with_pools
 from recovering_flow import RecoveringWorld
 from seeds import noted
+from simulated_flow import make_columns
 from test_order_recovery import check
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
@@ -30,7 +31,7 @@ class Pooled:
     def __init__(self, *others: FunctionPlan) -> None:
         self.master = Master(plan_of_pool(*others), self.steps, (0, *POOL))
         for _ in range(8):
-            self.master.rows.admit("train", 0, n_bytes=1)
+            self.master.admit("train", n_bytes=1)
         #: Orders that have no report, by worker; and answers.
         self.orders: dict[int, list[Step]] = {worker: [] for worker in (0, *POOL)}
         self.answers: list[CallState] = []
@@ -66,13 +67,13 @@ class Pooled:
         """A worker reports the first of its orders."""
         order = self.orders[worker].pop(0)
         if order.kind is Kind.MAIN and worker:
-            self.master.wrote(order.call, worker + 1, n_bytes=1)
+            make_columns(self.master, order.call, worker)
         self.master.order.report(worker, 1, order.ticket)
         self.turn()
 
     def lose(self, worker: int) -> None:
         self.orders[worker].clear()
-        self.master.lose(worker, worker + 1, f"worker {worker} died")
+        self.master.lose(worker, f"worker {worker} died")
         self.turn()
 
     def join(self, worker: int) -> None:
@@ -144,7 +145,7 @@ def test_a_call_by_hand_has_a_replica_too() -> None:
     flow.lose(1)
     flow.end(2)
     flow.end(2)
-    ids = flow.master.rows.admit("train", 0, n_bytes=1) if flow.master.rows.room("train") else (5,)
+    ids = flow.master.admit("train", n_bytes=1) if flow.master.rows.room("train") else (5,)
     number = flow.master.post("gen", ids, 0.0)
     state = flow.master.calls[number]
     assert len(state.mains) == 1

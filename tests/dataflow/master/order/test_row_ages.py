@@ -31,8 +31,8 @@ def master_of(train: FunctionPlan = TRAIN, **partitions: PartitionPlan) -> Maste
 
 def written(master: Master, partition: str, version: int) -> None:
     """Admit a step of rows, of which the column has been made by weights of a version."""
-    ids = [*master.rows.admit(partition, 0), *master.rows.admit(partition, 0)]
-    master.rows.wrote(ids, ("y",), 0, version=version)
+    ids = [*master.rows.admit(partition), *master.rows.admit(partition)]
+    master.rows.wrote(ids, ("y",), version=version)
 
 
 @pytest.mark.parametrize("step", [0, 3])

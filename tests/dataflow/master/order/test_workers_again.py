@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulated_flow import make_columns
 from test_order_rules import answers, call, only_answers, tickets
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
@@ -104,7 +105,7 @@ def master() -> Master:
 
     made = Master(plan, steps_of, [0, 1])
     for _ in range(3):
-        made.rows.admit("train", 0)
+        made.admit("train")
     return made
 
 
@@ -115,7 +116,7 @@ def orders(outputs: list[Output]) -> list[tuple[str, int, int]]:
 
 
 def end(made: Master, worker: int, ticket: int, call: int) -> None:
-    made.wrote(call, worker + 1, n_bytes=1)
+    make_columns(made, call, worker)
     made.order.report(worker, 1, ticket)
 
 
@@ -128,7 +129,7 @@ def test_a_training_call_begins_when_the_one_before_cannot_run_again() -> None:
     # Rows 0 and 1 are there, and one call is given.
     (train, *_) = said = orders(made.advance(0.0))
     assert [name for name, _, _ in said] == ["train", "make"]
-    made.lose(1, 2, "worker 1 died")
+    made.lose(1, "worker 1 died")
     made.advance(0.0)
     made.unread(train[2])
     made.order.report(0, 1, train[1], "unread")
@@ -162,7 +163,7 @@ def test_calls_without_tickets_are_taken_back_if_they_have_lost_their_inputs() -
     for _, ticket, number in orders(made.advance(0.0)):
         end(made, 1, ticket, number)
     number = made.post("train", [0], 0.0)
-    made.lose(1, 2, "worker 1 died")
+    made.lose(1, "worker 1 died")
     reasons = {number: reason for number, _, reason in answers(made.advance(0.0))}
     assert reasons[number] == "its rows have lost columns, which are made again"
     assert number not in made.repeated

@@ -21,17 +21,20 @@ def table(*functions: FunctionPlan, group: int = 1, slots: int = 8, window: int 
 
 def fill(rows: RowTable, n: int) -> None:
     for _ in range(n):
-        rows.admit("train", 0, n_bytes=3)
+        rows.admit("train", n_bytes=3)
 
 
 def run(rows: RowTable, function: FunctionPlan, *, version: int | None = None) -> Taken:
-    """Run a function on what it would take; its worker holds what it makes."""
+    """Run a function on what it would take."""
     taken = rows.take(function.name)
-    rows.wrote(
-        rows.current(function.name, taken), function.outputs, function.workers[0], n_bytes=5, version=version
-    )
+    rows.wrote(rows.current(function.name, taken), function.outputs, n_bytes=5, version=version)
     rows.done(function.name, taken)
     return taken
+
+
+def lose(rows: RowTable, column: str) -> None:
+    """Lose a column of all rows."""
+    rows.lose(dict.fromkeys(rows._rows, (column,)))
 
 
 def ready(rows: RowTable) -> dict[str, int]:
@@ -45,10 +48,10 @@ def test_functions_run_again_through_several_columns() -> None:
     run(rows, SCORE)
     assert ready(rows) == {"train": 2}
     assert rows.n_bytes == 2 * (3 + 5 + 5)
-    assert rows.lose(1) == [0, 1]
+    lose(rows, "y")
     # What was scored was made from what is gone: it is void, though its holder lives.
     assert ready(rows) == {"make": 2}
-    assert rows.holders(0, "z") == []
+    assert rows.lacking(0, "train") == ["y", "z"]
     assert rows.n_bytes == 2 * 3
     assert rows.n_made_again == 2
     run(rows, MAKE)
@@ -68,7 +71,7 @@ def test_rows_that_training_could_not_read_are_taken_before_younger_ones() -> No
     training = rows.take("train")
     assert (training.ids, training.step, training.number) == ((0, 1), 0, 1)
     assert rows.n_ready("train") == 2
-    rows.lose(2)
+    lose(rows, "z")
     assert rows.n_ready("train") == 0
     assert run(rows, SCORE).ids == (2, 3)  # training has taken 0 and 1, and may have read them
     rows.give_back("train", training)
@@ -86,10 +89,10 @@ def test_rows_that_are_made_again_are_younger_and_keep_their_step() -> None:
     fill(rows, 4)
     run(rows, MAKE, version=0)
     assert run(rows, MAKE, version=0).step == 1
-    rows.lose(1)
+    lose(rows, "y")
     again = run(rows, MAKE, version=1)
     assert (again.ids, again.step, again.number) == ((0, 1), 0, -1)
-    assert [rows.version(row) for row in (0, 2)] == [1, 0]
+    assert [rows._rows[row].version for row in (0, 2)] == [1, 0]
 
 
 CRITIC = replace(TRAIN, name="critic", inputs=("y",))
@@ -100,7 +103,7 @@ def test_what_a_training_function_has_used_is_not_made_again_and_others_go_witho
     fill(rows, 4)
     for function in (MAKE, MAKE, SCORE, SCORE, LOG, CRITIC):
         run(rows, function)
-    rows.lose(1)
+    lose(rows, "y")
     # Of the first two groups the critic has used `y`; the other two are made again.
     assert (rows.n_left_out, rows.n_made_again) == (2, 2)
     assert ready(rows) == {"make": 2, "train": 2}
@@ -122,7 +125,7 @@ def test_a_training_call_that_is_open_decides_whether_columns_are_made_again() -
         fill(rows, 2)
         run(rows, MAKE)
         taken = rows.take("critic")
-        rows.lose(1)
+        lose(rows, "y")
         # Whether the critic has read its rows is not known yet.
         assert rows.n_ready("make") == rows.n_ready("train") == 0
         assert rows.n_made_again == rows.n_left_out == 0
@@ -141,7 +144,7 @@ def test_a_row_is_not_used_again_as_another_one() -> None:
     fill(rows, 2)
     run(rows, MAKE)
     run(rows, TRAIN)
-    rows.lose(1)
+    lose(rows, "y")
     assert (rows.n_made_again, rows.n_left_out) == (0, 2)
     taken = rows.take("train")
     assert (taken.ids, taken.use) == ((), 1)
@@ -154,7 +157,7 @@ def test_a_function_without_outputs_is_through_with_what_it_goes_without() -> No
     fill(rows, 2)
     run(rows, MAKE)
     run(rows, CRITIC)
-    rows.lose(1)
+    lose(rows, "y")
     assert (len(rows), rows.counts["train"].complete, rows.n_left_out) == (0, 1, 2)
     assert rows.freed() == [0, 1]
 
@@ -163,8 +166,8 @@ def test_a_call_with_failed_hooks_makes_its_rows_again_and_what_was_made_from_th
     rows = table(MAKE, SCORE, TRAIN)
     fill(rows, 2)
     making = rows.take("make")
-    rows.wrote(making.ids, ("y",), 1)
+    rows.wrote(making.ids, ("y",))
     run(rows, SCORE)
     rows.give_back("make", making)
     assert ready(rows) == {"make": 2}
-    assert rows.holders(0, "z") == []
+    assert rows.lacking(0, "train") == ["y", "z"]

@@ -21,7 +21,6 @@ from softs_fast.dataflow.master.rows.saved import SavedGroup, admit_again, n_tak
 from softs_fast.dataflow.master.rows.table import RowTable, Taken
 
 GROUP, PER_STEP, N_STEPS = 2, 2, 14
-HERE, MAKER = 0, 1
 
 
 def plan(ahead: int, window: int = 1, rows: int = 1) -> FlowPlan:
@@ -51,7 +50,7 @@ def make(table: RowTable, function: str, ids: tuple[int, ...], version: int | No
     taken = table.take_ids(function, ids)
     one = table._by_name[function].plan
     if one.outputs:
-        table.wrote(ids, one.outputs, MAKER, n_bytes=8 * len(one.outputs), version=version)
+        table.wrote(ids, one.outputs, n_bytes=8 * len(one.outputs), version=version)
     table.done(function, taken)
 
 
@@ -63,10 +62,10 @@ def restored(
     again = RowTable(plan(ahead, window))
     restore_rows(again, saved)
     for group, _ in groups:
-        admit_again(again, group, HERE)
+        admit_again(again, group)
         if group.first_id in made:
             one = made[group.first_id]
-            columns = {name: (8, HERE) for name in one.columns if (name, group.first_id) not in lost}
+            columns = {name: 8 for name in one.columns if (name, group.first_id) not in lost}
             restore_made(again, one, columns)
     return again
 
@@ -77,7 +76,7 @@ def ready(table: RowTable) -> dict[str, int]:
 
 def test_what_is_made_is_ready_for_what_comes_next() -> None:
     table = RowTable(plan(3))
-    first, second, third = (table.admit("train", HERE) for _ in range(3))
+    first, second, third = (table.admit("train") for _ in range(3))
     make(table, "generate", first, version=0)
     make(table, "score", first)
     table.tags(first[1])["kept"] = True
@@ -90,7 +89,6 @@ def test_what_is_made_is_ready_for_what_comes_next() -> None:
     again = restored(table)
     assert ready(again) == {"generate": 2, "score": 2, "value": 6, "look": 2, "actor": 2, "critic": 0}
     assert again.tags(first[1]) == {"kept": True}
-    assert again.holders(first[0], "seq") == [HERE]
     assert again.n_bytes == 2 * 24 + 2 * 16
     assert again.counts == table.counts
     assert not again.n_made_again
@@ -107,7 +105,7 @@ def test_what_is_made_is_ready_for_what_comes_next() -> None:
 )
 def test_what_is_damaged_is_made_again_with_what_was_made_of_it(lost: str, expected: dict[str, int]) -> None:
     table = RowTable(plan(3))
-    ids = table.admit("train", HERE)
+    ids = table.admit("train")
     for function in ("generate", "score", "value"):
         make(table, function, ids)
     again = restored(table, frozenset({(lost, ids[0])}))
@@ -117,7 +115,7 @@ def test_what_is_damaged_is_made_again_with_what_was_made_of_it(lost: str, expec
 
 def test_what_is_not_needed_any_more_is_not_made_again() -> None:
     table = RowTable(plan(3))
-    groups = [table.admit("train", HERE) for _ in range(2)]
+    groups = [table.admit("train") for _ in range(2)]
     for ids in groups:
         for function in ("generate", "score", "look"):
             make(table, function, ids)
@@ -130,7 +128,7 @@ def test_what_is_not_needed_any_more_is_not_made_again() -> None:
 
 def test_a_version_is_that_of_the_save_and_a_row_that_would_be_too_old_is_known() -> None:
     table = RowTable(plan(1))
-    groups = [table.admit("train", HERE) for _ in range(PER_STEP + 1)]
+    groups = [table.admit("train") for _ in range(PER_STEP + 1)]
     for ids in groups:
         for function in ("generate", "score", "value", "look"):
             make(table, function, ids, version=0)
@@ -138,7 +136,7 @@ def test_a_version_is_that_of_the_save_and_a_row_that_would_be_too_old_is_known(
         table.done(function, table.take(function))
     # One step is complete, and the group of the next one is of the weights before it.
     assert restored(table, ahead=1).counts["train"].complete == 1
-    assert restored(table, ahead=1).version(groups[-1][0]) == 0
+    assert restored(table, ahead=1)._rows[groups[-1][0]].version == 0
     for n_before in range(8):
         # A group with two before it is trained with in the second step.
         for ahead, most in ((0, 2), (1, 4)):
@@ -205,10 +203,10 @@ def check(seed: int) -> None:
     is_damaged = seed % 3 == 0
     while step < N_STEPS:
         left_out |= {
-            (queue.plan.name, row.id)
+            (queue.plan.name, row_id)
             for queue in table._queues
             for group in table._groups[0].values()
-            for row in group.rows
+            for row_id in group.ids
             if group.without & queue.bit
         }
         act(table, rng, used, values, open_calls, (step + 1) * PER_STEP)
@@ -245,7 +243,7 @@ def go_on(saved: Saved, made: FlowPlan, values: Values, *, is_damaged: bool) -> 
     values.n_made.clear()
     n_used = rows.partitions["train"].used  # type: ignore[attr-defined]
     for number, (group, first_id) in enumerate(groups):
-        ids = admit_again(table, group, HERE)
+        ids = admit_again(table, group)
         one = saved.made.get(first_id)
         if one is None:
             continue
@@ -256,7 +254,7 @@ def go_on(saved: Saved, made: FlowPlan, values: Values, *, is_damaged: bool) -> 
         for row_id in ids:
             for column in columns:
                 values.of[row_id, column] = saved.values[row_id, column]
-        restore_made(table, one, dict.fromkeys(columns, (8, HERE)))
+        restore_made(table, one, dict.fromkeys(columns, 8))
         if len(columns) == len(one.columns):
             # None of it is made again.
             values.n_made.update({(name, row_id): 10**6 for name in one.done for row_id in ids})
@@ -273,7 +271,7 @@ def act(
 ) -> None:
     """Do one thing that may happen next."""
     if table.room("train") and rng.randrange(2):
-        table.admit("train", HERE)
+        table.admit("train")
     function = rng.choice(table._plan.functions)
     if function.is_strict:
         if n_taken(table, function.name) < limit and table.next_size(function.name):
@@ -300,7 +298,7 @@ def act(
         values.make(table, one, ids)
         if one.outputs:
             version = table.counts["train"].complete if one.name == "generate" else None
-            table.wrote(ids, one.outputs, MAKER, n_bytes=8, version=version)
+            table.wrote(ids, one.outputs, n_bytes=8, version=version)
         open_calls.append((one, taken, True))
 
 
@@ -313,35 +311,20 @@ def test_a_training_function_with_outputs_keeps_them_or_gets_the_rows_again() ->
     actor = replace(functions[4], inputs=("seq", "loss"))
     one = replace(one, functions=(*functions[:4], functions[5], actor))
     table = RowTable(one)
-    groups = [table.admit("train", HERE) for _ in range(2)]
+    groups = [table.admit("train") for _ in range(2)]
     for ids in groups:
         for function in ("generate", "value"):
             make(table, function, ids)
     taken = table.take("critic")
-    table.wrote(taken.ids, ("loss",), MAKER, n_bytes=8)
+    table.wrote(taken.ids, ("loss",), n_bytes=8)
     table.done("critic", taken)
     (saved, found), made = saved_rows(table), {one.first_id: one for one in made_groups(table)}
     for lost, expected in (("", {"actor": 4}), ("loss", {"critic": 4})):
         again = RowTable(one)
         restore_rows(again, saved)
         for group, first_id in found:
-            admit_again(again, group, HERE)
-            columns = {name: (8, HERE) for name in made[first_id].columns if name != lost}
+            admit_again(again, group)
+            columns = {name: 8 for name in made[first_id].columns if name != lost}
             restore_made(again, made[first_id], columns)
         strict = {name: n for name, n in ready(again).items() if name in ("actor", "critic") and n}
         assert strict == expected
-
-
-def test_columns_that_several_workers_have_go_with_each_of_them() -> None:
-    table = RowTable(plan(3))
-    ids = table.admit("train", HERE)
-    for function in ("generate", "score", "value"):
-        make(table, function, ids)
-    (saved, groups), (made,) = saved_rows(table), made_groups(table)
-    again = RowTable(plan(3))
-    restore_rows(again, saved)
-    admit_again(again, groups[0][0], HERE)
-    restore_made(again, made, {name: (8, 5 + number) for number, name in enumerate(made.columns)})
-    before = ready(again)
-    again.lose(5 + made.columns.index("value"))
-    assert {name for name, n in ready(again).items() if n > before[name]} == {"value"}

@@ -1,4 +1,4 @@
-"""Which rows are ready: groups, windows, uses, drops, tags, lost holders."""
+"""Which rows are ready: groups, windows, uses, drops, tags, lost columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table(*functions: FunctionPlan, group: int = 1, slots: int = 8, window: int 
 
 def fill(rows: RowTable, n: int) -> None:
     for _ in range(n):
-        rows.admit("train", 0, n_bytes=3)
+        rows.admit("train", n_bytes=3)
 
 
 def test_a_group_is_ready_when_all_its_rows_are() -> None:
@@ -28,11 +28,11 @@ def test_a_group_is_ready_when_all_its_rows_are() -> None:
     fill(rows, 2)
     taken = rows.take("make")
     assert taken.ids == (0, 1, 2, 3, 4, 5)
-    rows.wrote([0, 1, 2, 3, 4], ("y",), 0)
+    rows.wrote([0, 1, 2], ("y",))
     assert rows.n_ready("train") == 3
     assert rows.lacking(5, "train") == ["y"]
-    assert rows.missing("train") == {"y": 1}
-    rows.wrote([5], ("y",), 0)
+    assert rows.missing("train") == {"y": 3}
+    rows.wrote([3, 4, 5], ("y",))
     assert rows.n_ready("train") == 6
 
 
@@ -41,7 +41,7 @@ def test_rows_are_used_again_before_the_next_ones() -> None:
     fill(rows, 4)
     for _ in range(2):
         taken = rows.take("make")
-        rows.wrote(taken.ids, ("y",), 0)
+        rows.wrote(taken.ids, ("y",))
         rows.done("make", taken)
     uses = []
     for _ in range(6):
@@ -64,13 +64,13 @@ def test_slots_are_refilled_after_a_drop_and_after_a_step() -> None:
     fill(rows, 2)
     assert rows.room("train") == 0
     with pytest.raises(ValueError, match="no slot for a group of partition 'train': 2 are used"):
-        rows.admit("train", 0)
+        rows.admit("train")
     assert rows.drop([0], "filtered") == 1
     assert (rows.room("train"), rows.freed(), 0 in rows, 1 in rows) == (1, [0], False, True)
     fill(rows, 1)
     made = rows.take("make")
     assert made.ids == (1, 2)
-    rows.wrote(made.ids, ("y",), 0, n_bytes=4)
+    rows.wrote(made.ids, ("y",), n_bytes=4)
     assert rows.n_bytes == 2 * (3 + 4)
     rows.done("make", made)
     trained = rows.take("train")
@@ -87,7 +87,7 @@ def test_the_age_is_that_of_the_weights_that_made_the_rows() -> None:
     ages = []
     for version in (0, 0, 2, 1):
         made = rows.take("make")
-        rows.wrote(made.ids, ("y",), 0, version=version)
+        rows.wrote(made.ids, ("y",), version=version)
         rows.done("make", made)
         taken = rows.take("train")
         ages.append(taken.age)
@@ -114,11 +114,11 @@ def test_rows_that_are_named_must_be_whole_groups_and_ready() -> None:
 
 def test_tags_stay_with_the_master() -> None:
     rows = table(MAKE, TRAIN, group=2)
-    assert rows.admit("train", 0, tags=[{"length": 3}, {"length": 5}]) == (0, 1)
+    assert rows.admit("train", tags=[{"length": 3}, {"length": 5}]) == (0, 1)
     rows.tags(0)["score"] = 0.5
     assert [rows.tags(i) for i in (0, 1)] == [{"length": 3, "score": 0.5}, {"length": 5}]
     with pytest.raises(ValueError, match="1 tags for 2 rows"):
-        rows.admit("train", 0, tags=[{}])
+        rows.admit("train", tags=[{}])
 
 
 def test_a_call_that_was_not_begun_leaves_its_number() -> None:
@@ -131,19 +131,17 @@ def test_a_call_that_was_not_begun_leaves_its_number() -> None:
     assert numbers == [(1, 2)]
 
 
-def test_columns_without_a_holder_are_made_again() -> None:
+def test_columns_that_are_lost_are_made_again() -> None:
     rows = table(MAKE, TRAIN)
     fill(rows, 2)
     made = rows.take("make")
-    rows.wrote(made.ids, ("y",), 1)
-    rows.wrote([0], ("y",), 2)
+    rows.wrote(made.ids, ("y",))
     rows.done("make", made)
-    assert rows.holders(0, "y") == [1, 2]
-    assert rows.lose(1) == [1]
+    rows.lose({1: ["y"], 7: ["y"]})
     assert (rows.n_ready("train"), rows.n_ready("make")) == (1, 1)
     assert (rows.is_hit(0), rows.is_hit(1)) == (False, True)
     again = rows.take("make", is_last=True)
     assert again.ids == (1,)
-    rows.wrote(again.ids, ("y",), 2)
+    rows.wrote(again.ids, ("y",))
     rows.done("make", again)
     assert rows.take("train").ids == (0, 1)

@@ -1,4 +1,4 @@
-"""The table of rows against one that searches all rows each time, over thousands of random histories."""
+"""Rows and their holders against a table that searches all rows each time, over thousands of random histories."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from naive_rows import NaiveRows
 from seeds import noted
 
 from softs_fast.dataflow.declare.plan import FlowPlan, FunctionPlan, PartitionPlan
+from softs_fast.dataflow.master.holdings import Frees, Holdings
 from softs_fast.dataflow.master.rows.table import RowTable, Taken
 
 
@@ -32,12 +33,17 @@ def plan_of(choice: random.Random) -> FlowPlan:
 
 
 class Pair:
-    """Both tables, and the calls that are open."""
+    """Both tables, the holders of values, and the calls that are open."""
 
     def __init__(self, seed: int) -> None:
         self.choice = random.Random(seed)
         self.plan = plan_of(self.choice)
-        self.table, self.naive = RowTable(self.plan), NaiveRows(self.plan)
+        self.table, self.naive, self.held = RowTable(self.plan), NaiveRows(self.plan), Holdings()
+        # Rows of which workers have memory, what has to be freed, and what was.
+        self.memory: set[tuple[int, int]] = set()
+        self.frees: list[Frees] = []
+        self.gone: set[int] = set()
+        self.n_places = 0
         self.open: list[tuple[FunctionPlan, Taken, list[int]]] = []
         self.n_left_out = 0
         # Before it rows gather.
@@ -55,7 +61,19 @@ class Pair:
         assert self.table.room(partition) == room
         if room > 0:
             holder = self.choice.randrange(3)
-            assert self.table.admit(partition, holder, n_bytes=5) == self.naive.admit(partition, holder)
+            ids = self.table.admit(partition, n_bytes=5)
+            assert ids == self.naive.admit(partition, holder)
+            self.held.admit(ids)
+            self.put(ids, self.plan.source[partition], holder)
+
+    def put(self, ids: tuple[int, ...], columns: tuple[str, ...], holder: int) -> None:
+        """A worker makes columns; places say which one it was."""
+        places = {}
+        for column in columns:
+            self.n_places += len(ids)
+            places[column] = [(holder, row_id, column, self.n_places) for row_id in ids]
+        self.held.put(ids, places, holder)
+        self.memory |= {(holder, row_id) for row_id in ids if columns}
 
     def take(self) -> None:
         function = self.choice.choice(self.plan.functions)
@@ -75,6 +93,7 @@ class Pair:
             self.n_left_out += len(expected) - len(given)
             if given:
                 self.open.append((function, taken, expected))
+                self.held.pin(taken.ids)
             else:
                 self.table.done(function.name, taken)
                 self.naive.done(function, expected)
@@ -83,6 +102,7 @@ class Pair:
         if not self.open:
             return
         function, taken, ids = self.open.pop(self.choice.randrange(len(self.open)))
+        self.frees.append(self.held.unpin(taken.ids))
         if self.choice.random() < 0.2:
             self.table.give_back(function.name, taken)
             self.naive.give_back(function, ids)
@@ -90,8 +110,14 @@ class Pair:
         holder = self.choice.randrange(3)
         current = self.table.current(function.name, taken)
         assert list(current) == self.naive.current(function, ids)
-        self.table.wrote(current, function.outputs, holder, n_bytes=7)
+        self.table.wrote(current, function.outputs, n_bytes=7)
         self.naive.wrote(list(current), function.outputs, holder)
+        self.put(current, function.outputs, holder)
+        late = [row_id for row_id in taken.ids if row_id not in current]
+        self.memory |= {(holder, row_id) for row_id in late if row_id in self.held}
+        assert self.held.note(holder, late) == self.by_worker(
+            {(holder, i) for i in late if i not in self.held}
+        )
         self.table.done(function.name, taken)
         self.naive.done(function, ids)
 
@@ -109,29 +135,58 @@ class Pair:
     def lose(self) -> None:
         if self.choice.random() < self.losses:
             holder = self.choice.randrange(3)
-            lacking = self.table.lose(holder)
-            assert lacking == self.naive.lose(holder)
+            before = {row_id: set(row.columns) for row_id, row in self.naive.rows.items()}
+            lost, size = self.held.lose(holder), self.plan.group
+            self.memory = {one for one in self.memory if one[0] != holder}
+            self.table.lose(lost)
+            lacking = self.naive.lose(holder)
+            assert lacking == [i for i in sorted(before) if before[i] & {*lost.get(i // size * size, ())}]
             # The source reads its rows again.
             again = [
                 row
                 for row in lacking
                 if row in self.naive.rows and not self.naive.rows[row].columns.get("prompt")
             ]
-            self.table.wrote(again, ("prompt",), 0)
+            self.table.wrote(again, ("prompt",))
             self.naive.wrote(again, ("prompt",), 0)
+            self.put(tuple(again), ("prompt",), 0)
 
     def compare(self) -> None:
         assert len(self.table) == len(self.naive.rows)
-        assert sorted(self.table.freed()) == sorted(self.naive.take_freed())
+        freed = self.table.freed()
+        assert sorted(freed) == sorted(self.naive.take_freed())
+        self.compare_frees(freed)
         for name in self.plan.partitions:
             assert self.table.counts[name].complete == self.naive.complete[name]
         for name, picked in self.naive.picked.items():
             assert self.table.n_ready(name) == len(picked) * self.plan.group
 
+    def compare_frees(self, freed: list[int]) -> None:
+        """Each worker that has memory of a row is told once, when the row has gone and no call reads it."""
+        self.frees.append(self.held.drop(freed))
+        self.gone.update(freed)
+        read = {row_id for _, taken, _ in self.open for row_id in taken.ids}
+        ended = {one for one in self.memory if one[1] in self.gone - read}
+        told = [(worker, i) for frees in self.frees for worker, ids in frees.items() for i in ids]
+        assert sorted(told) == sorted(ended)
+        assert not any(row_id in self.held for row_id in self.gone - read)
+        self.memory -= ended
+        self.gone &= read
+        self.frees = []
+
+    @staticmethod
+    def by_worker(pairs: set[tuple[int, int]]) -> Frees:
+        frees: Frees = {}
+        for worker, row_id in sorted(pairs):
+            frees.setdefault(worker, []).append(row_id)
+        return frees
+
     def compare_holders(self) -> None:
         for row_id, row in self.naive.rows.items():
-            for column in self.plan.columns:
-                assert set(self.table.holders(row_id, column)) == row.columns.get(column, set())
+            assert {*self.held.columns(row_id)} >= row.columns.keys()
+            for column, holders in row.columns.items():
+                ((holder, of_row, of_column, _),) = self.held.places([row_id], column)
+                assert ({holder}, of_row, of_column) == (holders, row_id, column)
 
 
 def check(first: int, last: int) -> None:

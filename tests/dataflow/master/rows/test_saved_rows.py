@@ -22,11 +22,11 @@ def plan(window: int, ahead: int) -> FlowPlan:
 
 def test_a_group_that_one_of_two_functions_has_used_is_for_the_other_one_alone() -> None:
     table = RowTable(plan(window=3, ahead=1))
-    ids = [table.admit("train", 0) for _ in range(4)]
+    ids = [table.admit("train") for _ in range(4)]
     for column, order in (("a", (1, 2)), ("b", (0, 1))):
         for index in order:
             table.done(f"make_{column}", table.take_ids(f"make_{column}", ids[index]))
-            table.wrote(ids[index], [column], 1)
+            table.wrote(ids[index], [column])
         taken = table.take(f"train_{column}")
         assert taken.ids == (*ids[order[0]], *ids[order[1]])
         table.done(f"train_{column}", taken)
@@ -36,12 +36,12 @@ def test_a_group_that_one_of_two_functions_has_used_is_for_the_other_one_alone()
     ]
     again = RowTable(plan(window=3, ahead=1))
     restore_rows(again, saved)
-    assert [admit_again(again, group, 0) for group, _ in groups] == [ids[0], ids[2], ids[3]]
+    assert [admit_again(again, group) for group, _ in groups] == [ids[0], ids[2], ids[3]]
     assert again.counts == table.counts
     for index in (0, 2, 3):
         for column in "ab":
             again.done(f"make_{column}", again.take_ids(f"make_{column}", ids[index]))
-            again.wrote(ids[index], [column], 1)
+            again.wrote(ids[index], [column])
     assert again.take("train_a").ids == (*ids[0], *ids[3])
     assert again.take("train_b").ids == (*ids[2], *ids[3])
-    assert again.admit("train", 0) == (8, 9)
+    assert again.admit("train") == (8, 9)

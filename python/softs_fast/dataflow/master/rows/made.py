@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from ....errors import WireError
 from ....records import Count, Message, most, span
 from ...declare.calls import TRAIN
 from ...declare.plan import FlowPlan
-from .losses import regain
+from .losses import make_again, regain
 from .queue import ReadyQueue
 from .records import Group, Name, Tags
 from .table import RowTable
@@ -81,22 +81,17 @@ def made_groups(table: RowTable) -> list[MadeGroup]:
 def _made(table: RowTable, own: list[ReadyQueue], group: Group) -> MadeGroup:
     void, made, done = 0, 0, []
     for queue in own:  # each after those that it reads from
-        makes = table._makes[queue.number]
         is_done = bool(group.done & queue.bit)
-        if makes and not queue.plan.is_strict and (not is_done or table._needs[queue.number] & void):
-            void |= makes
+        if queue.makes and not queue.plan.is_strict and (not is_done or queue.needs & void):
+            void |= queue.makes
         elif is_done:
             done.append(queue.plan.name)
-            made |= makes
-    for row in group.rows:
-        made &= row.have
-    columns = tuple(name for name, column in table._columns.items() if made >> column & 1)
+            made |= queue.makes
+    columns = tuple(name for name, column in table._columns.items() if made & group.have & 1 << column)
     uses = {table._queues[function].plan.name: n for function, n in (group.uses or {}).items()}
-    tags = tuple(dict(row.tags or {}) for row in group.rows)
-    n_bytes = sum(row.n_bytes for row in group.rows)
-    return MadeGroup(
-        group.rows[0].id, len(group.rows), n_bytes, group.version, tuple(done), columns, tags, uses
-    )
+    tags = tuple(dict(one) for one in group.tags or [{} for _ in group.ids])
+    ids = group.ids
+    return MadeGroup(ids[0], len(ids), group.n_bytes, group.version, tuple(done), columns, tags, uses)
 
 
 def bound_of(plan: FlowPlan) -> Bound:
@@ -126,7 +121,7 @@ def is_recent(plan: FlowPlan, saved: Bound, version: int, n_before: int) -> bool
     return last_step - version <= bound.age
 
 
-def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, tuple[int, int]]) -> None:
+def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, int]) -> None:
     """Give a group that was admitted again what functions had made of it.
 
     Functions that had made what is missing run again if it is needed, and so do those that had used it; training functions
@@ -135,9 +130,9 @@ def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, tuple[i
     Args:
         table: Table that has the group, with the columns of the source.
         made: Saved record of the group.
-        columns: Columns that are there, with the bytes of each row, and the worker that has them.
+        columns: Columns that are there, with the bytes of each row.
     """
-    group = table._rows[made.first_id].group
+    group = table._rows[made.first_id]
     regain(table, group)
     own = {queue.plan.name: queue for queue in table._own[group.partition]}
     for queue in [own[name] for name in made.done if name in own]:
@@ -149,25 +144,14 @@ def restore_made(table: RowTable, made: MadeGroup, columns: Mapping[str, tuple[i
             queue.discard(group)
     group.version = made.version
     group.uses = {own[name].number: n for name, n in made.uses.items() if name in own} or None
-    for row, tags in zip(group.rows, made.tags, strict=True):
-        row.tags = dict(tags)
-    for queue, names in _by_maker(own.values(), columns):
-        if group.done & queue.bit:
-            for holder in dict.fromkeys(columns[name][1] for name in names):
-                held = [name for name in names if columns[name][1] == holder]
-                table.wrote(made.ids, held, holder, n_bytes=sum(columns[name][0] for name in held))
-    table._make_again(group)
+    group.tags = [dict(tags) for tags in made.tags]
+    for queue in own.values():
+        names = [name for name in queue.plan.outputs if name in columns]
+        if names and group.done & queue.bit:
+            table.wrote(made.ids, names, n_bytes=sum(columns[name] for name in names))
+    make_again(table, group)
 
 
 def _may_be_done(queue: ReadyQueue, columns: Collection[str]) -> bool:
     """A training function cannot make its columns again, so without them it gets the group once more."""
     return not queue.plan.is_strict or set(queue.plan.outputs) <= set(columns)
-
-
-def _by_maker(
-    queues: Collection[ReadyQueue], columns: Collection[str]
-) -> Iterator[tuple[ReadyQueue, list[str]]]:
-    for queue in queues:
-        names = [name for name in queue.plan.outputs if name in columns]
-        if names:
-            yield queue, names

@@ -22,15 +22,26 @@ class ReadyQueue:
         partition: Number of its partition.
         window: Number of groups, from the oldest on, among which a strict function chooses.
         groups: All groups of the partition by index; the mapping of the owner.
+        columns: Number of each column, by name.
     """
 
     def __init__(
-        self, plan: FunctionPlan, number: int, partition: int, window: int, groups: Mapping[int, Group]
+        self,
+        plan: FunctionPlan,
+        number: int,
+        partition: int,
+        window: int,
+        groups: Mapping[int, Group],
+        columns: Mapping[str, int],
     ) -> None:
         self.plan = plan
         self.number = number
         self.bit = 1 << number
         self.partition = partition
+        #: Bits of the columns that the function reads, and that it makes.
+        self.needs, self.makes = (
+            sum(1 << columns[name] for name in names) for names in (plan.inputs, plan.outputs)
+        )
         #: Uses of groups, taken so far; what exceeds a multiple of a pass belongs to the present one.
         self.n_taken = 0
         self._window = window
@@ -50,7 +61,7 @@ class ReadyQueue:
         self._anchor = 0
 
     def push(self, group: Group) -> None:
-        """Add a group, all rows of which have the inputs."""
+        """Add a group that has the inputs."""
         self._add(group)
         if group.index < self._anchor:
             self._return_to(group)
@@ -67,8 +78,8 @@ class ReadyQueue:
         self.choose()
 
     def may_take(self, group: Group) -> bool:
-        """Return whether a function has yet to use a group, and all rows of it have the inputs, or it goes without them."""
-        is_ready = group.n_ready[self.number] == len(group.rows) or bool(group.without & self.bit)
+        """Return whether a function has yet to use a group, and the group has the inputs, or it goes without them."""
+        is_ready = group.have & self.needs == self.needs or bool(group.without & self.bit)
         return is_ready and not group.is_held and not (group.taken | group.done) & self.bit
 
     def discard(self, group: Group) -> None:

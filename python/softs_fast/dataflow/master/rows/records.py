@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from ....records import most
 
-__all__ = ["Counts", "Group", "Name", "Row", "Tag", "Tags", "Taken", "Text"]
+__all__ = ["Counts", "Group", "Name", "Tag", "Tags", "Taken", "Text"]
 
 #: A small value that filters and samplers use without a tensor.
 Tag = int | float | str | bool
@@ -20,37 +19,16 @@ Text = Annotated[str, most(1 << 17)]
 Tags = Annotated[dict[Name, int | float | bool | Annotated[str, most(1 << 16)]], most(1 << 10)]
 
 
-class Row:
-    """One row.
-
-    Attributes:
-        id: Number of the row; a later row has a larger one.
-        group: Group of rows that it stays together with.
-        have: Bits of the columns that it has.
-        holders: Bits of the workers that hold each column.
-        n_bytes: Bytes of all its columns, each counted once.
-        tags: Small values; None if it has none.
-    """
-
-    __slots__ = ("group", "have", "holders", "id", "n_bytes", "tags")
-
-    def __init__(self, row_id: int, group: Group, n_columns: int) -> None:
-        self.id = row_id
-        self.group = group
-        self.have = 0
-        self.holders = [0] * n_columns
-        self.n_bytes = 0
-        self.tags: dict[str, Tag] | None = None
-
-
 class Group:
-    """Rows that stay together.
+    """Rows that stay together: all have a column, or none.
 
     Attributes:
         index: Number of the group in its partition; a later group has a larger one.
         partition: Number of the partition.
-        rows: Rows that were not dropped.
-        n_ready: Number of rows that have the inputs of each function.
+        ids: Ids of the rows; those of a later group are larger.
+        have: Bits of the columns that the rows have.
+        n_bytes: Bytes of all their columns.
+        tags: Small values of each row; None if no row has any.
         staged: Bits of the functions that have it in their queue of ready groups.
         taken: Bits of the functions that work on it.
         done: Bits of the functions that are through with it.
@@ -70,27 +48,31 @@ class Group:
     __slots__ = (
         "again",
         "done",
+        "have",
+        "ids",
         "index",
         "is_held",
         "is_hit",
-        "n_ready",
+        "n_bytes",
         "partition",
         "places",
-        "rows",
         "sizes",
         "staged",
         "stale",
+        "tags",
         "taken",
         "uses",
         "version",
         "without",
     )
 
-    def __init__(self, index: int, partition: int, n_functions: int, version: int) -> None:
+    def __init__(self, index: int, partition: int, ids: range, n_functions: int, version: int) -> None:
         self.index = index
         self.partition = partition
-        self.rows: list[Row] = []
-        self.n_ready = [0] * n_functions
+        self.ids = ids
+        self.have = 0
+        self.n_bytes = 0
+        self.tags: list[dict[str, Tag]] | None = None
         self.staged = 0
         self.taken = 0
         self.done = 0
@@ -103,10 +85,6 @@ class Group:
         self.sizes = [0] * n_functions
         self.uses: dict[int, int] | None = None
         self.version = version
-
-    def tags(self) -> list[Mapping[str, Tag]]:
-        """Return the tags of each row."""
-        return [row.tags or {} for row in self.rows]
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def saved_rows(table: RowTable) -> tuple[SavedRows, list[tuple[SavedGroup, int]]
     for name, number in table._partitions.items():
         counts, own = table.counts[name], list(table._groups[number].values())
         partitions[name] = SavedPartition(counts.live - len(own), dict(counts.dropped), counts.complete)
-        groups += [(_saved_group(table, name, group), group.rows[0].id) for group in own]
+        groups += [(_saved_group(table, name, group), group.ids[0]) for group in own]
     # Those of several partitions in the order in which they were admitted.
     groups.sort(key=lambda one: one[1])
     n_taken = {queue.plan.name: queue.n_taken + _n_left_out(table, queue) for queue in table._queues}
@@ -100,7 +100,7 @@ def _n_left_out(table: RowTable, queue: ReadyQueue) -> int:
 def _saved_group(table: RowTable, name: str, group: Group) -> SavedGroup:
     through = group.done | group.without
     used = [queue.plan.name for queue in table._queues if through & queue.bit and not queue.plan.outputs]
-    return SavedGroup(name, group.rows[0].id, tuple(used))
+    return SavedGroup(name, group.ids[0], tuple(used))
 
 
 def restore_rows(table: RowTable, saved: SavedRows) -> None:
@@ -118,7 +118,7 @@ def restore_rows(table: RowTable, saved: SavedRows) -> None:
         table._n_begun[queue.number] = table._n_through[queue.number] = used
 
 
-def admit_again(table: RowTable, group: SavedGroup, holder: int, **columns: Any) -> tuple[int, ...]:
+def admit_again(table: RowTable, group: SavedGroup, **columns: Any) -> tuple[int, ...]:
     """Add a group of a save with the ids that it had; returns them. The rest is as in `RowTable.admit`.
 
     Functions that are through with it do not get it. If a training function is, what it had read is not there, so others
@@ -129,10 +129,10 @@ def admit_again(table: RowTable, group: SavedGroup, holder: int, **columns: Any)
     """
     next_id, table._next_id = table._next_id, group.first_id
     try:
-        ids = table.admit(group.partition, holder, **columns)
+        ids = table.admit(group.partition, **columns)
     finally:
         table._next_id = max(next_id, table._next_id)
-    one = table._rows[ids[0]].group
+    one = table._rows[ids[0]]
     for name in group.used_by:
         queue = table._by_name[name]
         one.done |= queue.bit
@@ -143,7 +143,7 @@ def admit_again(table: RowTable, group: SavedGroup, holder: int, **columns: Any)
     lost = 0
     for queue in table._own[one.partition]:
         if queue.plan.is_strict and one.done & queue.bit:
-            lost |= table._learned[queue.number] & ~one.rows[0].have
+            lost |= table._learned[queue.number] & ~one.have
     if lost:
         go_without(table, one, lost)
     return ids

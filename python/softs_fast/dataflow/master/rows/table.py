@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...declare.plan import FlowPlan, FunctionPlan
 from .losses import learned_from, make_again
 from .queue import ReadyQueue
-from .records import Counts, Group, Row, Tag, Taken
+from .records import Counts, Group, Tag, Taken
 
 __all__ = ["Counts", "RowTable", "Taken"]
 
@@ -15,7 +15,8 @@ __all__ = ["Counts", "RowTable", "Taken"]
 class RowTable:
     """State of all rows. Work for one row and function does not depend on the number of rows.
 
-    Columns, functions and holders are small numbers inside, and bits of integers.
+    Rows of a group stay together: what is done is done with all of them, and they have the same columns. Columns and
+    functions are small numbers inside, and bits of integers. Which workers hold the values is in `Holdings`.
 
     Args:
         plan: Plan of the flow.
@@ -26,14 +27,13 @@ class RowTable:
         self._columns = {name: number for number, name in enumerate(plan.columns)}
         self._partitions = {name: number for number, name in enumerate(plan.partitions)}
         self._groups: list[dict[int, Group]] = [{} for _ in self._partitions]
-        self._rows: dict[int, Row] = {}
+        #: Group of each row, by its id.
+        self._rows: dict[int, Group] = {}
         self._next_id = 0
         self._n_bytes = 0
         self.counts = {name: Counts() for name in plan.partitions}
         self._queues = [self._queue(number, one) for number, one in enumerate(plan.functions)]
         self._by_name = {queue.plan.name: queue for queue in self._queues}
-        self._needs = [self._mask(one.inputs) for one in plan.functions]
-        self._makes = [self._mask(one.outputs) for one in plan.functions]
         # By partition its functions, and the number of the one that makes a column.
         self._own = [
             [queue for queue in self._queues if queue.partition == partition]
@@ -45,16 +45,13 @@ class RowTable:
         ]
         # By partition and column, the functions that read the column.
         self._readers = [
-            [
-                [queue for queue in own if self._needs[queue.number] >> column & 1]
-                for column in range(len(self._columns))
-            ]
+            [[queue for queue in own if queue.needs >> column & 1] for column in range(len(self._columns))]
             for own in self._own
         ]
         # By training function, what it learns from.
         self._learned: dict[int, int] = {}
         for own in self._own:
-            self._learned |= learned_from(own, self._needs, self._makes)
+            self._learned |= learned_from(own)
         self._all_done = [sum(queue.bit for queue in own) for own in self._own]
         # By function, distinct groups that it has taken, and that it is through with; without those that were dropped.
         self._n_begun = [0] * len(self._queues)
@@ -75,19 +72,13 @@ class RowTable:
         return plan.slots - (counts.live - counts.complete * plan.groups_per_step)
 
     def admit(
-        self,
-        partition: str,
-        holder: int,
-        *,
-        n_bytes: int = 0,
-        tags: Sequence[Mapping[str, Tag]] | None = None,
+        self, partition: str, *, n_bytes: int = 0, tags: Sequence[Mapping[str, Tag]] | None = None
     ) -> tuple[int, ...]:
         """Add one group of rows with the columns of the source; returns their ids.
 
         Args:
             partition: Name of the partition of the rows.
-            holder: Worker that has their bytes.
-            n_bytes: Bytes of each row.
+            n_bytes: Bytes of the columns, which all rows of the group share.
             tags: Tags of each row.
 
         Raises:
@@ -100,69 +91,55 @@ class RowTable:
         if tags is not None and len(tags) != self._plan.group:
             raise ValueError(f"{len(tags)} tags for {self._plan.group} rows")
         counts, number = self.counts[partition], self._partitions[partition]
-        group = Group(counts.admitted, number, len(self._queues), counts.complete)
+        ids = range(self._next_id, self._next_id + self._plan.group)
+        self._next_id = ids.stop
+        group = Group(counts.admitted, number, ids, len(self._queues), counts.complete)
+        group.tags = [dict(one) for one in tags] if tags is not None else None
         counts.admitted += 1
         self._groups[number][group.index] = group
-        first = self._next_id
-        self._next_id += self._plan.group
-        for i in range(self._plan.group):
-            row = Row(first + i, group, len(self._columns))
-            row.tags = dict(tags[i]) if tags is not None else None
-            group.rows.append(row)
-            self._rows[row.id] = row
-        ids = tuple(range(first, self._next_id))
-        self.wrote(ids, self._plan.source[partition], holder, n_bytes=n_bytes)
-        return ids
+        self._rows.update(dict.fromkeys(ids, group))
+        group.n_bytes = n_bytes
+        self._n_bytes += n_bytes
+        self.wrote(ids, self._plan.source[partition])
+        return tuple(ids)
 
     def wrote(
-        self,
-        ids: Iterable[int],
-        columns: Iterable[str],
-        holder: int,
-        *,
-        n_bytes: int = 0,
-        version: int | None = None,
+        self, ids: Sequence[int], columns: Iterable[str], *, n_bytes: int = 0, version: int | None = None
     ) -> None:
-        """Note that a worker holds columns of rows; ids of rows that have gone are skipped.
+        """Note that rows have columns.
 
         Args:
-            ids: Ids of the rows.
+            ids: Ids of the rows of whole groups; those that have gone are skipped.
             columns: Names of the columns.
-            holder: Number of the worker.
             n_bytes: Bytes that the columns add to each row.
             version: Number of steps that were complete when the weights that made them were; None keeps that of the
                 admission.
         """
         numbers = [self._columns[column] for column in columns]
-        mask, bit, rows = sum(1 << number for number in numbers), 1 << holder, self._rows
-        readers: dict[int, list[tuple[ReadyQueue, int]]] = {}
-        for row_id in ids:
-            row = rows.get(row_id)
-            if row is None:
+        mask, size = sum(1 << number for number in numbers), self._plan.group
+        readers: dict[int, list[ReadyQueue]] = {}
+        for row_id in ids[::size]:
+            group = self._rows.get(row_id)
+            if group is None:
                 continue
-            for number in numbers:
-                row.holders[number] |= bit
-            group = row.group
             if version is not None:
                 group.version = version
-            new = mask & ~row.have
-            if not new:
+            before = group.have
+            if not mask & ~before:
                 continue
-            row.n_bytes += n_bytes
-            self._n_bytes += n_bytes
+            group.n_bytes += n_bytes * size
+            self._n_bytes += n_bytes * size
             maker = self._makers[group.partition].get(numbers[0])
             if maker is not None:
-                group.sizes[maker] = n_bytes
-            before = row.have
-            row.have = have = before | mask
+                group.sizes[maker] = n_bytes * size
+            group.have = before | mask
             if group.partition not in readers:
-                readers[group.partition] = self._reading(group.partition, numbers)
-            for queue, need in readers[group.partition]:
-                if have & need == need and before & need != need:
-                    number = queue.number
-                    group.n_ready[number] += 1
-                    if group.n_ready[number] == len(group.rows) and queue.may_take(group):
-                        queue.push(group)
+                own = self._readers[group.partition]
+                readers[group.partition] = list({queue: None for number in numbers for queue in own[number]})
+            for queue in readers[group.partition]:
+                is_new = before & queue.needs != queue.needs and group.have & queue.needs == queue.needs
+                if is_new and queue.may_take(group):
+                    queue.push(group)
 
     def drop(self, ids: Iterable[int], reason: str) -> int:
         """Drop the groups of rows, so that the source refills their slots; returns how many groups.
@@ -175,7 +152,7 @@ class RowTable:
         if used:
             names = [queue.plan.name for queue in self._training(used[0])]
             raise ValueError(
-                f"rows {[row.id for row in used[0].rows]} are dropped ({reason}), but {', '.join(names)} has used them; "
+                f"rows {list(used[0].ids)} are dropped ({reason}), but {', '.join(names)} has used them; "
                 "have a column of what drops rows among its inputs"
             )
         for group in groups:
@@ -197,47 +174,35 @@ class RowTable:
         own = [queue for queue in self._own[group.partition] if queue.plan.is_strict]
         return [q for q in own if (group.taken | group.done) & q.bit or (group.uses or {}).get(q.number)]
 
-    def lose(self, holder: int) -> list[int]:
-        """A worker is gone with all that it held; returns rows that lack a column now.
+    def lose(self, lost: Mapping[int, Iterable[str]]) -> None:
+        """A worker is gone with all that it held.
 
-        A column without a holder becomes not made. The functions that make it run again if a function that has yet to
-        run needs it, and so do those between the two, see `remaking`.
+        The functions that make what is lost run again if a function that has yet to run needs it, and so do those between
+        the two, see `losses`.
+
+        Args:
+            lost: Columns without a holder, by the first row of their group; those that are not there are skipped.
         """
         self.n_disturbed += 1
-        bit, lacking, hit = 1 << holder, [], {}
-        for row in self._rows.values():
-            lost = 0
-            for number, holders in enumerate(row.holders):
-                if holders & bit:
-                    row.holders[number] = holders & ~bit
-                    if not row.holders[number]:
-                        lost |= 1 << number
-            if lost:
-                lacking.append(row.id)
-                hit[id(row.group)] = row.group
-                self._unmake(row, lost)
-        for group in hit.values():
-            group.is_hit = True
-            self._make_again(group)
-        return lacking
+        hit = []
+        for first, columns in lost.items():
+            group = self._rows.get(first)
+            if group is not None and (gone := self._mask(columns) & group.have):
+                group.is_hit = True
+                hit.append(group)
+                self._unmake(group, gone)
+        for group in hit:
+            make_again(self, group)
 
-    def _unmake(self, row: Row, lost: int) -> None:
-        group, before = row.group, row.have
-        row.have &= ~lost
-        for number in range(len(row.holders)):
-            if lost >> number & 1:
-                row.holders[number] = 0
+    def _unmake(self, group: Group, lost: int) -> None:
+        before = group.have
+        group.have &= ~lost
         for queue in self._own[group.partition]:
-            need, made = self._needs[queue.number], self._makes[queue.number]
-            if before & need == need and row.have & need != need:
-                group.n_ready[queue.number] -= 1
+            if before & queue.needs == queue.needs and group.have & queue.needs != queue.needs:
                 queue.discard(group)
-            if before & made and not row.have & made:
-                row.n_bytes -= group.sizes[queue.number]
+            if before & queue.makes and not group.have & queue.makes:
+                group.n_bytes -= group.sizes[queue.number]
                 self._n_bytes -= group.sizes[queue.number]
-
-    def _make_again(self, group: Group, given_back: ReadyQueue | None = None) -> None:
-        make_again(self, group, given_back)
 
     # --- Functions take rows ---
 
@@ -276,19 +241,19 @@ class RowTable:
         if gone:
             raise ValueError(f"{function}: rows {gone[:8]} are not in the flow; {len(gone)} of {len(wanted)}")
         groups = self._groups_of(wanted)
-        if sum(len(group.rows) for group in groups) != len(set(wanted)) or len(set(wanted)) != len(wanted):
+        if len(groups) * self._plan.group != len(set(wanted)) or len(set(wanted)) != len(wanted):
             raise ValueError(
                 f"{function}: {len(wanted)} ids are not those of whole groups of {self._plan.group} rows"
             )
         for group in groups:
             if not group.staged & queue.bit or group.without & queue.bit:
-                lacking = self.lacking(group.rows[0].id, function)
+                lacking = self.lacking(group.ids[0], function)
                 why = (
                     f"lack {', '.join(lacking)}"
                     if lacking
                     else "were used by it, or belong to another partition"
                 )
-                raise ValueError(f"{function}: rows {[row.id for row in group.rows][:8]} {why}")
+                raise ValueError(f"{function}: rows {list(group.ids[:8])} {why}")
         for group in groups:
             group.taken |= queue.bit
             queue.discard(group)
@@ -305,7 +270,7 @@ class RowTable:
             if group.done == self._all_done[group.partition]:
                 self._remove(group)
             elif group.is_hit:
-                self._make_again(group)
+                make_again(self, group)
         queue.choose()
         self._complete(queue.plan.partition)
 
@@ -344,23 +309,23 @@ class RowTable:
                 self._n_begun[queue.number] -= 1
         queue.put_back(own)
         for group in own:
-            self._make_again(group, None if queue.plan.is_strict else queue)
+            make_again(self, group, None if queue.plan.is_strict else queue)
 
     def current(self, function: str, taken: Taken) -> tuple[int, ...]:
         """Return the rows of a call of which the results count: the others have gone, or its inputs are made again."""
         bit = self._by_name[function].bit
         return tuple(
-            row.id
+            row_id
             for group in taken.groups
             if group.index in self._groups[group.partition] and not (group.stale | group.without) & bit
-            for row in group.rows
+            for row_id in group.ids
         )
 
     def has_inputs(self, function: str, taken: Taken) -> bool:
         """Return whether all rows of a call that are there have its inputs, still."""
         queue = self._by_name[function]
         return all(
-            group.n_ready[queue.number] == len(group.rows) or bool(group.without & queue.bit)
+            group.have & queue.needs == queue.needs or bool(group.without & queue.bit)
             for group in taken.groups
             if group.index in self._groups[group.partition]
         )
@@ -379,7 +344,7 @@ class RowTable:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all rows, each column counted once."""
+        """Bytes of all rows, each column counted once; those of the source once for a group."""
         return self._n_bytes
 
     def freed(self) -> list[int]:
@@ -387,25 +352,16 @@ class RowTable:
         freed, self._freed = self._freed, []
         return freed
 
-    def holders(self, row_id: int, column: str) -> list[int]:
-        """Return the workers that hold a column of a row."""
-        bits = self._rows[row_id].holders[self._columns[column]]
-        return [number for number in range(bits.bit_length()) if bits >> number & 1]
-
     def tags(self, row_id: int) -> dict[str, Tag]:
         """Return the tags of a row; what is changed in them stays."""
-        row = self._rows[row_id]
-        if row.tags is None:
-            row.tags = {}
-        return row.tags
+        group = self._rows[row_id]
+        if group.tags is None:
+            group.tags = [{} for _ in group.ids]
+        return group.tags[row_id - group.ids.start]
 
     def is_hit(self, row_id: int) -> bool:
         """Return whether a holder of a column of the row, or of its group, was lost."""
-        return self._rows[row_id].group.is_hit
-
-    def version(self, row_id: int) -> int:
-        """Return the version of the weights that made a row."""
-        return self._rows[row_id].group.version
+        return self._rows[row_id].is_hit
 
     def lacking(self, row_id: int, function: str) -> list[str]:
         """Return the inputs of a function that a row does not have."""
@@ -419,9 +375,8 @@ class RowTable:
         # A list: another thread may ask while rows come and go.
         for group in list(self._groups[queue.partition].values()):
             if not (group.taken | group.done) & queue.bit:
-                for row in group.rows:
-                    for name in counts:
-                        counts[name] += not row.have >> self._columns[name] & 1
+                for name in counts:
+                    counts[name] += 0 if group.have >> self._columns[name] & 1 else len(group.ids)
         return {name: n for name, n in counts.items() if n}
 
     def waiting(self, partition: str, functions: Iterable[str]) -> bool:
@@ -433,19 +388,14 @@ class RowTable:
 
     def _queue(self, number: int, plan: FunctionPlan) -> ReadyQueue:
         partition = self._partitions[plan.partition]
-        return ReadyQueue(plan, number, partition, self._plan.window, self._groups[partition])
+        return ReadyQueue(plan, number, partition, self._plan.window, self._groups[partition], self._columns)
 
     def _mask(self, columns: Iterable[str]) -> int:
         return sum(1 << self._columns[column] for column in columns)
 
-    def _reading(self, partition: int, numbers: Sequence[int]) -> list[tuple[ReadyQueue, int]]:
-        found = {queue.number: queue for number in numbers for queue in self._readers[partition][number]}
-        return [(queue, self._needs[number]) for number, queue in found.items()]
-
     def _groups_of(self, ids: Iterable[int]) -> list[Group]:
         """Return the groups of rows that are there, each once, in the order of the ids."""
-        rows = (self._rows.get(row_id) for row_id in ids)
-        return list({id(row.group): row.group for row in rows if row is not None}.values())
+        return list(dict.fromkeys(self._rows[row_id] for row_id in ids if row_id in self._rows))
 
     def _begun(self, queue: ReadyQueue, groups: Sequence[Group], n_counted: int) -> Taken:
         per_step = self._plan.partitions[queue.plan.partition].groups_per_step
@@ -459,7 +409,7 @@ class RowTable:
             step = place // per_step
             age = max(age, step - group.version)
         self._n_begun[queue.number] = begun
-        ids = tuple(row.id for group in groups if not group.without & queue.bit for row in group.rows)
+        ids = tuple(row_id for group in groups if not group.without & queue.bit for row_id in group.ids)
         use = max((group.uses or {}).get(queue.number, 0) for group in groups)
         ends_step = (place + 1) % per_step == 0 and use + 1 == queue.plan.reuse
         is_again = any(group.again & queue.bit for group in groups)
@@ -472,10 +422,10 @@ class RowTable:
             queue.push(group)
 
     def _remove(self, group: Group) -> None:
-        for row in group.rows:
-            self._n_bytes -= row.n_bytes
-            del self._rows[row.id]
-            self._freed.append(row.id)
+        self._n_bytes -= group.n_bytes
+        for row_id in group.ids:
+            del self._rows[row_id]
+        self._freed += group.ids
         del self._groups[group.partition][group.index]
         for queue in self._queues:
             if group.staged & queue.bit:
