@@ -46,8 +46,8 @@ def test_transfers_have_the_bits_of_one_process_and_the_least_bytes(tmp_path: Pa
         # x to the maker, seq to the critic, value and logp to the actor: each once, by a hook or by what reads it.
         rows = range(n_steps * ROWS)
         assert told(flow) == sum(4 + 4 * (row_id % 3 + 1) + 4 + 4 for row_id in rows)
-        assert not flow._runner._moves._parts
-        assert not flow._runner._moves._following
+        assert not flow._session.runner._moves._parts
+        assert not flow._session.runner._moves._following
     assert summary_of(steps) == expected
 
 
@@ -58,8 +58,8 @@ def test_a_transfer_after_a_call_brings_what_is_read_later(tmp_path: Path) -> No
         flow.flush(made)
         made.result()
         before = told(flow)
-        while flow._runner.master.calls:
-            flow._runner.advance(automatic=False)
+        while flow._session.runner.master.calls:
+            flow._session.runner.advance(automatic=False)
         # The workers of the role have fetched the column, in a call of its own.
         n_bytes = sum(4 * (row_id % 3 + 1) for row_id in ids)
         assert told(flow) == before + n_bytes
@@ -79,8 +79,8 @@ def test_each_rank_of_a_role_on_several_hosts_gets_its_slice(tmp_path: Path) -> 
             made = flow.post("maker.make", ids)
             flow.flush(made)
             made.result()
-            while flow._runner.master.calls:
-                flow._runner.advance(automatic=False)
+            while flow._session.runner.master.calls:
+                flow._session.runner.advance(automatic=False)
             # The hook after the call has brought seq to both hosts, by the slices of the call that reads it.
             before = told(flow)
             read = flow.post("critic.value", ids)

@@ -106,7 +106,7 @@ def test_workers_of_this_host_read_what_is_kept_and_the_master_only_without_any(
     else:
         flow, _ = in_forks("kept_flow", "make_flow", **arguments)
     with flow:
-        held = flow._runner.held
+        held = flow._session.runner.held
         where = {
             column: {held._places[row_id][column][1] for row_id in kept}
             for column in ("seq", "text", "parts", "reward")
@@ -216,8 +216,8 @@ def test_rows_stay_until_they_are_read_while_training_goes_on(
         assert [step.number for step in flow.steps(4)] == [1, 2, 3, 4]
         assert is_late.is_set()
         # Only rows that calls read which go on keep their memory.
-        assert min(flow._runner.held._uses, default=4 * ROWS) >= 4 * ROWS
-        assert not flow._runner.held._gone
+        assert min(flow._session.runner.held._uses, default=4 * ROWS) >= 4 * ROWS
+        assert not flow._session.runner.held._gone
     assert set(n_unread) == {0}
 
 

@@ -101,4 +101,4 @@ def test_a_call_that_fails_leaves_no_tags(threads: bool) -> None:
         flow.flush(call)
         with pytest.raises(FlowError, match="tag 'x' of row 0 is a NoneType"):
             call.result()
-        assert [dict(flow._runner.master.rows.tags(row_id)) for row_id in ids] == [{}, {}]
+        assert [dict(flow._session.runner.master.rows.tags(row_id)) for row_id in ids] == [{}, {}]

@@ -12,8 +12,9 @@ from typing import Any
 from ...errors import ConfigError, FlowError
 from ..declare.calls import TRAIN
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook
+from ..declare.hooks import Hook, Load
 from ..declare.plan import FlowPlan
+from ..declare.roles import Placement
 from ..engine.admission import Admission, Again, Sources
 from ..engine.runner import Runner
 from ..master.order.steps import Kind, Step
@@ -79,6 +80,11 @@ class CommonSaves:
         plan: Plan of the flow.
         sources: Sources of the flow.
 
+    Attributes:
+        journal: Journal options of the user.
+        n_restarts: Number of times that all workers were started again since the last save.
+        asked: Number of the last step that callers have asked for.
+
     Raises:
         ConfigError: see `check_steps`.
     """
@@ -87,6 +93,7 @@ class CommonSaves:
         check_steps(plan, journal.save_every)
         self.journal = journal
         self.n_restarts = 0
+        self.asked = 0
         self._path = Path(journal.folder).absolute()
         self._declaration = declaration
         self._plan = plan
@@ -102,6 +109,7 @@ class CommonSaves:
         # The folder of that save: another object may have saved since this one was open.
         self._known: str | None = None
         self._kept: KeptRows | None = None
+        self._loaded: dict[Placement, Path] = {}
 
     def attach(self, runner: Runner, admission: Admission, backend: Backend) -> None:
         """Use these from now on."""
@@ -238,9 +246,10 @@ class CommonSaves:
             steps += self._kept.steps(self._declaration, self._backend.beside())
         return steps
 
-    def publish_hooks(self) -> Sequence[Hook]:
-        """Return the hooks that bring loaded weights to roles of which a save has none."""
-        return publishing(self._declaration)
+    def hooks_behind(self) -> Sequence[Hook]:
+        """Return the hooks that run when a save is loaded: they bring weights to roles of which it has none."""
+        loads = [Load((role,), folder=folder) for role, folder in self._loaded.items()]
+        return [*loads, *publishing(self._declaration)]
 
     def restore(self) -> None:
         """Have the master go on from the last save, after all workers have loaded it."""
@@ -266,9 +275,10 @@ class CommonSaves:
         left = kept.admit(self._runner.take_loaded(), self._runner, self._admission.admit_again)
         return [one for one in left if not (has_heads and one[0].partition == TRAIN)]
 
-    def is_kept(self, role: object) -> bool:
-        """Return whether a save has the weights of a role."""
-        return role in kept_roles(self._declaration)
+    def note_loaded(self, role: Placement, folder: Path) -> None:
+        """A role was loaded by hand; it is again behind a save that does not have its weights."""
+        if role.frozen and role not in kept_roles(self._declaration):
+            self._loaded[role] = folder
 
     # --- Inside ---
 
