@@ -190,7 +190,7 @@ class Session:
 
     def _may_go_back(self) -> bool:
         """Return whether all workers may be started again."""
-        may_go_back = self._saves is not None and self._saves.may_go_back
+        may_go_back = self._saves is not None and self._saves.machine.may_go_back
         return may_go_back and not self._is_beginning and not self._ends.is_repeated
 
     def _go_back(self, lost: FlowError) -> None:
