@@ -20,10 +20,9 @@ from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.engine.held import HeldRows
-from softs_fast.dataflow.journal.row_writer import RowWriter
+from softs_fast.dataflow.journal.rows import RowWriter
 from softs_fast.dataflow.master.master import DRIVER
-from softs_fast.dataflow.process.row_files.row_file import RowFile
-from softs_fast.dataflow.process.row_files.writer import RowFileWriter
+from softs_fast.dataflow.process.row_file import RowFile, RowFileWriter
 from softs_fast.errors import FlowError
 
 # Workers are threads here, and what a thread does to filters of warnings another one may undo.

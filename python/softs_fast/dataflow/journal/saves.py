@@ -25,13 +25,12 @@ from ..process.state.random_state import process_state, restore_process
 from ..store.values import Value
 from ..workers.backend import Backend
 from .folder import JournalFolder, kept_text
-from .kept_rows import FILE as ROWS_FILE
-from .kept_rows import KeptRows
 from .machine import Move, SaveMachine, Seen
 from .options import Journal, check_steps
 from .records import CommonSave
 from .roles import kept_roles, load_hooks, publishing, save_hooks
-from .row_writer import RowWriter
+from .rows import FILE as ROWS_FILE
+from .rows import KeptRows, RowWriter
 
 __all__ = ["CommonSaves"]
 

@@ -10,7 +10,7 @@ from ...errors import FlowError, WireError
 from ..declare.hooks import LoadRows
 from ..store.values import Value
 from .functions import Outcome
-from .row_files.row_file import RowFile
+from .row_file import RowFile
 
 __all__ = ["REFUSED", "load_rows"]
 
