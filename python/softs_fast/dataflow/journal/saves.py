@@ -19,7 +19,7 @@ from ..engine.admission import Admission, Again, Sources
 from ..engine.runner import Runner
 from ..master.order.steps import Kind, Step
 from ..master.rows.made import bound_of, made_groups
-from ..master.rows.saved import SavedGroup, restore_rows, saved_rows
+from ..master.rows.saved import NEW, SavedGroup, restore_rows, saved_rows
 from ..process.state import files
 from ..process.state.random_state import process_state, restore_process
 from ..store.values import Value
@@ -423,7 +423,7 @@ class CommonSaves:
         return since[n_read - n_own :]
 
     def _note_read(self, partition: str, item: dict[str, Value]) -> None:
-        self._since.append((SavedGroup(partition), item))
+        self._since.append((SavedGroup(partition, NEW, ()), item))
 
 
 def _steps(kind: Kind, hooks: Sequence[tuple[frozenset[int], Hook]]) -> tuple[Step, ...]:
