@@ -13,7 +13,7 @@ N_WORKERS = 3
 
 
 class VirtualFlow:
-    """A flow whose events are drawn; it checks what is saved and yielded.
+    """A flow of which the events are drawn; it checks what is saved and yielded.
 
     Args:
         rng: Generator that draws.
