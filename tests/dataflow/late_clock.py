@@ -34,7 +34,7 @@ class LateClock:
         worker may still hold that message.
         """
         self._backend, self._worker, self._pid = flow._backend, worker, pid
-        self._order = flow._runner.master.order
+        self._order = flow._session.runner.master.order
         end = flow._backend.end
 
         def ended(worker: int, reason: str) -> None:

@@ -52,16 +52,16 @@ def make_bounded(max_bytes: int | None = None, group: int = 1) -> df.Flow:
 def calls_of(flow: df.Flow) -> tuple[list[Any], int]:
     """Return the calls of a flow, sorted, and the most bytes that its rows have had."""
     most = 0
-    fill = flow.__class__._turn
 
-    def turn(*arguments: Any, **options: Any) -> bool:
+    def turn(**options: Any) -> bool:
         nonlocal most
-        found = fill(flow, *arguments, **options)
-        most = max(most, flow._runner.master.rows.n_bytes)
+        found = fill(**options)
+        most = max(most, flow._session.runner.master.rows.n_bytes)
         return found
 
-    flow._turn = turn  # type: ignore[method-assign]
     with flow:
+        fill = flow._session.turn
+        flow._session.turn = turn  # type: ignore[method-assign]
         calls = [
             (one.function, one.ids, one.digest, one.numbers) for step in flow.steps() for one in step.calls
         ]
@@ -144,7 +144,7 @@ def test_no_bound_keeps_a_flow_from_its_end() -> None:
                 trained.append(
                     {row_id for one in calls if one.function == "Learner.learn" for row_id in one.ids}
                 )
-                assert not len(flow._runner.master.rows)
+                assert not len(flow._session.runner.master.rows)
             assert trained[0] == trained[1] == trained[2]
 
 
@@ -152,9 +152,9 @@ def test_the_default_is_half_of_the_shared_memory_that_is_free(monkeypatch: pyte
     monkeypatch.setattr(processes, "bytes_free", lambda: 2 * ROWS * ROW_BYTES + 1)
     flow, _ = in_threads(make_bounded)
     _, most = calls_of(flow)
-    assert flow._admission.max_bytes == ROWS * ROW_BYTES
+    assert flow._session.admission.max_bytes == ROWS * ROW_BYTES
     assert most >= ROWS * ROW_BYTES  # the first rows are admitted before their size is known
-    assert make_bounded()._admission.max_bytes is None
+    assert make_bounded()._session.admission.max_bytes is None
 
 
 @pytest.mark.parametrize("max_bytes", [0, -1])
@@ -169,7 +169,7 @@ def test_a_value_of_the_source_is_stored_once_for_the_rows_of_its_group() -> Non
         backend: Any = flow._backend
         ids = flow.fetch(4)
         assert len(backend._store._columns["x"]) == 2
-        assert flow._runner.master.rows.n_bytes == 2 * X_BYTES
+        assert flow._session.runner.master.rows.n_bytes == 2 * X_BYTES
         assert [int(value[0]) for value in flow.values(ids, "x")] == [0, 0, 1, 1]
         assert flow.clear_data_cache(ids[:1]) == 1
         assert len(backend._store._columns["x"]) == 1

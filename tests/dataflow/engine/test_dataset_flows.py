@@ -114,7 +114,7 @@ def test_tags_of_elements_are_tags_of_their_rows() -> None:
     flow, _ = in_threads(make)
     with flow:
         ids = flow.fetch(4)
-        rows = flow._runner.master.rows
+        rows = flow._session.runner.master.rows
         assert [rows.tags(row_id)["length"] for row_id in ids] == [1, 1, 2, 2]
         assert flow.values(ids, "answer") == ["text 0", "text 0", "text 1", "text 1"]
 
@@ -123,7 +123,7 @@ def test_rows_of_a_group_share_one_value_that_goes_with_the_last_of_them() -> No
     flow, workers = in_threads(make)
     with flow:
         ids = flow.fetch(2 * GROUP)
-        held = flow._runner.held
+        held = flow._session.runner.held
         places = held.places(ids, "prompt")
         assert places[0] == places[1] != places[2] == places[3]
         assert flow.clear_data_cache(ids[:1]) == 1
@@ -157,8 +157,8 @@ def test_storage_is_flat_over_many_steps() -> None:
             # What has a slot or is a step ahead, half of it here, and what the request of `await_taken` has read.
             await_taken(workers, worker, lambda store: len(store._columns["prompt"]) <= 4 + 1)
         assert max(sum(one) for one in sizes[20:]) <= 2 * max(sum(one) for one in sizes[:20])
-        held = flow._runner.held
-        assert len(held._elements) * GROUP == len(held._groups) == len(flow._runner.master.rows)
+        held = flow._session.runner.held
+        assert len(held._elements) * GROUP == len(held._groups) == len(flow._session.runner.master.rows)
 
 
 def test_heads_read_a_step_ahead_in_few_requests() -> None:
@@ -313,7 +313,7 @@ def test_explain_says_which_head_reads() -> None:
     flow, workers = in_threads(make)
     with flow:
         began = when(workers.hub, lambda worker, one: isinstance(one, ElementsRead), lambda: None)
-        flow._admission.has(2, "train")
+        flow._session.admission.has(2, "train")
         assert (
             "\nmaker.prompts: shard 0 of 1: worker 0 reads 8 elements since 0.0 s, the first is 0"
             in flow.explain()

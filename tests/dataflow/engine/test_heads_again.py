@@ -36,7 +36,7 @@ def test_a_head_that_ends_in_its_function(
     with flow:
         assert summary(flow) == undisturbed
         assert flow.ask("stats")["restarts"] == 1
-        assert flow._runner.master.n_awaited == 0
+        assert flow._session.runner.master.n_awaited == 0
     assert mark.exists()
     assert workers.left == 1
 
@@ -47,17 +47,17 @@ def test_values_of_rows_in_the_flow_are_read_again() -> None:
         ids = flow.fetch(4 * GROUP)
         answers = flow.values(ids, "answer")
         assert flow.clear_data_cache(ids[:GROUP]) == 1
-        n_bytes = flow._runner.master.rows.n_bytes
+        n_bytes = flow._session.runner.master.rows.n_bytes
         for _ in range(2):  # the second time while they are read again, perhaps
             os.kill(workers.processes[2].pid, signal.SIGKILL)
             workers.processes[2].join(WATCHDOG_S)
-            while flow._runner.held.columns(ids[-1]):
-                flow._turn(automatic=False)
-        assert flow._runner.master.n_awaited == 3
-        while flow._runner.master.n_awaited:
-            flow._turn(automatic=False)
+            while flow._session.runner.held.columns(ids[-1]):
+                flow._session.turn(automatic=False)
+        assert flow._session.runner.master.n_awaited == 3
+        while flow._session.runner.master.n_awaited:
+            flow._session.turn(automatic=False)
         assert flow.values(ids[GROUP:], "answer") == answers[GROUP:]
-        assert flow._runner.master.rows.n_bytes == n_bytes
+        assert flow._session.runner.master.rows.n_bytes == n_bytes
         more = flow.fetch(GROUP)
         assert flow.values(more, "answer") == ["text 4"] * GROUP
 
@@ -85,14 +85,14 @@ def test_functions_wait_for_rows_that_are_read_again(n_items: int, monkeypatch: 
         ids = flow.fetch((2 if n_items == 6 else 4) * GROUP)
         if n_items == 6:
             assert flow.fetch(GROUP) == ()
-            assert flow._runner.master.is_over("train")
-        while flow._runner.datasets.is_open:
-            flow._turn(automatic=False)
+            assert flow._session.runner.master.is_over("train")
+        while flow._session.runner.datasets.is_open:
+            flow._session.turn(automatic=False)
         monkeypatch.setattr(DatasetReads, "loaded", loaded)
         workers.hub.on_message = look
         workers.hub.kill(2)
-        while flow._runner.held.columns(ids[-1]):
-            flow._turn(automatic=False)
+        while flow._session.runner.held.columns(ids[-1]):
+            flow._session.turn(automatic=False)
         found += summary(flow)
     assert [one[:2] + one[3:] for one in found] == [one[:2] + one[3:] for one in expected]
     assert workers.left == 0

@@ -254,7 +254,7 @@ def test_a_flow_that_is_left_by_a_cancelled_task_is_closed(gate: type[Gate], pla
             await task
 
     asyncio.run(run())
-    assert not flows[0]._is_open
+    assert not flows[0]._session.is_open
     assert flows[0]._thread is None
 
 

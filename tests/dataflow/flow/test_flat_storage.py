@@ -112,7 +112,7 @@ def run(
     assert most(samples).keys() >= reached
     for (bytes_before, *before), (bytes_after, *after) in zip(early, late, strict=True):
         # A common save that is under way has a thread and files.
-        room = 0 if flow._saves is None else 3
+        room = 0 if flow._settings.saves is None else 3
         for n_before, n_after in zip(before, after, strict=True):
             assert abs(n_after - n_before) <= room, "threads and descriptors"
         if n_steps >= 1000:
@@ -141,7 +141,9 @@ class Late(df.Role):
     flow: df.Flow
 
     def late(self, rows: df.Rows) -> dict[str, Any]:
-        eventually(lambda: rows.ids[0] != 0 or 0 not in self.flow._runner.master.rows, "row 0 is dropped")
+        eventually(
+            lambda: rows.ids[0] != 0 or 0 not in self.flow._session.runner.master.rows, "row 0 is dropped"
+        )
         return {"y": rows["x"]}
 
     def drop(self, rows: df.Rows) -> dict[str, Any]:
@@ -168,10 +170,10 @@ def test_nothing_is_kept_of_a_row_that_was_dropped_while_a_function_had_it(tmp_p
     Late.flow = flow
     with flow:
         assert [step.dropped for step in flow.steps(2)] == [{"dull": 1}] * 2
-        trace = flow._runner.observer
+        trace = flow._session.runner.observer
         assert isinstance(trace, Trace)
         assert list(trace._made) == []
-        assert list(flow._runner.held._groups) == []
+        assert list(flow._session.runner.held._groups) == []
     del Late.flow
 
 

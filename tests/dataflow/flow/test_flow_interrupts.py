@@ -129,7 +129,7 @@ def test_a_trace_that_has_no_room_ends_and_the_flow_goes_on(
 ) -> None:
     with make_flow(trace=tmp_path / "run.json") as flow:
         next(flow.steps(1))
-        trace = flow._runner.observer
+        trace = flow._session.runner.observer
         assert isinstance(trace, Trace)
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, trace._file)

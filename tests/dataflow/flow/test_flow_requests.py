@@ -75,7 +75,7 @@ def test_calls_by_hand_run_when_a_flush_names_them(parts: Parts) -> None:
 
 def test_a_call_that_fails_by_hand_says_so_and_the_flow_goes_on(parts: Parts) -> None:
     flow, gen, _ = parts
-    flow._sources.iterators["train"] = numbers(901.0)
+    flow._settings.sources.iterators["train"] = numbers(901.0)
     ids = flow.fetch(4)
     call = flow.post(gen.generate, ids)
     flow.flush(call)
@@ -83,7 +83,7 @@ def test_a_call_that_fails_by_hand_says_so_and_the_flow_goes_on(parts: Parts) ->
         with pytest.raises(FlowError, match=r"gen.generate failed on 4 rows .* too large"):
             call.result()
     assert flow.clear_data_cache(ids) == 2
-    flow._sources.iterators["train"] = numbers()
+    flow._settings.sources.iterators["train"] = numbers()
     assert next(flow.steps(1)).dropped == {"cleared": 2}
 
 

@@ -87,7 +87,7 @@ def on_hosts(
 
 def told(flow: df.Flow) -> int:
     """Return the bytes that were to go between hosts so far."""
-    return flow._runner.held.n_bytes
+    return flow._session.runner.held.n_bytes
 
 
 class HostWorkers:

@@ -42,16 +42,16 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
         backend = flow._backend
         # Half of what /dev/shm had free on the host with the least; workers say it when they begin.
         free = backend._nodes._free_bytes  # type: ignore[attr-defined]
-        assert flow._admission.max_bytes <= min(free.values()) // 2  # type: ignore[operator]
+        assert flow._session.admission.max_bytes <= min(free.values()) // 2  # type: ignore[operator]
         n_told, sent = told(flow), backend._store._links.sent_bytes  # type: ignore[attr-defined]
         for one in flow.ask("inside").values():
             assert listening(one["pid"]) == {"127.0.0.1"}, "the master listens on loopback alone"
         # Rows that have gone have no copies anywhere.
         flow.clear_data_cache(range(10_000))
-        while flow._runner.advance(automatic=False):
+        while flow._session.runner.advance(automatic=False):
             pass
         assert backend._store.n_bytes == 0  # type: ignore[attr-defined]
-        assert not flow._runner.held._groups
+        assert not flow._session.runner.held._groups
     # y has 12 bytes for each of its lengths, text one for each character; two hosts have no other way to them.
     rows = [i % 5 + 1 for i in range(n_steps * ROWS)]
     least = 2 * (12 * sum(rows) + sum(i % ROWS % 3 for i in range(len(rows))))

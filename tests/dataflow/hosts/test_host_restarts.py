@@ -57,7 +57,7 @@ def test_others_take_the_place_of_a_process_that_ends(
             os.kill(pid_of_1(), signal.SIGKILL)
             workers.start(1, name)
             found += losses(flow, 1)
-            nodes = flow._runner.held._nodes
+            nodes = flow._session.runner.held._nodes
             assert nodes[1] != nodes[2]
             assert (nodes[1] == nodes[DRIVER]) == (name == "")
             assert (1 in flow._backend._here) == (name == "")  # type: ignore[attr-defined]

@@ -16,8 +16,8 @@ def test_transfers_have_the_bits_of_one_process_and_the_least_bytes(tmp_path: Pa
         steps = list(flow.steps(n_steps))
         # x to the maker, seq to the critic, value and logp to the actor: each once, by a hook or by what reads it.
         assert told(flow) == sum(4 + 4 * (row_id % 3 + 1) + 4 + 4 for row_id in range(n_steps * ROWS))
-        assert not flow._runner._moves._parts
-        assert not flow._runner._moves._following
+        assert not flow._session.runner._moves._parts
+        assert not flow._session.runner._moves._following
     assert calls_of(steps) == expected
 
 
@@ -35,8 +35,8 @@ def test_a_transfer_after_a_call_brings_what_is_read_later(tmp_path: Path, hosts
         ids = flow.fetch(4)
         called(flow, "maker.make", ids)
         before = told(flow)
-        while flow._runner.master.calls:
-            flow._runner.advance(automatic=False)
+        while flow._session.runner.master.calls:
+            flow._session.runner.advance(automatic=False)
         # The workers of the role have fetched the column, in a call of its own, by the slices of the call that reads it.
         n_bytes = sum(4 * (row_id % 3 + 1) for row_id in ids)
         assert told(flow) == before + n_bytes

@@ -24,8 +24,8 @@ def test_weights_come_from_their_source_when_the_copy_has_gone(
         next(flow.steps(1))
         # Worker 2 has not read from the next process of worker 1.
         os.kill(flow.ask("inside")[1]["pid"], signal.SIGKILL)
-        while flow.ask("stats")["restarts"] < 1 or flow._runner.master.order.away:
-            flow._runner.advance(automatic=False)
+        while flow.ask("stats")["restarts"] < 1 or flow._session.runner.master.order.away:
+            flow._session.runner.advance(automatic=False)
         pids = {worker: one["pid"] for worker, one in flow.ask("inside").items()}
         backend: Any = flow._backend
         real, killed = backend._fetched, []

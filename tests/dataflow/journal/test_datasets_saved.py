@@ -75,8 +75,8 @@ def test_rows_that_functions_had_made_come_with_their_elements(tmp_path: Path) -
         list(flow.steps(2))
     flow, _ = in_threads(make_one)
     with flow:
-        held = flow._runner.held
-        ids = [row_id for row_id in flow._runner.master.rows._rows if "y" in held.columns(row_id)]
+        held = flow._session.runner.held
+        ids = [row_id for row_id in flow._session.runner.master.rows._rows if "y" in held.columns(row_id)]
         assert ids
         values: dict[str, Any] = {name: flow.values(ids, name) for name in ("prompt", "y")}
         assert all(torch.equal(y, 2 * x) for x, y in zip(values["prompt"], values["y"], strict=True))
@@ -115,7 +115,7 @@ def test_a_journal_of_another_dataset_is_refused(tmp_path: Path) -> None:
 
 def test_positions_are_those_of_the_shards() -> None:
     flow = make("dp2", 2)
-    sources: Sources = flow._sources
+    sources: Sources = flow._settings.sources
     assert sources.state("train") == {"shards": [0, 0]}
     sources.restore("train", 5, {"shards": [3, 2]})
     assert (sources.state("train"), sources.n_read) == ({"shards": [3, 2]}, {"train": 5})

@@ -19,6 +19,7 @@ from softs_fast.dataflow.journal.folder import JournalFolder
 from softs_fast.dataflow.journal.records import CommonSave
 from softs_fast.durable import write_manifest
 from softs_fast.errors import ConfigError, FlowError
+from softs_fast.records import replace
 
 
 class Killed(BaseException):
@@ -39,8 +40,7 @@ def save_of(journal: JournalFolder, step: int) -> CommonSave:
     part.mkdir(parents=True)
     (part / "0.distcp").write_text(f"weights of step {step}")
     write_manifest(part)
-    found = some_save(random.Random(step), journal.name_of(partial))
-    save = CommonSave(**{**vars(found), "step": step})
+    save = replace(some_save(random.Random(step), journal.name_of(partial)), step=step)
     journal.commit(partial, save)
     return save
 

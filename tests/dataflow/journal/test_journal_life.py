@@ -155,10 +155,10 @@ def test_a_flow_without_a_journal_begins_anew_when_it_is_opened_again() -> None:
         assert [step.number for step, _ in zip(flow.steps(), range(2), strict=False)] == [1, 2]
         parked = flow.post("gen.generate", flow.fetch(2))
     with flow:
-        n_read = flow._sources.n_read["train"]
+        n_read = flow._settings.sources.n_read["train"]
         assert [step[:2] for step in run(flow, 2)] == [(1, float(n_read)), (2, n_read + 2.0)]
         assert flow.ask("stats")["steps"] == 2
-        with pytest.raises(FlowError, match=r"has no answer: the flow has gone back .* or was opened again"):
+        with pytest.raises(FlowError, match=r"has no answer: the flow has gone back .* or was closed"):
             parked.result()
 
 
@@ -188,10 +188,10 @@ def test_elements_that_the_save_of_another_object_does_not_know_are_kept(tmp_pat
     flow = make_flow(tmp_path / "j", max_age=2)
     with flow:
         assert next(flow.steps(1)).number == 1  # it has read ahead, and its first step is not saved
-        n_own = flow._sources.n_read["train"]
+        n_own = flow._settings.sources.n_read["train"]
     with make_flow(tmp_path / "j") as other:
         firsts = [step[1] for step in run(other, 2)]
-        assert other._sources.n_read["train"] < n_own
+        assert other._settings.sources.n_read["train"] < n_own
     with flow:
         firsts += [step[1] for step in run(flow, 6)]
     assert firsts == [2.0 * i for i in range(7)]

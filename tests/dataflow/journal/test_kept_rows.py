@@ -19,11 +19,10 @@ from kept_flow import ROWS, Log, Model, make_flow
 from waiting import WATCHDOG_S
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.journal.row_writer import RowWriter
+from softs_fast.dataflow.journal.rows import RowWriter
 from softs_fast.dataflow.master.holdings import Frees, Holdings
 from softs_fast.dataflow.master.master import DRIVER
-from softs_fast.dataflow.process.row_files.row_file import RowFile
-from softs_fast.dataflow.process.row_files.writer import RowFileWriter
+from softs_fast.dataflow.process.row_file import RowFile, RowFileWriter
 from softs_fast.errors import FlowError
 
 # Workers are threads here, and what a thread does to filters of warnings another one may undo.
@@ -106,7 +105,7 @@ def test_workers_of_this_host_read_what_is_kept_and_the_master_only_without_any(
     else:
         flow, _ = in_forks("kept_flow", "make_flow", **arguments)
     with flow:
-        held = flow._runner.held
+        held = flow._session.runner.held
         where = {
             column: {held._groups[row_id].columns[column].worker for row_id in kept}
             for column in ("seq", "text", "parts", "reward")
@@ -215,7 +214,7 @@ def test_rows_stay_until_they_are_read_while_training_goes_on(
         assert [step.number for step in flow.steps(4)] == [1, 2, 3, 4]
         assert is_late.is_set()
         # Only rows that calls read which go on keep their memory.
-        groups = flow._runner.held._groups
+        groups = flow._session.runner.held._groups
         assert min((row_id for row_id, one in groups.items() if one.n_uses), default=4 * ROWS) >= 4 * ROWS
         assert not any(one.is_gone for one in groups.values())
     assert set(n_unread) == {0}

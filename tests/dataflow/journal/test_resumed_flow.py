@@ -130,7 +130,7 @@ def test_what_cannot_be_saved_is_named(tmp_path: Path) -> None:
             return {"n": self}
 
     flow = make_flow(str(tmp_path / "j"))
-    flow._sources._given["train"] = (Odd(), None)
+    flow._settings.sources._given["train"] = (Odd(), None)
     with pytest.raises(
         FlowError,
         match=r"common save of step 2 failed; the save of step 0 stays: rows and .* cannot be saved",

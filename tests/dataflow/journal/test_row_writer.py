@@ -11,10 +11,10 @@ import pytest
 import torch
 from waiting import WATCHDOG_S
 
-from softs_fast.dataflow.journal.row_writer import RowWriter
+from softs_fast.dataflow.journal.rows import RowWriter
 from softs_fast.dataflow.master.holdings import Frees, Holdings
 from softs_fast.dataflow.master.rows.made import Bound, MadeGroup
-from softs_fast.dataflow.process.row_files.row_file import RowFile
+from softs_fast.dataflow.process.row_file import RowFile
 from softs_fast.errors import PeerLost
 
 BOUND = Bound(1, 1)

@@ -12,12 +12,12 @@ from softs_fast.errors import ConfigError
 
 def test_a_seat_is_below_2_to_the_32_and_says_which_worker_it_is_of() -> None:
     for worker in (0, 7, MOST_WORKERS - 1):
-        seats = {new_seat(worker) for _ in range(200)}
+        seats = {new_seat(worker, random.randrange(1 << 64)) for _ in range(200)}
         assert len(seats) > 150
         assert all(0 <= seat < 1 << 32 and worker_of(seat) == worker for seat in seats)
     for worker in (-1, MOST_WORKERS):
         with pytest.raises(ConfigError, match=f"worker is {worker}; need 0 to 999999"):
-            new_seat(worker)
+            new_seat(worker, 0)
 
 
 def test_a_number_without_a_role_is_refused() -> None:

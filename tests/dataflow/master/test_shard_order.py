@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 import pytest
 
-from softs_fast.dataflow.master.rows.saved import SavedGroup
+from softs_fast.dataflow.master.rows.saved import NEW, SavedGroup
 from softs_fast.dataflow.master.shards import Arrived, ShardOrder
 from softs_fast.errors import FlowError
 
@@ -88,7 +88,7 @@ def test_elements_come_in_one_order_whatever_the_timing_and_each_once(seed: int)
             del found[n_saved:]
             order, heads = ShardOrder(taken), Heads(lengths, rng)
             for key in since:
-                order.issue_again(*key, SavedGroup("train"))
+                order.issue_again(*key, SavedGroup("train", NEW, ()))
     pytest.fail("the end was not met")
 
 
@@ -127,7 +127,7 @@ def test_a_shard_that_is_shorter_than_it_was_is_an_error() -> None:
     with pytest.raises(FlowError, match="shard 0 of 2 ends after 3 elements, and 4 of it were read before"):
         order.take()
     order = ShardOrder([4])
-    order.issue_again(0, 2, SavedGroup("train", 6))
+    order.issue_again(0, 2, SavedGroup("train", 6, ()))
     order.plan(1)
     order.ended(0, 2, "shard 0 of 1")
     with pytest.raises(FlowError, match="ends after 2 elements, and 4 of it were read before"):

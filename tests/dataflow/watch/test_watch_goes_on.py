@@ -16,6 +16,7 @@ import pytest
 from flow_processes import ForkedWorkers, in_forks
 from waiting import WATCHDOG_S
 
+import softs_fast.dataflow as df
 from softs_fast.dataflow.watch.thread import WatchThread
 from softs_fast.monitoring.flow_status import flows
 
@@ -27,10 +28,16 @@ def _folder(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
 
 
+def _watched(flow: df.Flow, **options: Any) -> None:
+    """Have a flow watched with other options."""
+    watch = dataclasses.replace(flow._settings.watch, **options)
+    flow._settings = dataclasses.replace(flow._settings, watch=watch)
+
+
 def test_status_and_trace_are_those_of_the_flow_after_it_has_gone_back(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     flow, _ = in_forks("journal_flow", "make_flow", folder=str(tmp_path / "j"), dies=f"train 4 {tmp_path}")
-    flow._options = dataclasses.replace(flow._options, trace=path)
+    _watched(flow, trace=path)
     with flow:
         assert next(reversed(list(flow.steps(N)))).number == N
         (view,) = flows(timeout_s=WATCHDOG_S)
@@ -72,18 +79,18 @@ def test_a_start_that_takes_longer_than_a_stall_is_none(
 ) -> None:
     """Of the start alone nothing is said, and a report of the time before does not end the flow."""
     flow, _ = in_forks("journal_flow", "make_flow", folder=str(tmp_path / "j"), dies=f"train 4 {tmp_path}")
-    flow._options = dataclasses.replace(flow._options, watchdog_s=WATCHDOG_S, on_stall="abort")
+    _watched(flow, watchdog_s=WATCHDOG_S, on_stall="abort")
     real, n_starts = ForkedWorkers.start, 0
 
     def start(self: ForkedWorkers) -> Any:
         nonlocal n_starts
         n_starts += 1
         if n_starts > 1:
-            flow._backend.doing.inside_s = flow._runner.answered_s = time.monotonic() - 1000
+            flow._backend.doing.inside_s = flow._session.runner.answered_s = time.monotonic() - 1000
             for _ in range(2):  # the second answer comes after what is to be said
                 flows(timeout_s=WATCHDOG_S)
-            assert flow._watch is not None
-            flow._watch._thread.last = (time.monotonic() - 1000, "of the time before")
+            assert flow._session._watch is not None
+            flow._session._watch._thread.last = (time.monotonic() - 1000, "of the time before")
         return real(self)
 
     monkeypatch.setattr(ForkedWorkers, "start", start)

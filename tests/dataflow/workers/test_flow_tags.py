@@ -95,7 +95,7 @@ def test_a_call_that_fails_leaves_no_tags(threads: bool) -> None:
         ids = flow.fetch(2)
         with pytest.raises(FlowError, match="tag 'x' of row 0 is a NoneType"):
             called(flow, "gen.generate", ids)
-        assert [dict(flow._runner.master.rows.tags(row_id)) for row_id in ids] == [{}, {}]
+        assert [dict(flow._session.runner.master.rows.tags(row_id)) for row_id in ids] == [{}, {}]
 
 
 class Changing(df.Role):

@@ -126,7 +126,7 @@ def test_rows_with_none_are_in_common_saves(tmp_path: Path) -> None:
         list(flow.steps(2))
     again = begin()
     with again:
-        kept = [row_id for row_id in range(24) if "answer" in again._runner.held.columns(row_id)]
+        kept = [row_id for row_id in range(24) if "answer" in again._session.runner.held.columns(row_id)]
         assert {answer_of(row_id) is None for row_id in kept} == {False, True}
         assert list(map(type, again.values(kept, "answer"))) == [type(answer_of(row_id)) for row_id in kept]
         list(again.steps(5))

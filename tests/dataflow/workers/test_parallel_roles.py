@@ -43,7 +43,7 @@ def test_peers_get_the_same_and_the_last_stage_reports() -> None:
         assert flow.ask("stats")["dropped"] == {"dull": 1}
         # The mean over rows of what is 0 on one rank and 1 on the other.
         assert result.numbers == {"dp": len(sent[6].ids) / 8}
-        tags = [flow._runner.master.rows.tags(row_id) for row_id in ids if row_id not in (2, 3)]
+        tags = [flow._session.runner.master.rows.tags(row_id) for row_id in ids if row_id not in (2, 3)]
         assert {tag["by"] for tag in tags} == {"pp1dp0tp0", "pp1dp1tp0"}
 
 
@@ -108,7 +108,7 @@ def test_ranks_without_a_group_enter_with_padding_that_is_no_data(monkeypatch: p
         ids = flow.fetch(4)
         assert called(flow, "many.read", ids).numbers == {"n": 1.0}
         assert flow.values(ids, "z") == [0] * 4
-        assert not any(flow._runner.master.rows.tags(row_id) for row_id in ids)
+        assert not any(flow._session.runner.master.rows.tags(row_id) for row_id in ids)
     assert sorted(rank for rank, *_ in entered) == [0, 1, 2, 3]
     assert sorted(weight for *_, weight in entered) == [0.0, 0.0, 2.0, 2.0]
     padded = [one for one in entered if any(one[2])]
@@ -140,10 +140,10 @@ def test_a_failure_of_one_rank_fails_the_call_and_names_the_worker(monkeypatch: 
         ids = flow.fetch(8)
         with pytest.raises(FlowError, match=r"many.read failed on worker 1 on 8 rows .*ValueError: no such"):
             called(flow, "many.read", ids)
-        while flow._runner.advance(automatic=False, timeout_s=0.5):
+        while flow._session.runner.advance(automatic=False, timeout_s=0.5):
             pass
         # What the other rank has made is dropped with its rows.
-        assert "z" not in flow._runner.held.columns(ids[0])
+        assert "z" not in flow._session.runner.held.columns(ids[0])
         flow.clear_data_cache(ids)
         loop = workers.workers[0]._loop
         assert loop is not None

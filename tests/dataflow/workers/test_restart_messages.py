@@ -100,8 +100,8 @@ def test_what_training_has_used_is_not_made_again_and_others_go_without() -> Non
         with pytest.raises(ConfigError, match=r"row 0 has no column 'score'; it has \['x'\]"):
             flow.values(ids, "score")
         # That no row is left of the step is found in a turn in which nothing else happens.
-        while flow.ask("stats")["restarts"] < 1 or flow._runner.master.order.away:
-            flow._runner.advance(automatic=False)
+        while flow.ask("stats")["restarts"] < 1 or flow._session.runner.master.order.away:
+            flow._session.runner.advance(automatic=False)
         (step,) = flow.steps(1)
         assert step.dropped == {}
         assert step.calls == ()

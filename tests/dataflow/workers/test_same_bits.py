@@ -33,7 +33,7 @@ def test_no_worker_keeps_anything_of_rows_that_have_gone() -> None:
         assert steps[-1].age_max <= 1
         flow.clear_data_cache(range(10_000))
         assert flow.ask("stats")["rows"] == 0
-        while flow._runner.advance(automatic=False):
+        while flow._session.runner.advance(automatic=False):
             pass  # what was sent before ends
         for worker in workers.workers.values():
             assert worker._loop is not None

@@ -6,23 +6,17 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
-from ...errors import ConfigError, FlowError
+from ...errors import ConfigError
 from ..engine.results import FlowStep
-from .requests import Requests
+from .session import Session, StepStopped
 
-__all__ = ["AsyncFlow", "StepStopped"]
+__all__ = ["FlowThread"]
 
 _Result = TypeVar("_Result")
-
-
-class StepStopped(FlowError):
-    """A step that is awaited no more has stopped between two events; the next one goes on there."""
 
 
 async def _shielded(future: Future[_Result]) -> _Result:
@@ -36,79 +30,57 @@ async def _shielded(future: Future[_Result]) -> _Result:
 
 
 class FlowThread:
-    """One thread, for all that a flow does: `setup`, functions, the source, `close`."""
+    """One thread, for all that a session does: `setup`, functions, the source, `close`.
 
-    def __init__(self) -> None:
+    Args:
+        session: Session that is not open yet.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        session.is_stopping = self._stops
         self._ident = 0
         self._executor = ThreadPoolExecutor(1, "softs-flow-steps", self._note)
-        self.is_stopping = threading.Event()
-        self.is_closing = False
+        self._is_stopping = threading.Event()
+        self._is_closing = False
         # What was awaited when the task was cancelled.
         self._left: Future[Any] | None = None
         self._is_awaited = False
 
-    def _note(self) -> None:
-        self._ident = threading.get_ident()
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the caller runs in this thread."""
-        return threading.get_ident() == self._ident
-
-    @contextlib.contextmanager
-    def _awaited(self) -> Iterator[None]:
-        if self._is_awaited:
-            raise ConfigError("another task awaits this flow; one at a time does")
-        self._is_awaited = True
-        try:
-            yield
-        finally:
-            self._is_awaited = False
-
     async def run(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Return what a function returns in the thread. If this is cancelled, it goes on, and `settle` awaits it."""
-        with self._awaited():
-            future = self._executor.submit(contextvars.copy_context().run, function, *arguments)
-            try:
-                return await _shielded(future)
-            except asyncio.CancelledError:
-                self._left = future
-                self.is_stopping.set()
-                raise
-
-    async def settle(self) -> Any:
-        """Return what a function returned that was awaited no more; None if there is none, or it has stopped.
+        """Return what a function returns in the thread. If this is cancelled, it goes on, and the next one awaits it.
 
         Raises:
-            Exception: what it raised.
-            ConfigError: another task awaits it.
+            Exception: what it raised, or what was awaited no more has raised since then.
+            ConfigError: another task awaits the flow.
         """
-        left = self._left
-        if left is None:
-            return None
-        result = None
-        with self._awaited():
-            try:
-                result = await _shielded(left)
-            except asyncio.CancelledError:
-                raise  # it is awaited the next time
-            except StepStopped:
-                pass
-            except BaseException:
-                self._left = None
-                raise
-            self._left = None
-        return result
+        await self._settle()
+        return await self._run(function, *arguments)
 
-    async def close(self, function: Callable[[], None]) -> None:
-        """Run the last function and end the thread, also if this is cancelled meanwhile.
+    async def step(self, end: int | None = None) -> FlowStep | None:
+        """Return what `Session.next_step` does; a step that was awaited no more goes on, or is returned now."""
+        step = await self.run(self._session.next_step, end)
+        if step is not None:
+            self._session.returned(step.number)
+        return step
+
+    async def steps(self, n: int | None) -> AsyncIterator[FlowStep]:
+        """Yield so many steps; see `Session.end_of`."""
+        await self._settle()
+        end = self._session.end_of(n)
+        while (step := await self.step(end)) is not None:
+            yield step
+        await self._run(self._session.finish, end)
+
+    async def close(self) -> None:
+        """Close the session and end the thread, also if this is cancelled meanwhile.
 
         Raises:
-            Exception: what the function raised.
+            Exception: what a role raised that was closed.
         """
-        self.is_closing = True
-        self.is_stopping.set()
-        future = asyncio.wrap_future(self._executor.submit(function))
+        self._is_closing = True
+        self._is_stopping.set()
+        future = asyncio.wrap_future(self._executor.submit(self._session.close))
         cancelled: asyncio.CancelledError | None = None
         while not future.done():
             try:
@@ -120,133 +92,56 @@ class FlowThread:
         if cancelled is not None:
             raise cancelled
 
+    def _note(self) -> None:
+        self._ident = threading.get_ident()
 
-class AsyncFlow(Requests):
-    """What a flow has for asyncio; `Flow` adds the rest."""
+    def _stops(self, is_beginning: bool) -> bool:
+        """Return whether what runs here is awaited no more; False in another thread.
 
-    _asked: int
-    _is_beginning: bool
-    _thread: FlowThread | None = None
-    #: A step that was complete when its task had been cancelled.
-    _late: FlowStep | None = None
+        Args:
+            is_beginning: Whether workers are started; they are whole before anything stops, unless all ends.
+        """
+        is_over = self._is_stopping.is_set() and (self._is_closing or not is_beginning)
+        return is_over and threading.get_ident() == self._ident
 
-    @abstractmethod
-    def initialize(self) -> Self:
-        """Make the objects of all roles."""
-
-    @abstractmethod
-    def reset(self) -> None:
-        """Drop all rows and the objects of all roles."""
-
-    @abstractmethod
-    def _next_step(self) -> FlowStep | None:
-        """Run until a step is complete; returns None at the end of the source."""
-
-    async def __aenter__(self) -> Self:
-        if self._thread is not None or self._is_open:
-            raise ConfigError("the flow is open; it is entered once at a time")
-        self._thread = FlowThread()
+    @contextlib.contextmanager
+    def _awaited(self) -> Iterator[None]:
+        if self._is_awaited:
+            raise ConfigError("another task awaits this flow; one at a time does")
+        self._is_awaited = True
         try:
-            return await self._thread.run(self.initialize)
-        except BaseException:
-            await self._close()
-            raise
+            yield
+        finally:
+            self._is_awaited = False
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close()
+    async def _run(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        with self._awaited():
+            future = self._executor.submit(contextvars.copy_context().run, function, *arguments)
+            try:
+                return await _shielded(future)
+            except asyncio.CancelledError:
+                self._left = future
+                self._is_stopping.set()
+                raise
 
-    async def step(self) -> FlowStep | None:
-        """Run until the next step is complete, while the event loop goes on; None at the end of the source.
-
-        If the task is cancelled, the step stops when the function that runs in this process has returned, and goes on
-        with the next call. A step that was complete by then is what the next call returns.
-
-        Raises:
-            FlowError: as in `steps`.
-            ConfigError: the flow is not open by `async with`, or another task awaits it.
-        """
-        thread = self._entered()
-        await self._settle(thread)
-        step, self._late = self._late, None
-        if step is None:
-            step = await thread.run(self._next_step)
-        if step is not None:
-            self._asked = max(self._asked, step.number)
-        return step
-
-    async def steps_async(self, n: int | None = None) -> AsyncIterator[FlowStep]:
-        """Yield steps as `steps` does, while the event loop goes on.
-
-        Args:
-            n: how many; see `steps`.
-
-        Raises:
-            FlowError: as in `steps`.
-            ConfigError: as in `step`.
-        """
-        thread = self._entered()
-        await self._settle(thread)
-        begin = self._asked if self._saves is not None else self._n_steps - (self._late is not None)
-        end = None if n is None else begin + n
-        while end is None or self._n_steps - (self._late is not None) < end:
-            step = await self.step()
-            if step is None:
-                break
-            yield step
-        self._asked = max(self._asked, end or 0)
-        await thread.run(self._end_saves)
-
-    async def run(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Return what a function returns in the thread of the flow, such as `call.result`.
-
-        Args:
-            function: Function that is called in that thread.
-            arguments: Arguments of the function.
+    async def _settle(self) -> None:
+        """Await what was awaited no more; a step that is complete since then is the next one of the session.
 
         Raises:
             Exception: what it raised.
-            ConfigError: as in `step`.
+            ConfigError: another task awaits it.
         """
-        thread = self._entered()
-        await self._settle(thread)
-        return await thread.run(function, *arguments)
-
-    def _entered(self) -> FlowThread:
-        if self._thread is None:
-            raise ConfigError("the flow is not open for asyncio; use it in an `async with` block")
-        return self._thread
-
-    async def _settle(self, thread: FlowThread) -> None:
-        left = await thread.settle()
-        if isinstance(left, FlowStep):
-            self._late = left
-        thread.is_stopping.clear()
-
-    async def _close(self) -> None:
-        assert self._thread is not None
-        try:
-            await self._thread.close(self.reset)
-        finally:
-            self._thread, self._late = None, None
-
-    def _end_saves(self) -> None:
-        """Wait for a common save that was begun; not for one of a step that is complete and was not yielded yet."""
-        while self._saves is not None and self._saves.is_open:
-            self._check_stop()
-            if not self._turn(automatic=False, timeout_s=self._slice_s):
-                return
-
-    def _check_stop(self) -> None:
-        thread = self._thread
-        if thread is None or not thread.is_here or not thread.is_stopping.is_set():
-            return
-        if self._is_beginning and not thread.is_closing:
-            return  # workers that are started again are whole before anything stops
-        raise StepStopped("the step is awaited no more")
-
-    @property
-    def _slice_s(self) -> float | None:
-        """How long one wait for worker processes may be: what is awaited no more ends after it."""
-        return None if self._thread is None else 0.1
+        left = self._left
+        if left is not None:
+            with self._awaited(), contextlib.suppress(StepStopped):
+                try:
+                    result = await _shielded(left)
+                except asyncio.CancelledError:
+                    raise  # it is awaited the next time
+                except BaseException:
+                    self._left = None
+                    raise
+                self._left = None
+                if isinstance(result, FlowStep):
+                    self._session.late = result
+        self._is_stopping.clear()

@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
-from ...errors import ConfigError, FlowError
+from ...errors import ConfigError
 from ...fleet.factory import NamedFactory
-from ...user_code import text_of_error
 from ..declare.calls import TRAIN, MFCDef
 from ..declare.capacity import plan_of
 from ..declare.datasets import check_read
 from ..declare.declaration import Declaration
 from ..declare.graph import graph_of
+from ..declare.hooks import Hook
 from ..declare.plan import FlowPlan
-from ..declare.roles import Placement
-from ..engine.admission import Admission, Source, Sources
-from ..engine.ends import Ends
-from ..engine.results import CallResult, FlowStep
-from ..engine.runner import Runner
+from ..declare.roles import Placement, RoleFunction
+from ..engine.admission import Source, Sources
+from ..engine.results import FlowStep
 from ..journal.options import Journal
 from ..journal.saves import CommonSaves
-from ..master.master import TooOld
 from ..process.worker import Argument, arguments_of
-from ..watch.drops import DropWatch
+from ..store.values import Value
 from ..watch.options import OnStall, WatchOptions
-from ..watch.watch import Watch
-from ..workers.backend import Backend, WaitInterrupted
+from ..workers.backend import Backend
 from ..workers.fleet_processes import FleetProcesses
 from ..workers.host_processes import HostOptions, HostProcesses
 from ..workers.local import LocalBackend
 from ..workers.processes import ProcessBackend
+from .aio import FlowThread
 from .posted import PostedCall
-from .starts import StartedFlow
+from .requests import Requests
+from .session import Session, Settings
 
 __all__ = ["Flow", "PostedCall"]
 
-logger = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
-class Flow(StartedFlow):
+class Flow:
     """Functions of models on rows; all in this process, or see `in_processes`. Edges follow from columns.
 
     `with` makes the objects of all roles (`setup`); `steps` runs. The same seeds give the same bits.
@@ -108,26 +104,16 @@ class Flow(StartedFlow):
             raise ConfigError(f"no function works on partition {TRAIN!r}")
         self.plan: FlowPlan = plan_of(order, read, group=group, max_age=max_age, ahead=ahead, window=window)
         self.declaration = Declaration(tuple(calls), group, digests, sources.datasets)
-        self._sources = sources
-        self._calls = {one.name: one for one in calls}
-        self._max_failed, self._max_bytes = max_failed, max_bytes
-        self._options = WatchOptions(deadline_s, watchdog_s, on_stall, trace)
-        self._watch: Watch | None = None
-        self._name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
-        self._n_steps = 0
-        self._is_open = False
-        self._pid = os.getpid()
-        self._ends = Ends()
-        self._error: FlowError | None = None
-        self._saves: CommonSaves | None = None
+        saves = None
         if journal is not None:
             options = journal if isinstance(journal, Journal) else Journal(journal)
-            self._saves = CommonSaves(options, self.declaration, self.plan, sources)
-        # Of `steps` with a journal: how many steps its callers have asked for.
-        self._asked = 0
-        # Roles without weights in a save that were loaded by hand, and from where.
-        self._loaded: dict[Placement, Path] = {}
-        self._is_beginning = False
+            saves = CommonSaves(options, self.declaration, self.plan, sources)
+        name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+        watch = WatchOptions(deadline_s, watchdog_s, on_stall, trace)
+        self._settings = Settings(
+            name, self.plan, self.declaration, sources, max_failed, max_bytes, watch, saves
+        )
+        self._thread: FlowThread | None = None
         self._use(LocalBackend(self.declaration))
 
     @classmethod
@@ -158,12 +144,10 @@ class Flow(StartedFlow):
         if max_restarts < 0:
             raise ConfigError(f"max_restarts is {max_restarts}; it counts failures in a row, from 0")
         given = arguments_of(arguments or {})
-        flow = NamedFactory(function).load()(**given)
-        if not isinstance(flow, cls):
-            raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
+        flow = cls._made_by(function, given)
         processes = FleetProcesses(function, given, flow.declaration, start_timeout_s, max_restarts)
+        flow._settings = replace(flow._settings, name=function)
         flow._use(ProcessBackend(flow.declaration, processes))
-        flow._name = function
         return flow
 
     @classmethod
@@ -203,10 +187,7 @@ class Flow(StartedFlow):
             ConfigError: as `in_processes`; the endpoint or the token file cannot be used; or
                 `allow_insecure` is needed.
         """
-        given = arguments_of(arguments or {})
-        flow = NamedFactory(function).load()(**given)
-        if not isinstance(flow, cls):
-            raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
+        flow = cls._made_by(function, arguments_of(arguments or {}))
         options = HostOptions(
             listen,
             Path(token_file),
@@ -220,15 +201,17 @@ class Flow(StartedFlow):
         flow._use(ProcessBackend(flow.declaration, processes, processes))
         return flow
 
+    @classmethod
+    def _made_by(cls, function: str, arguments: Mapping[str, Argument]) -> Flow:
+        flow = NamedFactory(function).load()(**arguments)
+        if not isinstance(flow, cls):
+            raise ConfigError(f"{function} returned a {type(flow).__name__}; need a Flow that is not open")
+        return flow
+
     def _use(self, backend: Backend) -> None:
+        """Have a session, which is not open, over a backend."""
         self._backend = backend
-        self._runner = Runner(self.plan, self.declaration, backend, self._ends, self._options.deadline_s)
-        self._admission = Admission(self._sources, self.plan, self._runner, self._max_bytes)
-        self._drops = DropWatch(self.plan.partitions[TRAIN].groups_per_step)
-        if self._saves is not None:
-            self._saves.attach(self._runner, self._admission, backend)
-        if self._watch is not None:
-            self._watch.follow(self._runner)
+        self._session = Session(self._settings, backend)
 
     # --- Life ---
 
@@ -242,34 +225,14 @@ class Flow(StartedFlow):
             ConfigError: the journal is in use, of another flow, or without what this object has saved there.
             FlowError: a worker process could not begin, or the last common save cannot be loaded.
         """
-        if not self._is_open:
-            try:
-                self._error, self._n_steps, self._pid = None, 0, os.getpid()
-                self._ends = Ends()
-                self._use(self._backend)  # without what was there before a reset
-                if self._saves is not None:
-                    self._saves.open()
-                self._begin()
-            except BaseException:
-                self.reset()
-                raise
+        if not self._session.is_open:
+            self._use(self._backend)
+            self._session.open()
         return self
 
     def reset(self) -> None:
         """Drop all rows and the objects of all roles; roles with a method `close` are closed. `with` calls it at its end."""
-        if self._is_open:
-            self._is_open = False
-            if os.getpid() != self._pid:
-                return  # processes, threads and files are those of the process that has opened it
-            watch, self._watch = self._watch, None
-            if watch is not None:
-                watch.close()
-            if self._saves is not None:
-                self._saves.stop_rows()
-            self._runner.held.clear()
-            self._backend.close()
-        if self._saves is not None:
-            self._saves.close()
+        self._session.close()
 
     def __enter__(self) -> Self:
         return self.initialize()
@@ -296,141 +259,165 @@ class Flow(StartedFlow):
         Raises:
             FlowError: a function failed, with its traceback and its rows, or the flow cannot go on.
         """
-        begin = self._n_steps if self._saves is None else self._asked
-        end = None if n is None else begin + n
-        while end is None or self._n_steps < end:
-            step = self._next_step()
-            if step is None:
-                break
-            self._asked = max(self._asked, step.number)
+        session = self._session
+        end = session.end_of(n)
+        while (step := session.next_step(end)) is not None:
+            session.returned(step.number)
             yield step
-        self._asked = max(self._asked, end or 0)
-        self._end_saves()
+        session.finish(end)
 
-    def _next_step(self) -> FlowStep | None:
-        with self._backend.doing.flow():
-            return self._run_step()
+    # --- Under asyncio ---
 
-    def _run_step(self) -> FlowStep | None:
-        self._check_open()
-        while self._runner.master.rows.counts[TRAIN].complete <= self._n_steps:
-            self._check_stop()
-            if not self._turn(automatic=True, timeout_s=self._slice_s):
-                master = self._runner.master
-                if master.is_over(TRAIN) and not master.rows.n_groups(TRAIN):
-                    return self._step(is_complete=False) if self._has_rest() else None
-                raise FlowError(f"the flow cannot go on:\n{self.explain()}")
-        self._save()
-        return self._step(is_complete=True)
+    async def __aenter__(self) -> Self:
+        if self._thread is not None or self._session.is_open:
+            raise ConfigError("the flow is open; it is entered once at a time")
+        self._use(self._backend)
+        self._thread = FlowThread(self._session)
+        try:
+            await self._thread.run(self._session.open)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
 
-    def _has_rest(self) -> bool:
-        """Return whether the source has ended within a step in which a function has trained, or none does in this flow.
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._entered().close()
+        finally:
+            self._thread = None
 
-        All rows of it may have been dropped. Then there is no step: a loop that reads what training has reported finds it in each one.
+    async def step(self) -> FlowStep | None:
+        """Run until the next step is complete, while the event loop goes on; None at the end of the source.
+
+        If the task is cancelled, the step stops when the function that runs in this process has returned, and goes on
+        with the next call. A step that was complete by then is what the next call returns.
+
+        Raises:
+            FlowError: as in `steps`.
+            ConfigError: the flow is not open by `async with`, or another task awaits it.
         """
-        runner = self._runner
-        training = {one.name for one in self.plan.functions if one.is_strict and one.partition == TRAIN}
-        if not training or any(
-            one.function in training or self._calls[one.function].partition != TRAIN for one in runner.results
-        ):
-            return bool(runner.results)
-        runner.results = []
-        said = self._drops.since(runner.master.rows.counts[TRAIN].dropped)
-        if said:
-            logger.warning("the source has ended, and no row is left to train with: %s", said)
-        return False
+        return await self._entered().step()
 
-    def _step(self, *, is_complete: bool) -> FlowStep:
-        runner, number = self._runner, self._n_steps
-        self._n_steps += 1
-        calls: list[CallResult] = []
-        later: list[CallResult] = []
-        for one in runner.results:
-            is_due = one.step <= number or self._calls[one.function].partition != TRAIN
-            (calls if is_due else later).append(one)
-        runner.results = later
-        trained = [one for one in calls if self._calls[one.function].partition == TRAIN]
-        n_rows = max((self._n_rows(name, trained) for name in self._calls), default=0)
-        dropped = dict(runner.master.rows.counts[TRAIN].dropped)
-        is_repeated = self._saves is not None and self._saves.note_yielded(number + 1)
-        waited_s = runner.waited_s.pop(number, 0.0)
-        return FlowStep(number + 1, tuple(calls), n_rows, is_complete, waited_s, dropped, is_repeated)
+    def steps_async(self, n: int | None = None) -> AsyncIterator[FlowStep]:
+        """Yield steps as `steps` does, while the event loop goes on.
 
-    def _n_rows(self, function: str, calls: Sequence[CallResult]) -> int:
-        """Return how many rows a function had; those that it has made again count once."""
-        own = [one.ids for one in calls if one.function == function]
-        is_used_again = self._calls[function].reuse > 1
-        return sum(len(ids) for ids in own) if is_used_again else len(set().union(*own))
+        Args:
+            n: how many; see `steps`.
 
-    def _turn(self, *, automatic: bool, timeout_s: float | None = None) -> bool:
-        """Do one thing; returns False if there is nothing to do."""
-        if self._error is not None:
-            raise self._error
-        if automatic or (self._saves is not None and self._saves.is_open):
-            self._save()
-        runner, doing = self._runner, self._backend.doing
-        with self._sticky("the source of rows", Exception), doing.what("reads the source of rows"):
-            admitted = automatic and self._admission.fill()
-        watch = self._watch
-        if watch is not None:
-            timeout_s = watch.limit(timeout_s)
-        try:
-            with self._sticky("a step", WaitInterrupted), doing.what("waits for workers"):
-                acted = runner.advance(automatic=automatic, timeout_s=timeout_s)
-        except WaitInterrupted:
-            # Only a program that ends by this type itself, not one derived from it, ends as by SIGINT: with 130 in a shell.
-            raise KeyboardInterrupt from None
-        except (TooOld, ValueError) as error:
-            # Rows that were taken are in no call: the flow would go on without them.
-            self._error = FlowError(str(error))
-            raise self._error from error
-        if runner.lost is not None and self._may_go_back():
-            with self._sticky("the start of all workers"):
-                self._go_back(runner.lost)
-            return True
-        self._error = runner.lost
-        if self._error is None and watch is not None:
-            self._error = watch.error() or self._dropping()
-        for number in [number for number in runner.errors if number not in runner.posted]:
-            failed, cause = runner.errors.pop(number)
-            if self._error is None:
-                self._error = failed
-                raise failed from cause
-        if self._error is not None:
-            raise self._error
-        if runner.n_failed > self._max_failed:
-            self._error = FlowError(
-                f"{runner.n_failed} groups have failed and max_failed is {self._max_failed}; the last: {runner.last_failure}"
-            )
-            raise self._error
-        return acted or admitted
+        Raises:
+            FlowError: as in `steps`.
+            ConfigError: as in `step`.
+        """
+        return self._entered().steps(n)
 
-    def _dropping(self) -> FlowError | None:
-        """Say that groups are dropped and no step is complete; returns an error if a stall ends the flow."""
-        counts = self._runner.master.rows.counts[TRAIN]
-        text = self._drops.observe(counts.complete, counts.dropped)
-        if text is None:
-            return None
-        logger.warning("%s", text)
-        return FlowError(text) if self._options.on_stall == "abort" else None
+    async def run(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Return what a function returns in the thread of the flow, such as `call.result`.
 
-    @contextlib.contextmanager
-    def _sticky(self, what: str, *harmless: type[BaseException]) -> Iterator[None]:
-        """Have the flow go on no more if this is cut short, as by Ctrl-C: what had been taken is never answered."""
-        try:
-            yield
-        except harmless:
-            raise
-        except BaseException as error:
-            text = f"{what} was interrupted by {text_of_error(error)}; the flow cannot go on: close it, and open it again"
-            self._error = error if isinstance(error, FlowError) else FlowError(text)
-            raise
+        Args:
+            function: Function that is called in that thread.
+            arguments: Arguments of the function.
 
-    def _save(self) -> None:
-        """Begin or end a common save, if it is time."""
-        if self._saves is not None and not self._is_beginning:
-            try:
-                self._saves.advance(self._n_steps)
-            except FlowError as error:
-                self._error = error
-                raise
+        Raises:
+            Exception: what it raised.
+            ConfigError: as in `step`.
+        """
+        return await self._entered().run(function, *arguments)
+
+    def _entered(self) -> FlowThread:
+        if self._thread is None:
+            raise ConfigError("the flow is not open for asyncio; use it in an `async with` block")
+        return self._thread
+
+    # --- Requests by hand ---
+
+    def fetch(self, n_rows: int, *, partition: str = TRAIN) -> tuple[int, ...]:
+        """Take rows from the source; returns their ids, fewer at the end of the source.
+
+        Functions take them like others when `steps` runs; before that, `post` can name them.
+
+        Raises:
+            ConfigError: it is no whole number of groups, the partition has no source, or there are no slots.
+            FlowError: an element cannot be read.
+        """
+        return self._requests.fetch(n_rows, partition)
+
+    def post(self, what: RoleFunction | Hook | str, ids: Iterable[int] = ()) -> PostedCall:
+        """Post a blocking request: it waits until a flush names it.
+
+        Args:
+            what: a function of the flow, by role and method or by its name, or a hook.
+            ids: rows of the function, whole groups that have its inputs.
+
+        Raises:
+            ConfigError: there is no such function, the rows are not ready for it, or a hook has no role.
+        """
+        return self._requests.post(what, ids)
+
+    def flush(self, *calls: PostedCall) -> None:
+        """Commit posted calls: they get their places in the order. Those that were flushed before keep theirs.
+
+        Raises:
+            ConfigError: one of them was cancelled, or is no call of this flow; nothing is flushed then.
+        """
+        self._requests.flush(*calls)
+
+    def ask(self, what: str, *, role: Placement | None = None) -> Any:
+        """Send a non-blocking request.
+
+        Args:
+            what: Name of the request: "spec" returns columns of the source, how many elements it has if it is a
+                sequence, or all shards of a dataset are (None otherwise), rows per step, and the bound of the age;
+                "stats" rows, bytes, steps, drops, restarts of workers, rows that were made again, rows that
+                functions went without ("left_out"), and NaN and infinities as `FlowStep.not_finite` has them. The
+                last three count from the moment when the flow was opened or has gone back; "inside" what each worker
+                process is inside of, also while it computes; "stacks" where the Python code of each is that is
+                inside of something, the innermost frame first; "model_config" what the role's `model_config`
+                returns.
+            role: Role of the request "model_config".
+
+        Raises:
+            ConfigError: there is no such request, or a role is missing.
+        """
+        return self._requests.ask(what, role)
+
+    def values(self, ids: Iterable[int], column: str) -> list[Value]:
+        """Return a column of rows.
+
+        Raises:
+            ConfigError: a row is not in the flow, or does not have the column.
+        """
+        return self._requests.values(ids, column)
+
+    def clear_data_cache(self, ids: Iterable[int]) -> int:
+        """Drop rows with their groups; returns how many groups. The source refills their slots.
+
+        Raises:
+            ConfigError: a training function has used them.
+        """
+        return self._requests.clear_data_cache(ids)
+
+    def load(self, role: Placement, folder: str | Path) -> int:
+        """Load what the hook `save` wrote last for a role; returns the number of its step.
+
+        Raises:
+            ConfigError: there is no checkpoint.
+        """
+        return self._requests.load(role, folder)
+
+    def role(self, role: Placement) -> Any:
+        """Return the object of a role, for evaluation and debugging.
+
+        Raises:
+            ConfigError: it is in a worker process.
+        """
+        return self._requests.role(role)
+
+    def explain(self) -> str:
+        """Return what each function waits for, since when, and which workers are inside which tickets."""
+        return self._session.explain()
+
+    @property
+    def _requests(self) -> Requests:
+        return Requests(self._session)

@@ -26,7 +26,7 @@ from ...durable import (
     write_manifest,
 )
 from ...errors import ConfigError, DamagedError, FlowError, WireError
-from .records import CommonSave, Record, decode, encode
+from .records import CommonSave, decode, encode
 
 __all__ = ["JournalFolder", "kept_text"]
 
@@ -121,7 +121,7 @@ class JournalFolder:
         """
         self._await_removal()
         try:
-            write_file(partial / _RECORD, encode(Record(self._lines, save)))
+            write_file(partial / _RECORD, encode(self._lines, save))
             # Workers have hashed the weights, each its own, and the master hashes the rest.
             write_manifest(partial, [found.parent for found in partial.glob(f"*/**/{MANIFEST}")])
             _make_private(partial)
@@ -205,11 +205,11 @@ class JournalFolder:
         if _RECORD not in names:
             raise ConfigError(f"{what} has no {_RECORD}; it is of another version of softs-fast")
         try:
-            record = decode((path / _RECORD).read_bytes())
+            lines, save = decode((path / _RECORD).read_bytes())
         except WireError as error:
             raise ConfigError(f"{path / _RECORD}: {error}") from None
-        self._check_same(record.lines)
-        return record.save
+        self._check_same(lines)
+        return save
 
     def _remove(self, paths: Sequence[Path]) -> None:
         """Remove saves that do not count any more, beside what goes on: a file system takes long for large files."""

@@ -12,24 +12,25 @@ from typing import Any
 from ...errors import ConfigError, FlowError
 from ..declare.calls import TRAIN
 from ..declare.declaration import Declaration
-from ..declare.hooks import Hook
+from ..declare.hooks import Hook, Load
 from ..declare.plan import FlowPlan
+from ..declare.roles import Placement
 from ..engine.admission import Admission, Again, Sources
 from ..engine.runner import Runner
 from ..master.order.steps import Kind, Step
 from ..master.rows.made import bound_of, made_groups
-from ..master.rows.saved import SavedGroup, restore_rows, saved_rows
+from ..master.rows.saved import NEW, SavedGroup, restore_rows, saved_rows
 from ..process.state import files
 from ..process.state.random_state import process_state, restore_process
 from ..store.values import Value
 from ..workers.backend import Backend
 from .folder import JournalFolder, kept_text
-from .kept_rows import FILE as ROWS_FILE
-from .kept_rows import KeptRows
+from .machine import Move, SaveMachine, Seen
 from .options import Journal, check_steps
 from .records import CommonSave
 from .roles import kept_roles, load_hooks, publishing, save_hooks
-from .row_writer import RowWriter
+from .rows import FILE as ROWS_FILE
+from .rows import KeptRows, RowWriter
 
 __all__ = ["CommonSaves"]
 
@@ -79,6 +80,11 @@ class CommonSaves:
         plan: Plan of the flow.
         sources: Sources of the flow.
 
+    Attributes:
+        journal: Journal options of the user.
+        machine: Decides when a save begins and counts.
+        asked: Number of the last step that callers have asked for.
+
     Raises:
         ConfigError: see `check_steps`.
     """
@@ -86,14 +92,14 @@ class CommonSaves:
     def __init__(self, journal: Journal, declaration: Declaration, plan: FlowPlan, sources: Sources) -> None:
         check_steps(plan, journal.save_every)
         self.journal = journal
-        self.n_restarts = 0
+        self.machine = SaveMachine(journal.save_every, journal.max_restarts)
+        self.asked = 0
         self._path = Path(journal.folder).absolute()
         self._declaration = declaration
         self._plan = plan
         self._sources = sources
         self._folder: JournalFolder | None = None
         self._begun: _Begun | None = None
-        self._next = 0
         # Of the last save, and what was read of the sources since then: sources are not read twice by one process.
         self._again: tuple[Again, ...] = ()
         self._since: list[Again] = []
@@ -102,6 +108,7 @@ class CommonSaves:
         # The folder of that save: another object may have saved since this one was open.
         self._known: str | None = None
         self._kept: KeptRows | None = None
+        self._loaded: dict[Placement, Path] = {}
 
     def attach(self, runner: Runner, admission: Admission, backend: Backend) -> None:
         """Use these from now on."""
@@ -150,14 +157,20 @@ class CommonSaves:
         Raises:
             FlowError: it cannot be written; the one before counts.
         """
-        if self._folder is None:
-            return
-        # When one has ended the next one may be due; it begins here, so that a step that is the last one is saved, too.
-        for _ in range(2):
-            if self._begun is not None:
-                self._end(self._folder, self._begun, n_yielded)
-            if self._begun is None and self._complete >= self._next and not self._runner.master.awaited:
-                self._begin(self._folder)
+        folder = self._folder
+        while folder is not None:
+            if self._begun is not None and self._begun.writer is not None:
+                self._begun.writer.release()
+            move = self.machine.move(self._seen(n_yielded))
+            self._runner.master.hold = self.machine.hold
+            if move is Move.BEGIN:
+                self._begin(folder)
+            elif move is not None:
+                assert self._begun is not None
+                self._end(folder, self._begun, move)
+            # When one has ended the next one may be due; it begins here, so that a step that is the last one is saved, too.
+            if move is None or move is Move.WITHDRAW:
+                return
 
     def note_yielded(self, step: int) -> bool:
         """A step is yielded; returns whether one of this number was before."""
@@ -167,11 +180,6 @@ class CommonSaves:
         self._folder.note_yielded(step)
         return is_repeated
 
-    @property
-    def may_go_back(self) -> bool:
-        """Whether there is a save, and all workers may be started again."""
-        return self.last is not None and self.n_restarts < self.journal.max_restarts
-
     def count_restart(self, lost: FlowError, n_yielded: int) -> None:
         """All workers are started again, because one was lost.
 
@@ -180,18 +188,19 @@ class CommonSaves:
             n_yielded: steps that were yielded.
         """
         assert self.last is not None
-        self.n_restarts += 1
+        self.machine.goes_back()
         first = self.last.step + 1
         again = f"steps {first} to {n_yielded} are" if n_yielded > first else f"step {first} is"
         _log.warning(
             "%s; all workers start again from the common save of step %d, and %s done again (start %d of at most %d)",
-            *(lost, self.last.step, again, self.n_restarts, self.journal.max_restarts),
+            *(lost, self.last.step, again, self.machine.n_restarts, self.journal.max_restarts),
         )
 
     def drop_begun(self) -> None:
         """Drop a save that does not count yet."""
         self.stop_rows()
         begun, self._begun = self._begun, None
+        self.machine.was_dropped()
         if begun is not None:
             shutil.rmtree(begun.partial, ignore_errors=True)
 
@@ -238,21 +247,22 @@ class CommonSaves:
             steps += self._kept.steps(self._declaration, self._backend.beside())
         return steps
 
-    def publish_hooks(self) -> Sequence[Hook]:
-        """Return the hooks that bring loaded weights to roles of which a save has none."""
-        return publishing(self._declaration)
+    def hooks_behind(self) -> Sequence[Hook]:
+        """Return the hooks that run when a save is loaded: they bring weights to roles of which it has none."""
+        loads = [Load((role,), folder=folder) for role, folder in self._loaded.items()]
+        return [*loads, *publishing(self._declaration)]
 
     def restore(self) -> None:
         """Have the master go on from the last save, after all workers have loaded it."""
         save = self.last
+        self.machine.goes_on(save.step if save is not None else None)
+        self._runner.master.hold = self.machine.hold
         if save is None:
             self._admission.issue_again(self._since)
-            self._runner.master.hold = self._next
             return
         restore_rows(self._runner.master.rows, save.rows)
         self._runner.restore(save.versions, save.through, save.n_failed)
         self._admission.issue_again((*self._admit_kept(), *self._since))
-        self._set_next(save.step)
         restore_process(self._random)
 
     def _admit_kept(self) -> Sequence[Again]:
@@ -266,23 +276,33 @@ class CommonSaves:
         left = kept.admit(self._runner.take_loaded(), self._runner, self._admission.admit_again)
         return [one for one in left if not (has_heads and one[0].partition == TRAIN)]
 
-    def is_kept(self, role: object) -> bool:
-        """Return whether a save has the weights of a role."""
-        return role in kept_roles(self._declaration)
+    def note_loaded(self, role: Placement, folder: Path) -> None:
+        """A role was loaded by hand; it is again behind a save that does not have its weights."""
+        if role.frozen and role not in kept_roles(self._declaration):
+            self._loaded[role] = folder
 
     # --- Inside ---
 
-    @property
-    def _complete(self) -> int:
-        return self._runner.master.rows.counts[TRAIN].complete
-
-    def _set_next(self, step: int) -> None:
-        """The next save is that of the next multiple; training waits for it."""
-        every = self.journal.save_every
-        self._next = self._runner.master.hold = (step // every + 1) * every
+    def _seen(self, n_yielded: int) -> Seen:
+        master, begun = self._runner.master, self._begun
+        complete, is_whole = master.rows.counts[TRAIN].complete, not master.awaited
+        if begun is None:
+            return Seen(complete, n_yielded, is_whole)
+        has_failed = begun.call in self._runner.errors
+        return Seen(
+            complete,
+            n_yielded,
+            is_whole,
+            is_idle=not master.order.tickets,
+            is_placed=not master.order.is_waiting(begun.call),
+            is_disturbed=begun.n_disturbed != master.rows.n_disturbed,
+            is_over=has_failed or self._runner.posted[begun.call] is not None,
+            has_failed=has_failed,
+            has_rows=begun.writer is None or begun.writer.is_done,
+        )
 
     def _begin(self, folder: JournalFolder) -> None:
-        step = self._complete
+        step = self._runner.master.rows.counts[TRAIN].complete
         partial = folder.begin(step)
         save, again = self._state(step, folder.name_of(partial))
         states = {name: self._sources.state(name) for name in save.n_read}
@@ -308,6 +328,7 @@ class CommonSaves:
         self._begun = _Begun(
             call, partial, save, again, len(self._since), random, n_disturbed, len(made), writer
         )
+        self.machine.has_begun(step)
 
     def _state(self, step: int, name: str) -> tuple[CommonSave, tuple[Again, ...]]:
         rows, groups = saved_rows(self._runner.master.rows)
@@ -335,66 +356,44 @@ class CommonSaves:
         places = [held.places([row_id], column)[0] for column in columns]
         return dict(zip(columns, self._backend.values(places), strict=True))
 
-    def _end(self, folder: JournalFolder, begun: _Begun, n_yielded: int) -> None:
+    def _end(self, folder: JournalFolder, begun: _Begun, move: Move) -> None:
         runner, step = self._runner, begun.save.step
-        # Nothing trains before the first save counts: from then on a worker may be lost.
-        if self.last is not None and not runner.master.order.is_waiting(begun.call):
-            self._set_next(step)
-        if begun.n_disturbed != runner.master.rows.n_disturbed:
-            self._end_disturbed(begun)
-            return
-        if begun.call in runner.errors:
-            error, _ = runner.errors.pop(begun.call)
+        if move is Move.WITHDRAW:
+            runner.master.order.cancel(begun.call, "a worker was lost")
+        elif move is Move.COMMIT:
+            self._commit(folder, begun)
+        else:
+            del runner.posted[begun.call]
+            failed = runner.errors.pop(begun.call, None)
             self.drop_begun()
-            raise self._failed(step, error)
-        if begun.writer is not None:
-            begun.writer.release()
-        if runner.posted[begun.call] is None or n_yielded < step or not self._has_rows(begun):
-            return
-        del runner.posted[begun.call]
-        self._begun = None
+            if move is Move.FAIL and failed is not None:
+                raise self._failed(step, failed[0])
+            text = "there is no common save of step %d, as a worker was lost; %s"
+            _log.warning(text, step, kept_text(self.last))
+
+    def _commit(self, folder: JournalFolder, begun: _Begun) -> None:
+        """Have a save count; its rows are awaited."""
+        step, writer = begun.save.step, begun.writer
+        try:
+            if writer is not None:
+                writer.end()
+        except (OSError, FlowError) as error:
+            self.drop_begun()
+            raise self._failed(step, error) from None
+        if writer is not None and writer.n_unread:
+            text = "%d values of rows are not in the common save of step %d; after a load they are made again"
+            _log.warning(text, writer.n_unread, step)
         try:
             folder.commit(begun.partial, begun.save)
         except FlowError:
-            shutil.rmtree(begun.partial, ignore_errors=True)
+            self.drop_begun()
             raise
+        del self._runner.posted[begun.call]
+        self._begun = None
         self._again, self._random, self._n_made = begun.again, begun.random, begun.n_made
         del self._since[: begun.n_since]
         self._known = begun.save.name
-        self.n_restarts = 0
-        self._set_next(step)
-
-    def _has_rows(self, begun: _Begun) -> bool:
-        """Return whether a save has its rows; waits for them if nothing else can be done."""
-        if begun.writer is None:
-            return True
-        is_awaited = self._complete >= self._next or not self._runner.master.order.tickets
-        if not begun.writer.is_done and not is_awaited:
-            return False
-        try:
-            begun.writer.end()
-        except (OSError, FlowError) as error:
-            self.drop_begun()
-            raise self._failed(begun.save.step, error) from None
-        if begun.writer.n_unread:
-            text = "%d values of rows are not in the common save of step %d; after a load they are made again"
-            _log.warning(text, begun.writer.n_unread, begun.save.step)
-        return True
-
-    def _end_disturbed(self, begun: _Begun) -> None:
-        """A worker that is started again was lost: its part may be missing, so this save never counts."""
-        runner = self._runner
-        runner.master.order.cancel(begun.call, "a worker was lost")
-        if begun.call not in runner.errors and runner.posted[begun.call] is None:
-            return  # others write, still
-        runner.errors.pop(begun.call, None)
-        del runner.posted[begun.call]
-        self.drop_begun()
-        _log.warning(
-            "there is no common save of step %d, as a worker was lost; %s",
-            begun.save.step,
-            kept_text(self.last),
-        )
+        self.machine.has_counted()
 
     def _failed(self, step: int, error: Exception) -> FlowError:
         return FlowError(
@@ -424,7 +423,7 @@ class CommonSaves:
         return since[n_read - n_own :]
 
     def _note_read(self, partition: str, item: dict[str, Value]) -> None:
-        self._since.append((SavedGroup(partition), item))
+        self._since.append((SavedGroup(partition, NEW, ()), item))
 
 
 def _steps(kind: Kind, hooks: Sequence[tuple[frozenset[int], Hook]]) -> tuple[Step, ...]:

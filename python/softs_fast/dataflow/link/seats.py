@@ -1,8 +1,7 @@
-"""Which process is which worker of a flow, if launchers start workers again. Pure: no clock, no socket."""
+"""Which process is which worker of a flow, if launchers start workers again. Pure: no clock, no socket, no chance."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,17 +15,21 @@ MOST_WORKERS = 1_000_000
 _MOST_DRAWS = (1 << 32) // MOST_WORKERS
 
 
-def new_seat(worker: int) -> int:
+def new_seat(worker: int, drawn: int) -> int:
     """Return the number by which one process of a worker joins: its last six digits are those of the worker.
 
     Two processes of one worker may be connected at a time, when the first one is stopped and was given up.
+
+    Args:
+        worker: Number of the worker.
+        drawn: Random number that is not below 0.
 
     Raises:
         ConfigError: the worker has no such number.
     """
     if not 0 <= worker < MOST_WORKERS:
         raise ConfigError(f"worker is {worker}; need 0 to {MOST_WORKERS - 1}")
-    return worker + MOST_WORKERS * secrets.randbelow(_MOST_DRAWS)
+    return worker + MOST_WORKERS * (drawn % _MOST_DRAWS)
 
 
 def worker_of(seat: int) -> int:

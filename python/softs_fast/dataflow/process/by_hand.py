@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -137,7 +138,7 @@ def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> Control
     end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
     while True:
         try:
-            return ControlWorker(endpoint, token, new_seat(worker))
+            return ControlWorker(endpoint, token, new_seat(worker, secrets.randbits(64)))
         except PeerLost as error:
             if time.monotonic() + pause_s > end_s:
                 raise PeerLost(f"worker {worker} has waited {wait_s:g} s for the master: {error}") from error

@@ -11,7 +11,7 @@ from ..declare.hooks import LoadRows
 from ..link.columns import Columns
 from ..link.results import Result
 from ..store.values import Value, n_bytes_of
-from .row_files.row_file import RowFile
+from .row_file import RowFile
 
 __all__ = ["REFUSED", "load_rows"]
 

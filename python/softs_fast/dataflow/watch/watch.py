@@ -1,21 +1,26 @@
-"""All that watches one open flow: its thread, its trace."""
+"""All that watches one open flow: its thread, its trace, and groups that are dropped."""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
 from pathlib import Path
 
 from ...errors import FlowError
+from ..declare.calls import TRAIN
 from ..engine.runner import Runner
 from ..workers.backend import Backend
+from .drops import DropWatch
 from .options import WatchOptions
 from .status import quiet_since, report_of, status_of
 from .thread import WatchThread
 from .trace import Trace
 
 __all__ = ["Watch"]
+
+logger = logging.getLogger(__name__)
 
 #: A flow that is to be ended looks so often whether it is, seconds.
 _ABORT_S = 0.5
@@ -41,6 +46,7 @@ class Watch:
         self._begun_s = opened_s
         self._trace = None if options.trace is None else Trace(Path(options.trace), runner.master.plan.group)
         runner.observer = self._trace
+        self._drops = _drops_of(runner)
         self._thread = WatchThread(
             lambda: status_of(name, pid, opened_s, self._runner, backend, time.monotonic()),
             lambda: self._quiet_since(backend),
@@ -54,7 +60,7 @@ class Watch:
         self._runner.observer = None
         if self._trace is not None:
             self._trace.drop_all()
-        runner.observer, self._runner = self._trace, runner
+        runner.observer, self._runner, self._drops = self._trace, runner, _drops_of(runner)
 
     def begun(self) -> None:
         """All workers have begun again."""
@@ -67,10 +73,19 @@ class Watch:
         return _ABORT_S if timeout_s is None else min(timeout_s, _ABORT_S)
 
     def error(self) -> FlowError | None:
-        """Return why the flow is to be ended; None if it is not."""
+        """Return why the flow is to be ended; None if it is not. That groups are dropped and no step is complete is logged."""
+        counts = self._runner.master.rows.counts[TRAIN]
+        dropping = self._drops.observe(counts.complete, counts.dropped)
+        if dropping is not None:
+            logger.warning("%s", dropping)
         since_s, text = self._thread.last
         # A report of the time before the flow has gone back says nothing of it now.
-        return FlowError(text) if self._aborts and text and since_s >= self._begun_s else None
+        found = text if since_s >= self._begun_s and text else dropping
+        return FlowError(found) if self._aborts and found else None
+
+    def dropped(self) -> str:
+        """Return how many groups were dropped since the last step was complete, with the reasons; empty if there are none."""
+        return self._drops.since(self._runner.master.rows.counts[TRAIN].dropped)
 
     def close(self) -> None:
         """End it."""
@@ -84,3 +99,7 @@ class Watch:
         if since_s is None or math.isinf(self._begun_s):
             return None
         return max(since_s, self._begun_s)
+
+
+def _drops_of(runner: Runner) -> DropWatch:
+    return DropWatch(runner.master.plan.partitions[TRAIN].groups_per_step)

@@ -99,7 +99,7 @@ def test_a_flow_with_such_rows_ends_and_stays_so(monkeypatch: pytest.MonkeyPatch
     ]
     with df.Flow(calls, source=numbers(), max_age=1) as flow:
         list(flow.steps(2))
-        monkeypatch.setattr(flow._runner._versions, "of", lambda role, worker: -9)
+        monkeypatch.setattr(flow._session.runner._versions, "of", lambda role, worker: -9)
         complaint = r"actor.train got rows \(\d+, .*\) that are \d+ steps old; the bound is 1"
         with pytest.raises(FlowError, match=complaint):
             list(flow.steps(9))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from ....records import Count, Message, most, span
 from .losses import go_without
 from .queue import ReadyQueue
-from .records import Group
+from .records import Group, Name
 from .table import RowTable
 
 __all__ = [
     "NEW",
+    "Counts",
     "SavedGroup",
     "SavedPartition",
     "SavedRows",
@@ -24,9 +25,11 @@ __all__ = [
 #: Id of a group that has not been admitted yet.
 NEW = -1
 
+#: Counts by name.
+Counts = Annotated[dict[Name, Count], most(1 << 16)]
 
-@dataclass(frozen=True)
-class SavedGroup:
+
+class SavedGroup(Message):
     """A group that is admitted again; what functions had made of it is in `MadeGroup`, or is made again.
 
     Attributes:
@@ -36,13 +39,12 @@ class SavedGroup:
             it again.
     """
 
-    partition: str
-    first_id: int = NEW
-    used_by: tuple[str, ...] = ()
+    partition: Name
+    first_id: Annotated[int, span(NEW, (1 << 63) - 1)]
+    used_by: Annotated[tuple[Name, ...], most(1 << 16)]
 
 
-@dataclass(frozen=True)
-class SavedPartition:
+class SavedPartition(Message):
     """Counts of a partition.
 
     Attributes:
@@ -51,13 +53,12 @@ class SavedPartition:
         complete: steps.
     """
 
-    used: int
-    dropped: dict[str, int]
-    complete: int
+    used: Count
+    dropped: Annotated[dict[Annotated[str, most(1 << 16)], Count], most(1 << 16)]
+    complete: Count
 
 
-@dataclass(frozen=True)
-class SavedRows:
+class SavedRows(Message):
     """Counts of all rows. What functions have made of groups that are not complete is elsewhere, see `MadeGroup`.
 
     Attributes:
@@ -67,10 +68,10 @@ class SavedRows:
         n_calls: Number of calls of each function; hooks with `every` count them.
     """
 
-    next_id: int
-    partitions: dict[str, SavedPartition]
-    n_taken: dict[str, int]
-    n_calls: dict[str, int]
+    next_id: Count
+    partitions: Annotated[dict[Name, SavedPartition], most(1 << 10)]
+    n_taken: Counts
+    n_calls: Counts
 
 
 def saved_rows(table: RowTable) -> tuple[SavedRows, list[tuple[SavedGroup, int]]]:
