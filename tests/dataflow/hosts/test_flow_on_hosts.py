@@ -64,8 +64,8 @@ def test_each_host_gets_weights_once(tmp_path: Path) -> None:
     n_steps, expected = 3, summary(host_flow.make_followers(), 3)
     with on_hosts(tmp_path, "host_flow:make_followers", ("", "far", "far")) as (flow, _):
         assert calls_of(flow.steps(n_steps)) == expected
-        # x has 8 bytes; the weights have 24, and 8 at the next multiple of 64. They go once before the first step.
-        assert told(flow) == 8 * n_steps * ROWS + 72 * (n_steps + 1)
+        # x has 4 bytes; the weights have 24, and 8 at the next multiple of 64. They go once before the first step.
+        assert told(flow) == 4 * n_steps * ROWS + 72 * (n_steps + 1)
 
 
 def test_another_flow_is_refused_with_the_first_difference(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_what_cannot_be_a_flow_on_hosts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="start_timeout_s must be above 0"):
         workers.flow(start_timeout_s=0)
     workers.token.chmod(0o644)
-    with pytest.raises(ConfigError, match="so other users may read it"):
+    with pytest.raises(ConfigError, match="must be a file of this user with mode 0600"):
         workers.flow()
 
 

@@ -65,7 +65,7 @@ def sums(brings: bool, kill_in: int | None) -> tuple[list[tuple[float, float]], 
     def kill() -> None:
         """The order of the second reader waits for what this one gets: the generator dies before that has ended."""
         if next(n_calls) == kill_in:
-            orders = flow._backend._sends._orders  # type: ignore[attr-defined]
+            orders = flow._backend._sends._steps  # type: ignore[attr-defined]
             eventually(lambda: orders.get(2), "the order of the second reader")
             workers.hub.kill(0)
 

@@ -195,7 +195,8 @@ class SoftsBackend(Backend):
             if opts.reduceOp != dist.ReduceOp.SUM:
                 raise ConfigError(f"sparse tensors can be added alone, not {opts.reduceOp}")
             own = tensor.detach().coalesce()
-            count, counts = torch.tensor([len(own.values())]), torch.empty(self.size(), dtype=torch.int64)
+            count = torch.tensor([len(own.values())], device="cpu")
+            counts = torch.empty(self.size(), dtype=torch.int64, device="cpu")
             self._make(_kernels.Call.all_gather(count.data_ptr(), self._rows(counts)), timeout_s)
             every: list[Tensor] = []
             for part in (own.indices().t().contiguous(), own.values().contiguous()):
@@ -203,7 +204,7 @@ class SoftsBackend(Backend):
                 places = sized(torch.split(rows, counts.tolist()))
                 self._make(_kernels.Call.all_gather(part.data_ptr(), places), timeout_s)
                 every.append(rows)
-            total = torch.sparse_coo_tensor(every[0].t(), every[1], tensor.shape).coalesce()
+            total = torch.sparse_coo_tensor(every[0].t(), every[1], tensor.shape, device="cpu").coalesce()
             with torch.no_grad():
                 tensor.copy_(total)
         return SoftsWork([], None, tensors, None, self._completer)

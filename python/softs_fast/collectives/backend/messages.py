@@ -71,7 +71,7 @@ class Messages:
         """
         if rank == 0 and timeout_s <= 0:
             raise BackendLost("Rank 0 timed out in monitoredBarrier after 0 ms")
-        byte = torch.zeros(1, dtype=torch.uint8)
+        byte = torch.zeros(1, dtype=torch.uint8, device="cpu")
         if rank != 0:
             # Rank 0 waits for the others in turn.
             for call, limit_s in ((self._courier.send, timeout_s), (self._courier.receive, size * timeout_s)):
