@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benches.machine import REPOSITORY, describe_commit, describe_machine
 from softs_fast import _kernels
 from softs_fast.collectives import Bucket, DDPState, ShmStrategy, ddp_hook
+from softs_fast.collectives.backend import register
 
 SIZES = (1 << 16, 1 << 20, 1 << 26)
 RANKS = (2, 4)
@@ -62,18 +64,22 @@ class Row:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print, write. With `--quick` as an argument, among two ranks alone, and nothing is written."""
+    quick = "--quick" in sys.argv[1:]
     found: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
         "commit": describe_commit(),
         "rows": [],
     }
-    for size in RANKS:
+    for size in RANKS if not quick else RANKS[:1]:
         found["rows"] += [asdict(row) for row in _run(_collectives, size)]
         found[f"ceiling_gb_per_s_{size}"] = _run(_ceiling, size)
     found["ddp"] = _run(_ddp, 2)
     found["machine"]["load_after"] = describe_machine()["load_before"]
+    if quick:
+        _print(found)
+        return
     folder = REPOSITORY / "benches" / "results" / "collectives"
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{found['date'][:10]}-{found['commit']['hash'][:9]}.json"
@@ -83,10 +89,11 @@ def main() -> None:
 
 def _collectives(rank: int, size: int, folder: str) -> list[Row]:
     rows = []
+    backend = dist.new_group(backend="softs")
     with ShmStrategy().init(rank, size, dist.group.WORLD) as strategy:
         for n_bytes in SIZES:
             for dtype in (torch.float32, torch.bfloat16):
-                contenders = _contenders(strategy, n_bytes, dtype)
+                contenders = _contenders(strategy, backend, n_bytes, dtype)
                 rounds = {1 << 16: 200, 1 << 20: 60, 1 << 26: 7}[n_bytes]
                 times = _alternate(strategy, contenders, rounds)
                 rows += [
@@ -96,7 +103,9 @@ def _collectives(rank: int, size: int, folder: str) -> list[Row]:
     return rows
 
 
-def _contenders(strategy: ShmStrategy, n_bytes: int, dtype: torch.dtype) -> dict[str, Contender]:
+def _contenders(
+    strategy: ShmStrategy, backend: dist.ProcessGroup, n_bytes: int, dtype: torch.dtype
+) -> dict[str, Contender]:
     count = n_bytes // dtype.itemsize
     n = strategy.size
 
@@ -105,7 +114,7 @@ def _contenders(strategy: ShmStrategy, n_bytes: int, dtype: torch.dtype) -> dict
 
     own = strategy.bucket({"w": ((count,), dtype)})
     common = strategy.bucket({"w": ((count,), dtype)}, private=False)
-    ours, theirs, staged = private(), private(), private()
+    ours, doors, later, theirs, staged = (private() for _ in range(5))
     deepspeed = _DeepSpeed(strategy, staged)
     found = {
         "bucket, one result": Contender(
@@ -113,6 +122,10 @@ def _contenders(strategy: ShmStrategy, n_bytes: int, dtype: torch.dtype) -> dict
         ),
         "bucket": Contender(own.views["w"], lambda: own.all_reduce("sum"), own.views["w"], f"{n} R + {n} W"),
         "tensor": Contender(ours, lambda: strategy.all_reduce(ours), ours, f"{n} R + {n} W, rest in caches"),
+        "backend": Contender(doors, lambda: dist.all_reduce(doors, group=backend), doors, "as tensor"),
+        "backend, async": Contender(
+            later, lambda: dist.all_reduce(later, group=backend, async_op=True).wait(), later, "as tensor"
+        ),
         "DeepSpeed's schedule": Contender(staged, deepspeed.all_reduce, staged, f"{3 * n} R + {2 * n + 1} W"),
         "gloo": Contender(theirs, lambda: dist.all_reduce(theirs), theirs, "sockets"),
     }
@@ -249,15 +262,18 @@ def _ceiling(rank: int, size: int, folder: str) -> float:
 
 
 def _ddp(rank: int, size: int, folder: str) -> list[dict[str, Any]]:
-    """Time a step of a model of 25 M parameters: without communication, by gloo, and by our hook, in turn."""
+    """Time a step of a model of 25 M parameters: without communication, by gloo, by our hook and our backend, in turn."""
     rounds = 7
+    groups = {"backend": dist.new_group(backend="softs")}
     with ShmStrategy().init(rank, size, dist.group.WORLD) as strategy:
-        states = {"gloo": None, "ddp_hook": DDPState(strategy)}
+        states = {"gloo": None, "backend": None, "ddp_hook": DDPState(strategy)}
         models = {}
         for name, state in states.items():
             torch.manual_seed(0)
             net = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
-            models[name] = DistributedDataParallel(net, gradient_as_bucket_view=True)
+            models[name] = DistributedDataParallel(
+                net, gradient_as_bucket_view=True, process_group=groups.get(name)
+            )
             if state is not None:
                 models[name].register_comm_hook(state, ddp_hook)
         data = torch.randn(32, WIDTH)
@@ -309,6 +325,7 @@ def _run(function: Callable[[int, int, str], Any], size: int) -> Any:
 
 def _rank(function: Callable[[int, int, str], Any], rank: int, size: int, folder: str, pipe: Any) -> None:
     torch.set_num_threads(1)
+    register()
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=size)
     found = function(rank, size, folder)
     dist.destroy_process_group()
