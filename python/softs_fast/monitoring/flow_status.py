@@ -9,10 +9,11 @@ import stat
 import struct
 import time
 from pathlib import Path
+from typing import Annotated
 
 from ..errors import ConfigError
 from ..identity import Process, this_process
-from ..records import Finite, Json, Record, replace
+from ..records import Finite, Json, Record, most, replace
 
 __all__ = [
     "FlowFunction",
@@ -26,12 +27,14 @@ __all__ = [
 
 #: The credentials of the process at the other end of a socket: pid, uid, gid.
 _CREDENTIALS = struct.Struct("3i")
+_Text = Annotated[str, most(1 << 17)]
+_MANY = most(1 << 16)
 
 
 class FlowFunction(Record):
     """A function of a flow: rows that are ready, rows of one pass, calls that run, and the age of the oldest one."""
 
-    name: str
+    name: _Text
     ready: int
     needed: int
     running: int
@@ -43,16 +46,16 @@ class FlowWorkerView(Record):
 
     worker: int
     pid: int
-    inside: str
+    inside: _Text
     ticket: int
     seconds: Finite
-    state: str
+    state: _Text
 
 
 class FlowView(Record):
     """A flow at one moment."""
 
-    name: str
+    name: _Text
     pid: int
     #: Seconds since it was opened, and since a call has ended.
     open_s: Finite
@@ -63,12 +66,12 @@ class FlowView(Record):
     #: Age of the rows that training had last.
     age: int
     #: What the thread of the flow does, and for how long.
-    doing: str
+    doing: _Text
     doing_s: Finite
-    functions: tuple[FlowFunction, ...]
-    workers: tuple[FlowWorkerView, ...]
+    functions: Annotated[tuple[FlowFunction, ...], _MANY]
+    workers: Annotated[tuple[FlowWorkerView, ...], _MANY]
     #: Why it has said nothing; the numbers are 0 then.
-    error: str = ""
+    error: _Text = ""
     #: `time.monotonic()` when it was asked.
     at_s: float = 0.0
 
