@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "bindings.hpp"
-#include "collective/courier.hpp"
+#include "collective/call_queue.hpp"
 #include "collective/error.hpp"
 #include "collective/group.hpp"
-#include "collective/lane.hpp"
+#include "collective/point_to_point.hpp"
 #include "collective/words.hpp"
 
 namespace py = pybind11;
@@ -42,9 +42,9 @@ std::chrono::nanoseconds nanoseconds(double seconds) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-// Lets Ctrl-C and other signals through while a call waits. The thread of a lane may outlive the interpreter.
+// Lets Ctrl-C and other signals through while a call waits. The thread of a queue may outlive the interpreter.
 void check_signals() {
-    if (Lane::on_thread()) return;
+    if (CallQueue::on_thread()) return;
     const py::gil_scoped_acquire with_gil;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
@@ -155,11 +155,11 @@ bool wait(const Outcome& outcome, double seconds) {
     }
 }
 
-std::vector<py::bytes> make(Lane& lane, const Lane::Call& call, double timeout_s) {
-    Lane::Call timed = call;
+std::vector<py::bytes> make(CallQueue& queue, const CallQueue::Call& call, double timeout_s) {
+    CallQueue::Call timed = call;
     timed.timeout = nanoseconds(timeout_s);
-    if (const auto differences = without_gil([&] { return lane.make(timed); })) return as_bytes(*differences);
-    const auto outcome = lane.submit(std::move(timed));
+    if (const auto differences = without_gil([&] { return queue.make(timed); })) return as_bytes(*differences);
+    const auto outcome = queue.submit(std::move(timed));
     while (!wait(*outcome, 3600.0)) {
     }
     return as_bytes(outcome->differences());
@@ -174,7 +174,7 @@ py::list metrics(Group& group) {
     return rows;
 }
 
-Lane::Call all_reduce_call(const Addresses& addresses, int dtype, int op, int root) {
+CallQueue::Call all_reduce_call(const Addresses& addresses, int dtype, int op, int root) {
     return {.run =
                 [pieces = pieces_of(addresses), what = reduction(dtype, op, 1.0), root](Group& group) {
                     return group.all_reduce(pieces, what, static_cast<std::uint64_t>(root + 1), root < 0 || root == group.rank());
@@ -186,14 +186,14 @@ Lane::Call all_reduce_call(const Addresses& addresses, int dtype, int op, int ro
                 }};
 }
 
-Lane::Call reduce_scatter_call(const Addresses& addresses, std::uintptr_t out, int dtype, int op) {
+CallQueue::Call reduce_scatter_call(const Addresses& addresses, std::uintptr_t out, int dtype, int op) {
     const std::vector<Piece> pieces = pieces_of(addresses);
     const Reduction what = reduction(dtype, op, 1.0);
     return {.run = [=](Group& group) { return group.reduce_scatter(pieces, pointer(out), what, 0); },
             .described = [=] { return "reduce_scatter " + text_of(what) + " " + text_of(pieces); }};
 }
 
-Lane::Call all_gather_call(std::uintptr_t in, const Addresses& addresses, int root) {
+CallQueue::Call all_gather_call(std::uintptr_t in, const Addresses& addresses, int root) {
     const std::vector<Piece> pieces = pieces_of(addresses);
     return {.run = [=](Group& group) { return group.all_gather(pointer(in), pieces, static_cast<std::uint64_t>(root + 1)); },
             .described =
@@ -203,19 +203,19 @@ Lane::Call all_gather_call(std::uintptr_t in, const Addresses& addresses, int ro
                 }};
 }
 
-Lane::Call broadcast_call(std::uintptr_t data, std::size_t bytes, int root) {
+CallQueue::Call broadcast_call(std::uintptr_t data, std::size_t bytes, int root) {
     return {.run = [=](Group& group) { return group.broadcast(pointer(data), bytes, root, 0); },
             .described = [=] { return "broadcast of " + std::to_string(bytes) + " bytes from rank " + std::to_string(root); }};
 }
 
-Lane::Call scatter_call(const Addresses& addresses, std::uintptr_t out, std::size_t bytes, int root) {
+CallQueue::Call scatter_call(const Addresses& addresses, std::uintptr_t out, std::size_t bytes, int root) {
     const std::vector<Piece> pieces = pieces_of(addresses);
     const Piece target{.data = pointer(out), .count = bytes};
     return {.run = [=](Group& group) { return group.scatter(pieces, target, root, 0); },
             .described = [=] { return "scatter of " + std::to_string(bytes) + " bytes for each from rank " + std::to_string(root); }};
 }
 
-Lane::Call all_to_all_call(const Addresses& sources, const Addresses& targets) {
+CallQueue::Call all_to_all_call(const Addresses& sources, const Addresses& targets) {
     const std::vector<Piece> in = pieces_of(sources);
     const std::vector<Piece> out = pieces_of(targets);
     return {.run = [=](Group& group) { return group.all_to_all(in, out, 0); },
@@ -334,7 +334,7 @@ void bind_collective(py::module_& module) {
         .def_property_readonly("rank", &Group::rank)
         .def_property_readonly("size", &Group::size);
 
-    using Call = Lane::Call;
+    using Call = CallQueue::Call;
     py::class_<Call>(module, "Call", plain)
         .def_static(
             "barrier",
@@ -350,36 +350,36 @@ void bind_collective(py::module_& module) {
         .def("wait", &wait, py::arg("seconds"))
         .def("differences", [](const Outcome& outcome) { return as_bytes(outcome.differences()); });
 
-    py::class_<Lane, std::shared_ptr<Lane>>(module, "Lane", plain)
+    py::class_<CallQueue, std::shared_ptr<CallQueue>>(module, "CallQueue", plain)
         .def(py::init<std::shared_ptr<Group>>(), py::arg("group"))
         .def("make", &make, py::arg("call"), py::arg("timeout_s"))
         .def(
             "submit",
-            [](Lane& lane, Call call, double timeout_s) {
+            [](CallQueue& queue, Call call, double timeout_s) {
                 call.timeout = nanoseconds(timeout_s);
-                return std::const_pointer_cast<Outcome>(lane.submit(std::move(call)));
+                return std::const_pointer_cast<Outcome>(queue.submit(std::move(call)));
             },
             py::arg("call"), py::arg("timeout_s"))
-        .def("close", &Lane::close, Release())
-        .def("abandon", &Lane::abandon, Release());
+        .def("close", &CallQueue::close, Release())
+        .def("abandon", &CallQueue::abandon, Release());
 
-    py::class_<Courier, std::shared_ptr<Courier>>(module, "Courier", plain)
+    py::class_<PointToPoint, std::shared_ptr<PointToPoint>>(module, "PointToPoint", plain)
         .def(py::init<std::shared_ptr<Group>, Region>(), py::arg("group"), py::arg("region"))
-        .def_static("part_bytes", &Courier::part_bytes, py::arg("size"))
+        .def_static("part_bytes", &PointToPoint::part_bytes, py::arg("size"))
         .def(
             "send",
-            [](Courier& courier, int rank, std::uintptr_t data, std::size_t bytes, std::uint32_t tag, double timeout_s) {
-                return std::const_pointer_cast<Outcome>(courier.send(rank, pointer(data), bytes, tag, nanoseconds(timeout_s)));
+            [](PointToPoint& messages, int rank, std::uintptr_t data, std::size_t bytes, std::uint32_t tag, double timeout_s) {
+                return std::const_pointer_cast<Outcome>(messages.send(rank, pointer(data), bytes, tag, nanoseconds(timeout_s)));
             },
             py::arg("rank"), py::arg("data"), py::arg("n_bytes"), py::arg("tag"), py::arg("timeout_s"))
         .def(
             "receive",
-            [](Courier& courier, int rank, std::uintptr_t data, std::size_t bytes, std::uint32_t tag, double timeout_s) {
-                return std::const_pointer_cast<Outcome>(courier.receive(rank, pointer(data), bytes, tag, nanoseconds(timeout_s)));
+            [](PointToPoint& messages, int rank, std::uintptr_t data, std::size_t bytes, std::uint32_t tag, double timeout_s) {
+                return std::const_pointer_cast<Outcome>(messages.receive(rank, pointer(data), bytes, tag, nanoseconds(timeout_s)));
             },
             py::arg("rank"), py::arg("data"), py::arg("n_bytes"), py::arg("tag"), py::arg("timeout_s"))
-        .def("close", &Courier::close, Release())
-        .def("abandon", &Courier::abandon, Release());
+        .def("close", &PointToPoint::close, Release())
+        .def("abandon", &PointToPoint::abandon, Release());
 
     py::class_<Words>(module, "Words", plain)
         .def(py::init<std::shared_ptr<Group>>(), py::arg("group"))

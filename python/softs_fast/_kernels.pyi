@@ -417,7 +417,7 @@ class Outcome:
     """What becomes of a call that was submitted."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        """Raises TypeError: only `Lane` and `Courier` make them."""
+        """Raises TypeError: only `CallQueue` and `PointToPoint` make them."""
 
     def wait(self, seconds: float) -> bool:
         """Return whether the call has ended; wait so long for it, and let signals through."""
@@ -425,15 +425,15 @@ class Outcome:
     def differences(self) -> list[bytes]:
         """Return what each rank said if they made different calls, else nothing; raise what the call raised."""
 
-class Lane:
-    """The calls of a group, in the order in which they are given; see csrc/collective/lane.hpp."""
+class CallQueue:
+    """The calls of a group, in the order in which they are given; see csrc/collective/call_queue.hpp."""
 
     def __init__(self, group: Group) -> None: ...
     def make(self, call: Call, timeout_s: float) -> list[bytes]:
         """Make a call, after those that are pending; return `Outcome.differences`."""
 
     def submit(self, call: Call, timeout_s: float) -> Outcome:
-        """Give a call to the thread of the lane. Memory that it names must live until it has ended."""
+        """Give a call to the thread of the queue. Memory that it names must live until it has ended."""
 
     def close(self) -> None:
         """Wait for calls that were given, and end the thread."""
@@ -441,8 +441,8 @@ class Lane:
     def abandon(self) -> None:
         """Take no more calls, and leave the thread in what it does, for a process that ends."""
 
-class Courier:
-    """Messages between two ranks of a group, beside its calls; see csrc/collective/courier.hpp."""
+class PointToPoint:
+    """Messages between two ranks of a group, beside its calls; see csrc/collective/point_to_point.hpp."""
 
     def __init__(self, group: Group, region: Region) -> None: ...
     @staticmethod

@@ -60,7 +60,7 @@ def create(options: Any, _: object) -> SoftsBackend:
     try:
         schedule = _agreed_schedule(group)
         group.set_schedule(*schedule)
-        messages = group.share(_kernels.Courier.part_bytes(group.size))
+        messages = group.share(_kernels.PointToPoint.part_bytes(group.size))
         assert messages is not None, "the size is the same on all ranks"
     except BaseException:
         group.close()
@@ -94,10 +94,10 @@ class SoftsBackend(Backend):
     def __init__(self, group: _kernels.Group, messages: _kernels.Region, timeout: timedelta) -> None:
         super().__init__(group.rank, group.size)
         self._group = group
-        self._lane = _kernels.Lane(group)
+        self._queue = _kernels.CallQueue(group)
         self._completer = Completer()
         self._pending = Pending()
-        self._messages = Messages(_kernels.Courier(group, messages), self._completer)
+        self._messages = Messages(_kernels.PointToPoint(group, messages), self._completer)
         self._timeout_s = timeout.total_seconds()
         self._n_calls = 0
         _open.add(self)
@@ -391,7 +391,7 @@ class SoftsBackend(Backend):
         """Leave the group once pending calls have ended; a second call does nothing."""
         if self in _open:
             _open.discard(self)
-            self._lane.close()
+            self._queue.close()
             self._messages.close()
             self._completer.close()
             self._group.close()
@@ -404,7 +404,7 @@ class SoftsBackend(Backend):
         results: list[Tensor],
         *finishes: Callable[[], None],
     ) -> SoftsWork | None:
-        """Make calls here, or give them to the lane where the caller does not wait."""
+        """Make calls here, or give them to the queue where the caller does not wait."""
         self._n_calls += 1
         timeout_s = self._timeout_of(opts)
 
@@ -421,7 +421,7 @@ class SoftsBackend(Backend):
                 finish()
             return None
         try:
-            outcomes = [self._lane.submit(call, timeout_s) for call in calls]
+            outcomes = [self._queue.submit(call, timeout_s) for call in calls]
         except Exception as error:
             raise error_of(error) from None
         work = SoftsWork(outcomes, used.kept, results, finish if is_left else None, self._completer)
@@ -430,7 +430,7 @@ class SoftsBackend(Backend):
     def _make(self, call: Call, timeout_s: float) -> None:
         """Make a call here, after those that are pending."""
         try:
-            check_differences(self._lane.make(call, timeout_s))
+            check_differences(self._queue.make(call, timeout_s))
         except Exception as error:
             raise error_of(error) from None
 
@@ -469,7 +469,7 @@ def _setting(tensor: Tensor, rows: Tensor, combine: Callable[[Tensor, Tensor], T
 def _leave_all() -> None:
     """Let the process end with groups that were not destroyed, whatever calls are pending; others learn of its end."""
     for backend in list(_open):
-        backend._lane.abandon()
+        backend._queue.abandon()
         backend._messages.abandon()
         backend._completer.close()
 

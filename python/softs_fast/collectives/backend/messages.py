@@ -21,22 +21,22 @@ class Messages:
     """Sends and receives tensors.
 
     Args:
-        courier: What moves them.
+        rings: Native side of the group, with a ring for each ordered pair of ranks.
         completer: What completes futures.
     """
 
-    def __init__(self, courier: _kernels.Courier, completer: Completer) -> None:
-        self._courier = courier
+    def __init__(self, rings: _kernels.PointToPoint, completer: Completer) -> None:
+        self._rings = rings
         self._completer = completer
         self._pending = Pending()
 
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int, timeout_s: float) -> SoftsWork:
         """Send a tensor to a rank; the call ends when the memory of the tensor is free, whether it was received or not."""
-        return self._give(self._courier.send, tensors, rank, tag, timeout_s, Operands.read)
+        return self._give(self._rings.send, tensors, rank, tag, timeout_s, Operands.read)
 
     def receive(self, tensors: list[torch.Tensor], rank: int, tag: int, timeout_s: float) -> SoftsWork:
         """Receive a tensor from a rank."""
-        return self._give(self._courier.receive, tensors, rank, tag, timeout_s, Operands.written)
+        return self._give(self._rings.receive, tensors, rank, tag, timeout_s, Operands.written)
 
     def _give(
         self,
@@ -74,7 +74,7 @@ class Messages:
         byte = torch.zeros(1, dtype=torch.uint8, device="cpu")
         if rank != 0:
             # Rank 0 waits for the others in turn.
-            for call, limit_s in ((self._courier.send, timeout_s), (self._courier.receive, size * timeout_s)):
+            for call, limit_s in ((self._rings.send, timeout_s), (self._rings.receive, size * timeout_s)):
                 error = self._passed(call, 0, byte, limit_s)
                 if error is not None:
                     raise BackendLost(
@@ -84,7 +84,7 @@ class Messages:
             return
         lost: dict[int, Exception] = {}
         for other in range(1, size):
-            error = self._passed(self._courier.receive, other, byte, timeout_s)
+            error = self._passed(self._rings.receive, other, byte, timeout_s)
             if error is not None:
                 lost[other] = error
                 if not waits_for_all:
@@ -95,7 +95,7 @@ class Messages:
                 f"{round(1e3 * timeout_s)} ms: {'; '.join(map(str, lost.values()))}"
             )
         for other in range(1, size):
-            self._passed(self._courier.send, other, byte, timeout_s)
+            self._passed(self._rings.send, other, byte, timeout_s)
 
     def _passed(self, call: _Call, rank: int, byte: torch.Tensor, timeout_s: float) -> Exception | None:
         """Send a byte, or receive one; return why that failed."""
@@ -110,8 +110,8 @@ class Messages:
 
     def close(self) -> None:
         """End what is pending."""
-        self._courier.close()
+        self._rings.close()
 
     def abandon(self) -> None:
         """Leave what is pending, in a process that ends."""
-        self._courier.abandon()
+        self._rings.abandon()

@@ -46,7 +46,7 @@ def check_differences(said: Sequence[bytes]) -> None:
 
 
 class SoftsWork(dist.Work):
-    """A call that runs on the lane of its group.
+    """A call that was given to the queue of its group.
 
     Args:
         outcomes: What becomes of the native calls, in order.
@@ -153,7 +153,7 @@ class Pending:
     def add(self, work: SoftsWork) -> SoftsWork:
         """Keep a call until it has ended; return it."""
         with self._lock:
-            # Those of one lane end in order; a message that is under way holds others, which costs memory alone.
+            # Those of one queue end in order; a message that is under way holds others, which costs memory alone.
             while self._works and self._works[0].ended(0.0):
                 self._works.popleft()
             self._works.append(work)

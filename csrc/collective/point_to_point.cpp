@@ -1,4 +1,4 @@
-#include "courier.hpp"
+#include "point_to_point.hpp"
 
 #include <pthread.h>
 #include <signal.h>
@@ -51,7 +51,7 @@ std::size_t ring_bytes(int size) noexcept {
 
 }  // namespace
 
-struct Courier::Post {
+struct PointToPoint::Post {
     bool is_send = false;
     std::byte* data = nullptr;
     std::size_t bytes = 0;
@@ -76,7 +76,7 @@ struct Peer {
     std::deque<std::pair<std::uint64_t, std::vector<std::byte>>> kept;  // C2
 };
 
-struct Courier::State {
+struct PointToPoint::State {
     State(std::shared_ptr<Group> of, Region shared)
         : group(std::move(of)),
           region(std::move(shared)),
@@ -121,19 +121,19 @@ struct Courier::State {
     bool is_idle() const noexcept;
 };
 
-std::size_t Courier::part_bytes(int size) noexcept {
+std::size_t PointToPoint::part_bytes(int size) noexcept {
     return sizeof(Bell) + static_cast<std::size_t>(size) * (sizeof(Ring) + ring_bytes(size));
 }
 
-Courier::Courier(std::shared_ptr<Group> group, Region region) : forks_(fork_count()) {
+PointToPoint::PointToPoint(std::shared_ptr<Group> group, Region region) : forks_(fork_count()) {
     if (region.bytes() < part_bytes(group->size()) || region.size() != group->size()) {
-        throw Error(Failure::config, "the region of a courier belongs to another group");
+        throw Error(Failure::config, "the region belongs to another group");
     }
     state_ = std::make_shared<State>(std::move(group), std::move(region));
 }
 
-std::shared_ptr<const Outcome> Courier::send(int rank, const std::byte* data, std::size_t bytes, std::uint32_t tag,
-                                             std::chrono::nanoseconds timeout) {
+std::shared_ptr<const Outcome> PointToPoint::send(int rank, const std::byte* data, std::size_t bytes, std::uint32_t tag,
+                                                  std::chrono::nanoseconds timeout) {
     return give(rank, {.is_send = true,
                        .data = const_cast<std::byte*>(data),
                        .bytes = bytes,
@@ -143,8 +143,8 @@ std::shared_ptr<const Outcome> Courier::send(int rank, const std::byte* data, st
                        .outcome = nullptr});
 }
 
-std::shared_ptr<const Outcome> Courier::receive(int rank, std::byte* data, std::size_t bytes, std::uint32_t tag,
-                                                std::chrono::nanoseconds timeout) {
+std::shared_ptr<const Outcome> PointToPoint::receive(int rank, std::byte* data, std::size_t bytes, std::uint32_t tag,
+                                                     std::chrono::nanoseconds timeout) {
     return give(rank, {.is_send = false,
                        .data = data,
                        .bytes = bytes,
@@ -154,7 +154,7 @@ std::shared_ptr<const Outcome> Courier::receive(int rank, std::byte* data, std::
                        .outcome = nullptr});
 }
 
-std::shared_ptr<const Outcome> Courier::give(int rank, Post post) {
+std::shared_ptr<const Outcome> PointToPoint::give(int rank, Post post) {
     State& state = *state_;
     if (forks_ != fork_count()) {
         throw Error(Failure::forked, "this group belongs to the process that made it; make one of the forked process's own");
@@ -180,19 +180,19 @@ std::shared_ptr<const Outcome> Courier::give(int rank, Post post) {
     return outcome;
 }
 
-void Courier::State::end(Post& post, std::exception_ptr error) noexcept {
+void PointToPoint::State::end(Post& post, std::exception_ptr error) noexcept {
     post.outcome->error_ = std::move(error);
     post.outcome->end();
 }
 
-void Courier::State::copy_out(Ring& ring, std::uint64_t at, std::byte* to, std::size_t bytes) const noexcept {
+void PointToPoint::State::copy_out(Ring& ring, std::uint64_t at, std::byte* to, std::size_t bytes) const noexcept {
     const std::size_t first = std::min(bytes, capacity - at % capacity);
     std::memcpy(to, bytes_of(ring) + at % capacity, first);
     std::memcpy(to + first, bytes_of(ring), bytes - first);
 }
 
 // Writes what fits into the ring of a rank; returns whether anything did.
-bool Courier::State::write(int rank) {
+bool PointToPoint::State::write(int rank) {
     Peer& peer = peers[static_cast<std::size_t>(rank)];
     std::deque<Post>& posts = sends[static_cast<std::size_t>(rank)];
     Ring& there = ring(group->rank(), rank);
@@ -228,7 +228,7 @@ bool Courier::State::write(int rank) {
 }
 
 // Finds where a message goes once its head has been read. False: nothing waits for it, nor for a later one.
-bool Courier::State::begin_message(int rank) {
+bool PointToPoint::State::begin_message(int rank) {
     Peer& peer = peers[static_cast<std::size_t>(rank)];
     std::deque<Post>& posts = receives[static_cast<std::size_t>(rank)];
     if (posts.empty()) return false;
@@ -247,7 +247,7 @@ bool Courier::State::begin_message(int rank) {
 }
 
 // Reads what is in the ring of a rank; returns whether anything was.
-bool Courier::State::read(int rank) {
+bool PointToPoint::State::read(int rank) {
     Peer& peer = peers[static_cast<std::size_t>(rank)];
     std::deque<Post>& posts = receives[static_cast<std::size_t>(rank)];
     Ring& there = ring(rank, group->rank());
@@ -293,7 +293,7 @@ bool Courier::State::read(int rank) {
 }
 
 // Gives messages that are kept to those that wait for them.
-void Courier::State::serve_kept(int rank) {
+void PointToPoint::State::serve_kept(int rank) {
     Peer& peer = peers[static_cast<std::size_t>(rank)];
     std::deque<Post>& posts = receives[static_cast<std::size_t>(rank)];
     for (auto post = posts.begin(); post != posts.end();) {
@@ -316,7 +316,7 @@ void Courier::State::serve_kept(int rank) {
     }
 }
 
-void Courier::State::lose(int rank, const std::string& why) {
+void PointToPoint::State::lose(int rank, const std::string& why) {
     Peer& peer = peers[static_cast<std::size_t>(rank)];
     if (peer.lost.empty()) peer.lost = why;
     const auto error = std::make_exception_ptr(Error(Failure::peer_lost, peer.lost));
@@ -327,7 +327,7 @@ void Courier::State::lose(int rank, const std::string& why) {
 }
 
 // Ends what is too late, or waits for a rank that is gone.
-void Courier::State::check(int rank, bool looks) {
+void PointToPoint::State::check(int rank, bool looks) {
     std::deque<Post>& out = sends[static_cast<std::size_t>(rank)];
     std::deque<Post>& in = receives[static_cast<std::size_t>(rank)];
     if (out.empty() && in.empty()) return;
@@ -355,12 +355,12 @@ void Courier::State::check(int rank, bool looks) {
     lose(rank, why);
 }
 
-bool Courier::State::is_idle() const noexcept {
+bool PointToPoint::State::is_idle() const noexcept {
     const auto empty = [](const auto& posts) { return posts.empty(); };
     return std::all_of(sends.begin(), sends.end(), empty) && std::all_of(receives.begin(), receives.end(), empty);
 }
 
-void Courier::work(State& state) noexcept {
+void PointToPoint::work(State& state) noexcept {
     const int own = state.group->rank();
     auto looked = Clock::now();
     while (true) {
@@ -391,7 +391,7 @@ void Courier::work(State& state) noexcept {
     }
 }
 
-void Courier::close() noexcept {
+void PointToPoint::close() noexcept {
     if (forks_ != fork_count()) return;
     std::thread thread;
     {
@@ -403,7 +403,7 @@ void Courier::close() noexcept {
     if (thread.joinable()) thread.join();
 }
 
-void Courier::abandon() noexcept {
+void PointToPoint::abandon() noexcept {
     if (forks_ != fork_count()) return;
     const std::lock_guard lock(state_->mutex);
     if (state_->thread.joinable()) state_->thread.detach();

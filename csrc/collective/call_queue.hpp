@@ -1,5 +1,5 @@
 // Calls of one group in the order in which they were given, whatever thread gave them: at once if nothing is pending,
-// else on a thread of the lane.
+// else on a thread of the queue.
 //
 // L1: calls run one at a time, first in, first out.
 // L2: a call that was given uses memory of the caller until its outcome is there; the caller keeps that alive.
@@ -30,8 +30,8 @@ class Outcome {
     const std::vector<std::string>& differences() const;
 
   private:
-    friend class Courier;
-    friend class Lane;
+    friend class PointToPoint;
+    friend class CallQueue;
 
     void end() noexcept;
 
@@ -40,7 +40,7 @@ class Outcome {
     std::vector<std::string> differences_;
 };
 
-class Lane {
+class CallQueue {
   public:
     struct Call {
         std::function<bool(Group&)> run;         // false where the ranks make different calls
@@ -48,10 +48,10 @@ class Lane {
         std::chrono::nanoseconds timeout{};      // for the slowest rank, in each step
     };
 
-    explicit Lane(std::shared_ptr<Group> group);
-    Lane(const Lane&) = delete;
-    Lane& operator=(const Lane&) = delete;
-    ~Lane() { close(); }
+    explicit CallQueue(std::shared_ptr<Group> group);
+    CallQueue(const CallQueue&) = delete;
+    CallQueue& operator=(const CallQueue&) = delete;
+    ~CallQueue() { close(); }
 
     // Makes the call here, unless others are pending. Returns `Outcome::differences`; throws what the call throws.
     std::optional<std::vector<std::string>> make(const Call& call);
@@ -61,7 +61,7 @@ class Lane {
     void close() noexcept;
     // Takes no more calls, and leaves the thread in what it does, for a process that ends.
     void abandon() noexcept;
-    // Whether the caller is the thread of a lane.
+    // Whether the caller is the thread of a queue.
     static bool on_thread() noexcept;
 
   private:

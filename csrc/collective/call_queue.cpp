@@ -1,4 +1,4 @@
-#include "lane.hpp"
+#include "call_queue.hpp"
 
 #include <pthread.h>
 #include <signal.h>
@@ -15,11 +15,11 @@
 namespace softs::collective {
 namespace {
 
-thread_local bool is_lane = false;
+thread_local bool is_queue = false;
 
 }  // namespace
 
-struct Lane::State {
+struct CallQueue::State {
     std::shared_ptr<Group> group;
     std::mutex mutex;
     std::condition_variable changed;
@@ -29,12 +29,12 @@ struct Lane::State {
     std::thread thread;  // begins with the first call that is given to it
 };
 
-Lane::Lane(std::shared_ptr<Group> group) : state_(std::make_shared<State>()), forks_(fork_count()) {
+CallQueue::CallQueue(std::shared_ptr<Group> group) : state_(std::make_shared<State>()), forks_(fork_count()) {
     state_->group = std::move(group);
 }
 
-bool Lane::on_thread() noexcept {
-    return is_lane;
+bool CallQueue::on_thread() noexcept {
+    return is_queue;
 }
 
 bool Outcome::wait(std::chrono::nanoseconds at_most) const noexcept {
@@ -57,18 +57,18 @@ void Outcome::end() noexcept {
     futex_wake_all(ended_);
 }
 
-void Lane::check_process() const {
+void CallQueue::check_process() const {
     if (forks_ != fork_count()) {
         throw Error(Failure::forked, "this group belongs to the process that made it; make one of the forked process's own");
     }
 }
 
-std::vector<std::string> Lane::run(Group& group, const Call& call) {
+std::vector<std::string> CallQueue::run(Group& group, const Call& call) {
     group.set_timeout(call.timeout);
     return call.run(group) ? std::vector<std::string>{} : group.exchange(call.described());
 }
 
-std::optional<std::vector<std::string>> Lane::make(const Call& call) {
+std::optional<std::vector<std::string>> CallQueue::make(const Call& call) {
     check_process();
     State& state = *state_;
     {
@@ -87,7 +87,7 @@ std::optional<std::vector<std::string>> Lane::make(const Call& call) {
     return run(*state.group, call);
 }
 
-std::shared_ptr<const Outcome> Lane::submit(Call call) {
+std::shared_ptr<const Outcome> CallQueue::submit(Call call) {
     check_process();
     State& state = *state_;
     auto outcome = std::make_shared<Outcome>();
@@ -106,8 +106,8 @@ std::shared_ptr<const Outcome> Lane::submit(Call call) {
     return outcome;
 }
 
-void Lane::work(State& state) noexcept {
-    is_lane = true;
+void CallQueue::work(State& state) noexcept {
+    is_queue = true;
     std::unique_lock lock(state.mutex);
     while (true) {
         state.changed.wait(lock, [&] { return !state.busy && (state.closed || !state.calls.empty()); });
@@ -127,7 +127,7 @@ void Lane::work(State& state) noexcept {
     }
 }
 
-void Lane::close() noexcept {
+void CallQueue::close() noexcept {
     if (forks_ != fork_count()) return;
     std::thread thread;
     {
@@ -139,7 +139,7 @@ void Lane::close() noexcept {
     if (thread.joinable()) thread.join();
 }
 
-void Lane::abandon() noexcept {
+void CallQueue::abandon() noexcept {
     if (forks_ != fork_count()) return;
     const std::lock_guard lock(state_->mutex);
     state_->closed = true;

@@ -14,18 +14,18 @@
 #include <cstdint>
 #include <memory>
 
+#include "call_queue.hpp"
 #include "group.hpp"
-#include "lane.hpp"
 
 namespace softs::collective {
 
-class Courier {
+class PointToPoint {
   public:
     // The region is shared by the ranks of the group, with `part_bytes` for each rank.
-    Courier(std::shared_ptr<Group> group, Region region);
-    Courier(const Courier&) = delete;
-    Courier& operator=(const Courier&) = delete;
-    ~Courier() { close(); }
+    PointToPoint(std::shared_ptr<Group> group, Region region);
+    PointToPoint(const PointToPoint&) = delete;
+    PointToPoint& operator=(const PointToPoint&) = delete;
+    ~PointToPoint() { close(); }
 
     // Bytes of the part of each rank in a group of this size.
     static std::size_t part_bytes(int size) noexcept;
