@@ -346,7 +346,7 @@ def _print(found: dict[str, Any]) -> None:
             f"| {row['ranks']} | {row['n_bytes'] >> 10} KiB | {row['dtype']} | {row['name']} | {call} "
             f"| {row['total_us']:.1f} | {row['gb_per_s']:.2f} | {row['traffic']} |"
         )
-    for size in RANKS:
+    for size in sorted({row["ranks"] for row in found["rows"]}):
         print(
             f"\ncopies of {size} ranks together, non-temporal stores: {found[f'ceiling_gb_per_s_{size}']:.1f} GB/s "
             "read and written"
