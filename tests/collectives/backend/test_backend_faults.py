@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -202,6 +204,13 @@ def late(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
 
 def test_a_monitored_barrier_names_a_rank_that_does_not_come_and_the_group_goes_on(tmp_path: Path) -> None:
     assert "Rank 1 failed to pass monitoredBarrier in 500 ms" in ranks.run(late, 2, str(tmp_path))[0]
+
+
+def test_torch_finds_the_backend_by_its_entry_point() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    [(name, value)] = project["entry-points"]["torch.distributed.backends"].items()
+    assert name == "softs"
+    assert pkgutil.resolve_name(value) is register
 
 
 def test_torch_without_the_door_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
