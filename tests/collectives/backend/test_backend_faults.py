@@ -177,6 +177,7 @@ print("ends")
 
 
 def test_a_process_may_end_without_leaving_the_group(tmp_path: Path) -> None:
+    """A thread that is still inside of torch when the interpreter ends would abort it: once in twelve times."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
         capture_output=True,

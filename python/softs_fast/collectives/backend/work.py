@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 # A call is bounded by its own time-out, so a wait without one lasts as long as that takes.
 _FOR_EVER_S = 1e9
+# How long a thread waits for a call before it looks whether the group is left.
+_SLICE_S = 0.2
+# How long callbacks may take when the group is left.
+_CALLBACKS_S = 5.0
 
 
 class BackendLost(PeerLost, dist.DistBackendError):
@@ -170,6 +175,7 @@ class Completer:
     def __init__(self) -> None:
         self._lock = threading.Condition()
         self._works: deque[tuple[SoftsWork, torch.futures.Future[None]]] = deque()
+        self._threads: set[threading.Thread] = set()
         self._n_ready = 0
         self._is_closed = False
 
@@ -181,29 +187,42 @@ class Completer:
             self._lock.notify()
 
     def close(self) -> None:
-        """Let the threads end, once they have completed what there is."""
+        """End the threads; a callback may take a few seconds yet.
+
+        A thread that is inside of torch when the interpreter ends would abort the process.
+        """
         with self._lock:
             self._is_closed = True
             self._lock.notify_all()
+            threads = self._threads - {threading.current_thread()}
+        give_up_at = time.monotonic() + _CALLBACKS_S
+        for thread in threads:
+            thread.join(max(give_up_at - time.monotonic(), 0.0))
 
     def _ensure_ready(self) -> None:
         if self._works and not self._n_ready:
             self._n_ready += 1
-            threading.Thread(target=self._run, name="softs-futures", daemon=True).start()
+            thread = threading.Thread(target=self._run, name="softs-futures", daemon=True)
+            self._threads.add(thread)
+            thread.start()
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                while not self._works:
-                    if self._is_closed:
-                        self._n_ready -= 1
-                        return
+                while not self._works and not self._is_closed:
                     self._lock.wait()
+                if not self._works:
+                    break
                 work, ended = self._works.popleft()
-            work.ended(_FOR_EVER_S)
+            while not work.ended(_SLICE_S):
+                if self._is_closed:
+                    return
             with self._lock:
                 self._n_ready -= 1
                 self._ensure_ready()
             ended.set_result(None)
             with self._lock:
                 self._n_ready += 1
+        with self._lock:
+            self._n_ready -= 1
+            self._threads.discard(threading.current_thread())
