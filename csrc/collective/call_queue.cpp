@@ -1,8 +1,5 @@
 #include "call_queue.hpp"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -11,6 +8,7 @@
 
 #include "error.hpp"
 #include "futex.hpp"
+#include "quiet_thread.hpp"
 
 namespace softs::collective {
 namespace {
@@ -95,12 +93,7 @@ std::shared_ptr<const Outcome> CallQueue::submit(Call call) {
     if (state.closed) throw Error(Failure::config, "the group is closed");
     state.calls.emplace_back(std::move(call), outcome);
     if (!state.thread.joinable()) {
-        sigset_t all;
-        sigset_t before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        state.thread = std::thread([held = state_] { work(*held); });
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        state.thread = thread_without_signals([held = state_] { work(*held); });
     }
     state.changed.notify_all();
     return outcome;

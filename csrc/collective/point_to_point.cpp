@@ -1,8 +1,5 @@
 #include "point_to_point.hpp"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -15,6 +12,7 @@
 
 #include "error.hpp"
 #include "futex.hpp"
+#include "quiet_thread.hpp"
 
 namespace softs::collective {
 namespace {
@@ -169,12 +167,7 @@ std::shared_ptr<const Outcome> PointToPoint::give(int rank, Post post) {
     if (state.closed) throw Error(Failure::config, "the group is closed");
     state.given.emplace_back(rank, std::move(post));
     if (!state.thread.joinable()) {
-        sigset_t all;
-        sigset_t before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        state.thread = std::thread([held = state_] { work(*held); });
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        state.thread = thread_without_signals([held = state_] { work(*held); });
     }
     state.ring_bell(state.group->rank());
     return outcome;
@@ -240,7 +233,6 @@ bool PointToPoint::State::begin_message(int rank) {
             lose(rank, group->describe(rank) + " sent a message of " + std::to_string(peer.head.bytes) + " bytes");
             return false;
         }
-        peer.incoming.resize(peer.head.bytes);
     }
     peer.is_placed = true;
     return true;
@@ -267,8 +259,9 @@ bool PointToPoint::State::read(int rank) {
         if (!peer.is_placed && !begin_message(rank)) break;
         const std::size_t part = std::min<std::size_t>(available, peer.head.bytes - peer.in_done);
         if (part == 0 && peer.in_done < peer.head.bytes) break;
-        std::byte* const to = peer.target != nullptr ? peer.target : peer.incoming.data();
-        copy_out(there, at, to + peer.in_done, part);
+        // Memory grows with what arrives, and not with what was announced (C3).
+        if (peer.target == nullptr) peer.incoming.resize(peer.in_done + part);
+        copy_out(there, at, (peer.target != nullptr ? peer.target : peer.incoming.data()) + peer.in_done, part);
         peer.in_done += part;
         there.read.bytes.store(at + part, std::memory_order_release);
         moved = moved || part != 0;
