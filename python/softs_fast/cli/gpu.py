@@ -35,7 +35,7 @@ def add_command(add_parser: AddParser) -> None:
     """Add the command."""
     text = "check and measure the CUDA side on this machine's GPU"
     parser = command(add_parser, "gpu", text, _run, _EPILOG)
-    option(parser, "--quick", "take 5 minutes at most, instead of 18", action="store_true")
+    option(parser, "--quick", "measure less", action="store_true")
     option(parser, "--output", shown=f"{_FILE}; in a folder, gpu-DEVICE.json")
     option(
         parser, "--only", "steps to run, by the names that the table shows", metavar="STEP,STEP",

@@ -19,7 +19,6 @@ class Step:
         proves: One line that says what a success of the step proves.
         function: Function of the step as `module:name`; takes `quick`, returns what is reported.
         limit_s: Longest time that the step may take, seconds.
-        quick_limit_s: The same with `--quick`.
         needs_gpu: Whether the stand-in for CUDA cannot run it, because torch has no CUDA tensors there.
     """
 
@@ -27,40 +26,31 @@ class Step:
     proves: str
     function: str
     limit_s: float
-    quick_limit_s: float
     needs_gpu: bool = False
-
-    def limit(self, quick: bool) -> float:
-        """Return the most seconds that it may take."""
-        return self.quick_limit_s if quick else self.limit_s
 
 
 _CHECKS, _MEASURES = "softs_fast.gpu.checks", "softs_fast.gpu.measures"
 
 #: Before all others, always: without a device that can be used there are no others.
 MACHINE = Step(
-    "machine", "driver, runtime, torch and devices fit together", "softs_fast.gpu.machine:look", 60, 25
+    "machine", "driver, runtime, torch and devices fit together", "softs_fast.gpu.machine:look", 60
 )
 
 STEPS = (
-    Step("facts", "what the driver does where its manual is silent", f"{_CHECKS}.facts:probe", 120, 40),
-    Step("memory", "two processes share memory and events", f"{_CHECKS}.memory:check", 30, 10),
-    Step("pack", "packing and casting kernel, bit for bit", f"{_CHECKS}.pack:check", 60, 20),
-    Step("reduce", "reduce kernel, bit for bit as the host", f"{_CHECKS}.reduce:check", 60, 10),
-    Step("all-reduce-2", "all-reduce of 2 processes, bit for bit", f"{_CHECKS}.all_reduce:among_two", 60, 15),
-    Step(
-        "all-reduce-4", "all-reduce of 4 processes, bit for bit", f"{_CHECKS}.all_reduce:among_four", 60, 20
-    ),
-    Step("medium", "samples of another process on the device", f"{_CHECKS}.medium:check", 60, 20),
-    Step("pinned", "copies of batches that were dropped are whole", f"{_CHECKS}.pinned:check", 60, 15, True),
-    Step("deaths", "killed ranks are named, the group rebuilt", f"{_CHECKS}.deaths:check", 90, 20),
-    Step(
-        "teacher-deaths", "a stream stays whole without a teacher", f"{_CHECKS}.medium:check_deaths", 90, 25
-    ),
-    Step("slot-write", "rate and fixed cost of a slot", f"{_MEASURES}.slot_write:measure", 60, 20),
-    Step("all-reduce-times", "times of all-reduce on one device", f"{_MEASURES}.all_reduce:measure", 120, 20),
-    Step("step-copy", "whether a step waits for its batch", f"{_MEASURES}.step_copy:measure", 60, 20, True),
-    Step("in-kernel", "all-reduce with waits inside the kernel", f"{_CHECKS}.all_reduce:in_kernel", 60, 10),
+    Step("facts", "what the driver does where its manual is silent", f"{_CHECKS}.facts:probe", 120),
+    Step("memory", "two processes share memory and events", f"{_CHECKS}.memory:check", 30),
+    Step("pack", "packing and casting kernel, bit for bit", f"{_CHECKS}.pack:check", 60),
+    Step("reduce", "reduce kernel, bit for bit as the host", f"{_CHECKS}.reduce:check", 60),
+    Step("all-reduce-2", "all-reduce of 2 processes, bit for bit", f"{_CHECKS}.all_reduce:among_two", 60),
+    Step("all-reduce-4", "all-reduce of 4 processes, bit for bit", f"{_CHECKS}.all_reduce:among_four", 60),
+    Step("medium", "samples of another process on the device", f"{_CHECKS}.medium:check", 60),
+    Step("pinned", "copies of batches that were dropped are whole", f"{_CHECKS}.pinned:check", 60, True),
+    Step("deaths", "killed ranks are named, the group rebuilt", f"{_CHECKS}.deaths:check", 90),
+    Step("teacher-deaths", "a stream stays whole without a teacher", f"{_CHECKS}.medium:check_deaths", 90),
+    Step("slot-write", "rate and fixed cost of a slot", f"{_MEASURES}.slot_write:measure", 60),
+    Step("all-reduce-times", "times of all-reduce on one device", f"{_MEASURES}.all_reduce:measure", 120),
+    Step("step-copy", "whether a step waits for its batch", f"{_MEASURES}.step_copy:measure", 60, True),
+    Step("in-kernel", "all-reduce with waits inside the kernel", f"{_CHECKS}.all_reduce:in_kernel", 60),
 )
 
 

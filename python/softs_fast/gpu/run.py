@@ -52,7 +52,7 @@ def run(step: Step, quick: bool, start_method: str = "forkserver") -> Outcome:
 
     Args:
         step: Step to run.
-        quick: Whether to choose the shorter limit; the function is told.
+        quick: Whether the function shall do less.
         start_method: Start method of multiprocessing. `spawn` loads all modules again; `forkserver` has loaded torch
             once.
     """
@@ -60,7 +60,6 @@ def run(step: Step, quick: bool, start_method: str = "forkserver") -> Outcome:
     if start_method == "forkserver":
         # No module of softs_fast, and nothing that uses CUDA: a fork of a process that has used it cannot.
         context.set_forkserver_preload(["torch", "torch.distributed"])
-    limit_s = step.limit(quick)
     result, result_there = context.Pipe(duplex=False)
     output, output_there = context.Pipe(duplex=False)
     arguments = (step.function, quick, step.needs_gpu, result_there, output_there)
@@ -72,7 +71,7 @@ def run(step: Step, quick: bool, start_method: str = "forkserver") -> Outcome:
         began = time.monotonic()
         watch = _Watch(process, result, output)
         try:
-            in_time = watch.follow(began + limit_s)
+            in_time = watch.follow(began + step.limit_s)
             seconds = time.monotonic() - began
             if not in_time:
                 _signal(_members(process.pid), step_process.TELL_PLACES)
@@ -80,7 +79,7 @@ def run(step: Step, quick: bool, start_method: str = "forkserver") -> Outcome:
         finally:
             left = _end(process)
         watch.drain()
-        outcome = _outcome(watch, process.exitcode, in_time, limit_s, seconds, left)
+        outcome = _outcome(watch, process.exitcode, in_time, step.limit_s, seconds, left)
     if not process.is_alive():
         process.close()
     return outcome

@@ -12,7 +12,7 @@ from softs_fast.gpu.plan import Step
 from softs_fast.gpu.report import Report
 from softs_fast.gpu.run import Outcome
 
-FIRST, SECOND = (Step(name, f"proves {name}", "m:f", 60, 10) for name in ("first", "second"))
+FIRST, SECOND = (Step(name, f"proves {name}", "m:f", 10) for name in ("first", "second"))
 MACHINE = {"driver": 13000, "devices": [{"name": "NVIDIA H200"}]}
 
 
