@@ -79,8 +79,11 @@ class Demo:
         """The names of the segments that the demo's first process has mapped, told by their inodes."""
         lines = Path(f"/proc/{self.process.pid}/maps").read_text().splitlines()
         inodes = {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
-        names = [path for pattern in ("sl_*", ".sl_*") for path in Path("/dev/shm").glob(pattern)]
-        return {path for path in names if path.stat().st_ino in inodes}
+        found = set()
+        for path in [path for pattern in ("sl_*", ".sl_*") for path in Path("/dev/shm").glob(pattern)]:
+            with contextlib.suppress(FileNotFoundError):  # another process's, which has removed it
+                found |= {path} if path.stat().st_ino in inodes else set()
+        return found
 
     def _owns(self, pid: int) -> bool:
         # Of a process that has ended and was not waited for, and of another user's, it cannot be read.

@@ -14,6 +14,7 @@ import pytest
 import stamp
 import zmq
 from market import Market, take
+from segments import made_by
 from waiting import eventually
 
 import softs_fast
@@ -225,10 +226,9 @@ def test_an_endpoint_left_by_a_dead_broker_is_taken_over(market: Market) -> None
 def test_a_malformed_endpoint_is_named(market: Market, endpoint: str) -> None:
     with pytest.raises(softs_fast.ConfigError):
         softs_fast.Broker(softs_fast.EndpointConfig(endpoint, market.backend)).start()
-    before = set(Path("/dev/shm").glob("sl_*"))
     with pytest.raises(softs_fast.ConfigError):
         softs_fast.Client(endpoint, softs_fast.ShmMedium, 8, 1)
-    assert set(Path("/dev/shm").glob("sl_*")) <= before, "the medium goes with the client that was never made"
+    assert made_by({os.getpid()}) == [], "the medium goes with the client that was never made"
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://0.0.0.0:0", "tcp://*:*", "tcp://[::]:0"])

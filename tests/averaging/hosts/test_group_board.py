@@ -108,8 +108,10 @@ def test_a_donor_answers_with_its_newest_version_and_asks_reach_it(opened: Any) 
     (one,) = found.donations
     assert (one.version, one.step, one.metric, one.config) == (2, 2, 2.0, {"lr": 0.5})
     assert one.age_s >= 0
-    for thread in threading.enumerate():
-        assert thread.name != "softs-averaging-donor", "a thread that has sent a version ends"
+    eventually(
+        lambda: "softs-averaging-donor" not in {thread.name for thread in threading.enumerate()},
+        "a thread that has sent a version ends",
+    )
 
 
 def test_reports_reach_ranks_of_this_host_and_of_others(opened: Any) -> None:

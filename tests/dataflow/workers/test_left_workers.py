@@ -16,9 +16,10 @@ from waiting import WATCHDOG_S, eventually
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.hooks import Publish
 from softs_fast.dataflow.link.messages import Columns, HookTask, ReadElements
+from softs_fast.dataflow.link.results import Failure, Result
 from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.process.work import HookWork
-from softs_fast.dataflow.workers.backend import Back, Lost
+from softs_fast.dataflow.workers.backend import Back, Done, Lost
 from softs_fast.dataflow.workers.departures import Departures
 from softs_fast.dataflow.workers.processes import ProcessBackend
 
@@ -66,6 +67,15 @@ def test_a_departure_that_is_known_is_not_awaited() -> None:
     departures.note_ending(SimpleNamespace(columns=Columns.of({"x": [held]})), 0, [1, 2])  # type: ignore[arg-type]
     departures.leave(2)
     departures.await_known(lambda timeout_s: pytest.fail("it waits for what it knows"), "here")
+
+
+def test_a_departure_comes_before_the_failures_that_it_may_have_caused(opened: Any) -> None:
+    """The worker that could not read from the one that has left is heard in the same moment, and first."""
+    backend, _, _ = opened
+    unread = Done(0, Result(1, 1000, failure=Failure("it cannot be read", "Unreadable"), unread=True))
+    lost = Lost(1, "it has ended", returns=True)
+    backend._events += [unread, lost]
+    assert backend.wait(0.0) == [lost, unread]
 
 
 @pytest.mark.parametrize("has_nodes", [False, True])

@@ -88,7 +88,13 @@ class Departures:
 
 
 def losses_first(events: Sequence[Event]) -> list[Event]:
-    """Return events in an order in which losses come before the failures that they have caused elsewhere."""
+    """Return events in an order in which losses come before the failures that they may have caused elsewhere.
+
+    A worker that has failed, perhaps because another one has ended, says so in the same moment as the end of that one is
+    known, or before it.
+    """
+    if not any(isinstance(event, Done) and event.result.failure is not None for event in events):
+        return list(events)
     first: list[Event] = []
     others: list[Event] = []
     for event in events:

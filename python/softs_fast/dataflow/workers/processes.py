@@ -241,14 +241,9 @@ class ProcessBackend:
                 break
             self._receive(left_s)
         if self._departures.ending or any(map(self._may_have_lost_a_peer, self._events)):
-            self._await_left()
+            self._departures.await_known(self._receive, self._store.node if self._store is not None else None)
         events, self._events = self._events, []
-        return events
-
-    def _await_left(self) -> None:
-        """A worker failed, perhaps because another one has ended: that says more, so it comes first if it is known soon."""
-        self._departures.await_known(self._receive, self._store.node if self._store is not None else None)
-        self._events = losses_first(self._events)
+        return losses_first(events)
 
     def _check_away(self) -> None:
         """Note which workers are not started again any more."""
