@@ -19,9 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from softs_fast.coordination import Pings, import_grpc
 from softs_fast.coordination.job import messages as m
-from softs_fast.coordination.pings import Pings
-from softs_fast.coordination.requirements import import_grpc
 from softs_fast.coordination.wire import requests
 from softs_fast.coordination.wire.formats import FROM_WORKER, MAX_TABLE_BYTES, TO_WORKER
 

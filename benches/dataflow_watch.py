@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import softs_fast.dataflow as df
-from softs_fast.monitoring.flow_status import flows
+from softs_fast.monitoring import flows
 
 WAYS = ("unwatched", "warnings", "trace", "asked")
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from softs_fast.collectives import Strategy, TorchStrategy
-from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
+from softs_fast.coordination import ClientCredentials, ServerCredentials
 from softs_fast.coordination.star import GrpcStrategy, StarOptions
 
 #: Bytes of the tensor, and rounds.

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from softs_fast.loader.stats import LoaderStats
+from softs_fast.loader import LoaderStats
 
 SOFT, HARD, TEACHER, SUPPLY = "#1f5fbf", "#d9682b", "#555555", "#2c8c6b"
 STYLE: dict[str, Any] = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from digits_report import HARD, SOFT, STYLE, SUPPLY
-from softs_fast.loader.stats import LoaderStats
+from softs_fast.loader import LoaderStats
 
 
 @dataclass

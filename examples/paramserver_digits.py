@@ -34,18 +34,20 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from digits_report import HARD, SOFT, STYLE
-from softs_fast.paramserver.job import Job
-from softs_fast.paramserver.requirements import import_package
-from softs_fast.paramserver.rounds.options import RunOptions
-from softs_fast.paramserver.server.options import ServerOptions
-from softs_fast.paramserver.server.server import Server
-from softs_fast.paramserver.wire.invite import Invite
-from softs_fast.paramserver.wire.messages import RunConfig
-from softs_fast.paramserver.worker.batches import order
-from softs_fast.paramserver.worker.optimizer import RemoteOptimizer
-from softs_fast.paramserver.worker.progress import Progress
-from softs_fast.paramserver.worker.session import WorkerOptions
-from softs_fast.paramserver.worker.training import train
+from softs_fast.paramserver import (
+    Invite,
+    Job,
+    Progress,
+    RemoteOptimizer,
+    RunConfig,
+    RunOptions,
+    Server,
+    ServerOptions,
+    WorkerOptions,
+    import_package,
+    order,
+    train,
+)
 
 WORLD, BATCH_SIZE = 3, 32
 TEST_SCANS = 600

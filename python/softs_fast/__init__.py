@@ -30,6 +30,7 @@ from .errors import (
     SuppliersBusy,
     WireError,
 )
+from .process import lazy
 
 try:
     from ._core import __version__
@@ -114,16 +115,15 @@ __all__ = [
     "switch_model",
 ]
 
-_NEED_TORCH = {
-    "Batch": "dataset",
-    "DistillDataLoader": "distill.dataset",
-    "DistillIterableDataset": "distill.dataset",
-    "ModelIOCatcher": "catcher",
-    "SoftDataLoader": "dataset",
-    "SoftIterableDataset": "dataset",
-    "make_collate_fn": "dataset",
-    "switch_model": "distill",
-}
+_load = lazy(
+    __name__,
+    {
+        "catcher": "ModelIOCatcher",
+        "dataset": "Batch SoftDataLoader SoftIterableDataset make_collate_fn",
+        "distill": "DistillDataLoader DistillIterableDataset switch_model",
+        "fleet": "Fleet",
+    },
+)
 
 
 def setup_logging(level: int | str = logging.INFO) -> None:
@@ -141,22 +141,14 @@ def setup_logging(level: int | str = logging.INFO) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Fleet" and NATIVE_ERROR is None:
-        from .fleet import Fleet
-
-        return Fleet
     if NATIVE_ERROR is not None and (name in __all__ or name in ("_core", "_kernels")):
         text = f"softs_fast.{name} needs native modules: {NATIVE_ERROR}"
         raise ImportError(text, name=f"{__name__}.{name}") from NATIVE_ERROR
-    if name not in _NEED_TORCH:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    if name in __all__ and name != "Fleet":
+        from .tensors import import_torch
 
-    from .tensors.dtypes import import_torch
-
-    import_torch()
-    globals()[name] = value = getattr(importlib.import_module(f".{_NEED_TORCH[name]}", __name__), name)
-    return value
+        import_torch()
+    return _load(name)
 
 
 def __dir__() -> list[str]:

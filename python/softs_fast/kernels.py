@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _kernels
 from .errors import ConfigError
-from .tensors.dtypes import is_tensor
-from .tensors.local import mark_written
+from .tensors import is_tensor, mark_written
 
 if TYPE_CHECKING:
     import numpy as np

@@ -88,7 +88,7 @@ def test_the_server(market: Market) -> None:
         with pytest.raises(sf.EndpointInUse, match="cannot serve metrics at 127"):
             MetricsServer(market.frontend, metrics.url.split("/")[2]).start()
         metrics.start()
-    metrics.stop()
+    metrics.close()
 
 
 def test_a_broker_that_is_down_is_a_metric(frontend: str) -> None:

@@ -135,7 +135,7 @@ def trainings(stack: ExitStack, folder: Path, address: str) -> Iterator[tuple[st
     client = stack.enter_context(CoordinatorClient(address))
     yield "CoordinatorClient", {"status": client.status, "close": client.close}
     health = stack.enter_context(WorkerHealth(node, "127.0.0.1:0"))
-    yield "WorkerHealth", {"start": health.start, "close": health.stop}
+    yield "WorkerHealth", {"start": health.start, "close": health.close}
 
 
 def samples(stack: ExitStack, folder: Path) -> Iterator[tuple[str, Uses]]:

@@ -16,10 +16,9 @@ import torch
 from torch.nn.utils.parametrize import ParametrizationList
 
 from softs_fast.averaging.reduction import among_survivors
-from softs_fast.collectives import Strategy, agreement
-from softs_fast.collectives.tensors import DTYPE_CODES, describe
+from softs_fast.collectives import DTYPE_CODES, Strategy, agreement, describe
 from softs_fast.errors import ConfigError
-from softs_fast.tensors.local import local_tensor, mark_written, shard_of
+from softs_fast.tensors import local_tensor, mark_written, shard_of
 
 logger = logging.getLogger(__name__)
 

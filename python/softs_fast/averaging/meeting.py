@@ -18,7 +18,7 @@ from softs_fast.averaging.hosts.mpi_channel import MpiChannel, require_threads
 from softs_fast.averaging.hosts.torch_channel import TorchChannel
 from softs_fast.averaging.mpi import load_mpi
 from softs_fast.averaging.window_board import WindowBoard
-from softs_fast.collectives.rendezvous import as_rendezvous
+from softs_fast.collectives import as_rendezvous
 from softs_fast.errors import ConfigError
 from softs_fast.snapshots import Members, Window
 

@@ -12,7 +12,7 @@ from softs_fast.averaging.board import Fetch
 from softs_fast.averaging.takeover import Before, Takeover, Trainee, copies_of, copy_by_name, keep_share
 from softs_fast.errors import ConfigError
 from softs_fast.snapshots import SnapshotLayout, are_finite
-from softs_fast.tensors.local import local_tensor
+from softs_fast.tensors import local_tensor
 
 logger = logging.getLogger(__name__)
 

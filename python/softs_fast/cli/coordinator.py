@@ -16,9 +16,8 @@ from .options import AddParser, Run, command, group, member, natural, option, se
 from .table import count, plain, rows_of, say
 
 if TYPE_CHECKING:
-    from ..coordination.job.options import JobOptions
-    from ..coordination.job.status import Status
-    from ..coordination.session.calls import CoordinatorClient
+    from ..coordination.job import JobOptions, Status
+    from ..coordination.session import CoordinatorClient
 
 __all__ = ["add_commands", "add_identity", "render", "show", "watch"]
 
@@ -179,7 +178,7 @@ def _run(arguments: argparse.Namespace) -> None:
         SoftsError: the state file cannot be written.
     """
     from .. import setup_logging
-    from ..coordination.requirements import import_grpc
+    from ..coordination import import_grpc
 
     import_grpc()
     setup_logging(arguments.log_level)
@@ -194,7 +193,7 @@ def _administer(arguments: argparse.Namespace) -> None:
         ConfigError: the address or a file is malformed, or the caller is no administrator.
         WireError: it cannot be done.
     """
-    from ..coordination.job.events import Drain, End, Evict, Resize
+    from ..coordination.job import Drain, End, Evict, Resize
 
     match arguments.action:
         case "evict":
@@ -211,8 +210,8 @@ def _administer(arguments: argparse.Namespace) -> None:
 
 
 def _client(arguments: argparse.Namespace) -> CoordinatorClient:
-    from ..coordination.credentials import ClientCredentials
-    from ..coordination.session.calls import CoordinatorClient
+    from ..coordination import ClientCredentials
+    from ..coordination.session import CoordinatorClient
 
     given = arguments.tls_cert, arguments.tls_key, arguments.tls_ca, arguments.token_file
     return CoordinatorClient(arguments.address, ClientCredentials(*given))
@@ -223,8 +222,8 @@ def _print(status: Status, as_json: bool, more: str = "") -> None:
 
 
 def _job(arguments: argparse.Namespace) -> JobOptions:
-    from ..coordination.job.options import JobOptions
-    from ..coordination.launcher import launched_job
+    from ..coordination import launched_job
+    from ..coordination.job import JobOptions
 
     size, low, high = arguments.world_size, arguments.min_workers, arguments.max_workers
     if (size is None) == (low is None and high is None):
@@ -251,12 +250,10 @@ def _job(arguments: argparse.Namespace) -> JobOptions:
 
 
 async def _serve(arguments: argparse.Namespace, job: JobOptions) -> None:
-    from ..coordination.credentials import ServerCredentials
-    from ..coordination.health.readiness import coordinator_reason, readiness_page
-    from ..coordination.metrics import render_metrics
-    from ..coordination.pings import Pings
-    from ..coordination.server.serving import Coordinator, CoordinatorOptions
-    from ..monitoring.text_server import Page, PageServer, TextServer
+    from ..coordination import Pings, ServerCredentials, render_metrics
+    from ..coordination.health import coordinator_reason, readiness_page
+    from ..coordination.server import Coordinator, CoordinatorOptions
+    from ..monitoring import Page, PageServer, TextServer
 
     admins = tuple(arguments.admin or ServerCredentials.admins)
     credentials = ServerCredentials(

@@ -87,10 +87,8 @@ def _run(arguments: argparse.Namespace) -> None:
         Exception: what the function, or `setup` of a role, raised.
     """
     from .. import setup_logging
-    from ..coordination.launcher import launched_seat
-    from ..dataflow.process.anew import Program, say
-    from ..dataflow.process.by_hand import MasterLost, run_worker
-    from ..dataflow.workers.fleet_processes import declaration_of
+    from ..coordination import launched_seat
+    from ..dataflow import MasterLost, Program, declaration_of, run_worker, say_last
 
     program = Program(is_anew=_ANEW in os.environ)
     setup_logging(arguments.log_level)
@@ -105,9 +103,9 @@ def _run(arguments: argparse.Namespace) -> None:
     def go_on(lost: MasterLost | None) -> NoReturn:
         if arguments.exit_when_lost or lost is None:
             text = lost or f"worker {worker}: the flow has ended, and its step has not"
-            say(lambda: print(f"softs-fast: {text}", file=sys.stderr, flush=True))
+            say_last(lambda: print(f"softs-fast: {text}", file=sys.stderr, flush=True))
             os._exit(1)
-        say(lambda: logger.warning("%s; it begins anew", lost))
+        say_last(lambda: logger.warning("%s; it begins anew", lost))
         program.begin_anew({_ANEW: "1"})
 
     try:

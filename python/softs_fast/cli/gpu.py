@@ -13,8 +13,7 @@ from .options import AddParser, command, option
 from .table import cut, plain, rows_of, say
 
 if TYPE_CHECKING:
-    from ..gpu.report import Report
-    from ..gpu.run import Outcome
+    from ..gpu import Outcome, Report
 
 __all__ = ["add_command"]
 
@@ -51,9 +50,7 @@ def _run(arguments: argparse.Namespace) -> None:
         ConfigError: there is no such step.
         SoftsError: the file, or standard output, cannot be written.
     """
-    from ..gpu.plan import MACHINE, chosen
-    from ..gpu.report import Report
-    from ..gpu.run import run as run_step
+    from ..gpu import MACHINE, Report, chosen, run_step
 
     steps = chosen(arguments.only)
     looked = run_step(MACHINE, arguments.quick, start_method="spawn")
@@ -88,7 +85,7 @@ def _refuse(report: Report, looked: Outcome, problems: list[str], path: Path | N
 
 
 def _title(machine: dict[str, Any]) -> str:
-    from ..gpu.report import device_of
+    from ..gpu import device_of
 
     versions = f"CUDA {_version(machine['runtime'][0])}, driver for {_version(machine['driver'])}"
     count = len(machine["devices"])

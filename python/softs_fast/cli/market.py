@@ -14,7 +14,7 @@ from .options import AddParser, between, command, option
 from .table import say
 
 if TYPE_CHECKING:
-    from ..fleet.factory import NamedFactory
+    from ..fleet import NamedFactory
 
 __all__ = ["add_commands"]
 
@@ -86,7 +86,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 def _factory(name: str) -> NamedFactory:
-    from ..fleet.factory import NamedFactory
+    from ..fleet import NamedFactory
 
     sys.path.insert(0, os.getcwd())
     factory = NamedFactory(name)
@@ -103,10 +103,8 @@ def _run_broker(arguments: argparse.Namespace) -> None:
         PeerLost: the operating system refused an address, or the broker's thread ended by itself.
     """
     from .. import setup_logging
-    from ..market import Broker, EndpointConfig
-    from ..market.protocol import ControlEndpoints
-    from ..monitoring.prometheus import MetricsServer
-    from ..monitoring.text_server import page_address
+    from ..market import Broker, ControlEndpoints, EndpointConfig
+    from ..monitoring import MetricsServer, page_address
 
     if arguments.metrics is not None:
         page_address(arguments.metrics, "metrics", arguments.allow_insecure)
@@ -152,7 +150,7 @@ def _run_workers(arguments: argparse.Namespace) -> None:
     """
     from .. import setup_logging
     from ..fleet import Workers
-    from ..market.endpoints import EndpointName, variable_of
+    from ..market import EndpointName, variable_of
 
     setup_logging(arguments.log_level)
     make_worker = _factory(arguments.factory)

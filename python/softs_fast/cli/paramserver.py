@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import records
 from ..errors import ConfigError, SoftsError
 from . import paramserver_worker
 from .options import AddParser, between, command, group, natural, option, positive, seconds
@@ -17,12 +18,7 @@ from .paramserver_worker import options_of
 from .table import count, plain, rows_of, say
 
 if TYPE_CHECKING:
-    from ..paramserver.job import Job
-    from ..paramserver.owner.client import OwnerClient
-    from ..paramserver.rounds.options import RunOptions
-    from ..paramserver.server.options import ServerOptions
-    from ..paramserver.server.service import Service
-    from ..paramserver.wire.messages import RunConfig, Status
+    from ..paramserver import Job, OwnerClient, RunConfig, RunOptions, ServerOptions, Service, Status
 
 __all__ = ["add_commands", "render", "show", "watch"]
 
@@ -212,15 +208,14 @@ def _run(arguments: argparse.Namespace) -> None:
         SoftsError: the run has failed.
     """
     from .. import setup_logging
-    from ..paramserver.requirements import import_package
-    from ..paramserver.server.http.listening import listen
+    from ..paramserver import import_package, listen
 
     import_package("uvicorn")
     setup_logging(arguments.log_level)
     options = _server_options(arguments)
     # Workers of a server before this one connect at once, and wait while torch is loaded.
     with listen(options) as listener:
-        from ..paramserver.job import load_job
+        from ..paramserver import load_job
 
         run, config = _run_options(arguments), _config(arguments)
         asyncio.run(_serve(load_job(arguments.job), run, config, options, listener))
@@ -233,7 +228,7 @@ def _control(arguments: argparse.Namespace) -> None:
         ConfigError: the owner's file cannot be used, or the server refuses.
         PeerLost: no server answers.
     """
-    from ..paramserver.wire.messages import Control
+    from ..paramserver import Control
 
     with _client(arguments) as client:
         client.control(Control(arguments.action, arguments.worker_id))
@@ -248,8 +243,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     """
     import torch
 
-    from ..paramserver.job import load_job
-    from ..paramserver.server.training.model_file import read_model
+    from ..paramserver import load_job, read_model
 
     job = load_job(arguments.job)
     if job.evaluate is None:
@@ -268,8 +262,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _client(arguments: argparse.Namespace) -> OwnerClient:
-    from ..paramserver.owner.access import OwnerAccess, read_owner
-    from ..paramserver.owner.client import OwnerClient
+    from ..paramserver import OwnerAccess, OwnerClient, read_owner
 
     # A file, or the URL of the owner's page.
     state: Path | str = arguments.state
@@ -277,18 +270,14 @@ def _client(arguments: argparse.Namespace) -> OwnerClient:
 
 
 def _print(status: Status | None, as_json: bool) -> None:
-    from ..paramserver.wire.messages import encode
-
     if status is not None:
-        say(json.dumps(json.loads(encode(status))) if as_json else render(status))
+        say(json.dumps(records.plain(status)) if as_json else render(status))
 
 
 async def _serve(
     job: Job, run: RunOptions, config: RunConfig, options: ServerOptions, listener: socket.socket
 ) -> None:
-    from ..paramserver.owner.access import OwnerAccess, write_owner
-    from ..paramserver.server.service import Service
-    from ..paramserver.wire.signing import owner_key
+    from ..paramserver import OwnerAccess, Service, owner_key, write_owner
 
     service = Service(job, run, config, options, listener)
     # Before any program is told that it serves.
@@ -342,7 +331,7 @@ def _watch_signals(service: Service) -> asyncio.Event:
 
 
 def _server_options(arguments: argparse.Namespace) -> ServerOptions:
-    from ..paramserver.server.options import ServerOptions
+    from ..paramserver import ServerOptions
     from ..trust import TlsFiles
 
     state, self_signed = arguments.state, arguments.tls_self_signed
@@ -356,7 +345,7 @@ def _server_options(arguments: argparse.Namespace) -> ServerOptions:
 
 
 def _run_options(arguments: argparse.Namespace) -> RunOptions:
-    from ..paramserver.rounds.options import RunOptions
+    from ..paramserver import RunOptions
 
     quorum = arguments.quorum
     if quorum is not None and quorum != "world" and not quorum.isdigit():
@@ -371,7 +360,7 @@ def _run_options(arguments: argparse.Namespace) -> RunOptions:
 
 
 def _config(arguments: argparse.Namespace) -> RunConfig:
-    from ..paramserver.wire.messages import RunConfig
+    from ..paramserver import RunConfig
 
     compression, buffer_sync = not arguments.no_compression, not arguments.no_buffer_sync
     return options_of(RunConfig, arguments, compression=compression, buffer_sync=buffer_sync)

@@ -72,12 +72,16 @@ def _run(arguments: argparse.Namespace) -> None:
         PeerLost: the server is out of reach for longer than --rejoin-timeout.
         WireError: a gradient is not finite.
     """
-    from ..paramserver.job import load_job
-    from ..paramserver.requirements import import_package
-    from ..paramserver.wire.invite import Invite
-    from ..paramserver.worker.progress import Progress
-    from ..paramserver.worker.session import WorkerOptions
-    from ..paramserver.worker.training import chosen_device, pause_on_signal, train
+    from ..paramserver import (
+        Invite,
+        Progress,
+        WorkerOptions,
+        chosen_device,
+        import_package,
+        load_job,
+        pause_on_signal,
+        train,
+    )
 
     import_package("urllib3")
     invite = Invite.parse(_invite(arguments.invite))

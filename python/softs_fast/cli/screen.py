@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..monitoring.snapshot import ClientView, Snapshot, SupplierView
+from ..monitoring import ClientView, Snapshot, SupplierView
 from .rates import LaneRate, Rates, SupplierRates
 from .table import Table, count, cut, fit, plain, share, si, stack
 

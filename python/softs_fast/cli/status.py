@@ -21,9 +21,8 @@ from .options import AddParser, command, option
 from .table import say, stack
 
 if TYPE_CHECKING:
-    from ..fleet.status import FleetView
-    from ..monitoring.flow_status import FlowView
-    from ..monitoring.snapshot import Snapshot
+    from ..fleet import FleetView
+    from ..monitoring import FlowView, Snapshot
 
 __all__ = ["add_commands"]
 
@@ -125,9 +124,8 @@ def _market(arguments: argparse.Namespace) -> None:
         WireError: the endpoint is not the broker's frontend.
         SoftsError: standard output cannot be written.
     """
-    from ..fleet.status import fleets
-    from ..monitoring.flow_status import flows
-    from ..monitoring.snapshot import Observer
+    from ..fleet import fleets
+    from ..monitoring import Observer, flows
 
     with contextlib.ExitStack() as opened:
         observer = None

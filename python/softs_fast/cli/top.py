@@ -9,9 +9,8 @@ import time
 from dataclasses import dataclass
 
 from ..errors import BrokerTimeout
-from ..fleet.status import FleetView, fleets
-from ..monitoring.flow_status import FlowView, flows
-from ..monitoring.snapshot import Observer, Snapshot
+from ..fleet import FleetView, fleets
+from ..monitoring import FlowView, Observer, Snapshot, flows
 from .rates import rates_between
 from .screen import flow_screen, outage, screen
 from .table import Table, count, say

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..fleet.status import FleetView
-from ..monitoring.flow_status import FlowView
-from ..monitoring.snapshot import ClientView, ProductView, Snapshot, SupplierView
+from ..fleet import FleetView
+from ..monitoring import ClientView, FlowView, ProductView, Snapshot, SupplierView
 from .table import Table, count, cut, plain, rows_of, si
 
 __all__ = ["fleet_table", "flow_tables", "flows_line", "render"]

@@ -16,19 +16,27 @@ Importing this module does not import torch.
 """
 
 from .custom import CustomCodec, register_codec
-from .encodings import Cast, Codec, Int8, TopK
+from .encodings import Cast, Codec, Int8, TopK, assemble, decode, encode, parts_of
 from .logits import TopKLogits, topk_logits
 from .loss import topk_kl
+from .parts import Field, Part, read_into
 from .texts import as_codec
 
 __all__ = [
     "Cast",
     "Codec",
     "CustomCodec",
+    "Field",
     "Int8",
+    "Part",
     "TopK",
     "TopKLogits",
     "as_codec",
+    "assemble",
+    "decode",
+    "encode",
+    "parts_of",
+    "read_into",
     "register_codec",
     "topk_kl",
     "topk_logits",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from ..errors import ConfigError, WireError
-from ..tensors.dtypes import (
+from ..tensors import (
     checked_value,
     import_numpy,
     import_torch,

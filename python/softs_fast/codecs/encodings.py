@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import _core
 from ..errors import ConfigError
-from ..tensors.dtypes import is_tensor, torch_dtype
+from ..tensors import is_tensor, torch_dtype
 from .custom import CustomCodec
 from .logits import TopKLogits
 from .parts import Field, Part, host_bytes, read, write

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import ConfigError
-from ..tensors.dtypes import import_torch
-from ..tensors.tuples import made_as_tuples
+from ..tensors import import_torch, made_as_tuples
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import ConfigError
-from ..tensors.dtypes import import_torch
+from ..tensors import import_torch
 from .logits import TopKLogits
 
 if TYPE_CHECKING:

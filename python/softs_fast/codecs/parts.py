@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from ..errors import ConfigError, WireError
-from ..tensors.dtypes import ITEM_BYTES, array_dtype, checked_value, import_numpy, on_host, tensor_over
+from ..tensors import ITEM_BYTES, array_dtype, checked_value, import_numpy, on_host, tensor_over
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,30 +3,77 @@
 `ShmStrategy` joins processes of one host, `CudaStrategy` their CUDA devices, `TorchStrategy` wraps a process group of
 torch.distributed, `HierarchicalStrategy` combines the first and the last. `ddp_hook` is the communication hook for
 DistributedDataParallel.
+
+What other strategies and other rooms need is here, too: places where ranks meet (`as_rendezvous`, `discover`), checks
+of arguments, meters, and `agreement`, a module that compares the calls of ranks.
 """
 
+from softs_fast.collectives import agreement
+from softs_fast.collectives.bounded_store import in_thread
 from softs_fast.collectives.cuda.strategy import CudaStrategy
 from softs_fast.collectives.ddp import DDPState, ddp_hook
+from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.hierarchical import AllReduceStrategy, HierarchicalStrategy
 from softs_fast.collectives.host.buckets import Bucket
+from softs_fast.collectives.host.group import strategy_of_process
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
-from softs_fast.collectives.probe import Schedule
-from softs_fast.collectives.rendezvous import Rendezvous
+from softs_fast.collectives.meter import Lap, Meter
+from softs_fast.collectives.nodes import SubsetRendezvous, Topology, discover
+from softs_fast.collectives.probe import Schedule, slowest
+from softs_fast.collectives.rendezvous import (
+    MAX_MESSAGE_BYTES,
+    FolderStore,
+    Rendezvous,
+    TorchStore,
+    as_rendezvous,
+)
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
+from softs_fast.collectives.tensors import (
+    DTYPE_CODES,
+    RefusedByAll,
+    bytes_of,
+    check_parts,
+    check_root,
+    describe,
+    name_of,
+    operand,
+)
 from softs_fast.collectives.torch_strategy import TorchStrategy
 
 __all__ = [
+    "DTYPE_CODES",
+    "MAX_MESSAGE_BYTES",
     "AllReduceStrategy",
     "Bucket",
     "CudaStrategy",
     "DDPState",
+    "FolderStore",
+    "Gradients",
     "HierarchicalStrategy",
+    "Lap",
+    "Meter",
     "OpMetrics",
     "ReduceOp",
+    "RefusedByAll",
     "Rendezvous",
     "Schedule",
     "ShmStrategy",
     "Strategy",
+    "SubsetRendezvous",
+    "Topology",
+    "TorchStore",
     "TorchStrategy",
+    "agreement",
+    "as_rendezvous",
+    "bytes_of",
+    "check_parts",
+    "check_root",
     "ddp_hook",
+    "describe",
+    "discover",
+    "in_thread",
+    "name_of",
+    "operand",
+    "slowest",
+    "strategy_of_process",
 ]

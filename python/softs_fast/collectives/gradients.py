@@ -11,7 +11,7 @@ import torch
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.tensors import DTYPE_CODES, describe, op_code
 from softs_fast.errors import ConfigError
-from softs_fast.tensors.local import local_tensor, mark_written, shard_of
+from softs_fast.tensors import local_tensor, mark_written, shard_of
 
 __all__ = ["Gradients", "joined"]
 

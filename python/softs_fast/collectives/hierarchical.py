@@ -36,7 +36,7 @@ from softs_fast.collectives.tensors import (
 from softs_fast.collectives.torch_strategy import TorchStrategy
 from softs_fast.collectives.world import World
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
-from softs_fast.tensors.local import as_plain, shard_of
+from softs_fast.tensors import as_plain, shard_of
 
 _NO_GROUP = "this strategy is in no group yet; call init first"
 

@@ -49,13 +49,13 @@ class Topology:
 class SubsetRendezvous:
     """A rendezvous of some ranks of another one; the other ranks must make as many exchanges in their subsets."""
 
-    def __init__(self, world: Rendezvous, members: Sequence[int]) -> None:
-        self._world = world
+    def __init__(self, place: Rendezvous, members: Sequence[int]) -> None:
+        self._place = place
         self._members = members
 
     def exchange(self, message: bytes, timeout_s: float, /) -> list[bytes]:
         """Return the messages of all members; see `Rendezvous.exchange`."""
-        messages = self._world.exchange(message, timeout_s)
+        messages = self._place.exchange(message, timeout_s)
         return [messages[rank] for rank in self._members]
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.errors import ConfigError
-from softs_fast.tensors.local import as_plain, local_tensor, mark_written
+from softs_fast.tensors import as_plain, local_tensor, mark_written
 
 # Enumerators of csrc/cpu/reduce.hpp.
 DTYPE_CODES = {

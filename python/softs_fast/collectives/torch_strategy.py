@@ -18,7 +18,7 @@ from softs_fast.collectives.rendezvous import as_rendezvous
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
 from softs_fast.collectives.tensors import RefusedByAll, bytes_of, check_parts, check_root, describe, operand
 from softs_fast.errors import ConfigError, PeerLost
-from softs_fast.tensors.local import shard_of
+from softs_fast.tensors import shard_of
 
 
 class TorchStrategy(Strategy):

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..codecs.encodings import decode
+from ..codecs import decode
 from ..errors import ConfigError
-from ..tensors.dtypes import (
+from ..tensors import (
     STAND_INS,
+    RaggedTensor,
     array_dtype,
     contiguous_bytes,
     copy_into,
@@ -24,7 +25,6 @@ from ..tensors.dtypes import (
     tensor_over,
     torch_dtype,
 )
-from ..tensors.ragged import RaggedTensor
 from .ragged import LENGTH_BYTES, RaggedLayout
 from .spec import TensorSpec, array_at, check_length
 
@@ -109,7 +109,7 @@ class BatchConfig:
             WireError: a tensor has a length that no sample has.
         """
         ragged = self._ragged
-        return self._nbytes if ragged is None else ragged.end(ragged.lengths(data))
+        return self._nbytes if ragged is None else ragged.bytes_of(ragged.lengths(data))
 
     def get_spec(self, name: str) -> TensorSpec:
         """Return the spec of a tensor.

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .. import _core
 from ..errors import ConfigError, WireError
-from ..tensors.dtypes import (
+from ..tensors import (
     ITEM_BYTES,
+    RaggedTensor,
     array_dtype,
     checked_value,
     import_numpy,
@@ -25,7 +26,6 @@ from ..tensors.dtypes import (
     on_host,
     tensor_over,
 )
-from ..tensors.ragged import RaggedTensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +101,7 @@ class RaggedLayout:
         if n_bytes > self.n_bytes:
             raise ConfigError(f"Data length {n_bytes} != expected, at most {self.n_bytes}")
         lengths = self.lengths(data)
-        if n_bytes < (end := self.end(lengths)):
+        if n_bytes < (end := self.bytes_of(lengths)):
             raise WireError(f"a sample of {end} bytes ends after {n_bytes}: tensors of lengths {lengths}")
         return lengths
 
@@ -110,7 +110,7 @@ class RaggedLayout:
         sizes = (length * step for (_, step, _), length in zip(self._sizes, lengths, strict=True))
         return list(accumulate(sizes, initial=self.values_at))
 
-    def end(self, lengths: Sequence[int]) -> int:
+    def bytes_of(self, lengths: Sequence[int]) -> int:
         """Return the bytes of a sample of these lengths."""
         return self.starts(lengths)[-1]
 

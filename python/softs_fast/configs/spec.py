@@ -8,11 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..codecs import Codec, as_codec
-from ..codecs.encodings import assemble, decode, encode, parts_of
-from ..codecs.parts import Field, Part
+from ..codecs import Codec, Field, Part, as_codec, assemble, decode, encode, parts_of
 from ..errors import ConfigError
-from ..tensors.dtypes import (
+from ..tensors import (
     ITEM_BYTES,
     array_dtype,
     checked_value,
@@ -146,7 +144,7 @@ class TensorSpec:
         if self.ragged:
             data, layout = bytearray(self.nbytes), self._layout
             layout.encode_into({self.name: tensor}, memoryview(data))
-            return bytes(data[: layout.end(layout.lengths(data))])
+            return bytes(data[: layout.bytes_of(layout.lengths(data))])
         return self._host_array(tensor).tobytes()
 
     def decode(self, data: Buffer) -> Any:

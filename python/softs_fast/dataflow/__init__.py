@@ -1,6 +1,9 @@
 """Flows of rows through functions of models: a master that knows no tensor, and roles that compute.
 
 `place` a `Role`, `call` its functions on columns, and run a `Flow` of them ([docs/dataflow.md]).
+
+`store`, which keeps values of rows, and `link.control`, the stream between a master and its workers, are faces of their
+own: they work without a flow ([docs/dataflow_design.md]).
 """
 
 from .declare.calls import Interface, MFCDef, call
@@ -12,7 +15,10 @@ from .declare.transfer import data_transfer
 from .engine.results import CallResult, FlowStep
 from .flow.flow import Flow, PostedCall
 from .journal.options import Journal
+from .process.anew import Program, say_last
 from .process.batch import Rows
+from .process.by_hand import MasterLost, run_worker
+from .workers.fleet_processes import declaration_of
 
 __all__ = [
     "CallResult",
@@ -23,19 +29,26 @@ __all__ = [
     "Journal",
     "Layout",
     "MFCDef",
+    "MasterLost",
     "Mesh",
     "Placement",
     "PostedCall",
+    "Program",
     "Role",
     "Rows",
     "call",
     "data_transfer",
     "dataset",
+    "declaration_of",
     "evaluate",
     "hook",
+    "link",
     "offload",
     "param_realloc",
     "place",
     "publish",
+    "run_worker",
     "save",
+    "say_last",
+    "store",
 ]

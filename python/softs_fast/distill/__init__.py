@@ -5,6 +5,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..process import lazy
+from ..tensors import import_torch
 from .student import SampleRef, StudentClient
 from .worker import Worker
 
@@ -21,24 +23,13 @@ __all__ = [
     "switch_model",
 ]
 
-_NEED_TORCH = {
-    "DistillDataLoader": "dataset",
-    "DistillIterableDataset": "dataset",
-    "switch_model": "ddp_switch",
-}
+_load = lazy(__name__, {"dataset": "DistillDataLoader DistillIterableDataset", "ddp_switch": "switch_model"})
 
 
 def __getattr__(name: str) -> Any:
-    module = _NEED_TORCH.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    from ..tensors.dtypes import import_torch
-
-    import_torch()
-    globals()[name] = value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    return value
+    if name in __all__:
+        import_torch()
+    return _load(name)
 
 
 def __dir__() -> list[str]:

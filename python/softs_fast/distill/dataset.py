@@ -9,13 +9,16 @@ import torch
 
 from ..configs import BatchConfig
 from ..errors import ConfigError
-from ..loader.arguments import check_at_least, whole_number
-from ..loader.endless import EndlessDataset, checked_positions
-from ..loader.endless_loader import EndlessDataLoader
-from ..loader.stream_options import StreamOptions
-from ..market import Client, ShmMedium
+from ..loader import (
+    EndlessDataLoader,
+    EndlessDataset,
+    StreamOptions,
+    check_at_least,
+    checked_positions,
+    whole_number,
+)
+from ..market import Client, ShmMedium, default_endpoint
 from ..market import Medium as MarketMedium
-from ..market.endpoints import default_endpoint
 from ..mediums import Medium, market_medium
 from .model import check_rank
 from .orders import StudentOrders

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..errors import GeneratorFailed
-from ..market.generators import takes_argument
+from ..market import takes_argument
 from .model import NO_MODEL, Model, parse_product
 
 __all__ = ["CurrentModel", "OrderRefused", "by_product"]

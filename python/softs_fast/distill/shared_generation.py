@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _core
 from ..errors import ConfigError
-from ..market.client import LeaveAfter
+from ..market import LeaveAfter
 from .model import DIGEST_BYTES, product_of
 
 __all__ = ["GenerationProduct", "SharedGeneration", "new_generation_value", "set_generation"]

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _core
 from ..configs import BatchConfig
 from ..errors import BrokerTimeout, HelloError, SampleTimeout
-from ..loader.fork_locks import renewed_in_forks
 from ..market import Medium as MarketMedium
-from ..market import ShmMedium
-from ..market.endpoints import default_endpoint
+from ..market import ShmMedium, default_endpoint
 from ..mediums import Medium, market_medium
+from ..process import renewed_in_forks
 from .model import NO_MODEL, Model, check_model_id, check_rank, encode_model_cfg, product_of
 from .model_listener import ModelListener, model_of
 from .orders import StudentOrders
@@ -291,7 +290,7 @@ class StudentClient:
             ImportError: torch is not installed.
         """
         if self._reader is None:
-            from ..loader.readers.copying import SampleReader
+            from ..loader import SampleReader
 
             self._reader = SampleReader(self.batch_config, self._client.medium)
         self._reader.read(slot_id)

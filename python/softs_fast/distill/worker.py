@@ -9,9 +9,7 @@ from typing import Any, Literal
 
 from ..configs import BatchConfig
 from ..errors import ConfigError
-from ..market import FilesystemMedium, Medium, ShmMedium, Supplier
-from ..market.endpoints import default_endpoint
-from ..market.failure_text import place_of
+from ..market import FilesystemMedium, Medium, ShmMedium, Supplier, default_endpoint, place_of
 from .generator_adapters import CurrentModel, OrderRefused, by_product
 from .model import PATTERN, Model
 from .model_listener import ModelListener

@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING, Any
 from ..configs import BatchConfig
 from ..distill import StudentClient, Worker
 from ..errors import ConfigError, FleetError
-from ..market import Broker, BrokerStats, EndpointConfig, ShmMedium, Supplier
-from ..market.endpoints import EndpointName, variable_of
-from ..market.fleet_report import WorkerReport, write_report
+from ..market import (
+    Broker,
+    BrokerStats,
+    EndpointConfig,
+    EndpointName,
+    ShmMedium,
+    Supplier,
+    WorkerReport,
+    variable_of,
+    write_report,
+)
 from ..process import check_process
 from .folder import new_folder
 from .importable import check_importable, check_runs
@@ -28,7 +36,7 @@ from .standard_streams import keep_standard_numbers
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from ..loader.soft_loader import SoftDataLoader
+    from ..loader import SoftDataLoader
 
 __all__ = ["Fleet", "FleetEndpoints"]
 
@@ -173,7 +181,7 @@ class Fleet:
 
     def loader(self, product_id: str, batch_config: BatchConfig, **arguments: Any) -> SoftDataLoader:
         """Return a `SoftDataLoader` of a product of this fleet; for suppliers. `arguments` are those of that class."""
-        from ..loader.soft_loader import SoftDataLoader
+        from ..loader import SoftDataLoader
 
         arguments = {"medium_cls": ShmMedium, **arguments}
         return SoftDataLoader(product_id, self.endpoints.frontend, batch_config, **arguments)

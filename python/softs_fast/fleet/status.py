@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..market.fleet_report import WorkerReport, read_report
+from ..market import WorkerReport, read_report
 from .folder import folders
 
 __all__ = ["FleetView", "fleets"]

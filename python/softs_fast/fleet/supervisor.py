@@ -12,7 +12,7 @@ from multiprocessing import connection
 from typing import Any
 
 from ..errors import FleetError
-from ..market.fleet_report import WorkerReport
+from ..market import WorkerReport
 from .fork_server import ForkServer, server_for
 from .importable import make_main_importable
 from .member import Member

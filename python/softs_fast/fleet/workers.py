@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..market.fleet_report import WorkerReport
+from ..market import WorkerReport
 from .importable import check_runs
 from .progress import Progress
 from .restarts import RestartPolicy

@@ -16,7 +16,7 @@ from typing import Any
 from . import step as step_process
 from .plan import Step
 
-__all__ = ["Outcome", "run"]
+__all__ = ["Outcome", "run_step"]
 
 #: What is kept of a step's output: its end, bytes.
 _TAIL_BYTES = 16 << 10
@@ -47,7 +47,7 @@ class Outcome:
     output: str = ""
 
 
-def run(step: Step, quick: bool, start_method: str = "forkserver") -> Outcome:
+def run_step(step: Step, quick: bool, start_method: str = "forkserver") -> Outcome:
     """Run a step in a session of its own.
 
     Args:

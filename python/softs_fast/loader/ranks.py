@@ -63,8 +63,8 @@ def ranks_of_process() -> Ranks:
     if _of_worker is not None:
         return _of_worker
     # Not imported here: a process that has imported no strategies has none.
-    groups = sys.modules.get("softs_fast.collectives.host.group")
-    strategy = None if groups is None else groups.strategy_of_process()
+    collectives = sys.modules.get("softs_fast.collectives")
+    strategy = None if collectives is None else collectives.strategy_of_process()
     if strategy is not None:
         raise ConfigError(
             f"this process is rank {strategy.rank} of {strategy.size} of a {type(strategy).__name__}, which may be a part of "

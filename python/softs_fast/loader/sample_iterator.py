@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..tensors.modes import for_later
+from ..tensors import for_later
 from .product.source import ProductSource
 from .product.subscription import Stride, Subscription
 from .stream_lock import LOST, StreamLock, Taker

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..configs import BatchConfig
-from ..market import Medium, ShmMedium
-from ..market.endpoints import default_endpoint
+from ..market import Medium, ShmMedium, default_endpoint
 from .arguments import accepts_0_1_0
 from .endless import EndlessDataset
 from .product.shared_id import SharedModelId

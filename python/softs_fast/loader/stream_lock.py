@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .fork_locks import renewed_in_forks
+from ..process import renewed_in_forks
 from .product.subscription import Wanted
 
 __all__ = ["LOST", "StreamLock", "Taker"]

@@ -20,7 +20,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, default_collate, default_convert
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ..tensors.modes import for_later
+from ..tensors import for_later
 from .endless import EndlessDataset
 from .plan import IterationPlan
 from .product.subscription import Stride, remember

@@ -1,20 +1,42 @@
 """Marketplace: a broker, suppliers, clients, and the mediums that carry samples between them."""
 
 from .broker import Broker
-from .client import Client
-from .mediums import CudaIpcMedium, FilesystemMedium, Medium, ShmMedium, TCPMedium
-from .protocol import BrokerStats, EndpointConfig
+from .client import Client, LeaveAfter, own_segment, slot_stride
+from .device_output import DeviceOutput
+from .endpoints import EndpointName, default_endpoint, variable_of
+from .failure_text import place_of
+from .fleet_report import WorkerReport, read_report, write_report
+from .generators import takes_argument
+from .mediums import CudaIpcMedium, FilesystemMedium, Medium, SegmentMedium, ShmMedium, TCPMedium, taken_apart
+from .mediums.cuda import Arena
+from .protocol import BrokerStats, ControlEndpoints, EndpointConfig
 from .supplier import Supplier
 
 __all__ = [
+    "Arena",
     "Broker",
     "BrokerStats",
     "Client",
+    "ControlEndpoints",
     "CudaIpcMedium",
+    "DeviceOutput",
     "EndpointConfig",
+    "EndpointName",
     "FilesystemMedium",
+    "LeaveAfter",
     "Medium",
+    "SegmentMedium",
     "ShmMedium",
     "Supplier",
     "TCPMedium",
+    "WorkerReport",
+    "default_endpoint",
+    "own_segment",
+    "place_of",
+    "read_report",
+    "slot_stride",
+    "taken_apart",
+    "takes_argument",
+    "variable_of",
+    "write_report",
 ]

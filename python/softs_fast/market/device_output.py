@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _core
-from ..configs import BatchConfig
-from ..configs.spec import TensorSpec, torch_dtype_to_str
+from ..configs import BatchConfig, TensorSpec, torch_dtype_to_str
 from ..errors import ConfigError
-from ..tensors import cuda
-from ..tensors.dtypes import ITEM_BYTES, import_numpy, import_torch, is_tensor, torch_dtype
+from ..tensors import ITEM_BYTES, cuda, import_numpy, import_torch, is_tensor, torch_dtype
 from .generators import SlotOutput, flat_bytes, rows_of_bytes
 from .mediums.cuda.remote_arena import DeviceSlot, Row
 from .mediums.cuda.slot_ticket import RECEIPT_AT, RECEIPT_BYTES, Place

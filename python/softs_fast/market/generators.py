@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
 
-from ..configs import BatchConfig
-from ..configs.ragged import RaggedLayout
+from ..configs import BatchConfig, RaggedLayout
 from ..errors import ConfigError, GeneratorFailed, WireError
 
 __all__ = [
@@ -399,7 +398,7 @@ def _store_ragged(ragged: RaggedLayout, data: bytes | bytearray | memoryview, sl
         ConfigError: it is none.
     """
     try:
-        end = ragged.end(ragged.checked_lengths(data))
+        end = ragged.bytes_of(ragged.checked_lengths(data))
     except WireError as error:
         raise ConfigError(f"returned {len(data)} bytes that are no sample: {error}") from None
     slot[:end] = memoryview(data)[:end]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-__all__ = ["Family", "Labels", "one", "text_of"]
+__all__ = ["Family", "Labels", "metrics_text", "unlabelled"]
 
 Labels = dict[str, str]
 #: Name without the prefix, type, help, values.
 Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]
 
 
-def text_of(families: Iterable[Family]) -> str:
+def metrics_text(families: Iterable[Family]) -> str:
     """Write families as text; every name begins with ``softs_fast_``."""
     return "".join(line + "\n" for family in families for line in _lines(family))
 
 
-def one(value: float) -> list[tuple[Labels, float]]:
+def unlabelled(value: float) -> list[tuple[Labels, float]]:
     """Return the values of a family that has one, without labels."""
     return [({}, value)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import SoftsError
-from .families import Family, Labels, one, text_of
+from .families import Family, Labels, metrics_text, unlabelled
 from .snapshot import ClientView, Observer, Snapshot
 from .text_server import TextServer
 
@@ -21,13 +21,13 @@ def render_metrics(snapshot: Snapshot | None) -> str:
     Every name begins with ``softs_fast_``. Peers are labelled by the number that the broker gave them.
     """
     families = _families(snapshot) if snapshot is not None else ()
-    return text_of(
-        [("up", "gauge", "Whether the broker answers.", one(int(snapshot is not None))), *families]
+    return metrics_text(
+        [("up", "gauge", "Whether the broker answers.", unlabelled(int(snapshot is not None))), *families]
     )
 
 
 class MetricsServer(TextServer):
-    """Serves the metrics of one broker over HTTP, in a thread, from `start` to `stop`.
+    """Serves the metrics of one broker over HTTP, in a thread, from `start` to `close`.
 
     Each request connects to the broker like a client and reads the counters in the segments of the clients on this
     machine; between requests nothing runs.
@@ -64,11 +64,21 @@ class MetricsServer(TextServer):
 
 def _families(snapshot: Snapshot) -> Iterator[Family]:
     stats = snapshot.stats
-    yield "pending_orders", "gauge", "Orders at the broker, queued or leased.", one(stats.pending_orders)
-    yield "free_suppliers", "gauge", "Suppliers that wait for orders.", one(stats.available_suppliers)
-    yield "clients", "gauge", "Clients that are connected.", one(stats.connected_clients)
-    yield "suppliers", "gauge", "Suppliers that are connected.", one(stats.connected_suppliers)
-    yield "wire_orders_total", "counter", "Orders completed through the broker.", one(stats.total_completed)
+    yield (
+        "pending_orders",
+        "gauge",
+        "Orders at the broker, queued or leased.",
+        unlabelled(stats.pending_orders),
+    )
+    yield "free_suppliers", "gauge", "Suppliers that wait for orders.", unlabelled(stats.available_suppliers)
+    yield "clients", "gauge", "Clients that are connected.", unlabelled(stats.connected_clients)
+    yield "suppliers", "gauge", "Suppliers that are connected.", unlabelled(stats.connected_suppliers)
+    yield (
+        "wire_orders_total",
+        "counter",
+        "Orders completed through the broker.",
+        unlabelled(stats.total_completed),
+    )
     yield from _client_families(snapshot.clients or ())
     yield from _lane_families(snapshot.clients or ())
     products = [({"product": product.product_id}, product) for product in snapshot.products or ()]

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _core
 from ..errors import BrokerTimeout, SegmentError, SoftsError, WireError
-from ..market.protocol import BrokerStats
+from ..market import BrokerStats
 
 __all__ = [
     "ClientCounters",

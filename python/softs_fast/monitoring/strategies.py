@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import SoftsError
-from .families import Family, Labels, text_of
+from .families import Family, Labels, metrics_text
 
 if TYPE_CHECKING:
     from ..collectives import OpMetrics, Strategy
@@ -33,7 +33,7 @@ def render_strategies(strategies: Mapping[str, Strategy]) -> str:
         >>> def serve(strategy):
         ...     return TextServer(lambda: render_strategies({"gradients": strategy}), "127.0.0.1:9466")
     """
-    return text_of(families_of(strategies))
+    return metrics_text(families_of(strategies))
 
 
 def families_of(strategies: Mapping[str, Strategy]) -> Iterator[Family]:

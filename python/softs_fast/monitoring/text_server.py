@@ -38,7 +38,7 @@ class Page:
 
 
 class PageServer:
-    """Serves pages, in a thread, from `start` to `stop`.
+    """Serves pages, in a thread, from `start` to `close`.
 
     Args:
         pages: Functions that return a page as it is now, by path; called in the thread, for one request at a time.
@@ -83,7 +83,7 @@ class PageServer:
         )
         self._thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop listening after the current request. Idempotent."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
@@ -102,7 +102,7 @@ class PageServer:
         return self
 
     def __exit__(self, *args: object) -> None:
-        self.stop()
+        self.close()
 
 
 class TextServer(PageServer):

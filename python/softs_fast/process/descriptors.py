@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from contextlib import suppress
 
 __all__ = ["raise_descriptor_limit"]
@@ -13,6 +12,8 @@ def raise_descriptor_limit() -> None:
 
     Most systems start a process with 1,024, which `select` once needed. A system that refuses leaves the limit as it is.
     """
+    import resource  # Windows has none; servers do not run there
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):

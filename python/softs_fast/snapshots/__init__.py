@@ -9,7 +9,7 @@ from .finite import are_finite
 from .layout import SnapshotLayout, TensorEntry
 from .members import MAX_MEMBERS, Member, Members
 from .publisher import Publisher
-from .window import MAX_CONFIG_BYTES, Address, Header, RemoteWindow, Window
+from .window import MAX_CONFIG_BYTES, Address, Header, RemoteWindow, Window, as_json
 
 __all__ = [
     "MAX_CONFIG_BYTES",
@@ -25,6 +25,7 @@ __all__ = [
     "TensorEntry",
     "Window",
     "are_finite",
+    "as_json",
     "average",
     "fetch",
 ]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import _kernels
 from ..errors import ConfigError, NotFinite
-from ..tensors.local import is_plain, mark_written
+from ..tensors import is_plain, mark_written
 from .layout import SnapshotLayout, TensorEntry
 from .window import Header, RemoteWindow, header_of
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import ConfigError, SegmentError
 from ..records import from_plain, most, span
-from ..tensors.local import local_tensor, shard_of
+from ..tensors import local_tensor, shard_of
 
 __all__ = ["SnapshotLayout", "TensorEntry"]
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from ..collectives.bounded_store import in_thread
-from ..collectives.rendezvous import MAX_MESSAGE_BYTES, FolderStore, TorchStore
+from ..collectives import MAX_MESSAGE_BYTES, FolderStore, TorchStore, in_thread
 from ..errors import ConfigError, SegmentError, SoftsError
 from ..identity import Process, host_id, this_process
 from .window import RemoteWindow, Window

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .. import _kernels
 from ..errors import ConfigError, SegmentError
-from ..tensors.local import as_plain, is_plain
+from ..tensors import as_plain, is_plain
 from .layout import SnapshotLayout, TensorEntry
 
 __all__ = [

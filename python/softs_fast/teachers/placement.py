@@ -6,7 +6,7 @@ import torch
 
 from ..configs import dtype_to_torch, torch_dtype_to_str
 from ..errors import ConfigError
-from ..tensors.devices import check_visible, named_device
+from ..tensors import check_visible, named_device
 
 __all__ = ["device_here", "device_named", "dtype_named"]
 

@@ -29,6 +29,7 @@ __all__ = [
     "copy_into",
     "import_numpy",
     "import_torch",
+    "is_tensor",
     "on_host",
     "tensor_over",
     "torch_dtype",

@@ -92,7 +92,7 @@ def test_a_worker_is_ready_while_it_has_a_seat_in_an_open_epoch(cluster: Cluster
         with pytest.raises(PeerLost, match="too slow"):
             member.next_epoch(WATCHDOG_S)
         member.close()
-    health.stop()
+    health.close()
 
 
 def test_services_that_there_are_not_and_more_watchers_than_there_may_be(asker: Any) -> None:

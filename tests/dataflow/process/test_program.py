@@ -89,7 +89,7 @@ def test_a_program_begins_anew(tmp_path: Path) -> None:
 
 STUCK = """
     import logging, os, sys, threading
-    from softs_fast.dataflow.process.anew import Program, say
+    from softs_fast.dataflow.process.anew import Program, say_last
 
     begun = "BEGUN" in os.environ
     program = Program(is_anew=begun)
@@ -107,7 +107,7 @@ STUCK = """
 
     threading.Thread(target=hold, daemon=True).start()
     held.wait()
-    say(lambda: logging.warning("this is not said"))
+    say_last(lambda: logging.warning("this is not said"))
     program.begin_anew({"BEGUN": "1"})
 """
 

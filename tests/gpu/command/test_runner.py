@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from softs_fast.gpu.plan import Step
-from softs_fast.gpu.run import Outcome, run
+from softs_fast.gpu.run import Outcome, run_step
 
 #: Limit of a step that is to end by itself.
 LONG_S = 45.0
 
 
 def outcome_of(name: str, limit_s: float = LONG_S, needs_gpu: bool = False) -> Outcome:
-    return run(Step(name, "", f"made_up_steps:{name}", limit_s, needs_gpu), quick=True)
+    return run_step(Step(name, "", f"made_up_steps:{name}", limit_s, needs_gpu), quick=True)
 
 
 def runs(pid: int) -> bool:
@@ -34,7 +34,7 @@ def test_a_step_that_passes() -> None:
 
 def test_a_step_that_loads_everything_anew() -> None:
     step = Step("passes", "", "made_up_steps:passes", LONG_S)
-    assert run(step, quick=False, start_method="spawn").result["quick"] is False
+    assert run_step(step, quick=False, start_method="spawn").result["quick"] is False
 
 
 @pytest.mark.parametrize("name", ["passes_late", "hangs_and_ignores_signals"])

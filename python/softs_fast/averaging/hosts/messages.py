@@ -10,8 +10,7 @@ from softs_fast import records
 from softs_fast.averaging.reports import MAX_REPORTS, Report
 from softs_fast.errors import WireError
 from softs_fast.records import Amount, Count, Packed, most, span
-from softs_fast.snapshots import MAX_CONFIG_BYTES, Header
-from softs_fast.snapshots.window import as_json
+from softs_fast.snapshots import MAX_CONFIG_BYTES, Header, as_json
 
 # Of one message: a header with the longest config, and the reports.
 MAX_MESSAGE_BYTES = 8192

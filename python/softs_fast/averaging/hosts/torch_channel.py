@@ -15,7 +15,7 @@ from torch import Tensor
 
 from softs_fast.averaging.hosts.channel import PIECE_BYTES, Channel, Stream, pieces
 from softs_fast.averaging.hosts.correspondent import SILENT_S
-from softs_fast.collectives.rendezvous import TorchStore
+from softs_fast.collectives import TorchStore
 from softs_fast.errors import PeerLost
 
 if TYPE_CHECKING:

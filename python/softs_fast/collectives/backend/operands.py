@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from softs_fast.collectives.tensors import DTYPE_CODES, name_of
 from softs_fast.errors import ConfigError
-from softs_fast.tensors.local import as_plain
+from softs_fast.tensors import as_plain
 
 _OPS: dict[object, int] = {
     dist.ReduceOp.SUM: 0,

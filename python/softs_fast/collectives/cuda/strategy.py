@@ -35,8 +35,7 @@ from softs_fast.collectives.tensors import (
 )
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 from softs_fast.process import check_process
-from softs_fast.tensors import cuda
-from softs_fast.tensors.local import shard_of
+from softs_fast.tensors import cuda, shard_of
 
 _VERSION = 2
 _SMALLEST_STAGING = 1 << 20

@@ -14,7 +14,7 @@ from softs_fast.collectives.probe import best_time, slowest
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.tensors import DTYPE_CODES, dtype_code, name_of, op_code
 from softs_fast.errors import ConfigError
-from softs_fast.tensors.local import local_tensor, mark_written
+from softs_fast.tensors import local_tensor, mark_written
 
 if TYPE_CHECKING:
     from softs_fast import _kernels

@@ -29,7 +29,7 @@ from softs_fast.collectives.tensors import (
     shape_tag,
 )
 from softs_fast.errors import ConfigError
-from softs_fast.tensors.local import as_plain, is_plain, shard_of
+from softs_fast.tensors import as_plain, is_plain, shard_of
 
 # Rows of `_kernels.Group.metrics`, in the order of csrc/collective/group.hpp.
 _KINDS = ("barrier", "all_reduce", "reduce_scatter", "all_gather", "broadcast")

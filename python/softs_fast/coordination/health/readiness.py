@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ...monitoring.text_server import Page
+from ...monitoring import Page
 from ..job.participant import Participant
 from ..job.status import Status
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from ...errors import EndpointInUse, WireError
-from ...monitoring.text_server import Page, PageServer, page_address
+from ...monitoring import Page, PageServer, page_address
 from ...trust import bracketed
 from ..requirements import import_grpc
 from . import service
@@ -26,7 +26,7 @@ _GRACE_S = 0.5
 
 
 class WorkerHealth:
-    """Answers whether a worker has a seat in an open epoch, from `start` to `stop`.
+    """Answers whether a worker has a seat in an open epoch, from `start` to `close`.
 
     ``/healthz`` answers as long as the process does, ``/readyz`` with 503 and the reason while there is no seat in an
     open epoch. There is no authentication.
@@ -94,12 +94,12 @@ class WorkerHealth:
             except RuntimeError:
                 # gRPC releases what a server has only if it was started.
                 self._server.start()
-                self.stop()
+                self.close()
                 raise EndpointInUse(f"cannot serve health at {target}: another process does") from None
             self._server.start()
         return self
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop serving. Idempotent; in a fork it does nothing, because the servers are the parent's."""
         if os.getpid() != self._pid:
             return
@@ -107,7 +107,7 @@ class WorkerHealth:
         if self._server is not None:
             self._server.stop(_GRACE_S).wait()
             self._server = None
-        self._pages.stop()
+        self._pages.close()
 
     def __enter__(self) -> Self:
         """Begin to serve."""
@@ -115,7 +115,7 @@ class WorkerHealth:
 
     def __exit__(self, *args: object) -> None:
         """Stop serving."""
-        self.stop()
+        self.close()
 
     def _handlers(self) -> Any:
         grpc = self._grpc

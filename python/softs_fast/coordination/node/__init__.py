@@ -3,6 +3,7 @@
 from .engines import gloo_engine, grpc_engine, memory_engine
 from .exchange import wait_for_members
 from .membership import Epoch, Membership
+from .nccl import nccl_engine
 from .training_state import Stateful, TrainingState
 from .worker_node import Step, WorkerNode
 
@@ -16,5 +17,6 @@ __all__ = [
     "gloo_engine",
     "grpc_engine",
     "memory_engine",
+    "nccl_engine",
     "wait_for_members",
 ]

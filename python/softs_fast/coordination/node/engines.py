@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING
 
 from torch.distributed import PrefixStore, Store
 
-from ...collectives import HierarchicalStrategy, Schedule, ShmStrategy, Strategy, TorchStrategy
-from ...collectives.nodes import SubsetRendezvous, Topology, discover
+from ...collectives import (
+    HierarchicalStrategy,
+    Schedule,
+    ShmStrategy,
+    Strategy,
+    SubsetRendezvous,
+    Topology,
+    TorchStrategy,
+    discover,
+)
 from ...errors import ConfigError, SegmentError
 from ...trust import is_loopback
 from ..job.messages import Table

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from ...errors import DamagedError, PeerLost, SoftsError
-from ...loader.ranks import Ranks, set_ranks_of_worker
+from ...loader import Ranks, set_ranks_of_worker
 from ...user_code import text_of_error
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError, WireError
-from ...tensors.local import local_tensor
+from ...tensors import local_tensor
 
 #: Size of the JSON of a state, at most.
 MAX_TREE_BYTES = 1 << 28

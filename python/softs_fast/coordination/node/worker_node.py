@@ -14,7 +14,7 @@ import torch
 
 from ...collectives import ReduceOp, Strategy
 from ...errors import ConfigError, DamagedError, PeerLost
-from ...loader.ranks import Ranks, set_ranks_of_worker
+from ...loader import Ranks, set_ranks_of_worker
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, WorkerState

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from ...errors import SoftsError
-from ...monitoring.families import Family, text_of
-from ...monitoring.strategies import families_of
+from ...monitoring import Family, families_of, metrics_text
 from .strategy import GrpcStrategy
 
 __all__ = ["render_metrics"]
@@ -25,7 +24,7 @@ def render_metrics(stars: Mapping[str, GrpcStrategy]) -> str:
     Args:
         stars: Stars by a name, which becomes a label.
     """
-    return text_of([*families_of(stars), *_families(stars)])
+    return metrics_text([*families_of(stars), *_families(stars)])
 
 
 def _families(stars: Mapping[str, GrpcStrategy]) -> Iterator[Family]:

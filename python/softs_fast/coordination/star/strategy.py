@@ -13,12 +13,16 @@ from typing import Self
 import torch
 import torch.distributed as dist
 
-from ...collectives import OpMetrics, ReduceOp, Strategy, agreement
-from ...collectives.gradients import Gradients
-from ...collectives.meter import Lap, Meter
-from ...collectives.rendezvous import as_rendezvous
-from ...collectives.tensors import (
+from ...collectives import (
+    Gradients,
+    Lap,
+    Meter,
+    OpMetrics,
+    ReduceOp,
     RefusedByAll,
+    Strategy,
+    agreement,
+    as_rendezvous,
     bytes_of,
     check_parts,
     check_root,
@@ -28,7 +32,7 @@ from ...collectives.tensors import (
 )
 from ...errors import ConfigError, PeerLost, SoftsError
 from ...process import check_process
-from ...tensors.local import as_plain, shard_of
+from ...tensors import as_plain, shard_of
 from . import pieces
 from .calls import Call, RankMetrics
 from .leaf import Leaf

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ...errors import ConfigError
-from ...fleet.factory import NamedFactory
+from ...fleet import NamedFactory
 from ..declare.calls import TRAIN, MFCDef
 from ..declare.capacity import plan_of
 from ..declare.datasets import check_read

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-__all__ = ["Program", "say"]
+__all__ = ["Program", "say_last"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Program:
             child.terminate()
             child.join(_END_S)
             child.kill()
-        say(_flush)
+        say_last(_flush)
         for number in _descriptors() - self._given:
             with contextlib.suppress(OSError):
                 os.set_inheritable(number, False)
@@ -61,7 +61,7 @@ class Program:
         os.execve(sys.executable, self._arguments, {**self._environment, **environment})
 
 
-def say(text: Callable[[], object]) -> None:
+def say_last(text: Callable[[], object]) -> None:
     """Log or print something last, unless that takes long: a thread that does not return may hold the lock for it.
 
     Args:

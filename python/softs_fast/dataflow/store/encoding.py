@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError, FlowError
-from ...tensors.local import as_plain, local_tensor
+from ...tensors import as_plain, local_tensor
 from .columns import Places
 from .places import ITEM_BYTES, Form, spread
 from .values import Value

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError, FlowError
-from ...tensors import RaggedTensor
-from ...tensors.local import local_tensor, shard_of
+from ...tensors import RaggedTensor, local_tensor, shard_of
 
 __all__ = [
     "Column",

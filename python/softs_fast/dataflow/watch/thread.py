@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ...monitoring.flow_status import flow_folder, is_own_folder, socket_name
+from ...monitoring import flow_folder, is_own_folder, socket_name
 from .watchdog import Watchdog
 
 __all__ = ["WatchThread"]

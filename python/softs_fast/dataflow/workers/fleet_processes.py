@@ -7,9 +7,7 @@ import os
 from collections.abc import Mapping
 
 from ...errors import FleetError, FlowError
-from ...fleet import Workers
-from ...fleet.factory import NamedFactory
-from ...fleet.restarts import RestartPolicy
+from ...fleet import NamedFactory, RestartPolicy, Workers
 from ...trust import new_token
 from ..declare.declaration import Declaration
 from ..link.links import MasterLink

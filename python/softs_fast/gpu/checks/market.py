@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from softs_fast.gpu import ranks
-from softs_fast.loader.soft_loader import SoftDataLoader
-from softs_fast.market import Broker, EndpointConfig, Medium, Supplier
-from softs_fast.market.mediums.cuda.medium import CudaIpcMedium
+from softs_fast.loader import SoftDataLoader
+from softs_fast.market import Broker, CudaIpcMedium, EndpointConfig, Medium, Supplier
 
 from .expect import expect
 from .maker import Maker

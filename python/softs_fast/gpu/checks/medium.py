@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from softs_fast.errors import PeerLost
-from softs_fast.loader.soft_loader import SoftDataLoader
+from softs_fast.loader import SoftDataLoader
 from softs_fast.tensors import cuda
 
 from . import samples

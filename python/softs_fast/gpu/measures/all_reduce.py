@@ -17,8 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from softs_fast import _kernels
-from softs_fast.collectives import CudaStrategy, Schedule
-from softs_fast.collectives.probe import slowest
+from softs_fast.collectives import CudaStrategy, Schedule, slowest
 from softs_fast.gpu import ranks
 from softs_fast.gpu.checks.on_device import synchronize
 from softs_fast.tensors import cuda

@@ -13,8 +13,7 @@ from typing import Any
 
 from softs_fast import _kernels
 from softs_fast.configs import BatchConfig, TensorSpec
-from softs_fast.market.device_output import DeviceOutput
-from softs_fast.market.mediums.cuda import CudaIpcMedium
+from softs_fast.market import CudaIpcMedium, DeviceOutput
 from softs_fast.tensors import cuda
 
 __all__ = ["measure"]

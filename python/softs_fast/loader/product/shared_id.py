@@ -11,7 +11,7 @@ from typing import Any
 
 from ... import _core
 from ...errors import ConfigError
-from ...market.client import LeaveAfter
+from ...market import LeaveAfter
 
 __all__ = ["SharedModelId"]
 

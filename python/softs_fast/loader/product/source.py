@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ...market.client import LeaveAfter
+from ...market import LeaveAfter
 
 __all__ = ["ProductSource"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import SoftsError
 from ...market import Client
-from ..fork_locks import renewed_in_forks
+from ...process import renewed_in_forks
 from .source import ProductSource
 
 __all__ = ["MAX_PRODUCTS", "Stride", "Subscription", "Wanted", "remember"]

@@ -12,12 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...codecs import CustomCodec, as_codec
-from ...codecs.parts import Part
-from ...configs import BatchConfig
-from ...configs.ragged import RaggedLayout
-from ...tensors.dtypes import ITEM_BYTES, array_dtype, tensor_over, torch_dtype
-from ...tensors.ragged import RaggedTensor
+from ...codecs import CustomCodec, Part, as_codec
+from ...configs import BatchConfig, RaggedLayout
+from ...tensors import ITEM_BYTES, RaggedTensor, array_dtype, tensor_over, torch_dtype
 from .items import empty_pinned, pinned
 
 __all__ = ["BatchMemory"]

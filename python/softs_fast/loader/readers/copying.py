@@ -9,13 +9,10 @@ from typing import Any
 import torch
 
 from ... import _core
-from ...codecs.parts import read_into
-from ...configs import BatchConfig
-from ...configs.spec import check_length
-from ...market import Client, Medium, TCPMedium
-from ...market.client import own_segment
-from ...market.mediums.segment import SegmentMedium
-from ...tensors.dtypes import torch_dtype
+from ...codecs import read_into
+from ...configs import BatchConfig, check_length
+from ...market import Client, Medium, SegmentMedium, TCPMedium, own_segment
+from ...tensors import torch_dtype
 from ..plan import IterationPlan
 from ..sample_iterator import Reader
 from .batch_memory import BatchMemory, Tensors

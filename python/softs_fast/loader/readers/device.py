@@ -11,11 +11,8 @@ from typing import Any
 from ... import _core, _kernels
 from ...configs import BatchConfig, TensorSpec
 from ...errors import ConfigError, PeerLost
-from ...market import Client, CudaIpcMedium, Medium
-from ...market.mediums.base import taken_apart
-from ...market.mediums.cuda.arena import Arena
-from ...tensors import cuda
-from ...tensors.dtypes import ITEM_BYTES
+from ...market import Arena, Client, CudaIpcMedium, Medium, taken_apart
+from ...tensors import ITEM_BYTES, cuda
 from .blocks import Blocks
 from .copying import has_rows
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...tensors.devices import check_visible, named_device
+from ...tensors import call_on_all, check_visible, named_device
 from ..sample_iterator import Reader
-from .items import call_on_all
 
 __all__ = ["Transfer", "TransferReader", "target_device"]
 

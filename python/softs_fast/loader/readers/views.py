@@ -12,10 +12,8 @@ from ... import _core
 from ...codecs import CustomCodec, as_codec
 from ...configs import BatchConfig, TensorSpec
 from ...errors import ConfigError
-from ...market import Client, Medium
-from ...market.client import slot_stride
-from ...market.mediums.segment import SegmentMedium
-from ...tensors.dtypes import ITEM_BYTES, torch_dtype
+from ...market import Client, Medium, SegmentMedium, slot_stride
+from ...tensors import ITEM_BYTES, torch_dtype
 from .blocks import Blocks, Tensors
 from .copying import has_rows
 

@@ -1,9 +1,18 @@
 """Mediums: the memory that a client owns and that suppliers write samples into."""
 
-from .base import Medium
+from .base import Medium, taken_apart
 from .cuda.medium import CudaIpcMedium
 from .filesystem import FilesystemMedium
+from .segment import SegmentMedium
 from .shm import ShmMedium
 from .tcp import TCPMedium
 
-__all__ = ["CudaIpcMedium", "FilesystemMedium", "Medium", "ShmMedium", "TCPMedium"]
+__all__ = [
+    "CudaIpcMedium",
+    "FilesystemMedium",
+    "Medium",
+    "SegmentMedium",
+    "ShmMedium",
+    "TCPMedium",
+    "taken_apart",
+]

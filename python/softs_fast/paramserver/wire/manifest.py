@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...errors import ConfigError, WireError
 from ...records import Json, Message, Record, most, span
-from ...tensors.local import local_tensor
+from ...tensors import local_tensor
 from .limits import MAX_ELEMENTS, MAX_MANIFEST_BYTES
 
 __all__ = ["Entry", "Manifest"]

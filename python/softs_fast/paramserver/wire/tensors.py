@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError
-from ...tensors.local import local_tensor
+from ...tensors import local_tensor
 from .manifest import Entry, Manifest
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from torch.utils.data import default_collate
 
 from ...errors import ConfigError
-from ...loader.readers.items import call_on_all
+from ...tensors import call_on_all
 from ..job import Job, Samples
 from ..wire import answers
 from ..wire.answers import Code

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ....errors import FlowError
-from ....tensors.local import as_plain, mark_written
+from ....tensors import as_plain, mark_written
 from ...declare.roles import Placement
 from .. import DataManager
 from ..encoding import dtype_name, torch_dtype

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ....errors import FlowError
-from ....tensors import local
+from ....tensors import is_plain
 from .boxes import Box, Piece
 
-__all__ = ["Held", "HeldForm", "HeldForms", "Layout", "Mark", "is_plain", "twins_of"]
+__all__ = ["Held", "HeldForm", "HeldForms", "Layout", "Mark", "twins_of"]
 
 #: Below that a tensor is shown by one of its holders, bytes.
 _LEAST_CUT = 1 << 16
@@ -235,11 +235,6 @@ def twins_of(tensors: Mapping[str, Tensor]) -> frozenset[str]:
         key = (pointer, one.shape, one.stride(), one.dtype, one.device) if pointer else id(one)
         seen.setdefault(key, name)
     return frozenset(tensors) - frozenset(seen.values())
-
-
-def is_plain(tensor: Tensor) -> bool:
-    """Return whether the bytes of a tensor are contiguous, in host memory, and its values."""
-    return local.is_plain(tensor)
 
 
 def _number_of(name: str) -> int:

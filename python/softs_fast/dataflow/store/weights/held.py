@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ....errors import ConfigError, FlowError
-from ....tensors.local import local_tensor
+from ....tensors import is_plain, local_tensor
 from ...declare.roles import Placement
 from ..encoding import SENT_DTYPES
 from .boxes import Cut, Piece, pieces_of
-from .forms import Held, HeldForm, HeldForms, Layout, Mark, is_plain
+from .forms import Held, HeldForm, HeldForms, Layout, Mark
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from .... import _kernels
 from ....errors import PeerLost
 from ....identity import Process, this_process
-from ....tensors import cuda
-from ....tensors.dtypes import import_numpy
+from ....tensors import cuda, import_numpy
 from .slot_ticket import PATTERN_BYTES, Ticket
 
 __all__ = ["Arena", "await_event", "errors_logged", "local_arena"]

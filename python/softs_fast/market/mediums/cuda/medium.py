@@ -12,8 +12,7 @@ from .... import _core, _kernels
 from ....errors import ConfigError, PeerLost, SegmentError, WireError
 from ....identity import this_process
 from ....process import check_process
-from ....tensors import cuda
-from ....tensors.dtypes import import_numpy
+from ....tensors import cuda, import_numpy
 from ..base import Data
 from ..segment import SegmentMedium
 from .arena import Arena, await_event, errors_logged

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .... import _core, _kernels
 from ....errors import PeerLost, SegmentError, WireError
 from ....identity import Process, this_process
-from ....tensors import cuda
-from ....tensors.dtypes import import_numpy
+from ....tensors import cuda, import_numpy
 from .arena import Arena, await_event, errors_logged, local_arena
 from .slot_ticket import (
     PATTERN_BYTES,

@@ -9,7 +9,7 @@ from typing import Any
 from .... import _core, _kernels
 from ....errors import ConfigError
 from ....identity import Process
-from ....tensors.dtypes import import_numpy
+from ....tensors import import_numpy
 from .remote_arena import DeviceSlot, RemoteArena, device_for
 from .slot_ticket import PAYLOAD_AT, RECEIPT_AT, Place, Receipt, Ticket
 

@@ -8,7 +8,7 @@ from collections import Counter
 from http import HTTPStatus
 from pathlib import Path
 
-from ....monitoring.families import Family, one, text_of
+from ....monitoring import Family, metrics_text, unlabelled
 from ....records import replace
 from ...rounds import events
 from ...wire import answers
@@ -149,8 +149,8 @@ def _metrics(driver: Driver, uploads: Uploads, received_bytes: int, sent_bytes: 
     states = Counter(member.state for member in status.members)
     run_states = ("waiting", "open", "grace", "apply", "paused", "done")
     families: list[Family] = [
-        ("paramserver_version", "gauge", "Version of the weights.", one(status.version)),
-        ("paramserver_timeline", "gauge", "Times that the server was started.", one(status.timeline)),
+        ("paramserver_version", "gauge", "Version of the weights.", unlabelled(status.version)),
+        ("paramserver_timeline", "gauge", "Times that the server was started.", unlabelled(status.timeline)),
         (
             "paramserver_state",
             "gauge",
@@ -163,30 +163,35 @@ def _metrics(driver: Driver, uploads: Uploads, received_bytes: int, sent_bytes: 
             "Workers by state.",
             [({"state": name}, float(states[name])) for name in ("joining", "active", "paused", "stalled")],
         ),
-        ("paramserver_pushes_pending", "gauge", "Pushes that no step has used.", one(status.have)),
-        ("paramserver_samples_total", "counter", "Samples that steps have used.", one(status.samples)),
+        ("paramserver_pushes_pending", "gauge", "Pushes that no step has used.", unlabelled(status.have)),
+        ("paramserver_samples_total", "counter", "Samples that steps have used.", unlabelled(status.samples)),
         (
             "paramserver_refused_total",
             "counter",
             "Requests with a push that did not count.",
-            one(status.refused),
+            unlabelled(status.refused),
         ),
-        ("paramserver_skipped_total", "counter", "Steps that were not finite.", one(status.skipped)),
-        ("paramserver_received_bytes_total", "counter", "Bytes of pushes.", one(received_bytes)),
-        ("paramserver_sent_bytes_total", "counter", "Bytes of weights.", one(sent_bytes)),
-        ("paramserver_upload_bytes", "gauge", "Memory of pushes.", one(uploads.n_bytes)),
-        ("paramserver_step_seconds", "gauge", "Length of the last step.", one(driver.step_s)),
+        ("paramserver_skipped_total", "counter", "Steps that were not finite.", unlabelled(status.skipped)),
+        ("paramserver_received_bytes_total", "counter", "Bytes of pushes.", unlabelled(received_bytes)),
+        ("paramserver_sent_bytes_total", "counter", "Bytes of weights.", unlabelled(sent_bytes)),
+        ("paramserver_upload_bytes", "gauge", "Memory of pushes.", unlabelled(uploads.n_bytes)),
+        ("paramserver_step_seconds", "gauge", "Length of the last step.", unlabelled(driver.step_s)),
         (
             "paramserver_file_failing",
             "gauge",
             "1 if the last file could not be written.",
-            one(float(driver.file_trouble is not None)),
+            unlabelled(float(driver.file_trouble is not None)),
         ),
     ]
     if status.loss is not None:
-        families.append(("paramserver_loss", "gauge", "Mean loss of the last step.", one(status.loss)))
+        families.append(("paramserver_loss", "gauge", "Mean loss of the last step.", unlabelled(status.loss)))
     if driver.evaluation.last is not None:
         families.append(
-            ("paramserver_metric", "gauge", "Result of the last evaluation.", one(driver.evaluation.last))
+            (
+                "paramserver_metric",
+                "gauge",
+                "Result of the last evaluation.",
+                unlabelled(driver.evaluation.last),
+            )
         )
-    return text_of(families)
+    return metrics_text(families)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ....errors import ConfigError
-from ....tensors.local import local_tensor
+from ....tensors import local_tensor
 
 __all__ = ["decode_state", "encode_state", "first_difference"]
 

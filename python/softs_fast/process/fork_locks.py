@@ -26,4 +26,6 @@ def _renew() -> None:
         setattr(holder, name, threading.Lock())
 
 
-os.register_at_fork(after_in_child=_renew)
+# Windows has no forks.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
