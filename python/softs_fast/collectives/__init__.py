@@ -9,6 +9,7 @@ from softs_fast.collectives.cuda.strategy import CudaStrategy
 from softs_fast.collectives.ddp import DDPState, ddp_hook
 from softs_fast.collectives.hierarchical import AllReduceStrategy, HierarchicalStrategy
 from softs_fast.collectives.host.buckets import Bucket
+from softs_fast.collectives.host.overlap import Overlap
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.probe import Schedule
 from softs_fast.collectives.rendezvous import Rendezvous
@@ -22,6 +23,7 @@ __all__ = [
     "DDPState",
     "HierarchicalStrategy",
     "OpMetrics",
+    "Overlap",
     "ReduceOp",
     "Rendezvous",
     "Schedule",
