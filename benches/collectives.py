@@ -29,6 +29,7 @@ from benches.machine import REPOSITORY, describe_commit, describe_machine
 from softs_fast import _kernels
 from softs_fast.collectives import Bucket, DDPState, ShmStrategy, ddp_hook
 from softs_fast.collectives.backend import register
+from softs_fast.coordination.node import TrainingState
 
 SIZES = (1 << 16, 1 << 20, 1 << 26)
 RANKS = (2, 4)
@@ -262,28 +263,44 @@ def _ceiling(rank: int, size: int, folder: str) -> float:
 
 
 def _ddp(rank: int, size: int, folder: str) -> list[dict[str, Any]]:
-    """Time a step of a model of 25 M parameters: without communication, by gloo, by our hook and our backend, in turn."""
+    """Time a step of a model of 25 M parameters, each way to reduce its gradients in turn.
+
+    After the pass, and in it: as a `WorkerNode` reduces them, with a loop of the user's own in place of DDP.
+    """
     rounds = 7
     groups = {"backend": dist.new_group(backend="softs")}
     with ShmStrategy().init(rank, size, dist.group.WORLD) as strategy:
         states = {"gloo": None, "backend": None, "ddp_hook": DDPState(strategy)}
         models = {}
         for name, state in states.items():
-            torch.manual_seed(0)
-            net = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
             models[name] = DistributedDataParallel(
-                net, gradient_as_bucket_view=True, process_group=groups.get(name)
+                _net(), gradient_as_bucket_view=True, process_group=groups.get(name)
             )
             if state is not None:
                 models[name].register_comm_hook(state, ddp_hook)
+        own = _net()
+        training = TrainingState(own, torch.optim.SGD(own.parameters()))
+
+        def after() -> None:
+            own(data).square().mean().backward()
+            training.reduce(strategy)
+            training.drop_gradients()
+
+        def overlapped() -> None:
+            training.backward(strategy, own(data).square().mean())
+            training.drop_gradients()
+
+        loops = {"WorkerNode, after the pass": after, "WorkerNode, in the pass": overlapped}
         data = torch.randn(32, WIDTH)
-        times: dict[str, list[float]] = {"no communication": [], **{name: [] for name in models}}
+        times: dict[str, list[float]] = {name: [] for name in ("no communication", *models, *loops)}
         for number in range(rounds + 2):
             for name in times:
                 model = models.get(name, models["gloo"])
                 strategy.barrier()
                 start = time.perf_counter()
-                if name in models:
+                if name in loops:
+                    loops[name]()
+                elif name in models:
                     model(data).square().mean().backward()
                 else:
                     with model.no_sync():
@@ -304,6 +321,11 @@ def _ddp(rank: int, size: int, folder: str) -> list[dict[str, Any]]:
         }
         for name, steps in times.items()
     ]
+
+
+def _net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
 
 
 def _run(function: Callable[[int, int, str], Any], size: int) -> Any:
@@ -352,7 +374,7 @@ def _print(found: dict[str, Any]) -> None:
             "read and written"
         )
     for row in found["ddp"]:
-        print(f"DDP step, {row['name']}: {row['step_ms']:.1f} ms, {row['share']:.0%} of it communication")
+        print(f"step, {row['name']}: {row['step_ms']:.1f} ms, {row['share']:.0%} of it communication")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.hierarchical import AllReduceStrategy, HierarchicalStrategy
 from softs_fast.collectives.host.buckets import Bucket
 from softs_fast.collectives.host.group import strategy_of_process
+from softs_fast.collectives.host.overlap import Overlap
 from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.meter import Lap, Meter
 from softs_fast.collectives.nodes import SubsetRendezvous, Topology, discover
@@ -53,6 +54,7 @@ __all__ = [
     "Lap",
     "Meter",
     "OpMetrics",
+    "Overlap",
     "ReduceOp",
     "RefusedByAll",
     "Rendezvous",

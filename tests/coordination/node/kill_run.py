@@ -90,8 +90,9 @@ class Replay:
     def digest(self, step: int) -> str:
         """Return their hash."""
         while len(self._digests) <= step:
-            self._training.backward(len(self._digests))
+            self._training.loss(len(self._digests)).backward()  # type: ignore[no-untyped-call]
             self._training.optimizer.step()
+            self._training.optimizer.zero_grad()
             self._digests.append(self._training.digest())
         return self._digests[step]
 

@@ -293,3 +293,30 @@ def test_a_state_that_fails_after_the_first_step_does_not_end_a_worker_that_is_w
     worker.open(1, 0, (0, 1), 0)
     assert worker.step()
     assert "could not copy the state of this training: a defect of the optimizer" in caplog.text
+
+
+# --- Gradients that the body reduces ---
+
+
+def test_gradients_that_the_body_has_reduced_are_reduced_once(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reduced: list[Any] = []
+    monkeypatch.setattr(
+        worker.engine, "all_reduce_gradients", lambda gradients, op: reduced.append(gradients)
+    )
+    with worker.node.step() as step:
+        step.backward(worker.model(torch.ones(1, 2)).sum())
+        assert len(reduced) == 1
+    assert step.is_committed
+    assert len(reduced) == 1
+
+
+def test_a_collective_in_a_backward_pass_that_reduces_is_refused(worker: Worker) -> None:
+    hidden = worker.model(torch.ones(1, 2))
+    hidden.register_hook(lambda _: worker.node.strategy.barrier())  # type: ignore[union-attr]
+    with (
+        pytest.raises(ConfigError, match=r"is called during step.backward\(\)"),
+        worker.node.step() as step,
+    ):
+        step.backward(hidden.sum())

@@ -146,6 +146,26 @@ def test_a_worker_is_killed_while_others_wait_for_it_in_the_body(cluster: Cluste
         assert [step["number"] for step in trainer.steps if not step["is_committed"]] == [5]
 
 
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+def test_a_worker_is_killed_while_gradients_are_computed_and_reduced(
+    cluster: Cluster, start: Start, tmp_path: Path
+) -> None:
+    coordinator = cluster.coordinator("--world-size", "3")
+    options = {
+        "n_steps": 9,
+        "in_backward": 5,
+        "calls": "dies_once",
+        "victim": 2,
+        "folder": str(tmp_path),
+    }
+    trainers = [start(coordinator, one, **options) for one in range(3)]
+    trainers[2].process.join()
+    trainers[2] = start(coordinator, 2, model_seed=9, **options)
+    check(trainers, 9)
+    for trainer in trainers[:2]:
+        assert [step["number"] for step in trainer.steps if not step["is_committed"]] == [5]
+
+
 @by_engine("memory")
 def test_ranks_that_make_different_calls_go_on(cluster: Cluster, start: Start) -> None:
     coordinator = cluster.coordinator("--world-size", "2")

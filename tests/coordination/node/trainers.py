@@ -26,6 +26,7 @@ from in_step import IN_STEP
 from waiting import WATCHDOG_S
 
 from softs_fast.collectives import Strategy
+from softs_fast.collectives.host import overlap
 from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
 from softs_fast.coordination.job.messages import Table
 from softs_fast.coordination.node import (
@@ -54,11 +55,11 @@ class Training:
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
-        self.model = torch.nn.Linear(N_WEIGHTS, 1, bias=False)
+        self.model = torch.nn.Sequential(*(torch.nn.Linear(N_WEIGHTS, 1, bias=False) for _ in range(2)))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
 
-    def backward(self, step: int, difference: float = 0.0) -> None:
-        """Make the gradients of a step, which depend on its number, and on what those of ranks differ by.
+    def loss(self, step: int, difference: float = 0.0) -> torch.Tensor:
+        """Return the loss of a step; its gradients depend on the step's number, and on what those of ranks differ by.
 
         They are such that the mean of up to four equal ones is exact, also if a third of each is rounded.
 
@@ -68,8 +69,7 @@ class Training:
         """
         rows = torch.arange(N_WEIGHTS, dtype=torch.float32)
         gradient = 3 * ((rows + step) % 8 - 3.5) / 8 + difference
-        for parameter in self.model.parameters():
-            parameter.grad = gradient.view_as(parameter).clone()
+        return torch.stack([one @ gradient for one in self.model.parameters()]).sum()
 
     def digest(self) -> str:
         """Return a hash of weights and optimizer state."""
@@ -87,8 +87,9 @@ def undisturbed(n_steps: int, seed: int = 0) -> dict[int, str]:
     training = Training(seed)
     found = {}
     for step in range(1, n_steps + 1):
-        training.backward(step)
+        training.loss(step).backward()  # type: ignore[no-untyped-call]
         training.optimizer.step()
+        training.optimizer.zero_grad()
         found[step] = training.digest()
     return found
 
@@ -122,6 +123,8 @@ class TlsStar:
 
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
     """Train in this process, and report each step."""
+    # A bucket for each parameter.
+    overlap.FIRST_BYTES = overlap.BUCKET_BYTES = 1
     # A worker that copies nothing would have other weights.
     training = Training(options["model_seed"])
     fails_at = {options.get("apply_fails_at")}
@@ -179,7 +182,17 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
                     with node.step() as step:
                         # With 1, 2 or 4 ranks that differ, the mean is exact in any order.
                         differs = (node.rank - (node.size - 1) / 2) if options.get("ranks_differ") else 0.0
-                        training.backward(step.number, differs * (step.number % 5))
+                        loss = training.loss(step.number, differs * (step.number % 5))
+                        if options.get("in_backward") == step.number:
+                            # Of the first parameter, so in the middle of the pass.
+                            next(training.model.parameters()).register_hook(
+                                lambda _: IN_STEP[options["calls"]](node, options)
+                            )
+                        # Gradients are reduced during the pass, or after it.
+                        if step.number % 2:
+                            step.backward(loss)
+                        else:
+                            loss.backward()  # type: ignore[no-untyped-call]
                         time.sleep(options.get("pause_s", 0.0))
                         if "check" in options and options.get("checks_at", step.number) == step.number:
                             IN_STEP[options["check"]](node, options)

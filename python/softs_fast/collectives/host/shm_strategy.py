@@ -13,6 +13,7 @@ from softs_fast.collectives.gradients import Gradients
 from softs_fast.collectives.host.buckets import Bucket, Plan, Spec
 from softs_fast.collectives.host.ending import Ending
 from softs_fast.collectives.host.group import check_progress, check_timeout, join_host_group, joined
+from softs_fast.collectives.host.overlap import Overlap
 from softs_fast.collectives.meter import Progress, counts_errors
 from softs_fast.collectives.probe import Schedule, choose_schedule
 from softs_fast.collectives.strategy import OpMetrics, ReduceOp, Strategy
@@ -85,6 +86,7 @@ class ShmStrategy(Strategy):
         self._schedule = schedule
         self._name = name
         self._joined: _kernels.Group | None = None
+        self._overlap: Overlap | None = None
         self._ending = Ending()
         self._closed = False
         self._n_buckets = 0
@@ -346,6 +348,33 @@ class ShmStrategy(Strategy):
             plan = Plan(specs)
         return Bucket.create(group, plan, private=private, number=self._n_buckets, progress=self._progress)
 
+    def overlap(self, parameters: Mapping[str, torch.Tensor]) -> Overlap:
+        """Return a block in which gradients are reduced while a backward pass computes others.
+
+        A thread that never takes the GIL makes the calls. Results have the bits of `all_reduce_gradients`.
+
+        Args:
+            parameters: Parameters by name, the same on every rank; those of which the block computes gradients. Ranks
+                compare them in the first block, and when they change.
+
+        Raises:
+            ConfigError: Ranks have different parameters; on all ranks, by their names.
+
+        Example:
+            >>> def backward(strategy, model, loss):
+            ...     named = dict(model.named_parameters())
+            ...     with strategy.overlap(named) as begun:
+            ...         loss.backward()
+            ...         begun.all_reduce_gradients({name: one.grad for name, one in named.items()})
+        """
+        manifest = {name: describe(one, shard_of(one)) for name, one in parameters.items()}
+        tag, last = agreement.tag_of(manifest), self._overlap
+        if (last is None or tag != last.tag) and not self._group.barrier(tag):
+            self._explain("overlap", manifest)
+        queue = _kernels.CallQueue(self._group) if last is None else last.queue
+        self._overlap = Overlap(self, queue, parameters, tag)
+        return self._overlap
+
     def rebuild(self) -> None:
         """After PeerLost, form a new group of the remaining ranks. They keep their order; `rank` and `size` are new.
 
@@ -364,7 +393,7 @@ class ShmStrategy(Strategy):
         group = old.rebuild()
         old.close()
         self._ending.close()
-        self._joined = group
+        self._joined, self._overlap = group, None
         self._n_buckets = 0
         completed, self._progress = self._progress.completed, Progress()
         check_progress(group, completed, completed)
@@ -390,6 +419,8 @@ class ShmStrategy(Strategy):
         """Leave the group; a second call does nothing. Ranks that make another call get PeerLost."""
         joined.discard(self)
         self._ending.close()
+        # Its thread ends with it.
+        self._overlap = None
         if self._joined is not None:
             self._joined.close()
         self._closed = True

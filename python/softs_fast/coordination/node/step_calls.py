@@ -14,10 +14,10 @@ P = ParamSpec("P")
 
 
 def _in_call(method: Callable[Concatenate[Strategy, P], None]) -> Callable[Concatenate[StepCalls, P], None]:
-    """Return a method that makes a call of the epoch's strategy inside of `StepCalls._call`."""
+    """Return a method that makes a call of the epoch's strategy inside of `StepCalls.call`."""
 
     def call(self: StepCalls, /, *args: P.args, **options: P.kwargs) -> None:
-        with self._call() as strategy:
+        with self.call() as strategy:
             getattr(strategy, method.__name__)(*args, **options)
 
     call.__name__, call.__doc__ = method.__name__, method.__doc__
@@ -80,8 +80,18 @@ class StepCalls(Strategy):
         """Do nothing: the worker leaves the groups of its epochs by itself."""
 
     @contextmanager
-    def _call(self) -> Iterator[Strategy]:
+    def call(self) -> Iterator[Strategy]:
+        """Make calls of the strategy in a block, during which the worker is not ready for another epoch.
+
+        Raises:
+            ConfigError: It is in such a block: a function of the user's makes a call while gradients are reduced.
+            PeerLost: The epoch is over; also in place of a loss in the block.
+        """
         link = self._link
+        if link.is_in_call:
+            raise ConfigError(
+                "a collective of the body is called during step.backward(), which reduces gradients: use loss.backward()"
+            )
         strategy = link.begin_call(self._epoch)
         if strategy is None:
             link.end_call([])

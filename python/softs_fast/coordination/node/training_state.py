@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from ...collectives import ReduceOp, Strategy
+from ...collectives import Overlap, ReduceOp, ShmStrategy, Strategy
 from ...errors import ConfigError, WireError
 from ...user_code import is_ctrl_c, text_of_error
 from .optimizer_state import load_optimizer
@@ -56,10 +57,29 @@ class TrainingState:
         self.optimizer = optimizer
         self._parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, **(others or {})}
         self._apply = apply or optimizer.step
+        # From `backward` until gradients are dropped.
+        self._later: list[RemovableHandle] = []
 
     # --- Steps ---
 
-    def reduce(self, strategy: Strategy) -> None:
+    def backward(self, strategy: Strategy, loss: torch.Tensor) -> None:
+        """Compute gradients of a loss, and reduce all; while it computes, if the strategy can do so. A call of all ranks.
+
+        Raises:
+            ConfigError: As for `reduce`; or a gradient is computed again before gradients are dropped.
+            PeerLost: A rank was lost; the gradients are undefined.
+        """
+        if not isinstance(strategy, ShmStrategy):
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.reduce(strategy)
+        else:
+            with strategy.overlap(self._trained()) as begun:
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.reduce(begun)
+        for one in self._trained().values():
+            self._later.append(one.register_post_accumulate_grad_hook(_refuse))  # type: ignore[no-untyped-call]
+
+    def reduce(self, strategy: Strategy | Overlap) -> None:
         """Replace the gradients by their mean over all ranks; a call of all ranks.
 
         A parameter without a gradient on some ranks counts as zero there. Without one on every rank it keeps none, so
@@ -70,7 +90,7 @@ class TrainingState:
                 an optimizer has a gradient of a parameter that is not in the model.
             PeerLost: A rank was lost; the gradients are undefined.
         """
-        trained = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+        trained = self._trained()
         self._check_optimizers()
         has = [one.grad is not None for one in trained.values()]
         gradients = {}
@@ -99,6 +119,8 @@ class TrainingState:
 
     def drop_gradients(self) -> None:
         """Drop the gradients of all modules and optimizers."""
+        while self._later:
+            self._later.pop().remove()
         for part in self._parts.values():
             # Optimizers of other libraries are not torch's, and may take no arguments; torch's default is None.
             zero_grad = getattr(part, "zero_grad", None)
@@ -188,6 +210,9 @@ class TrainingState:
     def _encoded(self) -> tuple[bytes, list[torch.Tensor]]:
         return encode_tree({name: part.state_dict() for name, part in self._parts.items()})
 
+    def _trained(self) -> dict[str, torch.nn.Parameter]:
+        return {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+
     def _check_optimizers(self) -> None:
         """Refuse gradients of parameters that are trained here, and are not in the model: ranks would differ in them."""
         known = {id(one) for one in self.model.parameters()}
@@ -203,6 +228,13 @@ class TrainingState:
 
 #: Longest text of a refusal.
 _MAX_REFUSAL_BYTES = 2000
+
+
+def _refuse(parameter: torch.Tensor) -> None:
+    raise ConfigError(
+        f"a gradient of {list(parameter.shape)} is computed after step.backward(), which has reduced it: call that for the "
+        "last loss of a step, and loss.backward() for those before"
+    )
 
 
 def _check_dtypes(own: Mapping[str, Any], sent: Mapping[str, Any]) -> None:

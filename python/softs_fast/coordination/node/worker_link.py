@@ -26,6 +26,7 @@ class WorkerLink(Link):
 
     Attributes:
         strategy: Engine of the epoch; None without one.
+        is_in_call: Whether a call of the engine is pending.
         leave_reason: Reason that is set once the worker was told to leave; also by a signal handler.
 
     Args:
@@ -52,7 +53,7 @@ class WorkerLink(Link):
         self.leave_reason: str | None = None
         self._worker_id = hello.worker_id
         self._store: SessionStore | None = None
-        self._in_call = False
+        self.is_in_call = False
 
     @property
     def epoch(self) -> int:
@@ -93,7 +94,7 @@ class WorkerLink(Link):
                     raise PeerLost(
                         f'worker "{self._worker_id}" leaves while it waits for an epoch: {self.leave_reason}'
                     )
-                if self.machine.phase == "ending" and not self._in_call:
+                if self.machine.phase == "ending" and not self.is_in_call:
                     self.do(self.machine.ended())
                     continue
                 if time.monotonic() > end_s:
@@ -106,7 +107,7 @@ class WorkerLink(Link):
                 self.changed.wait(TICK_S)
             self.raise_if_over()
             build, self.build = self.build, None
-            self._in_call = build is not None
+            self.is_in_call = build is not None
             return build
 
     def is_over_within(self, epoch: int, bound_s: float) -> bool:
@@ -142,7 +143,7 @@ class WorkerLink(Link):
     def begin_call(self, epoch: int) -> Strategy | None:
         """Begin calls of the engine, and return it; None if the epoch is over. `end_call` or `failed` follow."""
         with self.changed:
-            self._in_call = True
+            self.is_in_call = True
             return self.strategy if self.is_in(epoch) else None
 
     def failed(self, text: str) -> None:
@@ -161,7 +162,7 @@ class WorkerLink(Link):
             what: What could not be done; empty if the exception says it.
         """
         with self.changed:
-            self._in_call = False
+            self.is_in_call = False
             actions = self.machine.fail(what + text_of_error(error), self.machine.rank)
             self.do([action for action in actions if isinstance(action, Say)])
             if actions:
@@ -181,7 +182,7 @@ class WorkerLink(Link):
     def end_call(self, actions: list[Action]) -> None:
         """Calls have ended: none is pending."""
         with self.changed:
-            self._in_call = False
+            self.is_in_call = False
             self.do(actions)
             if self.machine.phase == "ending":
                 self.drop_engine("the epoch is over")
@@ -192,7 +193,7 @@ class WorkerLink(Link):
     def end_engine(self, fence: Fence) -> None:
         """End the calls of the engine, and drop it when none is pending."""
         self.build = None
-        if self._in_call:
+        if self.is_in_call:
             # The thread that is in the call drops the engine: no other one knows when the call has ended.
             self._end_calls(fence.text)
         else:

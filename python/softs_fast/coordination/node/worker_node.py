@@ -292,7 +292,8 @@ class WorkerNode:
             link.end_call([])
             return self._settle(step)
         try:
-            self._state.reduce(strategy)
+            if not step._is_reduced:
+                self._state.reduce(strategy)
             with link.changed:
                 self._machine.reduced()
                 flag = torch.tensor(
@@ -439,10 +440,6 @@ class WorkerNode:
             self._state.load(states)
             self._set_weights(after)
 
-    def _is_over(self, epoch: int) -> bool:
-        """Return whether the epoch is over, or is soon: a call may meet a loss before the coordinator does."""
-        return self._link.is_over_within(epoch, _EXPLAIN_S)
-
     def _tell_leave(self) -> bool:
         """Say that this worker leaves, if it was told to; with the lock. Return whether it does."""
         if self._link.leave_reason is None:
@@ -466,7 +463,20 @@ class Step:
     def __init__(self, node: WorkerNode) -> None:
         self._node = node
         self.number = self.epoch = 0
-        self.is_committed = False
+        self.is_committed = self._is_reduced = False
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Compute the last gradients of the step, and reduce all meanwhile: on return they are the means of all workers.
+
+        Raises:
+            ConfigError: A gradient cannot be reduced, or the workers have different parameters.
+            PeerLost: A worker was lost; the step is made again.
+        """
+        calls = self._node._calls
+        assert calls is not None, "a step begins in an epoch"
+        with calls.call() as strategy:
+            self._node._state.backward(strategy, loss)
+        self._is_reduced = True
 
     def __enter__(self) -> Self:
         """Wait for an epoch, and begin the step."""
@@ -478,10 +488,13 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         """Reduce the gradients, and apply them; a loss of other workers in the body is no error, either."""
-        if error is not None and not (isinstance(error, PeerLost) and self._node._is_over(self.epoch)):
+        link = self._node._link
+        # A call may meet a loss before the coordinator does.
+        is_loss = isinstance(error, PeerLost) and link.is_over_within(self.epoch, _EXPLAIN_S)
+        if error is not None and not is_loss:
             # What the body has added up so far is no part of the step that is made again.
             self._node._state.drop_gradients()
-            self._node._link.raised(error)
+            link.raised(error)
             return False
         self.is_committed = self._node._commit(self)
         return True
