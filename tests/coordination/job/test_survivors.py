@@ -8,8 +8,8 @@ import pytest
 from driven_job import DrivenJob, open_job
 
 from softs_fast.coordination.job import events
-from softs_fast.coordination.job.messages import Fault, Ready, Table, WorkerState
-from softs_fast.coordination.job.rolling import resume
+from softs_fast.coordination.job.messages import Fault, Member, Ready, Table, WorkerState
+from softs_fast.coordination.job.rolling import copying, part_of, resume
 
 EARLIER = 99
 
@@ -245,3 +245,43 @@ def test_a_member_that_lost_its_weights_does_not_hide_those_of_the_others() -> N
     job.ready("c", 121)
     table = job.last("d", Table)
     assert (table.resume_step, table.survivors) == (121, (2,))
+
+
+# --- Workers that copy ---
+
+
+def table_of(survivors: tuple[int, ...], source: int | None) -> Table:
+    """Return a table of four members, on seats 1, 3, 5 and 7."""
+    members = tuple(Member(rank, 2 * rank + 1, f"w{rank}", rank, "") for rank in range(4))
+    return Table(7, 3, members, 12, "forward", survivors, source, "path")
+
+
+@pytest.mark.parametrize(
+    ("survivors", "source", "ranks"),
+    [
+        ((0, 1, 2), 0, (0, 3)),
+        ((1, 2), 1, (0, 1, 3)),
+        ((0, 3), 3, (1, 2, 3)),
+        ((2,), 2, (0, 1, 2, 3)),
+        ((0, 1, 2, 3), 0, ()),
+        ((), None, ()),
+    ],
+)
+def test_the_source_and_those_that_lack_its_state_copy(
+    survivors: tuple[int, ...], source: int | None, ranks: tuple[int, ...]
+) -> None:
+    table = table_of(survivors, source)
+    assert copying(table) == ranks
+    if ranks:
+        part = part_of(table, ranks)
+        assert [one.rank for one in part.members] == list(range(len(ranks)))
+        assert [one.seat for one in part.members] == [2 * rank + 1 for rank in ranks]
+        assert part.source_rank is not None
+        assert part.members[part.source_rank].worker_id == f"w{source}"
+        assert part.survivors == (part.source_rank,), "the only one of them that has the state"
+        assert (part.boot, part.epoch, part.resume_step) == (7, 3, 12)
+
+
+def test_all_members_of_a_table_are_the_table() -> None:
+    table = table_of((0, 2), 0)
+    assert part_of(table, range(4)) == table

@@ -24,6 +24,8 @@ class Engine:
     def __init__(self, rank: int) -> None:
         self.rank, self.size = rank, 2
         self.is_lost = False
+        self.lost: list[int] = []
+        self.calls: list[str] = []
 
     def all_reduce(self, tensor: Any, op: Any) -> None:
         pass
@@ -32,18 +34,19 @@ class Engine:
         pass
 
     def barrier(self) -> None:
+        self.calls.append("barrier")
         if self.is_lost:
             raise PeerLost("a rank is lost")
 
     def close(self) -> None:
-        pass
+        self.calls.append("close")
 
 
 class Store:
     """A store of an epoch."""
 
-    def __init__(self, *arguments: Any) -> None:
-        pass
+    def __init__(self, *arguments: Any, prefix: str) -> None:
+        self.prefix = prefix
 
     def end(self, reason: str) -> bool:
         return True
@@ -60,13 +63,20 @@ class Worker:
         self.fails_in: str | None = None
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.state = TrainingState(self.model, optimizer, apply=self.apply)
-        engine: Any = lambda table, rank, store: self.engine  # noqa: E731
-        self.node = WorkerNode("127.0.0.1:1", self.state, worker_id="w0", engine=engine, load=self.load)
+        self.made: list[tuple[str, list[str]]] = []
+        self.node = WorkerNode(
+            "127.0.0.1:1", self.state, worker_id="w0", engine=self.make_engine, load=self.load
+        )
         self._link = self.node._link
         self._listener = self._link.session._listener
         self._listener.hello()
         self._listener.received(m.Welcome(7, 0))
         self._listener.lost("there is no coordinator that could answer a fault", is_warning=False)
+
+    def make_engine(self, table: m.Table, rank: int, store: Any) -> Any:
+        assert table.members[rank].worker_id == "w0"
+        self.made.append((store.prefix, [one.worker_id for one in table.members]))
+        return self.engine
 
     def apply(self) -> None:
         self.state.optimizer.step()
@@ -77,10 +87,13 @@ class Worker:
         if self.fails_in == "load":
             raise FloatingPointError("a defect")
 
-    def open(self, epoch: int, step: int, survivors: tuple[int, ...], source: int | None) -> None:
+    def open(
+        self, epoch: int, step: int, survivors: tuple[int, ...], source: int | None, size: int = 2
+    ) -> None:
         """Open an epoch, and prepare for it."""
         members = tuple(
-            m.Member(rank, rank, f"w{rank}", self._link.machine._hello.incarnation, "") for rank in range(2)
+            m.Member(rank, rank, f"w{rank}", self._link.machine._hello.incarnation, "")
+            for rank in range(size)
         )
         if self._link.machine.phase == "ending":
             # Its program begins the next step.
@@ -261,25 +274,76 @@ def test_a_body_that_raises_leaves_no_gradients_for_the_next_one(worker: Worker)
     assert all(one.grad is None for one in worker.model.parameters())
 
 
-def test_a_survivor_goes_on_if_another_worker_cannot_copy(
+def test_a_source_goes_on_if_another_worker_cannot_copy(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Be it the source or not; the state has become one that cannot be sent."""
+    """The state has become one that cannot be sent."""
     worker.fence(1)
     monkeypatch.setattr(worker.state, "send", lambda strategy: "a deque")
     worker.open(2, 1, (0,), 0)
     assert worker.said == m.WorkerState(7, 2, 1)
-    worker.fence(2)
-
-    def refused(strategy: Any, source: int) -> Any:
-        raise ConfigError("rank 1 cannot send its state: a deque")
-
-    monkeypatch.setattr(worker.state, "receive", refused)
-    worker.engine.rank = 1
-    worker.open(3, 1, (0,), 0)
-    assert worker.said == m.WorkerState(7, 3, 1)
-    assert caplog.text.count("cannot copy the state") == 2
+    assert "a new worker cannot copy the state of this one: a deque" in caplog.text
     assert worker.step()
+
+
+@pytest.mark.parametrize(
+    ("survivors", "source", "beside", "copies"),
+    [
+        ((0, 1), 0, ["w0", "w2"], ["send"]),
+        ((0, 1), 1, [], []),
+        ((1, 2), 1, ["w0", "w1"], ["receive"]),
+        ((1, 2), 2, ["w0", "w2"], ["receive"]),
+        # All take part, so they need no engine of their own.
+        ((1,), 1, [], ["receive"]),
+        ((0, 1, 2), 0, [], []),
+        ((), None, [], []),
+    ],
+)
+def test_only_workers_that_lack_the_state_copy_it(
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    survivors: tuple[int, ...],
+    source: int | None,
+    beside: list[str],
+    copies: list[str],
+) -> None:
+    """The others neither send nor receive any of it."""
+    worker.fence(1)
+    worker.made.clear()
+    worker.engine.calls.clear()
+    done: list[str] = []
+    states = {"model": worker.model.state_dict(), "optimizer": worker.state.optimizer.state_dict()}
+
+    def receive(strategy: Any, root: int) -> Any:
+        assert [f"w{rank}" for rank in range(3) if rank in (source, 0)][root] == f"w{source}" or not beside
+        done.append("receive")
+        return states
+
+    def send(strategy: Any) -> str:
+        done.append("send")
+        return ""
+
+    monkeypatch.setattr(worker.state, "send", send)
+    monkeypatch.setattr(worker.state, "receive", receive)
+    worker.open(2, 1, survivors, source, size=3)
+    every = ("", ["w0", "w1", "w2"])
+    assert worker.made == ([("copy/", beside), every] if beside else [every])
+    assert done == copies
+    # No rank closes its engine before the others have all of the state.
+    assert worker.engine.calls == (["barrier", "close", "barrier"] if beside else ["barrier"])
+    assert worker.said == m.WorkerState(7, 2, 1)
+
+
+def test_a_loss_in_the_engine_of_a_copy_names_the_rank_of_the_epoch(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.fence(1)
+    worker.engine.is_lost, worker.engine.lost = True, [1]
+    monkeypatch.setattr(worker.state, "send", lambda strategy: "")
+    worker.open(2, 1, (0, 1), 0, size=3)
+    fault = worker._link.machine._fault
+    assert fault is not None
+    assert fault.accused_rank == 2, "rank 1 of the source and the new worker"
 
 
 def test_a_state_that_fails_after_the_first_step_does_not_end_a_worker_that_is_well(

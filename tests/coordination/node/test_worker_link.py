@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import re
 import threading
@@ -71,7 +72,7 @@ def member() -> Any:
     engine: Any = Engine()
     store: Any = Store()
     link.meet(store)
-    link.has_engine(engine)
+    link.has_engine(engine, range(2))
     link.machine.prepared()
     link.end_call([])
     assert link.is_in(1)
@@ -192,7 +193,15 @@ def test_without_a_call_a_fence_is_answered_at_once(member: Any) -> None:
 def test_an_engine_is_refused_if_its_epoch_is_over(member: Any) -> None:
     link, engine, receive = member
     receive(FENCE)
-    for late in (link.meet, link.has_engine):
+    for late in (link.meet, functools.partial(link.has_engine, ranks=range(2))):
         call: Callable[[Any], None] = late
         with pytest.raises(PeerLost, match="over before its engine was there"):
             call(engine)
+
+
+def test_an_engine_that_some_members_have_closed_is_told_of_no_fence(member: Any) -> None:
+    link, engine, receive = member
+    link.close_engine()
+    assert engine.is_closed
+    receive(FENCE)
+    assert engine.told == []

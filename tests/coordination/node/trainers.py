@@ -35,6 +35,7 @@ from softs_fast.coordination.node import (
     gloo_engine,
     grpc_engine,
     memory_engine,
+    training_state,
 )
 from softs_fast.coordination.node.engines import EngineOf
 from softs_fast.coordination.session.store import SessionStore
@@ -121,12 +122,26 @@ class TlsStar:
         return grpc_engine(options)(table, rank, store)
 
 
+def die_in_copy(n_tensors: int) -> None:
+    """Have this process killed when it has sent or received so many tensors of a state."""
+    left, bytes_of = iter(range(n_tensors)), training_state._bytes_of
+
+    def counted(tensor: torch.Tensor) -> torch.Tensor:
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return bytes_of(tensor)
+
+    training_state._bytes_of = counted
+
+
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
     """Train in this process, and report each step."""
     # A bucket for each parameter.
     overlap.FIRST_BYTES = overlap.BUCKET_BYTES = 1
     # A worker that copies nothing would have other weights.
     training = Training(options["model_seed"])
+    if "dies_in_copy" in options:
+        die_in_copy(options["dies_in_copy"])
     fails_at = {options.get("apply_fails_at")}
 
     def apply() -> None:

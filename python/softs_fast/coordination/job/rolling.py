@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from .messages import Roll, WorkerState
+from ...records import replace
+from .messages import Roll, Table, WorkerState
 
 
 @dataclass(frozen=True)
@@ -84,3 +85,26 @@ def _begin(states: Mapping[int, WorkerState], checkpoint_step: int) -> Resume:
         return Resume(checkpoint_step, "back", (), None)
     survivors = tuple(rank for rank in sorted(states) if states[rank].committed == newest)
     return Resume(newest, "back", survivors[:1], survivors[0])
+
+
+def copying(table: Table) -> tuple[int, ...]:
+    """Return the ranks that take part in the copy of the state: the source, and those that lack it; none without one."""
+    if table.source_rank is None:
+        return ()
+    lacking = {one.rank for one in table.members} - set(table.survivors)
+    return tuple(sorted(lacking | {table.source_rank})) if lacking else ()
+
+
+def part_of(table: Table, ranks: Sequence[int]) -> Table:
+    """Return the table of some members of an epoch, for an engine of their own; their ranks begin with 0.
+
+    Args:
+        table: Table of the epoch.
+        ranks: Ranks of these members in it, in their order; the source is one of them, if there is one.
+    """
+    return replace(
+        table,
+        members=tuple(replace(table.members[rank], rank=number) for number, rank in enumerate(ranks)),
+        survivors=tuple(number for number, rank in enumerate(ranks) if rank in table.survivors),
+        source_rank=None if table.source_rank is None else ranks.index(table.source_rank),
+    )

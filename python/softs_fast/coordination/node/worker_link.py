@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 from ...collectives import Strategy
 from ...errors import PeerLost
@@ -53,6 +54,8 @@ class WorkerLink(Link):
         self.leave_reason: str | None = None
         self._worker_id = hello.worker_id
         self._store: SessionStore | None = None
+        # Ranks in the table of the ranks of the engine.
+        self._ranks: Sequence[int] = ()
         self.is_in_call = False
 
     @property
@@ -129,16 +132,30 @@ class WorkerLink(Link):
                 raise PeerLost("the epoch was over before its engine was there")
             self._store = store
 
-    def has_engine(self, strategy: Strategy) -> None:
-        """Note the engine of the epoch.
+    def has_engine(self, strategy: Strategy, ranks: Sequence[int]) -> None:
+        """Note the engine of the epoch, or that of some of its members.
+
+        Args:
+            strategy: Engine.
+            ranks: Ranks in the table of its members, in the order of their ranks in the engine.
 
         Raises:
             PeerLost: the epoch is over.
         """
         with self.changed:
-            self.strategy = strategy
+            self.strategy, self._ranks = strategy, ranks
             if self.machine.phase != "building":
                 raise PeerLost("the epoch was over before its engine was there")
+
+    def close_engine(self) -> None:
+        """Close an engine of some members, of which no call is pending, before that of all is made."""
+        with self.changed:
+            strategy, self.strategy = self.strategy, None
+            # The engine uses it until its end.
+            store, self._store = self._store, None
+        assert strategy is not None
+        strategy.close()
+        del store
 
     def begin_call(self, epoch: int) -> Strategy | None:
         """Begin calls of the engine, and return it; None if the epoch is over. `end_call` or `failed` follow."""
@@ -150,7 +167,7 @@ class WorkerLink(Link):
         """A call has failed because of another worker, or was ended by a fence."""
         lost = getattr(self.strategy, "lost", [])
         with self.changed:
-            self.end_call(self.machine.fail(text, lost[0] if lost else None))
+            self.end_call(self.machine.fail(text, self._ranks[lost[0]] if lost else None))
 
     def raised(self, error: BaseException, what: str = "") -> None:
         """End the epoch because this worker's own code has raised: the others must not wait for it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
@@ -19,6 +19,7 @@ from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
 from ..job.messages import Hello, WorkerState
 from ..job.participant import Build
+from ..job.rolling import copying, part_of
 from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
@@ -384,16 +385,20 @@ class WorkerNode:
                 self._set_weights(None)
                 self._load(table.checkpoint)
             self._state.drop_gradients()
-            store = SessionStore(link.session, self._job, table)
-            link.meet(store)
-            strategy = self._engine_of(table, build.rank, store)
+            ranks = copying(table)
+            if build.rank in ranks and len(ranks) < len(table.members):
+                # The others receive nothing. It is closed before that of all is made: a process may have one only.
+                strategy = self._join(build, ranks, "copy/")
+                self._copy(strategy, ranks.index(table.source_rank), after)
+                strategy.barrier()
+                link.close_engine()
+            strategy = self._join(build, range(len(table.members)))
             self._calls = StepCalls(link, table.epoch, strategy)
             self._place = (strategy.rank, strategy.size)
             # Loaders take the samples of this rank: torch.distributed knows nothing of it.
             set_ranks_of_worker(Ranks(*self._place))
-            link.has_engine(strategy)
-            if table.source_rank is not None and len(table.survivors) < len(table.members):
-                self._copy(strategy, table.source_rank, None if build.duty in ("keep", "apply") else after)
+            if len(ranks) == len(table.members):
+                self._copy(strategy, ranks.index(table.source_rank), after)
             strategy.barrier()
             if build.duty == "load":
                 # Each member has verified some of the files, and now all have.
@@ -414,31 +419,27 @@ class WorkerNode:
             self._machine.prepared()
         link.end_call([])
 
-    def _copy(self, strategy: Strategy, source: int, after: WorkerState | None) -> None:
-        """Copy the state of a rank; a call of all ranks.
+    def _join(self, build: Build, ranks: Sequence[int], prefix: str = "") -> Strategy:
+        """Make an engine of some ranks of an epoch, of which this worker is one; `prefix` is that of their keys."""
+        table = part_of(build.table, ranks)
+        store = SessionStore(self._link.session, self._job, table, prefix=prefix)
+        self._link.meet(store)
+        strategy = self._engine_of(table, ranks.index(build.rank), store)
+        self._link.has_engine(strategy, ranks)
+        return strategy
 
-        Args:
-            strategy: Strategy of the ranks.
-            source: Rank with the state.
-            after: What this worker has with that state; None if it has it already.
-        """
+    def _copy(self, strategy: Strategy, source: int, after: WorkerState) -> None:
+        """Copy the state of rank `source` to all others of a strategy, which have `after` then; a call of all its ranks."""
         if strategy.rank == source:
             refusal = self._state.send(strategy)
             if refusal:
+                # What this worker has is valid, and it goes on with the others.
                 self._link.logger.error("a new worker cannot copy the state of this one: %s", refusal)
             return
-        try:
-            states = self._state.receive(strategy, source)
-        except ConfigError as error:
-            if after is not None:
-                raise
-            # What this worker has is valid, and it goes on with the others.
-            self._link.logger.error("a new worker cannot copy the state of another one: %s", error)
-            return
-        if after is not None:
-            self._set_weights(None)
-            self._state.load(states)
-            self._set_weights(after)
+        states = self._state.receive(strategy, source)
+        self._set_weights(None)
+        self._state.load(states)
+        self._set_weights(after)
 
     def _tell_leave(self) -> bool:
         """Say that this worker leaves, if it was told to; with the lock. Return whether it does."""
@@ -490,8 +491,7 @@ class Step:
         """Reduce the gradients, and apply them; a loss of other workers in the body is no error, either."""
         link = self._node._link
         # A call may meet a loss before the coordinator does.
-        is_loss = isinstance(error, PeerLost) and link.is_over_within(self.epoch, _EXPLAIN_S)
-        if error is not None and not is_loss:
+        if error and not (isinstance(error, PeerLost) and link.is_over_within(self.epoch, _EXPLAIN_S)):
             # What the body has added up so far is no part of the step that is made again.
             self._node._state.drop_gradients()
             link.raised(error)

@@ -31,14 +31,18 @@ class SessionStore(Store):
         job: Name of the job.
         table: Table of the epoch.
         timeout_s: Seconds that get and wait wait for keys, if no call says otherwise.
+        prefix: Text in front of all keys: some members may have a store among themselves.
     """
 
-    def __init__(self, session: Session, job: str, table: Table, timeout_s: float = 300.0) -> None:
+    def __init__(
+        self, session: Session, job: str, table: Table, timeout_s: float = 300.0, prefix: str = ""
+    ) -> None:
         super().__init__()
         self._session = session
         self._job = job
         self._table = table
         self._timeout = timedelta(seconds=timeout_s)
+        self._prefix = prefix
         self._is_told: list[Callable[[str], object]] = []
         self._over = ""
 
@@ -108,8 +112,9 @@ class SessionStore(Store):
         seconds = max(timeout.total_seconds(), 0.0)
         milliseconds = min(round(seconds * 1000), _MAX_MS)
         table = self._table
+        names = tuple(self._prefix + key for key in keys)
         request = KeysRequest(
-            self._job, table.boot, table.epoch, operation, keys, value, amount, milliseconds
+            self._job, table.boot, table.epoch, operation, names, value, amount, milliseconds
         )
         reply: Any = self._session.request(request, seconds + _CALL_S)
         assert isinstance(reply, KeysReply)
