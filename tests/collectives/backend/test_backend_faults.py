@@ -19,7 +19,6 @@ import ranks
 import torch
 import torch.distributed as dist
 from backend_ranks import joined
-from fork_check import check_fork
 from torch.nn.parallel import DistributedDataParallel
 
 from softs_fast.collectives.backend import register
@@ -134,7 +133,6 @@ def refused(say: Callable[[Any], None], rank: int, size: int, folder: str) -> No
         ):
             with pytest.raises(ConfigError, match=text):
                 call()
-        check_fork(dist.barrier, then=lambda: None)
         dist.barrier()
 
 
