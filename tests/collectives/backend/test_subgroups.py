@@ -15,7 +15,7 @@ import torch.distributed as dist
 from backend_ranks import joined
 
 from softs_fast import _kernels
-from softs_fast.collectives.backend import membership
+from softs_fast.collectives.backend import membership, register
 from softs_fast.collectives.backend.work import BackendLost
 from softs_fast.errors import ConfigError, SegmentError
 
@@ -57,22 +57,25 @@ def test_memory_is_taken_by_the_first_call(tmp_path: Path) -> None:
 
 
 def meets_later(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
-    with joined(rank, size, folder):
-        for round in range(2):  # the second group has the name of the first
-            if rank == 0:
-                group = dist.new_group([0, 1], use_local_synchronization=True)
-                dist.send(torch.full((2,), float(round)), 1, group=group)
-                # Only now the other rank makes the group.
-                dist.send(torch.zeros(1), 1)
-            if rank == 1:
-                dist.recv(torch.zeros(1), 0)
-                group = dist.new_group([0, 1], use_local_synchronization=True)
-                got = torch.zeros(2)
-                dist.recv(got, 0, group=group)
-                assert got.tolist() == [float(round)] * 2
-            if rank != 2:
-                assert total(group) == 2.0
-                dist.destroy_process_group(group)
+    register()
+    store = dist.FileStore(f"{folder}/store", size)
+    # The second default group is made through the store of the first; its part has the same name, and another maker.
+    for first in (0, 1):
+        dist.init_process_group("softs", store=store, rank=rank, world_size=size)
+        if rank == first:
+            group = dist.new_group([0, 1], use_local_synchronization=True)
+            dist.send(torch.full((2,), float(first)), 1 - first, group=group)
+            # Only now the other rank makes the group.
+            dist.send(torch.zeros(1), 1 - first)
+        if rank == 1 - first:
+            dist.recv(torch.zeros(1), first)
+            group = dist.new_group([0, 1], use_local_synchronization=True)
+            got = torch.zeros(2)
+            dist.recv(got, first, group=group)
+            assert got.tolist() == [float(first)] * 2
+        if rank != 2:
+            assert total(group) == 2.0
+        dist.destroy_process_group()
 
 
 def test_a_rank_waits_for_no_other_to_make_a_group(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from softs_fast.collectives.backend.work import Completer, Pending, SoftsWork, c
 from softs_fast.collectives.host.group import join_host_group
 from softs_fast.collectives.rendezvous import TorchStore
 from softs_fast.collectives.tensors import dtype_code
-from softs_fast.errors import ConfigError, SegmentError
+from softs_fast.errors import ConfigError
 
 if TYPE_CHECKING:
     from softs_fast._kernels import Call
@@ -57,7 +56,7 @@ def create(options: Any, _: object) -> SoftsBackend:
     members = list(options.global_ranks_in_group)
     if members and _world is not None:
         store = TorchStore(options.store)
-        part = Subgroup(_world, members, options.group_rank, store, options.group_id, timeout_s)
+        part = Subgroup(_world, members, options.group_rank, store, timeout_s)
         return SoftsBackend(part, options.group_rank, options.group_size, options.timeout)
     group = join_host_group(
         options.group_rank,
@@ -396,8 +395,7 @@ class SoftsBackend(Backend):
 
     def abort(self) -> None:
         """End pending calls on all ranks, and those that follow."""
-        with suppress(ConfigError, SegmentError, dist.DistBackendError):  # it has ended already
-            self._membership.end("a rank aborted the group")
+        self._membership.end("a rank aborted the group")
         self.shutdown()
 
     def shutdown(self) -> None:

@@ -6,7 +6,6 @@ import os
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -104,7 +103,6 @@ class World:
         self.schedule: Schedule = met.schedule
         #: Tells this group from others that its processes make with the same store.
         self.name = group.exchange(secrets.token_hex(8).encode())[0].decode()
-        self.n_groups: Counter[str] = Counter()
 
 
 class Subgroup:
@@ -116,8 +114,7 @@ class Subgroup:
         world: The default group.
         members: Ranks of the default group, in the order of their numbers here.
         rank: This process's number.
-        store: A store that the members share.
-        name: Name of the group; another group may have had it before.
+        store: A store of this group alone, but for groups with other default groups.
         timeout_s: How long to wait for the rank that makes the memory, seconds.
     """
 
@@ -127,15 +124,13 @@ class Subgroup:
         members: list[int],
         rank: int,
         store: KeyValueStore,
-        name: str,
         timeout_s: float,
     ) -> None:
         self._processes = [world.processes[member] for member in members]
         self._schedule = world.schedule
         self._rank = rank
         self._store = store
-        world.n_groups[name] += 1
-        self._key = f"softs.{world.name}.{world.n_groups[name]}"
+        self._key = f"softs.{world.name}"
         self._timeout_s = timeout_s
 
     def join(self) -> _kernels.Group:
@@ -282,9 +277,9 @@ class Membership:
             return self._messages
 
     def end(self, reason: str) -> None:
-        """End pending calls on all ranks, and those that follow; in a fork do nothing."""
-        if os.getpid() == self._pid:
-            self.group().end(reason)
+        """End pending calls on all ranks, and those that follow; it takes no lock. Does nothing if this rank made none."""
+        if self._group is not None:
+            self._group.end(reason)
 
     def leave(self) -> None:
         """Leave the group once pending calls have ended; in a fork do nothing."""
