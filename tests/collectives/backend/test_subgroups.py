@@ -95,6 +95,9 @@ def left(say: Callable[[Any], None], rank: int, size: int, folder: str, is_abort
             with pytest.raises(BackendLost) as raised:
                 total(group)
             told = str(raised.value)
+            if not is_abort:
+                with pytest.raises(BackendLost, match="Rank 1 failed to pass monitoredBarrier: rank 1"):
+                    dist.monitored_barrier(group)
         # Rank 2 lives until then.
         dist.barrier()
         return told

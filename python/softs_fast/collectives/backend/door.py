@@ -24,7 +24,14 @@ from softs_fast.collectives.backend.operands import (
     real_of,
     sized,
 )
-from softs_fast.collectives.backend.work import Completer, Pending, SoftsWork, check_differences, error_of
+from softs_fast.collectives.backend.work import (
+    BackendLost,
+    Completer,
+    Pending,
+    SoftsWork,
+    check_differences,
+    error_of,
+)
 from softs_fast.collectives.host.group import join_host_group
 from softs_fast.collectives.rendezvous import TorchStore
 from softs_fast.collectives.tensors import dtype_code
@@ -386,10 +393,17 @@ class SoftsBackend(Backend):
 
     def monitored_barrier(self, opts: Any, waits_for_all: bool = False) -> None:
         """Wait for all ranks; rank 0 names those that do not come in time, and the group goes on."""
-        timeout_s = opts.timeout.total_seconds()
-        self._messages.monitored_barrier(
-            self.rank(), self.size(), self._timeout_s if timeout_s < 0 else timeout_s, waits_for_all
-        )
+        own_s = opts.timeout.total_seconds()
+        timeout_s = self._timeout_s if own_s < 0 else own_s
+        if self.rank() == 0 and timeout_s <= 0:
+            raise BackendLost("Rank 0 timed out in monitoredBarrier after 0 ms")
+        try:
+            messages = self._messages
+        except BackendLost as error:
+            # A rank that left before the first call; the text begins with it.
+            rank = str(error).partition(" (")[0].capitalize()
+            raise BackendLost(f"{rank} failed to pass monitoredBarrier: {error}") from None
+        messages.monitored_barrier(self.rank(), self.size(), timeout_s, waits_for_all)
 
     # The end.
 

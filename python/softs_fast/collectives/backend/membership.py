@@ -208,7 +208,7 @@ class Subgroup:
                 raise PeerLost(f"{self._describe(maker)} has ended")
             if time.monotonic() > give_up_at:
                 raise PeerLost(
-                    f"Timed out: waited {self._timeout_s:g} s for the memory of {self._describe(maker)}"
+                    f"{self._describe(maker)} has not made the memory in {self._timeout_s:g} s: Timed out"
                 )
             time.sleep(_POLL_INTERVAL_S)
         return offer
