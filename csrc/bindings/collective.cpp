@@ -74,18 +74,33 @@ std::size_t group_bytes(int size, std::size_t slot_bytes) {
     return Layout{.size = size, .slot_bytes = slot_bytes}.bytes();
 }
 
-// A segment that a group takes over, once.
+// A segment that a group or a region takes over, once.
 struct Segment {
     std::optional<Mapping> mapping;
+
+    Mapping take() {
+        if (!mapping) throw Error(Failure::config, "the segment has been taken already");
+        return std::move(*std::exchange(mapping, std::nullopt));
+    }
 };
+
+Segment create_region(std::size_t bytes, int size) {
+    Mapping memory = Mapping::create(Region::total(bytes, size));
+    memory.allocate(0, memory.bytes());
+    return {std::move(memory)};
+}
+
+Region region_of(Segment& segment, std::size_t bytes, int size) {
+    Mapping memory = segment.take();
+    if (memory.bytes() != Region::total(bytes, size)) throw Error(Failure::config, "the segment is of another region");
+    return {std::make_shared<Mapping>(std::move(memory)), bytes, size};
+}
 
 std::unique_ptr<Group> join(int rank, const std::vector<std::pair<int, std::uint64_t>>& processes, Segment& segment, std::size_t slot_bytes,
                             double timeout_s) {
-    if (!segment.mapping) throw Error(Failure::config, "the segment belongs to another group already");
     std::vector<Member> members;
     for (const auto& [pid, started] : processes) members.push_back({.pid = pid, .started = started});
-    Mapping mapping = std::move(*std::exchange(segment.mapping, std::nullopt));
-    return std::make_unique<Group>(rank, std::move(members), std::move(mapping), slot_bytes,
+    return std::make_unique<Group>(rank, std::move(members), segment.take(), slot_bytes,
                                    Settings{.timeout = nanoseconds(timeout_s), .interrupted = check_signals});
 }
 
@@ -258,8 +273,15 @@ void bind_collective(py::module_& module) {
                     [](const py::bytes& offer, int size, std::size_t slot_bytes) {
                         return Segment{open_offered(std::string(offer), group_bytes(size, slot_bytes))};
                     })
+        .def_static("create_region", &create_region, py::arg("n_bytes"), py::arg("size"))
+        .def_static(
+            "open_region",
+            [](const py::bytes& offer, std::size_t bytes, int size) {
+                return Segment{open_offered(std::string(offer), Region::total(bytes, size))};
+            },
+            py::arg("offer"), py::arg("n_bytes"), py::arg("size"))
         .def("offer", [](const Segment& segment) {
-            if (!segment.mapping) throw Error(Failure::config, "the segment belongs to a group already");
+            if (!segment.mapping) throw Error(Failure::config, "the segment has been taken already");
             return py::bytes(packed(segment.mapping->offer()));
         });
 
@@ -268,6 +290,7 @@ void bind_collective(py::module_& module) {
     });
 
     py::class_<Region>(module, "Region", plain)
+        .def(py::init(&region_of), py::arg("segment"), py::arg("n_bytes"), py::arg("size"))
         .def("part", [](const Region& region, int rank) { return Part{region, region.part(rank)}; })
         .def("result", [](const Region& region) { return Part{region, region.result()}; });
 

@@ -284,8 +284,16 @@ class Segment:
     def open_group(offer: bytes, size: int, slot_bytes: int) -> Segment:
         """Open the segment of a group. Raises ConfigError, SegmentError."""
 
+    @staticmethod
+    def create_region(n_bytes: int, size: int) -> Segment:
+        """Create the segment of a region, `n_bytes` for each rank. Raises SegmentError."""
+
+    @staticmethod
+    def open_region(offer: bytes, n_bytes: int, size: int) -> Segment:
+        """Open the segment of a region. Raises ConfigError, SegmentError."""
+
     def offer(self) -> bytes:
-        """Return the bytes by which another process opens it. Raises ConfigError once it belongs to a group."""
+        """Return the bytes by which another process opens it. Raises ConfigError once it has been taken."""
 
 class Part:
     """One rank's bytes of a region, as a buffer."""
@@ -294,10 +302,10 @@ class Part:
         """Raises TypeError: only `Region` makes them."""
 
 class Region:
-    """Memory that all ranks of a group have mapped."""
+    """Memory that all ranks of a group have mapped, from `Group.share` or of a segment."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        """Raises TypeError: only `Group.share` makes them."""
+    def __init__(self, segment: Segment, n_bytes: int, size: int) -> None:
+        """Take over a segment of `create_region` or `open_region`. Raises ConfigError if it is of another region."""
 
     def part(self, rank: int) -> Part:
         """Return the part of a rank."""

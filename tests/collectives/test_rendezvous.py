@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from waiting import free_ports
 
-from softs_fast import _kernels
+from softs_fast import __version__, _kernels
 from softs_fast.collectives import Schedule, ShmStrategy, TorchStrategy
 from softs_fast.collectives.rendezvous import FolderStore, StoreRendezvous, TorchStore, as_rendezvous
 from softs_fast.errors import ConfigError, PeerLost
@@ -99,7 +99,7 @@ def talk(folder: Path, change: dict[str, Any]) -> str:
     segment = _kernels.Segment.create_group(2, 1 << 16)
     pid, started, _ = _kernels.this_process()
     card = {
-        "version": 1,
+        "version": __version__,
         "size": 2,
         "staging_bytes": 1 << 16,
         "pid": pid,
@@ -137,7 +137,9 @@ def test_what_ranks_say_of_themselves_is_checked(tmp_path: Path) -> None:
     for change, text in (
         ({"size": 3}, "size differs: 3 on rank 0; 2 on rank 1"),
         ({"staging_bytes": 1 << 17}, "staging_bytes differs"),
-        ({"version": 2}, "version differs"),
+        ({"version": "0.0.9"}, f"version of softs-fast differs: 0.0.9 on rank 0; {__version__} on rank 1"),
+        ({"version": "0.0.9", "pid": "x"}, "version of softs-fast differs"),
+        ({"host": "elsewhere", "offer": ""}, "2 ranks (elsewhere on rank 0; "),
         ({"pid": -1}, "rank 0 sent a malformed description of itself"),
         ({"started": "x"}, "rank 0 sent a malformed description of itself"),
         ({"offer": "zz"}, "rank 0 sent a malformed description of itself"),

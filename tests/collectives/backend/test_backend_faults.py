@@ -19,8 +19,8 @@ import ranks
 import torch
 import torch.distributed as dist
 from backend_ranks import joined
-from fork_check import check_fork
 from torch.nn.parallel import DistributedDataParallel
+from waiting import eventually
 
 from softs_fast.collectives.backend import register
 from softs_fast.collectives.backend.work import BackendLost, BackendMismatch
@@ -80,6 +80,30 @@ def test_a_stopped_rank_is_named_when_its_time_is_over(tmp_path: Path) -> None:
         os.kill(pids[2], signal.SIGKILL)
 
 
+def aborted(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    is_over = Path(folder, "over")
+    with joined(rank, size, folder):
+        dist.barrier()
+        if rank == 2:
+            eventually(is_over.exists)
+            call: Callable[[], Any] = dist.barrier
+        else:
+            call = dist.all_reduce(torch.ones(3), async_op=True).wait
+        if rank == 1:
+            dist.group.WORLD.abort()  # type: ignore[union-attr]
+            is_over.touch()
+        with pytest.raises(BackendLost) as raised:
+            call()
+        return str(raised.value)
+
+
+def test_an_abort_ends_the_calls_of_all_ranks(tmp_path: Path) -> None:
+    told = ranks.run(aborted, 3, str(tmp_path))
+    assert "a rank aborted the group" in told[1]
+    # One that comes later sees that the rank has left, too.
+    assert all("a rank aborted the group" in text or "has closed the group" in text for text in told)
+
+
 def different(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[str]:
     told = []
     with joined(rank, size, folder):
@@ -134,7 +158,6 @@ def refused(say: Callable[[Any], None], rank: int, size: int, folder: str) -> No
         ):
             with pytest.raises(ConfigError, match=text):
                 call()
-        check_fork(dist.barrier, then=lambda: None)
         dist.barrier()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
 from softs_fast import _kernels
+from softs_fast.collectives.backend.membership import Membership, Met, Source, Subgroup, World, staging_bytes
 from softs_fast.collectives.backend.messages import Messages
 from softs_fast.collectives.backend.operands import (
     Operands,
@@ -22,9 +24,16 @@ from softs_fast.collectives.backend.operands import (
     real_of,
     sized,
 )
-from softs_fast.collectives.backend.work import Completer, Pending, SoftsWork, check_differences, error_of
+from softs_fast.collectives.backend.work import (
+    BackendLost,
+    Completer,
+    Pending,
+    SoftsWork,
+    check_differences,
+    error_of,
+)
 from softs_fast.collectives.host.group import join_host_group
-from softs_fast.collectives.probe import Schedule, choose_schedule
+from softs_fast.collectives.rendezvous import TorchStore
 from softs_fast.collectives.tensors import dtype_code
 from softs_fast.errors import ConfigError
 
@@ -33,49 +42,48 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 
-_STAGING_BYTES = 1 << 20
-
 # torch holds the C++ half of a backend; with TORCH_DISTRIBUTED_DEBUG=DETAIL nothing else holds the Python half.
 _open: set[SoftsBackend] = set()
-#: Schedules of this process by number of ranks: measuring one takes 50 ms.
-_schedules: dict[int, Schedule] = {}
+#: The default group, if it is one of this backend.
+_world: World | None = None
 
 
 def create(options: Any, _: object) -> SoftsBackend:
-    """Join the group of the ranks that call this, through the store of the options.
+    """Return a rank's part in a new group, through the store of the options.
+
+    The ranks of the default group meet here; those of a part of it meet in its first call.
 
     Raises:
         ConfigError: a rank is on another host, or of another version.
         PeerLost: a rank did not come in time.
         SegmentError: no shared memory.
     """
+    global _world
+    timeout_s = options.timeout.total_seconds()
+    members = list(options.global_ranks_in_group)
+    if members and _world is not None:
+        store = TorchStore(options.store)
+        part = Subgroup(_world, members, options.group_rank, store, timeout_s)
+        return SoftsBackend(part, options.group_rank, options.group_size, options.timeout)
     group = join_host_group(
         options.group_rank,
         options.group_size,
         options.store,
         name="backend",
-        staging_bytes=_STAGING_BYTES,
-        timeout_s=options.timeout.total_seconds(),
+        staging_bytes=staging_bytes(options.group_size),
+        timeout_s=timeout_s,
     )
     try:
-        schedule = _agreed_schedule(group)
-        group.set_schedule(*schedule)
-        messages = group.share(_kernels.PointToPoint.part_bytes(group.size))
-        assert messages is not None, "the size is the same on all ranks"
+        met = Met(group)
+        # Ranks of a default group of another backend do not know each other, so each of its parts is made at once.
+        world = None if members else World(met)
     except BaseException:
         group.close()
         raise
-    return SoftsBackend(group, messages, options.timeout)
-
-
-def _agreed_schedule(group: _kernels.Group) -> Schedule:
-    """Return the schedule of a group; it is measured where a rank has none of this size yet."""
-    known = _schedules.get(group.size)
-    said = group.exchange(b"" if known is None else repr(tuple(known)).encode())
-    if known is None or any(text != said[0] for text in said):
-        known = choose_schedule(group, _STAGING_BYTES)
-        _schedules[group.size] = known
-    return known
+    backend = SoftsBackend(met, group.rank, group.size, options.timeout)
+    if world is not None:
+        backend.world = _world = world
+    return backend
 
 
 class SoftsBackend(Backend):
@@ -86,21 +94,31 @@ class SoftsBackend(Backend):
     the group goes on.
 
     Args:
-        group: The group, joined.
-        messages: Its memory for messages from one rank to another.
+        source: Where the native parts of the group come from.
+        rank: This process's number.
+        size: Number of ranks.
         timeout: How long each call waits for the slowest rank, if it has no time-out of its own.
     """
 
-    def __init__(self, group: _kernels.Group, messages: _kernels.Region, timeout: timedelta) -> None:
-        super().__init__(group.rank, group.size)
-        self._group = group
-        self._queue = _kernels.CallQueue(group)
+    def __init__(self, source: Source, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
         self._completer = Completer()
+        self._membership = Membership(source, self._completer)
         self._pending = Pending()
-        self._messages = Messages(_kernels.PointToPoint(group, messages), self._completer)
+        self.world: World | None = None
         self._timeout_s = timeout.total_seconds()
         self._n_calls = 0
         _open.add(self)
+
+    # Each is a plain attribute once it is there, which costs calls nothing.
+
+    @cached_property
+    def _queue(self) -> _kernels.CallQueue:
+        return self._membership.queue()
+
+    @cached_property
+    def _messages(self) -> Messages:
+        return self._membership.messages()
 
     # What c10d asks about the backend. Those inherited would ask themselves.
 
@@ -375,26 +393,33 @@ class SoftsBackend(Backend):
 
     def monitored_barrier(self, opts: Any, waits_for_all: bool = False) -> None:
         """Wait for all ranks; rank 0 names those that do not come in time, and the group goes on."""
-        timeout_s = opts.timeout.total_seconds()
-        self._messages.monitored_barrier(
-            self.rank(), self.size(), self._timeout_s if timeout_s < 0 else timeout_s, waits_for_all
-        )
+        own_s = opts.timeout.total_seconds()
+        timeout_s = self._timeout_s if own_s < 0 else own_s
+        if self.rank() == 0 and timeout_s <= 0:
+            raise BackendLost("Rank 0 timed out in monitoredBarrier after 0 ms")
+        try:
+            messages = self._messages
+        except BackendLost as error:
+            # A rank that left before the first call; the text begins with it.
+            rank = str(error).partition(" (")[0].capitalize()
+            raise BackendLost(f"{rank} failed to pass monitoredBarrier: {error}") from None
+        messages.monitored_barrier(self.rank(), self.size(), timeout_s, waits_for_all)
 
     # The end.
 
     def abort(self) -> None:
         """End pending calls on all ranks, and those that follow."""
-        self._group.end("a rank aborted the group")
+        self._membership.end("a rank aborted the group")
         self.shutdown()
 
     def shutdown(self) -> None:
         """Leave the group once pending calls have ended; a second call does nothing."""
+        global _world
         if self in _open:
             _open.discard(self)
-            self._queue.close()
-            self._messages.close()
-            self._completer.close()
-            self._group.close()
+            if self.world is not None and self.world is _world:
+                _world = None
+            self._membership.leave()
 
     def _do(
         self,
@@ -469,9 +494,7 @@ def _setting(tensor: Tensor, rows: Tensor, combine: Callable[[Tensor, Tensor], T
 def _leave_all() -> None:
     """Let the process end with groups that were not destroyed, whatever calls are pending; others learn of its end."""
     for backend in list(_open):
-        backend._queue.abandon()
-        backend._messages.abandon()
-        backend._completer.close()
+        backend._membership.abandon()
 
 
 __all__ = ["SoftsBackend", "create"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import platform
 import weakref
 from typing import Any
 
 from softs_fast import _kernels
+from softs_fast._core import __version__
 from softs_fast.collectives import agreement
 from softs_fast.collectives.host.ending import Ending
 from softs_fast.collectives.rendezvous import Rendezvous, as_rendezvous
@@ -14,7 +16,8 @@ from softs_fast.collectives.strategy import Strategy
 from softs_fast.errors import ConfigError, SegmentError
 from softs_fast.identity import this_process
 
-_VERSION = 1
+# Letters of a text that a rank sends of itself.
+_LONGEST_TEXT = 255
 
 #: Strategies of this process that have joined a group of this host, and have not left it.
 joined: weakref.WeakSet[Strategy] = weakref.WeakSet()
@@ -111,7 +114,8 @@ def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s
             problem = str(error)
     pid, started, _ = this_process()
     card = {
-        "version": _VERSION,
+        "version": __version__,
+        "host": platform.node()[:_LONGEST_TEXT],
         "size": size,
         "staging_bytes": staging_bytes,
         "pid": pid,
@@ -119,10 +123,13 @@ def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s
         "offer": segment.offer().hex() if segment else "",
     }
     said = place.exchange(json.dumps(card).encode(), timeout_s)
-    cards: list[dict[str, Any]] = []
+    cards = [_card_of(text) for text in said]
     try:
-        cards = [_checked_card(card, rank) for rank, card in enumerate(said)]
-        for key in ("version", "size", "staging_bytes"):
+        # Before the rest, which may be of another form.
+        agreement.check_same("version of softs-fast", [card["version"] for card in cards])
+        for other, card in enumerate(cards):
+            _check_card(card, other)
+        for key in ("size", "staging_bytes"):
             agreement.check_same(key, [card[key] for card in cards])
         if rank != 0 and cards[0]["offer"]:
             segment = _kernels.Segment.open_group(bytes.fromhex(cards[0]["offer"]), size, staging_bytes)
@@ -131,23 +138,32 @@ def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s
     problems = place.exchange(problem.encode()[:1000], timeout_s)
     if any(problems) or segment is None:
         texts = [f"rank {r}: {text.decode(errors='replace')}" for r, text in enumerate(problems) if text]
-        kind = SegmentError if problems[0] else ConfigError
-        raise kind(f"{size} ranks cannot form a group in shared memory: " + "; ".join(texts))
+        kind = SegmentError if problems[0] and not cards[0].get("offer") else ConfigError
+        hosts = [card["host"] for card in cards]
+        where = f" ({agreement.by_value(hosts)})" if len(set(hosts)) > 1 else ""
+        raise kind(f"{size} ranks{where} cannot form a group in shared memory: " + "; ".join(texts))
     processes = [(card["pid"], card["started"]) for card in cards]
     return _kernels.Group(rank, processes, segment, staging_bytes, timeout_s)
 
 
-def _checked_card(text: bytes, rank: int) -> dict[str, Any]:
-    """Return the description that a rank has sent of itself."""
+def _card_of(text: bytes) -> dict[str, Any]:
+    """Return the description that a rank has sent of itself, with texts for version and host; the rest may have any form."""
     try:
-        card = json.loads(text)
+        card = dict(json.loads(text))
+    except (ValueError, TypeError):
+        card = {}
+    return card | {key: str(card.get(key, "unknown"))[:_LONGEST_TEXT] for key in ("version", "host")}
+
+
+def _check_card(card: dict[str, Any], rank: int) -> None:
+    """Raise ConfigError unless a description has numbers and an offer."""
+    try:
         fits = all(
             isinstance(card[key], int) and 0 <= card[key] < 1 << 63
-            for key in ("version", "size", "staging_bytes", "pid", "started")
+            for key in ("size", "staging_bytes", "pid", "started")
         )
         bytes.fromhex(card["offer"])
     except (ValueError, KeyError, TypeError):
         fits = False
     if not fits or card["pid"] >= 1 << 31:
-        raise ConfigError(f"rank {rank} sent a malformed description of itself; is it of the same version?")
-    return dict(card)
+        raise ConfigError(f"rank {rank} sent a malformed description of itself")
