@@ -22,11 +22,18 @@ from softs_fast.collectives.backend.operands import (
     real_of,
     sized,
 )
-from softs_fast.collectives.backend.work import Completer, Pending, SoftsWork, check_differences, error_of
+from softs_fast.collectives.backend.work import (
+    BackendLost,
+    Completer,
+    Pending,
+    SoftsWork,
+    check_differences,
+    error_of,
+)
 from softs_fast.collectives.host.group import join_host_group
 from softs_fast.collectives.probe import Schedule, choose_schedule
 from softs_fast.collectives.tensors import dtype_code
-from softs_fast.errors import ConfigError
+from softs_fast.errors import ConfigError, ForkedError
 
 if TYPE_CHECKING:
     from softs_fast._kernels import Call
@@ -162,7 +169,7 @@ class SoftsBackend(Backend):
         return self._reduce(tensors, opts, opts.rootRank)
 
     def _reduce(self, tensors: list[Tensor], opts: Any, root: int = -1) -> SoftsWork | None:
-        if any(tensor.is_sparse for tensor in tensors):
+        if tensors and tensors[0].is_sparse:
             return self._reduce_sparse(tensors, opts)
         used = Operands()
         calls: list[Call] = []
@@ -388,9 +395,19 @@ class SoftsBackend(Backend):
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Leave the group once pending calls have ended; a second call does nothing."""
-        if self in _open:
-            _open.discard(self)
+        """Leave the group once pending calls have ended; a second call does nothing.
+
+        Raises:
+            BackendMismatch: this rank was the root of a broadcast just now, and other ranks made other calls.
+        """
+        if self not in _open:
+            return
+        _open.discard(self)
+        try:
+            self._make(_kernels.Call.confirm(), self._timeout_s)
+        except (BackendLost, ForkedError):
+            pass  # There is no rank that waits to hear this one's call.
+        finally:
             self._queue.close()
             self._messages.close()
             self._completer.close()
