@@ -158,13 +158,16 @@ std::vector<py::bytes> as_bytes(const std::vector<std::string>& texts) {
     return {texts.begin(), texts.end()};
 }
 
-constexpr auto signals_every = std::chrono::milliseconds(50);
+constexpr std::chrono::nanoseconds signals_every = std::chrono::milliseconds(50);
 
-bool wait(const Outcome& outcome, double seconds) {
-    const auto deadline = std::chrono::steady_clock::now() + nanoseconds(seconds);
+// Without a time it waits for the end, and makes the call if no thread has begun it: that spares two wake-ups.
+bool wait(const Outcome& outcome, std::optional<double> seconds) {
+    const auto start = std::chrono::steady_clock::now();
+    if (!seconds) without_gil([&] { outcome.make_here(); });
     while (true) {
-        const auto left = std::max<std::chrono::nanoseconds>(deadline - std::chrono::steady_clock::now(), std::chrono::nanoseconds::zero());
-        if (without_gil([&] { return outcome.wait(std::min<std::chrono::nanoseconds>(left, signals_every)); })) return true;
+        const auto waited = std::chrono::steady_clock::now() - start;
+        const auto left = seconds ? std::max(nanoseconds(*seconds) - waited, std::chrono::nanoseconds::zero()) : signals_every;
+        if (without_gil([&] { return outcome.wait(std::min(left, signals_every)); })) return true;
         check_signals();
         if (left == left.zero()) return false;
     }
@@ -175,8 +178,7 @@ std::vector<py::bytes> make(CallQueue& queue, const CallQueue::Call& call, doubl
     timed.timeout = nanoseconds(timeout_s);
     if (const auto differences = without_gil([&] { return queue.make(timed); })) return as_bytes(*differences);
     const auto outcome = queue.submit(std::move(timed));
-    while (!wait(*outcome, 3600.0)) {
-    }
+    wait(*outcome, std::nullopt);
     return as_bytes(outcome->differences());
 }
 
@@ -219,7 +221,7 @@ CallQueue::Call all_gather_call(std::uintptr_t in, const Addresses& addresses, i
 }
 
 CallQueue::Call broadcast_call(std::uintptr_t data, std::size_t bytes, int root) {
-    return {.run = [=](Group& group) { return group.broadcast(pointer(data), bytes, root, 0); },
+    return {.run = [=](Group& group) { return group.broadcast(pointer(data), bytes, root, 0, true); },
             .described = [=] { return "broadcast of " + std::to_string(bytes) + " bytes from rank " + std::to_string(root); }};
 }
 
@@ -362,6 +364,7 @@ void bind_collective(py::module_& module) {
         .def_static(
             "barrier",
             [] { return Call{.run = [](Group& group) { return group.barrier(0); }, .described = [] { return std::string("barrier"); }}; })
+        .def_static("confirm", [] { return Call{.run = [](Group&) { return true; }, .described = {}}; })
         .def_static("all_reduce", &all_reduce_call, py::arg("pieces"), py::arg("dtype"), py::arg("op"), py::arg("root") = -1)
         .def_static("reduce_scatter", &reduce_scatter_call, py::arg("pieces"), py::arg("target"), py::arg("dtype"), py::arg("op"))
         .def_static("all_gather", &all_gather_call, py::arg("source"), py::arg("pieces"), py::arg("root") = -1)
@@ -370,7 +373,7 @@ void bind_collective(py::module_& module) {
         .def_static("all_to_all", &all_to_all_call, py::arg("sources"), py::arg("targets"));
 
     py::class_<Outcome, std::shared_ptr<Outcome>>(module, "Outcome", plain)
-        .def("wait", &wait, py::arg("seconds"))
+        .def("wait", &wait, py::arg("seconds") = py::none())
         .def("differences", [](const Outcome& outcome) { return as_bytes(outcome.differences()); });
 
     py::class_<CallQueue, std::shared_ptr<CallQueue>>(module, "CallQueue", plain)

@@ -18,16 +18,24 @@ thread_local bool is_queue = false;
 }  // namespace
 
 struct CallQueue::State {
+    const unsigned forks = fork_count();
     std::shared_ptr<Group> group;
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<std::pair<Call, std::shared_ptr<Outcome>>> calls;
+    std::function<std::string()> unconfirmed;  // the eager broadcast before the next call
     bool busy = false;
     bool closed = false;
     std::thread thread;  // begins with the first call that is given to it
+
+    // Ends the call that was being made. The thread is woken only if there is something to do for it.
+    void free() {
+        busy = false;
+        if (closed || !calls.empty()) changed.notify_one();
+    }
 };
 
-CallQueue::CallQueue(std::shared_ptr<Group> group) : state_(std::make_shared<State>()), forks_(fork_count()) {
+CallQueue::CallQueue(std::shared_ptr<Group> group) : state_(std::make_shared<State>()) {
     state_->group = std::move(group);
 }
 
@@ -37,12 +45,25 @@ bool CallQueue::on_thread() noexcept {
 
 bool Outcome::wait(std::chrono::nanoseconds at_most) const noexcept {
     const auto deadline = std::chrono::steady_clock::now() + at_most;
-    while (ended_.load(std::memory_order_acquire) == 0) {
+    std::uint32_t seen = state_.load(std::memory_order_acquire);
+    while (seen != ended) {
         const std::chrono::nanoseconds left = deadline - std::chrono::steady_clock::now();
         if (left <= left.zero()) return false;
-        futex_wait(ended_, 0, left);
+        if (seen == awaited || state_.compare_exchange_strong(seen, awaited, std::memory_order_acquire)) {
+            futex_wait(state_, awaited, left);
+            seen = state_.load(std::memory_order_acquire);
+        }
     }
     return true;
+}
+
+void Outcome::make_here() const {
+    const auto queue = queue_.lock();
+    if (queue == nullptr || queue->forks != fork_count()) return;
+    std::unique_lock lock(queue->mutex);
+    while (!queue->busy && !queue->calls.empty() && state_.load(std::memory_order_acquire) != ended) {
+        if (const auto interruption = CallQueue::make_first(*queue, lock)) std::rethrow_exception(interruption);
+    }
 }
 
 const std::vector<std::string>& Outcome::differences() const {
@@ -51,19 +72,24 @@ const std::vector<std::string>& Outcome::differences() const {
 }
 
 void Outcome::end() noexcept {
-    ended_.store(1, std::memory_order_release);
-    futex_wake_all(ended_);
+    if (state_.exchange(ended, std::memory_order_acq_rel) == awaited) futex_wake_all(state_);
 }
 
 void CallQueue::check_process() const {
-    if (forks_ != fork_count()) {
+    if (state_->forks != fork_count()) {
         throw Error(Failure::forked, "this group belongs to the process that made it; make one of the forked process's own");
     }
 }
 
-std::vector<std::string> CallQueue::run(Group& group, const Call& call) {
+std::vector<std::string> CallQueue::run(State& state, const Call& call) {
+    Group& group = *state.group;
     group.set_timeout(call.timeout);
-    return call.run(group) ? std::vector<std::string>{} : group.exchange(call.described());
+    const std::vector<std::string> earlier = group.confirm() ? std::vector<std::string>{} : group.exchange(state.unconfirmed());
+    const bool agreed = call.run(group);
+    if (group.is_unconfirmed()) state.unconfirmed = call.described;
+    if (agreed) return earlier;
+    const std::vector<std::string> said = group.exchange(call.described());
+    return earlier.empty() ? said : earlier;
 }
 
 std::optional<std::vector<std::string>> CallQueue::make(const Call& call) {
@@ -78,25 +104,48 @@ std::optional<std::vector<std::string>> CallQueue::make(const Call& call) {
         State& state;
         ~Ended() {
             const std::lock_guard lock(state.mutex);
-            state.busy = false;
-            state.changed.notify_all();
+            state.free();
         }
     } const ended{state};
-    return run(*state.group, call);
+    return run(state, call);
 }
 
 std::shared_ptr<const Outcome> CallQueue::submit(Call call) {
     check_process();
     State& state = *state_;
     auto outcome = std::make_shared<Outcome>();
+    outcome->queue_ = state_;
     const std::lock_guard lock(state.mutex);
     if (state.closed) throw Error(Failure::config, "the group is closed");
     state.calls.emplace_back(std::move(call), outcome);
     if (!state.thread.joinable()) {
         state.thread = thread_without_signals([held = state_] { work(*held); });
     }
-    state.changed.notify_all();
+    if (!state.busy) state.changed.notify_one();
     return outcome;
+}
+
+// Makes the first call, without the lock. Returns what interrupted it; the outcome then says that the group is broken.
+std::exception_ptr CallQueue::make_first(State& state, std::unique_lock<std::mutex>& lock) noexcept {
+    auto [call, outcome] = std::move(state.calls.front());
+    state.calls.pop_front();
+    state.busy = true;
+    lock.unlock();
+    std::exception_ptr interruption;
+    try {
+        outcome->differences_ = run(state, call);
+    } catch (const Error&) {
+        outcome->error_ = std::current_exception();
+    } catch (...) {
+        interruption = outcome->error_ = std::current_exception();
+        if (const std::string broken = state.group->broken(); !broken.empty()) {
+            outcome->error_ = std::make_exception_ptr(Error(Failure::peer_lost, broken));
+        }
+    }
+    outcome->end();
+    lock.lock();
+    state.free();
+    return interruption;
 }
 
 void CallQueue::work(State& state) noexcept {
@@ -105,23 +154,12 @@ void CallQueue::work(State& state) noexcept {
     while (true) {
         state.changed.wait(lock, [&] { return !state.busy && (state.closed || !state.calls.empty()); });
         if (state.calls.empty()) return;
-        auto [call, outcome] = std::move(state.calls.front());
-        state.calls.pop_front();
-        state.busy = true;
-        lock.unlock();
-        try {
-            outcome->differences_ = run(*state.group, call);
-        } catch (...) {
-            outcome->error_ = std::current_exception();
-        }
-        outcome->end();
-        lock.lock();
-        state.busy = false;
+        (void)make_first(state, lock);
     }
 }
 
 void CallQueue::close() noexcept {
-    if (forks_ != fork_count()) return;
+    if (state_->forks != fork_count()) return;
     std::thread thread;
     {
         const std::lock_guard lock(state_->mutex);
@@ -133,7 +171,7 @@ void CallQueue::close() noexcept {
 }
 
 void CallQueue::abandon() noexcept {
-    if (forks_ != fork_count()) return;
+    if (state_->forks != fork_count()) return;
     const std::lock_guard lock(state_->mutex);
     state_->closed = true;
     state_->changed.notify_all();

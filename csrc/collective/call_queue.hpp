@@ -1,10 +1,12 @@
 // Calls of one group in the order in which they were given, whatever thread gave them: at once if nothing is pending,
-// else on a thread of the queue.
+// else on a thread of the queue, or on one that waits for a call that no thread has begun.
 //
 // L1: calls run one at a time, first in, first out.
 // L2: a call that was given uses memory of the caller until its outcome is there; the caller keeps that alive.
 // L3: the thread takes no lock of Python's and no signals, so it may be in a call when the interpreter ends.
-// L4: in a fork nothing is touched: the thread is the parent's, and so is a lock that is held.
+// L4: an eager broadcast is confirmed before the next call. If the ranks have made different calls, the others wait to hear
+//     this one's, and go on then: so this rank makes its next call too, and says afterwards what became of the broadcast.
+// L5: in a fork nothing is touched: the thread is the parent's, and so is a lock that is held.
 #pragma once
 
 #include <atomic>
@@ -12,6 +14,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,25 +23,7 @@
 
 namespace softs::collective {
 
-// What becomes of one call.
-class Outcome {
-  public:
-    // Whether the call has ended; waits up to the time for it.
-    bool wait(std::chrono::nanoseconds at_most) const noexcept;
-    // What the call returned: what each rank said, where they make different calls, else nothing. Throws what the call
-    // threw. Only after its end.
-    const std::vector<std::string>& differences() const;
-
-  private:
-    friend class PointToPoint;
-    friend class CallQueue;
-
-    void end() noexcept;
-
-    mutable std::atomic<std::uint32_t> ended_{0};
-    std::exception_ptr error_;
-    std::vector<std::string> differences_;
-};
+class Outcome;
 
 class CallQueue {
   public:
@@ -65,14 +50,40 @@ class CallQueue {
     static bool on_thread() noexcept;
 
   private:
+    friend class Outcome;
     struct State;
 
     void check_process() const;
-    static std::vector<std::string> run(Group& group, const Call& call);
+    static std::vector<std::string> run(State& state, const Call& call);
+    static std::exception_ptr make_first(State& state, std::unique_lock<std::mutex>& lock) noexcept;
     static void work(State& state) noexcept;
 
     std::shared_ptr<State> state_;  // the thread holds it too
-    unsigned forks_;
+};
+
+// What becomes of one call.
+class Outcome {
+  public:
+    // Whether the call has ended; waits up to the time for it.
+    bool wait(std::chrono::nanoseconds at_most) const noexcept;
+    // Makes the calls up to this one here, as long as no other thread makes one. Throws where a signal interrupts that.
+    void make_here() const;
+    // What the call returned: what each rank said, where they make different calls, else nothing. Throws what the call
+    // threw. Only after its end.
+    const std::vector<std::string>& differences() const;
+
+  private:
+    friend class PointToPoint;
+    friend class CallQueue;
+
+    enum : std::uint32_t { pending, awaited, ended };
+
+    void end() noexcept;
+
+    mutable std::atomic<std::uint32_t> state_{pending};
+    std::weak_ptr<CallQueue::State> queue_;  // of none, for a message
+    std::exception_ptr error_;
+    std::vector<std::string> differences_;
 };
 
 }  // namespace softs::collective

@@ -284,7 +284,15 @@ void Group::check_root(int root) const {
     }
 }
 
-bool Group::broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_t tag) {
+bool Group::confirm() {
+    const std::lock_guard guard(mutex_);
+    if (!is_unconfirmed_) return true;
+    check_usable();
+    is_unconfirmed_ = false;
+    return agreed();
+}
+
+bool Group::broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_t tag, bool eager) {
     check_root(root);
     const Call call(*this, Kind::broadcast, bytes);
     const std::uint64_t hash = mix(mix(mix(tag, bytes), static_cast<std::uint64_t>(root)), schedule_.chunk_bytes);
@@ -292,6 +300,11 @@ bool Group::broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_
         const std::size_t part = std::min(schedule_.chunk_bytes, bytes - done);
         const std::uint32_t half = next_half();
         if (rank_ == root && part != 0) std::memcpy(brought(root, half), data + done, part);
+        if (rank_ == root && eager && part == bytes) {
+            announce(Kind::broadcast, hash);
+            is_unconfirmed_ = true;
+            return true;
+        }
         if (done == 0) {
             if (!begin(Kind::broadcast, hash)) return false;
         } else {

@@ -7,6 +7,7 @@
 //   (acquire).
 // - G3 a rank publishes epoch e + 1 only when it no longer reads data of other ranks for epoch e - 1 or earlier; so
 //   the data of an epoch is in the half of that epoch's parity, and is overwritten two epochs later at the earliest.
+//   After an eager broadcast the root is the one that has not waited: it publishes and writes nothing until `confirm`.
 //   The exception is `word`, by the rules of words.hpp: the rank's device stores it, in the order of its stream.
 // - G4 nothing read from here is used as an index, an address or a length without a check: peers are of the same
 //   user, but may be faulty.

@@ -18,7 +18,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto shortest_look = 2us;
-constexpr auto longest_look = 50us;
+// Longer than a rank that comes after some lines of Python together with a late wake-up: a wait that blocked counts as
+// long as that took, and no spin would follow it.
+constexpr auto longest_look = 200us;
 constexpr auto first_slice = 1ms;
 constexpr auto longest_slice = 16ms;
 constexpr auto interrupt_every = 50ms;
@@ -144,16 +146,24 @@ void Group::check_usable() const {
 }
 
 bool Group::begin(Kind kind, std::uint64_t hash) {
+    announce(kind, hash);
+    return agreed();
+}
+
+void Group::announce(Kind kind, std::uint64_t hash) noexcept {
     // Calls of different kinds never match, whatever their hashes.
     hash = hash << 8 | static_cast<std::uint64_t>(kind) | 0x80;
-    const std::size_t parity = ++calls_ & 1;
-    of(rank_).flags.call[parity].store(hash, std::memory_order_relaxed);
+    of(rank_).flags.call[++calls_ & 1].store(hash, std::memory_order_relaxed);
     publish();
+}
+
+bool Group::agreed() {
     await_all();
     // A rank that takes part has opened the segment.
     if (calls_ == 1) segment_.close_descriptor();
+    const auto call_of = [&](int rank) { return of(rank).flags.call[calls_ & 1].load(std::memory_order_relaxed); };
     for (int rank = 0; rank < size(); ++rank) {
-        if (of(rank).flags.call[parity].load(std::memory_order_relaxed) != hash) return false;
+        if (call_of(rank) != call_of(rank_)) return false;
     }
     return true;
 }

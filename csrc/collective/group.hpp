@@ -85,7 +85,11 @@ class Group {
     // Below, pieces are in bytes.
     // out[r] gets what rank r provides; `in` may be the own one of these. One without memory is not taken.
     bool all_gather(const std::byte* in, std::span<const Piece> out, std::uint64_t tag);
-    bool broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_t tag);
+    // `eager`: the root returns once the bytes are published, if they fit into one chunk. Its next call must be `confirm`.
+    bool broadcast(std::byte* data, std::size_t bytes, int root, std::uint64_t tag, bool eager = false);
+    // Ends an eager broadcast of this rank, if there is one: waits until all ranks have made their call.
+    bool confirm();
+    bool is_unconfirmed() const noexcept { return is_unconfirmed_; }
     // Rank r gets in[r] of the root; other ranks have no `in`.
     bool scatter(std::span<const Piece> in, const Piece& out, int root, std::uint64_t tag);
     // in[r] goes to rank r, and out[r] comes from it. False too where a rank sends another number of bytes than the other
@@ -154,6 +158,8 @@ class Group {
     void check_usable() const;
     void check_root(int root) const;
     bool begin(Kind kind, std::uint64_t hash);
+    void announce(Kind kind, std::uint64_t hash) noexcept;
+    bool agreed();
     void publish() noexcept;
     void await_all();
     bool reached(int rank) const noexcept;
@@ -183,6 +189,7 @@ class Group {
     std::uint64_t lost_ = 0;
     std::uint32_t epoch_ = first_epoch;
     std::uint64_t calls_ = 0;
+    bool is_unconfirmed_ = false;
     std::array<Metric, n_kinds> metrics_{};
     std::chrono::nanoseconds waited_{};
     std::vector<std::byte> scratch_;  // small results for pieces that are not contiguous

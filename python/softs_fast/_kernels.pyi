@@ -400,6 +400,10 @@ class Call:
     @staticmethod
     def barrier() -> Call: ...
     @staticmethod
+    def confirm() -> Call:
+        """Wait until all ranks have made the broadcast before it, if this one was the root; nothing else."""
+
+    @staticmethod
     def all_reduce(pieces: Sequence[tuple[int, int]], dtype: int, op: int, root: int = -1) -> Call:
         """Reduce pieces in place, on the root alone if there is one."""
 
@@ -412,7 +416,9 @@ class Call:
         """Copy the source of rank r into piece r, in bytes; an address of 0 takes nothing."""
 
     @staticmethod
-    def broadcast(data: int, n_bytes: int, root: int) -> Call: ...
+    def broadcast(data: int, n_bytes: int, root: int) -> Call:
+        """Copy bytes of the root to all ranks. With up to one chunk the root does not wait: the next call confirms it."""
+
     @staticmethod
     def scatter(pieces: Sequence[tuple[int, int]], target: int, n_bytes: int, root: int) -> Call:
         """Copy piece r of the root, in bytes, into the target of rank r."""
@@ -427,8 +433,11 @@ class Outcome:
     def __init__(self, *args: object, **kwargs: object) -> None:
         """Raises TypeError: only `CallQueue` and `PointToPoint` make them."""
 
-    def wait(self, seconds: float) -> bool:
-        """Return whether the call has ended; wait so long for it, and let signals through."""
+    def wait(self, seconds: float | None = None) -> bool:
+        """Return whether the call has ended; wait so long for it, and let signals through.
+
+        With None it waits for the end, and makes the call on this thread if no other has begun it.
+        """
 
     def differences(self) -> list[bytes]:
         """Return what each rank said if they made different calls, else nothing; raise what the call raised."""

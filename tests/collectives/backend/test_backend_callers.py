@@ -64,6 +64,24 @@ def hooked(module: torch.nn.Module, group: dist.ProcessGroup, rank: int) -> torc
     return module
 
 
+def mean(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """As docs/collectives.md has it; gloo has no mean."""
+    is_mean = dist.get_backend(group) == "softs"
+    tensor = bucket.buffer() if is_mean else bucket.buffer().div_(group.size())
+    op = dist.ReduceOp.AVG if is_mean else dist.ReduceOp.SUM
+    work = dist.all_reduce(tensor, op=op, group=group, async_op=True)
+    future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return future
+
+
+def averaged(module: torch.nn.Module, group: dist.ProcessGroup, rank: int) -> torch.nn.Module:
+    model = DistributedDataParallel(module, process_group=group, bucket_cap_mb=0.01)
+    # DDP refuses annotations that are texts.
+    model.register_comm_hook(group, lambda group, bucket: mean(group, bucket))
+    steps(model, torch.optim.SGD(model.parameters(), lr=0.05), rank)
+    return module
+
+
 def power(module: torch.nn.Module, group: dist.ProcessGroup, rank: int) -> torch.nn.Module:
     """Its callbacks make calls and wait for them."""
     model = DistributedDataParallel(module, process_group=group, bucket_cap_mb=0.01)
@@ -113,6 +131,7 @@ TRAININGS: dict[str, Train] = {
     "unused": ddp(find_unused_parameters=True),
     "static graph": ddp(static_graph=True),
     "bfloat16": hooked,
+    "mean": averaged,
     "powerSGD": power,
     "ZeRO": zero,
     "join": uneven,

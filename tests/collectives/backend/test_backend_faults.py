@@ -112,7 +112,8 @@ def different(say: Callable[[Any], None], rank: int, size: int, folder: str) -> 
             lambda: dist.all_reduce(torch.zeros(5, dtype=torch.float64 if rank == 0 else torch.float32)),
             lambda: dist.all_reduce(torch.zeros(5), op=dist.ReduceOp.MAX if rank == 2 else dist.ReduceOp.SUM),
             lambda: dist.barrier() if rank == 0 else dist.all_reduce(torch.zeros(5), async_op=True).wait(),
-            lambda: dist.broadcast(torch.zeros(5), rank),
+            # The root of a small one learns it by its next call.
+            lambda: (dist.broadcast(torch.zeros(5), rank), dist.barrier()),
             lambda: dist.all_to_all_single(torch.zeros(6), torch.zeros(6), [2, 2, 2], [1, 2, 3]),
             lambda: dist.reduce(torch.zeros(5), rank % 2),
         ]

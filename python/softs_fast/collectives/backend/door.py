@@ -35,7 +35,7 @@ from softs_fast.collectives.backend.work import (
 from softs_fast.collectives.host.group import join_host_group
 from softs_fast.collectives.rendezvous import TorchStore
 from softs_fast.collectives.tensors import dtype_code
-from softs_fast.errors import ConfigError
+from softs_fast.errors import ConfigError, ForkedError
 
 if TYPE_CHECKING:
     from softs_fast._kernels import Call
@@ -126,34 +126,8 @@ class SoftsBackend(Backend):
         """Return "softs"."""
         return "softs"
 
-    @property
-    def supports_splitting(self) -> bool:
-        """Whether a group can be split without a new rendezvous."""
-        return False
-
-    @property
-    def supports_coalescing(self) -> bool:
-        """Whether calls can be collected and made at once."""
-        return False
-
-    @property
-    def supports_shrinking(self) -> bool:
-        """Whether ranks can be left out."""
-        return False
-
-    @property
-    def supports_reconfigure(self) -> bool:
-        """Whether the ranks can change."""
-        return False
-
-    @property
-    def supports_window(self) -> bool:
-        """Whether ranks can write into the memory of others."""
-        return False
-
-    @property
-    def _supports_time_estimate(self) -> bool:
-        return False
+    supports_splitting = supports_coalescing = supports_shrinking = property(lambda self: False)
+    supports_reconfigure = supports_window = _supports_time_estimate = property(lambda self: False)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set how long later calls wait for the slowest rank."""
@@ -180,7 +154,7 @@ class SoftsBackend(Backend):
         return self._reduce(tensors, opts, opts.rootRank)
 
     def _reduce(self, tensors: list[Tensor], opts: Any, root: int = -1) -> SoftsWork | None:
-        if any(tensor.is_sparse for tensor in tensors):
+        if tensors and tensors[0].is_sparse:
             return self._reduce_sparse(tensors, opts)
         used = Operands()
         calls: list[Call] = []
@@ -413,12 +387,23 @@ class SoftsBackend(Backend):
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Leave the group once pending calls have ended; a second call does nothing."""
+        """Leave the group once pending calls have ended; a second call does nothing.
+
+        Raises:
+            BackendMismatch: this rank was the root of a broadcast just now, and other ranks made other calls.
+        """
         global _world
-        if self in _open:
-            _open.discard(self)
-            if self.world is not None and self.world is _world:
-                _world = None
+        if self not in _open:
+            return
+        _open.discard(self)
+        if self.world is not None and self.world is _world:
+            _world = None
+        try:
+            if "_queue" in vars(self):  # else no call was made
+                self._make(_kernels.Call.confirm(), self._timeout_s)
+        except (BackendLost, ForkedError):
+            pass  # There is no rank that waits to hear this one's call.
+        finally:
             self._membership.leave()
 
     def _do(

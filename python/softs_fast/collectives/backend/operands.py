@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,18 +14,14 @@ from softs_fast.collectives.tensors import DTYPE_CODES, name_of
 from softs_fast.errors import ConfigError
 from softs_fast.tensors import as_plain
 
-_OPS: dict[object, int] = {
-    dist.ReduceOp.SUM: 0,
-    dist.ReduceOp.AVG: 1,
-    dist.ReduceOp.MIN: 2,
-    dist.ReduceOp.MAX: 3,
-}
+_Op = dist.ReduceOp
+_OPS: dict[object, int] = {_Op.SUM: 0, _Op.AVG: 1, _Op.MIN: 2, _Op.MAX: 3}
 # Operations without a kernel: every rank gathers the tensors of all.
 _GATHERED: dict[object, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    dist.ReduceOp.PRODUCT: torch.mul,
-    dist.ReduceOp.BAND: torch.bitwise_and,
-    dist.ReduceOp.BOR: torch.bitwise_or,
-    dist.ReduceOp.BXOR: torch.bitwise_xor,
+    _Op.PRODUCT: torch.mul,
+    _Op.BAND: torch.bitwise_and,
+    _Op.BOR: torch.bitwise_or,
+    _Op.BXOR: torch.bitwise_xor,
 }
 
 
@@ -73,26 +70,29 @@ class Operation:
     combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
 
     @classmethod
-    def of(cls, op: object, dtype: torch.dtype) -> Operation:
-        """Return the reduction of a dtype.
+    def of(cls, op: Any, dtype: torch.dtype) -> Operation:
+        """Return the reduction of a dtype, by an operation of torch.
 
         Raises:
             ConfigError: there is none.
         """
-        # An operation of torch equals its enumerator, but has another hash.
-        named = next((known for known in (*_OPS, *_GATHERED) if op == known), None)
-        if named is None:
+        return cls._of(op.op, dtype)
+
+    @classmethod
+    @functools.cache
+    def _of(cls, kind: object, dtype: torch.dtype) -> Operation:
+        if kind not in _OPS and kind not in _GATHERED:
             raise ConfigError(
-                f"there is no {op} of the backend; known are SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, BXOR"
+                f"there is no {kind} of the backend; known are SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR, BXOR"
             )
         if dtype.is_complex:
-            if named not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-                raise ConfigError(f"all_reduce does not support {named} on complex tensors")
+            if kind not in (_Op.SUM, _Op.AVG):
+                raise ConfigError(f"all_reduce does not support {kind} on complex tensors")
         elif dtype not in DTYPE_CODES:
             raise ConfigError(f"there are no reductions of {name_of(dtype)}: Invalid scalar type")
-        if dtype is torch.bool and named == dist.ReduceOp.AVG:
+        if dtype is torch.bool and kind == _Op.AVG:
             raise ConfigError("there is no mean of bool; use MIN (and) or MAX (or)")
-        return cls(_OPS.get(named), _GATHERED.get(named))
+        return cls(_OPS.get(kind), _GATHERED.get(kind))
 
 
 def real_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,8 +18,6 @@ from softs_fast.errors import ConfigError, ForkedError, PeerLost, SegmentError
 if TYPE_CHECKING:
     from softs_fast._kernels import Outcome
 
-# A call is bounded by its own time-out, so a wait without one lasts as long as that takes.
-_FOR_EVER_S = 1e9
 # How long a thread waits for a call before it looks whether the group is left.
 _SLICE_S = 0.2
 # How long callbacks may take when the group is left.
@@ -89,14 +87,17 @@ class SoftsWork(dist.Work):
             DistBackendError: the call has not ended in time; it goes on.
         """
         seconds = timeout.total_seconds()
-        if not self.ended(seconds if seconds > 0 else _FOR_EVER_S):
+        if not self.ended(seconds if seconds > 0 else None):
             raise dist.DistBackendError(f"Timed out: the call has not ended within {seconds:g} s")
         if self._error is not None:
             raise self._error
         return True
 
-    def ended(self, seconds: float) -> bool:
-        """Return whether the call has ended, for whatever reason; wait so long for it, seconds."""
+    def ended(self, seconds: float | None) -> bool:
+        """Return whether the call has ended, for whatever reason; wait so long for it, seconds.
+
+        With None it waits for the end, which the time-out of the call bounds, and makes the call here if it has not begun.
+        """
         if self._is_over:
             return True
         for outcome in self._outcomes:
