@@ -70,7 +70,7 @@ def test_a_departure_that_is_known_is_not_awaited() -> None:
 
 
 def test_a_departure_comes_before_the_failures_that_it_may_have_caused(opened: Any) -> None:
-    """The worker that could not read from the one that has left is heard in the same moment, and first."""
+    """The worker that could not read from the one that has left is received in the same moment, and first."""
     backend, _, _ = opened
     unread = Done(0, Result(1, 1000, failure=Failure("it cannot be read", "Unreadable"), unread=True))
     lost = Lost(1, "it has ended", returns=True)
