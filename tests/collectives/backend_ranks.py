@@ -12,9 +12,7 @@ from softs_fast.collectives.backend import register
 
 
 @contextmanager
-def joined(
-    rank: int, size: int, folder: str, backend: str = "softs", timeout_s: float = 40.0
-) -> Iterator[None]:
+def joined(rank: int, size: int, folder: str, backend: str = "softs") -> Iterator[None]:
     """Join the default group of ranks that meet in a folder, and destroy it at the end."""
     # Here, since the tests may run from a tree that is not installed.
     register()
@@ -23,7 +21,7 @@ def joined(
         init_method=f"file://{folder}/store-{backend.partition(':')[0]}",
         rank=rank,
         world_size=size,
-        timeout=timedelta(seconds=timeout_s),
+        timeout=timedelta(seconds=40.0),
     )
     try:
         yield

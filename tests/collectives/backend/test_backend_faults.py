@@ -41,8 +41,8 @@ def for_ever(call: Callable[[], object]) -> None:
         call()
 
 
-def killed(say: Callable[[Any], None], rank: int, size: int, folder: str, name: str, how: int) -> str:
-    with joined(rank, size, folder, timeout_s=3.0 if how == signal.SIGSTOP else 40.0):
+def killed(say: Callable[[Any], None], rank: int, size: int, folder: str, name: str) -> str:
+    with joined(rank, size, folder):
         dist.barrier()
         say(os.getpid())
         if rank == 2:
@@ -59,7 +59,7 @@ def killed(say: Callable[[Any], None], rank: int, size: int, folder: str, name: 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_death_of_a_rank_ends_each_call_with_its_name(tmp_path: Path, name: str) -> None:
-    with ranks.start(killed, 3, str(tmp_path), name, signal.SIGKILL) as running:
+    with ranks.start(killed, 3, str(tmp_path), name) as running:
         pids = [running.receive(rank) for rank in range(3)]
         os.kill(pids[2], signal.SIGKILL)
         for rank in (0, 1):
@@ -69,10 +69,24 @@ def test_the_death_of_a_rank_ends_each_call_with_its_name(tmp_path: Path, name: 
             assert "has ended" in told
 
 
+def stopped(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    with joined(rank, size, folder):
+        dist.barrier()
+        say(os.getpid())
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        eventually(Path(folder, "is stopped").exists)
+        dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=0.5))  # type: ignore[union-attr]
+        with pytest.raises(BackendLost) as raised:
+            dist.all_reduce(torch.zeros(300_000))
+        return str(raised.value)
+
+
 def test_a_stopped_rank_is_named_when_its_time_is_over(tmp_path: Path) -> None:
-    with ranks.start(killed, 3, str(tmp_path), "all_reduce", signal.SIGSTOP) as running:
+    with ranks.start(stopped, 3, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(3)]
-        os.kill(pids[2], signal.SIGSTOP)
+        eventually(lambda: Path(f"/proc/{pids[2]}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        (tmp_path / "is stopped").touch()
         for rank in (0, 1):
             told = running.receive(rank)
             assert not isinstance(told, ranks.Raised), told.trace
