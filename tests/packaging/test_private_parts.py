@@ -248,6 +248,12 @@ def test_a_group_may_have_one_rank_that_exists() -> None:
         dist.destroy_process_group()
 
 
+def test_tensors_of_one_memory_are_counted() -> None:
+    # Two rows and the tensor of both have one memory; the object of the storage counts, too.
+    tensors = [torch.zeros(3), *torch.zeros(2, 3)]
+    assert [torch._C._storage_Use_Count(one.untyped_storage()._cdata) for one in tensors] == [2, 4, 4]
+
+
 @pytest.mark.skipif(not hasattr(Backend, "get_reconfigure_handle"), reason="needs torch 2.15")
 def test_a_backend_can_be_written_in_python() -> None:
     class Own(Backend):

@@ -22,7 +22,7 @@ from backend_ranks import joined
 from torch.nn.parallel import DistributedDataParallel
 from waiting import eventually
 
-from softs_fast.collectives.backend import register
+from softs_fast.collectives.backend import door, register
 from softs_fast.collectives.backend.work import BackendLost, BackendMismatch
 from softs_fast.errors import ConfigError
 
@@ -76,7 +76,8 @@ def stopped(say: Callable[[Any], None], rank: int, size: int, folder: str) -> st
         if rank == 2:
             os.kill(os.getpid(), signal.SIGSTOP)
         eventually(Path(folder, "is stopped").exists)
-        dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=0.5))  # type: ignore[union-attr]
+        (backend,) = door._open
+        backend.set_timeout(timedelta(seconds=0.5))
         with pytest.raises(BackendLost) as raised:
             dist.all_reduce(torch.zeros(300_000))
         return str(raised.value)

@@ -177,6 +177,39 @@ def test_trainings_end_with_the_weights_of_gloo_to_the_bit(tmp_path: Path) -> No
     assert ranks.run(trains, 2, str(tmp_path)) == [[], []]
 
 
+class Hasty:
+    """A queue of which the calls end before the pass goes on."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    def submit(self, call: Any, timeout_s: float) -> Any:
+        outcome = self._queue.submit(call, timeout_s)
+        outcome.wait()
+        return outcome
+
+    def close(self) -> None:
+        self._queue.close()
+
+
+def viewed(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[list[float]]:
+    """The gradient of one parameter is a view of what the rest of the pass reads."""
+    n = overlap.FIRST_BYTES // 4
+    with joined(rank, size, folder) as strategy:
+        named = {"first": nn.Parameter(torch.ones(n)), "last": nn.Parameter(torch.ones(1, n))}
+        with strategy.overlap(named) as begun:
+            begun.queue = Hasty(begun.queue)  # type: ignore[assignment]
+            ((named["first"] * (rank + 1.0) + named["last"].squeeze(0)) * (rank + 2.0)).sum().backward()
+            begun.all_reduce_gradients(
+                {name: one.grad for name, one in named.items() if one.grad is not None}
+            )
+        return [one.grad.unique().tolist() for one in named.values() if one.grad is not None]
+
+
+def test_a_gradient_is_not_changed_where_the_pass_reads_it(tmp_path: Path) -> None:
+    assert ranks.run(viewed, 2, str(tmp_path)) == [[[4.0], [2.5]]] * 2
+
+
 def means(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     """With three ranks sums are rounded; they are those of one reduction after the pass."""
     with joined(rank, size, folder) as strategy:

@@ -74,8 +74,9 @@ def test_a_departure_comes_before_the_failures_that_it_may_have_caused(opened: A
     backend, _, _ = opened
     unread = Done(0, Result(1, 1000, failure=Failure("it cannot be read", "Unreadable"), unread=True))
     lost = Lost(1, "it has ended", returns=True)
-    backend._events += [unread, lost]
-    assert backend.wait(0.0) == [lost, unread]
+    done = Done(1, Result(1, 999))
+    backend._events += [done, unread, lost]
+    assert backend.wait(0.0) == [done, lost, unread]
 
 
 @pytest.mark.parametrize("has_nodes", [False, True])

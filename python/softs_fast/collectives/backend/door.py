@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,15 +109,18 @@ class SoftsBackend(Backend):
         self._n_calls = 0
         _open.add(self)
 
-    # Each is a plain attribute once it is there, which costs calls nothing.
+    _queue: _kernels.CallQueue
+    _messages: Messages
 
-    @cached_property
-    def _queue(self) -> _kernels.CallQueue:
-        return self._membership.queue()
-
-    @cached_property
-    def _messages(self) -> Messages:
-        return self._membership.messages()
+    def __getattr__(self, name: str) -> Any:
+        """Return what the first call makes: a plain attribute from then on, which costs calls nothing."""
+        if name == "_queue":
+            self._queue = self._membership.queue()
+            return self._queue
+        if name == "_messages":
+            self._messages = self._membership.messages()
+            return self._messages
+        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
     # What c10d asks about the backend. Those inherited would ask themselves.
 
@@ -424,18 +426,25 @@ class SoftsBackend(Backend):
             used.copy_back()
 
         is_left = bool(finishes or used.copies)
-        if not opts.asyncOp:
-            for call in calls:
-                self._make(call, timeout_s)
-            if is_left:
-                finish()
-            return None
         try:
-            outcomes = [self._queue.submit(call, timeout_s) for call in calls]
-        except Exception as error:
-            raise error_of(error) from None
-        work = SoftsWork(outcomes, used.kept, results, finish if is_left else None, self._completer)
-        return self._pending.add(work)
+            if not opts.asyncOp:
+                for call in calls:
+                    self._make(call, timeout_s)
+                if is_left:
+                    finish()
+                return None
+            try:
+                outcomes = [self._queue.submit(call, timeout_s) for call in calls]
+            except Exception as error:
+                raise error_of(error) from None
+            work = SoftsWork(outcomes, used.kept, results, finish if is_left else None, self._completer)
+            return self._pending.add(work)
+        except (dist.DistBackendError, ConfigError):
+            raise  # the call has ended
+        except BaseException:
+            # After Ctrl-C the call may be pending behind others.
+            self._pending.keep((used, results))
+            raise
 
     def _make(self, call: Call, timeout_s: float) -> None:
         """Make a call here, after those that are pending."""

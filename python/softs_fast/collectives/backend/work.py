@@ -155,15 +155,20 @@ class Pending:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._works: deque[SoftsWork] = deque()
+        self._left: list[object] = []
 
     def add(self, work: SoftsWork) -> SoftsWork:
         """Keep a call until it has ended; return it."""
         with self._lock:
+            self._works.append(work)
             # Those of one queue end in order; a message that is under way holds others, which costs memory alone.
             while self._works and self._works[0].ended(0.0):
                 self._works.popleft()
-            self._works.append(work)
         return work
+
+    def keep(self, memory: object) -> None:
+        """Keep what calls may use that an interrupt has left behind: it is not known when they end."""
+        self._left.append(memory)
 
 
 class Completer:

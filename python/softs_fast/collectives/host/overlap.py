@@ -23,8 +23,6 @@ __all__ = ["Overlap"]
 # Those of DistributedDataParallel: the first reduction begins early, and the others are worth a call.
 FIRST_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
-# Each call has a time-out of its own.
-_FOR_EVER_S = 1e9
 
 Named = Mapping[str, torch.Tensor]
 
@@ -59,19 +57,26 @@ class Overlap:
 
     def __enter__(self) -> Self:
         """Watch the gradients of the parameters."""
-        for parameter in self._names:
-            handle = parameter.register_post_accumulate_grad_hook(self._has_gradient)  # type: ignore[no-untyped-call]
-            self._handles.append(handle)
+        try:
+            for parameter in self._names:
+                handle = parameter.register_post_accumulate_grad_hook(self._has_gradient)  # type: ignore[no-untyped-call]
+                self._handles.append(handle)
+        except BaseException:
+            self._remove_hooks()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Wait for the calls that have begun."""
-        for handle in self._handles:
-            handle.remove()
+        self._remove_hooks()
+        self.await_calls()
+
+    def await_calls(self) -> None:
+        """Wait for the calls that have begun, each up to its time-out, and give their memory back."""
         for outcome in self._outcomes:
-            outcome.wait(_FOR_EVER_S)
+            outcome.wait()
         self._lent = []
 
     def all_reduce_gradients(self, gradients: Named, op: ReduceOp | str = ReduceOp.MEAN) -> None:
@@ -84,7 +89,7 @@ class Overlap:
         while len(self._outcomes) < len(self._buckets):
             self._begin(gradients)
         for outcome in self._outcomes:
-            outcome.wait(_FOR_EVER_S)
+            outcome.wait()
             self._check(outcome)
         with torch.no_grad():
             for gradient, lent in self._lent:
@@ -93,6 +98,10 @@ class Overlap:
         mark_written(gradients[name] for name in self._parameters)
         others = {name: one for name, one in gradients.items() if name not in self._parameters}
         self._strategy.all_reduce_gradients(others, op)
+
+    def _remove_hooks(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
 
     def _has_gradient(self, parameter: torch.Tensor) -> None:
         name = self._names[parameter]
@@ -108,16 +117,19 @@ class Overlap:
                 # What the rest of the pass computes is of no use.
                 if outcome.wait(0.0):
                     self._check(outcome)
-            self._begin({name: one.grad for name, one in self._parameters.items() if one.grad is not None})
+            gradients = {name: one.grad for name, one in self._parameters.items() if one.grad is not None}
+            self._begin(gradients, may_be_read=True)
 
-    def _begin(self, gradients: Named) -> None:
-        """Begin to reduce the next bucket."""
+    def _begin(self, gradients: Named, *, may_be_read: bool = False) -> None:
+        """Begin to reduce the next bucket; `may_be_read`: the rest of the pass may yet read the memory of its gradients."""
         names = self._buckets[len(self._outcomes)]
         dtype = self._parameters[names[0]].dtype
         pieces = []
         for name in names:
             gradient = local_tensor(name, gradients[name], kind="gradient", dtypes=[dtype])
             lent = as_plain(gradient)
+            if may_be_read and _is_shared(lent):
+                lent = lent.clone()
             self._lent.append((gradient, lent))
             pieces.append((lent.data_ptr(), lent.numel()))
         call = _kernels.Call.all_reduce(pieces, dtype_code(dtype), op_code(ReduceOp.MEAN, dtype))
@@ -128,6 +140,13 @@ class Overlap:
         texts = [text.decode(errors="replace") for text in outcome.differences()]
         if texts:
             raise ConfigError(f"ranks make different calls: {agreement.by_value(texts)}")
+
+
+def _is_shared(gradient: torch.Tensor) -> bool:
+    """Return whether something else has the memory of a gradient: autograd keeps views of what other functions read."""
+    storage = gradient.untyped_storage()
+    # That of the tensor, and of the object here.
+    return int(torch._C._storage_Use_Count(storage._cdata)) > 2
 
 
 def cut(parameters: Named, first_bytes: int, bucket_bytes: int) -> list[list[str]]:

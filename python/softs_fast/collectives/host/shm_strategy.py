@@ -367,6 +367,8 @@ class ShmStrategy(Strategy):
             ...         loss.backward()
             ...         begun.all_reduce_gradients({name: one.grad for name, one in named.items()})
         """
+        if self._overlap is not None:
+            self._overlap.await_calls()  # an interrupt may have left calls pending
         manifest = {name: describe(one, shard_of(one)) for name, one in parameters.items()}
         tag, last = agreement.tag_of(manifest), self._overlap
         if (last is None or tag != last.tag) and not self._group.barrier(tag):
@@ -419,8 +421,9 @@ class ShmStrategy(Strategy):
         """Leave the group; a second call does nothing. Ranks that make another call get PeerLost."""
         joined.discard(self)
         self._ending.close()
-        # Its thread ends with it.
-        self._overlap = None
+        if self._overlap is not None:
+            self._overlap.queue.close()
+            self._overlap = None
         if self._joined is not None:
             self._joined.close()
         self._closed = True

@@ -41,6 +41,7 @@ class StepCalls(Strategy):
         self._epoch = epoch
         self._strategy = strategy
         self._place = (strategy.rank, strategy.size)
+        self._is_calling = False
 
     def init(self, rank: int, size: int, rendezvous: object) -> Self:
         """Refuse: the worker joins.
@@ -88,7 +89,7 @@ class StepCalls(Strategy):
             PeerLost: The epoch is over; also in place of a loss in the block.
         """
         link = self._link
-        if link.is_in_call:
+        if self._is_calling:
             raise ConfigError(
                 "a collective of the body is called during step.backward(), which reduces gradients: use loss.backward()"
             )
@@ -96,6 +97,7 @@ class StepCalls(Strategy):
         if strategy is None:
             link.end_call([])
             raise PeerLost(link.why_over(self._epoch))
+        self._is_calling = True
         try:
             yield strategy
         except PeerLost as error:
@@ -108,4 +110,6 @@ class StepCalls(Strategy):
         except BaseException as error:
             link.raised(error)
             raise
+        finally:
+            self._is_calling = False
         link.end_call([])

@@ -27,7 +27,6 @@ class WorkerLink(Link):
 
     Attributes:
         strategy: Engine of the epoch; None without one.
-        is_in_call: Whether a call of the engine is pending.
         leave_reason: Reason that is set once the worker was told to leave; also by a signal handler.
 
     Args:
@@ -56,7 +55,7 @@ class WorkerLink(Link):
         self._store: SessionStore | None = None
         # Ranks in the table of the ranks of the engine.
         self._ranks: Sequence[int] = ()
-        self.is_in_call = False
+        self._in_call = False
 
     @property
     def epoch(self) -> int:
@@ -97,7 +96,7 @@ class WorkerLink(Link):
                     raise PeerLost(
                         f'worker "{self._worker_id}" leaves while it waits for an epoch: {self.leave_reason}'
                     )
-                if self.machine.phase == "ending" and not self.is_in_call:
+                if self.machine.phase == "ending" and not self._in_call:
                     self.do(self.machine.ended())
                     continue
                 if time.monotonic() > end_s:
@@ -110,7 +109,7 @@ class WorkerLink(Link):
                 self.changed.wait(TICK_S)
             self.raise_if_over()
             build, self.build = self.build, None
-            self.is_in_call = build is not None
+            self._in_call = build is not None
             return build
 
     def is_over_within(self, epoch: int, bound_s: float) -> bool:
@@ -160,7 +159,7 @@ class WorkerLink(Link):
     def begin_call(self, epoch: int) -> Strategy | None:
         """Begin calls of the engine, and return it; None if the epoch is over. `end_call` or `failed` follow."""
         with self.changed:
-            self.is_in_call = True
+            self._in_call = True
             return self.strategy if self.is_in(epoch) else None
 
     def failed(self, text: str) -> None:
@@ -179,7 +178,7 @@ class WorkerLink(Link):
             what: What could not be done; empty if the exception says it.
         """
         with self.changed:
-            self.is_in_call = False
+            self._in_call = False
             actions = self.machine.fail(what + text_of_error(error), self.machine.rank)
             self.do([action for action in actions if isinstance(action, Say)])
             if actions:
@@ -199,7 +198,7 @@ class WorkerLink(Link):
     def end_call(self, actions: list[Action]) -> None:
         """Calls have ended: none is pending."""
         with self.changed:
-            self.is_in_call = False
+            self._in_call = False
             self.do(actions)
             if self.machine.phase == "ending":
                 self.drop_engine("the epoch is over")
@@ -210,7 +209,7 @@ class WorkerLink(Link):
     def end_engine(self, fence: Fence) -> None:
         """End the calls of the engine, and drop it when none is pending."""
         self.build = None
-        if self.is_in_call:
+        if self._in_call:
             # The thread that is in the call drops the engine: no other one knows when the call has ended.
             self._end_calls(fence.text)
         else:

@@ -389,7 +389,7 @@ class WorkerNode:
             if build.rank in ranks and len(ranks) < len(table.members):
                 # The others receive nothing. It is closed before that of all is made: a process may have one only.
                 strategy = self._join(build, ranks, "copy/")
-                self._copy(strategy, ranks.index(table.source_rank), after)
+                self._copy(strategy, ranks.index(table.source_rank))
                 strategy.barrier()
                 link.close_engine()
             strategy = self._join(build, range(len(table.members)))
@@ -398,10 +398,12 @@ class WorkerNode:
             # Loaders take the samples of this rank: torch.distributed knows nothing of it.
             set_ranks_of_worker(Ranks(*self._place))
             if len(ranks) == len(table.members):
-                self._copy(strategy, ranks.index(table.source_rank), after)
+                self._copy(strategy, ranks.index(table.source_rank))
+                if build.duty == "copy":
+                    self._set_weights(after)
             strategy.barrier()
-            if build.duty == "load":
-                # Each member has verified some of the files, and now all have.
+            if build.duty in ("copy", "load"):
+                # If the epoch ends before, those that have the state go on. Each has verified some files, now all have.
                 self._set_weights(after)
         except PeerLost as error:
             link.failed(str(error))
@@ -428,18 +430,16 @@ class WorkerNode:
         self._link.has_engine(strategy, ranks)
         return strategy
 
-    def _copy(self, strategy: Strategy, source: int, after: WorkerState) -> None:
-        """Copy the state of rank `source` to all others of a strategy, which have `after` then; a call of all its ranks."""
+    def _copy(self, strategy: Strategy, source: int) -> None:
+        """Copy the state of rank `source` to all others of a strategy; a call of all its ranks."""
         if strategy.rank == source:
             refusal = self._state.send(strategy)
             if refusal:
-                # What this worker has is valid, and it goes on with the others.
                 self._link.logger.error("a new worker cannot copy the state of this one: %s", refusal)
             return
         states = self._state.receive(strategy, source)
         self._set_weights(None)
         self._state.load(states)
-        self._set_weights(after)
 
     def _tell_leave(self) -> bool:
         """Say that this worker leaves, if it was told to; with the lock. Return whether it does."""

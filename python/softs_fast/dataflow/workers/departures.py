@@ -99,8 +99,14 @@ def losses_first(events: Sequence[Event]) -> list[Event]:
     others: list[Event] = []
     for event in events:
         # A worker that has joined again in between keeps its place.
-        is_first = isinstance(event, Lost) and Back(event.worker) not in others
-        (first if is_first else others).append(event)
+        if isinstance(event, Lost) and Back(event.worker) not in others:
+            # What it had done well comes before its end.
+            own = [one for one in others if isinstance(one, Done) and one.worker == event.worker]
+            first += [one for one in own if one.result.failure is None]
+            others = [one for one in others if one not in first]
+            first.append(event)
+        else:
+            others.append(event)
     return first + others
 
 
