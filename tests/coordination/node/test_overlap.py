@@ -284,7 +284,9 @@ def dies(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[
             eventually(lambda: chain.gradient(3) == 1.5)
             os._exit(0)
         if rank == 0 and number == 1:
-            eventually(lambda: strategy.lost)
+            begun = strategy._overlap
+            assert begun is not None
+            eventually(lambda: strategy.lost and all(one.wait(0.0) for one in begun._outcomes))
 
     strategy = joined(rank, size, folder)
     overlap.BUCKET_BYTES = 1
