@@ -184,6 +184,8 @@ def gives_up_a_stopped_one(say: Say, rank: int, size: int, folder: str) -> None:
                 strategy.rebuild()
             strategy.close()
             end_process()
+        while not Path(folder, "stopped").exists():
+            os.sched_yield()
         with pytest.raises(PeerLost) as raised:
             strategy.synchronize()
         synchronize(device)
@@ -204,6 +206,7 @@ def test_a_stopped_rank_is_given_up_and_goes_on_later(tmp_path: Path) -> None:
     with ranks.start(gives_up_a_stopped_one, 3, str(tmp_path)) as running:
         pids = running.results()
         os.kill(pids[1], signal.SIGSTOP)
+        Path(tmp_path, "stopped").touch()
         for rank in (0, 2):
             text, size, total = running.receive(rank)
             # One of them may learn it from the other.
