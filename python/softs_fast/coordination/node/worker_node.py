@@ -489,12 +489,12 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         """Reduce the gradients, and apply them; a loss of other workers in the body is no error, either."""
-        link = self._node._link
         # A call may meet a loss before the coordinator does.
-        if error and not (isinstance(error, PeerLost) and link.is_over_within(self.epoch, _EXPLAIN_S)):
+        is_loss = isinstance(error, PeerLost) and self._node._link.is_over_within(self.epoch, _EXPLAIN_S)
+        if error is not None and not is_loss:
             # What the body has added up so far is no part of the step that is made again.
             self._node._state.drop_gradients()
-            link.raised(error)
+            self._node._link.raised(error)
             return False
         self.is_committed = self._node._commit(self)
         return True
