@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,6 +98,35 @@ def interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str) -
 
 def test_a_signal_interrupts_a_caller_that_makes_a_call(tmp_path: Path) -> None:
     assert ranks.run(interrupted, 2, str(tmp_path)) == ["left", "left"]
+
+
+def left_pending(say: Callable[[Any], None], rank: int, size: int, folder: str) -> float:
+    """The call of the interrupted caller waits behind one that the queue's thread makes, and is made later."""
+    told = Path(folder, "interrupted")
+    with joined(rank, size, folder):
+        if rank == 1:
+            eventually(told.exists)
+            dist.all_reduce(torch.ones(8))
+            dist.all_reduce(torch.ones(8))
+            return 0.0
+        first = dist.all_reduce(torch.ones(8), async_op=True)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        tensor = torch.ones(8)
+        memory = weakref.ref(tensor)
+        with pytest.raises(KeyboardInterrupt):
+            dist.all_reduce(tensor)
+        del tensor
+        told.touch()
+        first.wait()
+        kept = memory()
+        assert kept is not None, "the call may write to it"
+        eventually(lambda: kept[0] == 2.0)
+        return float(kept.sum())
+
+
+def test_what_a_call_uses_is_kept_after_an_interrupt(tmp_path: Path) -> None:
+    assert ranks.run(left_pending, 2, str(tmp_path)) == [16.0, 0.0]
 
 
 def early(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[float]:

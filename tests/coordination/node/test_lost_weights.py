@@ -230,6 +230,17 @@ def test_weights_that_were_copied_count_from_then_on(worker: Worker, monkeypatch
     assert worker.said == m.WorkerState(7, 2, 9)
 
 
+def test_weights_from_an_engine_of_some_count_once_that_of_all_is_there(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the epoch ends before, those that have had them go on, and copy nothing from this worker."""
+    worker.fence(1)
+    sent_to(worker, monkeypatch)
+    monkeypatch.setattr(worker.engine, "close", lambda: setattr(worker.engine, "is_lost", True))
+    worker.open(2, 9, (1, 2), 1, size=3)
+    assert worker.said == LOST
+
+
 def test_weights_that_were_copied_in_part_do_not_count(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,3 +395,12 @@ def test_a_collective_in_a_backward_pass_that_reduces_is_refused(worker: Worker)
         worker.node.step() as step,
     ):
         step.backward(hidden.sum())
+
+
+def test_a_collective_while_a_step_is_applied_is_made(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.state, "_apply", lambda: worker.node.strategy.barrier())  # type: ignore[union-attr]
+    worker.engine.calls.clear()
+    assert worker.step()
+    assert "barrier" in worker.engine.calls

@@ -210,6 +210,19 @@ def test_a_gradient_is_not_changed_where_the_pass_reads_it(tmp_path: Path) -> No
     assert ranks.run(viewed, 2, str(tmp_path)) == [[[4.0], [2.5]]] * 2
 
 
+def half_begun(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    named = {"trained": nn.Parameter(torch.ones(3)), "constant": torch.ones(3)}
+    with joined(rank, size, folder) as strategy:
+        with pytest.raises(RuntimeError, match="require"), strategy.overlap(named):
+            pass
+        for _ in range(2):
+            named["trained"].sum().backward()
+
+
+def test_a_block_that_cannot_begin_leaves_no_hook(tmp_path: Path) -> None:
+    ranks.run(half_begun, 1, str(tmp_path))
+
+
 def means(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     """With three ranks sums are rounded; they are those of one reduction after the pass."""
     with joined(rank, size, folder) as strategy:
