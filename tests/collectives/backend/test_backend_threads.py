@@ -104,12 +104,16 @@ def left_pending(say: Callable[[Any], None], rank: int, size: int, folder: str) 
     """The call of the interrupted caller waits behind one that the queue's thread makes, and is made later."""
     told = Path(folder, "interrupted")
     with joined(rank, size, folder):
+        thread = begun()
         if rank == 1:
             eventually(told.exists)
             dist.all_reduce(torch.ones(8))
             dist.all_reduce(torch.ones(8))
             return 0.0
+        before = sleeps(thread)
         first = dist.all_reduce(torch.ones(8), async_op=True)
+        # The thread is in the call, and looks every few milliseconds.
+        eventually(lambda: sleeps(thread) > before + 5)
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.5)
         tensor = torch.ones(8)
