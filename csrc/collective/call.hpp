@@ -1,6 +1,7 @@
 // One call of a group: checks that the group works, excludes other calls, and measures the time.
 #pragma once
 
+#include "error.hpp"
 #include "group.hpp"
 
 namespace softs::collective {
@@ -10,6 +11,8 @@ class Group::Call {
     Call(Group& group, Kind kind, std::size_t bytes)
         : group_(group), guard_(group.mutex_), start_(Clock::now()), metric_(group.metrics_[static_cast<std::size_t>(kind)]) {
         group_.check_usable();
+        if (group_.is_unconfirmed_)
+            throw Error(Failure::config, "a broadcast of this rank waits to be confirmed by the queue of the group");
         group_.waited_ = {};
         ++metric_.calls;
         metric_.bytes += bytes;

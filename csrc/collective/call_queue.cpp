@@ -117,10 +117,11 @@ std::shared_ptr<const Outcome> CallQueue::submit(Call call) {
     outcome->queue_ = state_;
     const std::lock_guard lock(state.mutex);
     if (state.closed) throw Error(Failure::config, "the group is closed");
-    state.calls.emplace_back(std::move(call), outcome);
+    // First, since the system may have no more threads: then there is no call, either.
     if (!state.thread.joinable()) {
         state.thread = thread_without_signals([held = state_] { work(*held); });
     }
+    state.calls.emplace_back(std::move(call), outcome);
     if (!state.busy) state.changed.notify_one();
     return outcome;
 }

@@ -165,10 +165,10 @@ std::shared_ptr<const Outcome> PointToPoint::give(int rank, Post post) {
     const std::shared_ptr<const Outcome> outcome = post.outcome;
     const std::lock_guard lock(state.mutex);
     if (state.closed) throw Error(Failure::config, "the group is closed");
-    state.given.emplace_back(rank, std::move(post));
     if (!state.thread.joinable()) {
         state.thread = thread_without_signals([held = state_] { work(*held); });
     }
+    state.given.emplace_back(rank, std::move(post));
     state.ring_bell(state.group->rank());
     return outcome;
 }

@@ -12,13 +12,14 @@ namespace softs::collective {
 // A thread that gets no signals: those are for threads that can handle them.
 template <class Function>
 std::thread thread_without_signals(Function function) {
+    struct Mask {
+        sigset_t before;
+        ~Mask() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    } mask;
     sigset_t all;
-    sigset_t before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread thread(std::move(function));
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return thread;
+    pthread_sigmask(SIG_SETMASK, &all, &mask.before);
+    return std::thread(std::move(function));
 }
 
 }  // namespace softs::collective

@@ -18,7 +18,9 @@ import torch.distributed as dist
 from backend_ranks import joined
 from waiting import eventually
 
+from softs_fast.collectives.backend import door
 from softs_fast.collectives.backend.work import BackendLost, BackendMismatch
+from softs_fast.errors import ConfigError
 
 
 def threads() -> set[str]:
@@ -127,6 +129,17 @@ def left_pending(say: Callable[[Any], None], rank: int, size: int, folder: str) 
         assert kept is not None, "the call may write to it"
         eventually(lambda: kept[0] == 2.0)
         return float(kept.sum())
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_group_makes_no_call_before_its_broadcast_is_confirmed() -> None:
+    """The queue confirms it; another call of the group would write what a slow rank may still read."""
+    (backend,) = door._open
+    tensor = torch.ones(8)
+    dist.broadcast(tensor, 0)
+    with pytest.raises(ConfigError, match="waits to be confirmed"):
+        backend._membership.group().barrier(0)
+    dist.all_reduce(tensor)
 
 
 def test_what_a_call_uses_is_kept_after_an_interrupt(tmp_path: Path) -> None:
