@@ -115,7 +115,7 @@ __all__ = [
     "switch_model",
 ]
 
-_load = lazy(
+_load, __dir__ = lazy(
     __name__,
     {
         "catcher": "ModelIOCatcher",
@@ -149,7 +149,3 @@ def __getattr__(name: str) -> Any:
 
         import_torch()
     return _load(name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

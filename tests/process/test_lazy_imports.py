@@ -18,10 +18,13 @@ def test_a_module_is_imported_when_one_of_its_names_is_used(
     (folder / "values.py").write_text("one, two = 1, 2")
     table = '{"values": "one two"}'
     (folder / "__init__.py").write_text(
-        f"from softs_fast.process import lazy\n__getattr__ = lazy(__name__, {table})"
+        "from softs_fast.process import lazy\n"
+        "__all__ = ['one', 'two']\n"
+        f"__getattr__, __dir__ = lazy(__name__, {table})"
     )
     monkeypatch.syspath_prepend(tmp_path)
     package = importlib.import_module("lazy_package")
+    assert {"one", "two", "__all__"} <= set(dir(package))
     assert "lazy_package.values" not in sys.modules
     assert (package.one, package.two) == (1, 2)
     with pytest.raises(AttributeError, match="module 'lazy_package' has no attribute 'three'"):

@@ -23,14 +23,12 @@ __all__ = [
     "switch_model",
 ]
 
-_load = lazy(__name__, {"dataset": "DistillDataLoader DistillIterableDataset", "ddp_switch": "switch_model"})
+_load, __dir__ = lazy(
+    __name__, {"dataset": "DistillDataLoader DistillIterableDataset", "ddp_switch": "switch_model"}
+)
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
         import_torch()
     return _load(name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

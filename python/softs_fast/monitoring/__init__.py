@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .strategies import families_of, render_strategies
     from .text_server import Page, PageServer, TextServer, page_address
 else:
-    __getattr__ = lazy(
+    __getattr__, __dir__ = lazy(
         __name__,
         {
             "families": "Family metrics_text unlabelled",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .worker.session import WorkerOptions
     from .worker.training import chosen_device, pause_on_signal, train
 else:
-    __getattr__ = lazy(
+    __getattr__, __dir__ = lazy(
         __name__,
         {
             ".trust": "TlsFiles",

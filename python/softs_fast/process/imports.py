@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 __all__ = ["lazy"]
 
 
-def lazy(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package. Checkers of types ask `if TYPE_CHECKING` imports instead.
+def lazy(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package. Checkers of types ask `if TYPE_CHECKING` imports instead.
 
     Args:
         package: Name of the package.
@@ -23,4 +24,8 @@ def lazy(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f".{module_of[name]}", package), name)
 
-    return load
+    def names() -> list[str]:
+        face = vars(sys.modules[package])
+        return sorted({*face, *face["__all__"]})
+
+    return load, names
