@@ -28,12 +28,12 @@ def test_files_that_belong_together() -> None:
 def test_a_server_asks_whether_others_reach_it() -> None:
     there = Address.parse("192.0.2.1:1", "coordinator")
     with pytest.raises(ConfigError, match="without TLS"):
-        ServerCredentials(tokens=Path("t")).check(there)
+        ServerCredentials().check(there)
+    ServerCredentials(token_file=Path("t")).check(there)
     files = ServerCredentials(Path("c"), Path("k"))
     with pytest.raises(ConfigError, match="without a proof of identity"):
         files.check(there)
     replace(files, ca=Path("x")).check(there)
-    replace(files, tokens=Path("t")).check(there)
 
 
 @pytest.mark.parametrize("seconds", [0.0, float("nan"), float("inf"), 4000.0])

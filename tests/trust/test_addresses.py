@@ -97,7 +97,9 @@ def test_what_a_server_needs_that_others_reach(tls: bool, proof: bool) -> None:
     with pytest.raises(ConfigError) as raised:
         check_reachable(REMOTE, "coordinator", tls=tls, proof=proof)
     lack, remedy = (
-        ("a proof of identity", "--tls-ca or --token-file") if tls else ("TLS", "--tls-cert and --tls-key")
+        ("a proof of identity", "--tls-ca")
+        if tls
+        else ("TLS", "--token-file, or --tls-cert, --tls-key and --tls-ca")
     )
     assert str(raised.value) == (
         f"coordinator at 10.0.0.1:29401 is reachable from other machines without {lack}; give {remedy}, or listen at "

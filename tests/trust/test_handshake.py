@@ -62,7 +62,7 @@ def test_servers_that_verify_clients(tmp_path: Path) -> None:
         for client, text in (
             (
                 nothing,
-                "it asks for a certificate, and this process has none .*; give --tls-cert and --tls-key",
+                "it asks for a certificate, and this process has none .*; give --token-file, or .*",
             ),
             (bad, "it does not accept .*bad.pem .*unknown ca.*; give one that .*"),
             (good, "None"),
@@ -89,4 +89,6 @@ def test_what_cannot_be_determined_is_no_problem(tmp_path: Path) -> None:
 
 def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("nothing")
-    assert "empty.pem cannot be used" in str(tls_problem("127.0.0.1", 1, TlsFiles(ca=tmp_path / "empty.pem")))
+    assert "empty.pem is no certificate of a CA" in str(
+        tls_problem("127.0.0.1", 1, TlsFiles(ca=tmp_path / "empty.pem"))
+    )

@@ -11,7 +11,7 @@ from types import FrameType
 
 from .. import NATIVE_ERROR, __version__
 from ..errors import SoftsError
-from . import bench, coordinator, flow, gpu, market, paramserver, status
+from . import bench, coordinator, flow, gpu, keys, market, paramserver, status
 from .table import say
 
 __all__ = ["main", "parser"]
@@ -95,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     coordinator.add_commands(add_parser)
     paramserver.add_commands(add_parser)
     flow.add_commands(add_parser)
+    keys.add_commands(add_parser)
     bench.add_command(add_parser)
     gpu.add_command(add_parser)
     return parser

@@ -25,7 +25,7 @@ _EPILOG = """\
 examples:
   softs-fast coordinator run --world-size 4
   softs-fast coordinator run --min-workers 2 --max-workers 8 --state /shared/job.state --job my-job
-  softs-fast coordinator run --world-size 4 --listen 0.0.0.0:29401 --tls-cert c.pem --tls-key k.pem --tls-ca ca.pem
+  softs-fast coordinator run --world-size 4 --listen 0.0.0.0:29401 --token-file job.token
 
 It tells workers which of them are members, and at once when one is gone. docs/coordination.md tells more."""
 
@@ -145,7 +145,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     option(net, "--listen", default="127.0.0.1:29401")
     option(net, "--lost-after", default=2.0)
     add_identity(net)
-    text = "identity that may evict, drain, resize and end; may be given several times"
+    text = "name in a certificate that may evict, drain, resize and end; may be given several times"
     option(net, "--admin", text, action="append", metavar="NAME", shown="admin")
     pages = parser.add_argument_group("pages")
     option(pages, "--metrics")

@@ -23,7 +23,7 @@ examples:
 
 The master is a process with softs_fast.dataflow.Flow.on_hosts. The function and the arguments must be those of the
 master. When the master is lost, or begins anew, so does the worker: the same process, by exec, waits for a master again;
-with --exit-when-lost it ends. The token file has mode 0600; softs_fast.trust.write_token makes one."""
+with --exit-when-lost it ends. softs-fast keys new FILE makes the token file."""
 
 logger = logging.getLogger(__name__)
 

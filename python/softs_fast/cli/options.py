@@ -97,7 +97,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--tls-key": {"type": Path, "metavar": "PEM", "help": "key of the certificate"},
     "--token-file": {
         "type": Path,
-        "help": "file with the token, or for a coordinator a line NAME TOKEN per peer; mode 0600",
+        "help": "token file of the job, with mode 0600; softs-fast keys new FILE makes one",
     },
     "--top-k-fraction": {
         "type": between(float, 1e-9, 1.0),

@@ -4,8 +4,8 @@
 |---|---|
 | which host and port a text names | `Address.parse` |
 | whether a server may listen there, or a client connect | `check_reachable` |
-| certificates of gRPC and of Python's ssl | `TlsFiles` |
-| tokens of one process or of many | `TokenFile`, `write_token` |
+| certificates of gRPC and of Python's ssl, from PEM files or a token file | `TlsFiles` |
+| tokens, and the files in which they are | `read_tokens`, `write_token`, `rotate_token` |
 | why certificates of two ends do not fit | `refusal_of`, `tls_problem` |
 | when a client warns of a server that is away, and when it stops | `Outage` |
 
@@ -17,20 +17,21 @@ from .addresses import Address, UnknownHostError, bracketed, check_reachable, is
 from .handshake import refusal_of, tls_problem
 from .outage import Attempt, Outage
 from .tls import TlsFiles
-from .tokens import TokenFile, new_token, write_token
+from .tokens import new_token, read_tokens, rotate_token, write_token
 
 __all__ = [
     "Address",
     "Attempt",
     "Outage",
     "TlsFiles",
-    "TokenFile",
     "UnknownHostError",
     "bracketed",
     "check_reachable",
     "is_loopback",
     "new_token",
+    "read_tokens",
     "refusal_of",
+    "rotate_token",
     "tls_problem",
     "write_token",
 ]

@@ -14,8 +14,8 @@ __all__ = ["Address", "UnknownHostError", "bracketed", "check_reachable", "is_lo
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 #: All interfaces as a host of an endpoint, any port as its port.
 _ANY = "*"
-_TLS_REMEDY = "give --tls-cert and --tls-key, or listen at 127.0.0.1"
-_PROOF_REMEDY = "give --tls-ca or --token-file, or listen at 127.0.0.1"
+_TLS_REMEDY = "give --token-file, or --tls-cert, --tls-key and --tls-ca, or listen at 127.0.0.1"
+_PROOF_REMEDY = "give --tls-ca, or listen at 127.0.0.1"
 
 
 class UnknownHostError(ConfigError):

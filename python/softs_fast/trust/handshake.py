@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-from pathlib import Path
 
+from ..errors import ConfigError
 from .tls import TlsFiles
 
 __all__ = ["refusal_of", "tls_problem"]
@@ -23,25 +23,29 @@ _REMEDIES = {
     62: "issue it for this name, or connect by its name",
     64: "issue it for this address, or connect by its name",
 }
-_OTHER_REMEDY = "give the CA that has signed it"
-_PLAIN = "it speaks TLS, and this process does not; give --tls-ca, or a URL with https://"
+_OTHER_REMEDY = "give the CA that has signed it, or the token file of its job"
+_PLAIN = "it speaks TLS, and this process does not; give --token-file or --tls-ca, or a URL with https://"
 
 
-def refusal_of(error: BaseException, cert: Path | None = None) -> str | None:
+def refusal_of(error: BaseException, files: TlsFiles | None = None) -> str | None:
     """Return why a handshake failed by what its ends are, with the remedy; None if it failed by anything else.
 
     Args:
         error: Error of Python's ssl in a client.
-        cert: PEM file of the client's certificate, if it has one.
+        files: Files of the client, if it has any.
     """
+    files = files or TlsFiles()
     if isinstance(error, ssl.SSLCertVerificationError):
-        remedy = _REMEDIES.get(error.verify_code, _OTHER_REMEDY)
+        remedy = _REMEDIES.get(error.verify_code)
+        if files.token_file is not None and remedy is None:
+            return f"it does not have the token of {files.token_file}; give both ends the same token file"
+        remedy = remedy or _OTHER_REMEDY
         return f"its certificate is not accepted: {error.verify_message.rstrip('.')}; {remedy}"
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if reason in _NO_TLS:
-        return "it speaks no TLS; connect without TLS, or start it with a certificate"
+        return "it speaks no TLS; connect without TLS, or start it with a token file or a certificate"
     alert = _alert(reason)
-    return _refused(cert, alert) if any(known in alert for known in _ALERTS) else None
+    return _refused(files, alert) if any(known in alert for known in _ALERTS) else None
 
 
 def tls_problem(host: str, port: int, files: TlsFiles) -> str | None:
@@ -54,42 +58,44 @@ def tls_problem(host: str, port: int, files: TlsFiles) -> str | None:
         port: Port of the server.
         files: Files of the client.
     """
-    ca, cert = files.ca, files.cert
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
-    if ca is None:
+    if not files.verifies_peers:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     else:
         # As gRPC: the file may hold the certificate itself, or one between it and the root.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         try:
-            context.load_verify_locations(ca)
-            if cert is not None:
-                context.load_cert_chain(cert, files.key)
-        except (OSError, ssl.SSLError) as error:
-            return f"{ca if cert is None else f'{ca}, {cert} or {files.key}'} cannot be used: {error}"
+            files.load(context)
+        except ConfigError as error:
+            return str(error)
     try:
         with (
             socket.create_connection((host, port), _TIMEOUT_S) as raw,
-            context.wrap_socket(raw, server_hostname=host) as tls,
+            context.wrap_socket(raw, server_hostname=files.server_name(host)) as tls,
         ):
-            if ca is None:
+            if not files.verifies_peers:
                 return _PLAIN
             # A server of HTTP/2 speaks first, once it has accepted the client. That of gRPC sends no alert.
-            return None if tls.recv(1) else _refused(cert, "it ends the connection after the handshake")
+            return None if tls.recv(1) else _refused(files, "it ends the connection after the handshake")
     except OSError as error:
-        if ca is None:
+        if not files.verifies_peers:
             return _PLAIN if isinstance(error, ssl.SSLError) and _alert(error.reason or "") else None
-        return refusal_of(error, cert)
+        return refusal_of(error, files)
 
 
 def _alert(reason: str) -> str:
     return reason.partition("_ALERT_")[2].replace("_", " ").lower()
 
 
-def _refused(cert: Path | None, detail: str) -> str:
-    if cert is None:
+def _refused(files: TlsFiles, detail: str) -> str:
+    if files.token_file is not None:
+        return f"it does not accept the token of {files.token_file} ({detail}); give both ends the same token file"
+    if files.cert is None:
         return (
-            f"it asks for a certificate, and this process has none ({detail}); give --tls-cert and --tls-key"
+            f"it asks for a certificate, and this process has none ({detail}); give --token-file, or --tls-cert and "
+            "--tls-key"
         )
-    return f"it does not accept {cert} ({detail}); give one that is valid now and that its CA has signed"
+    return (
+        f"it does not accept {files.cert} ({detail}); give one that is valid now and that its CA has signed"
+    )

@@ -1,49 +1,73 @@
-"""Certificates of servers and clients, for gRPC and for Python's ssl, from PEM files that may be replaced at any time."""
+"""Certificates of servers and clients, for gRPC and for Python's ssl, from files that may be replaced at any time."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ..durable import write_file
 from ..errors import ConfigError
 from .addresses import Address
 from .kept import Kept, read_public, read_secret
+from .tokens import read_tokens
 
 __all__ = ["TlsFiles"]
 
 _LOGGER = logging.getLogger(__name__)
-_SELF_SIGNED_DAYS = 3650
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Files in which a process proves what it is, and knows what others are.
+    """Files in which a process proves what it is, and knows what others are: a token file, or PEM files.
+
+    From the token file of its job a process makes a certificate for itself in memory, and each end of a connection must
+    show one: holders of the token talk to each other, and to no others.
 
     Attributes:
         cert: PEM file of the certificate and those that sign it, up to the CA; None if the process has none.
         key: PEM file of the key, which others may not read.
         ca: PEM file of the CA of peers. Without it a server asks for no certificate, and a client uses no TLS.
+        token_file: Token file of the job, instead of the other three.
         self_signed: Whether a server makes the certificate if it is missing, for clients that pin it.
 
     Raises:
-        ConfigError: Only one of cert and key is given.
+        ConfigError: Only one of cert and key is given, or PEM files beside a token file.
     """
 
     cert: Path | None = None
     key: Path | None = None
     ca: Path | None = None
+    token_file: Path | None = None
     self_signed: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
             raise ConfigError("a certificate needs its key: give both, --tls-cert and --tls-key")
+        if self.token_file is not None and (self.cert is not None or self.ca is not None):
+            raise ConfigError(
+                "a token file makes the certificates: give --token-file, or --tls-cert, --tls-key and --tls-ca"
+            )
+
+    @property
+    def has_certificate(self) -> bool:
+        """Whether the process has a certificate; without one a server uses no TLS."""
+        return self.cert is not None or self.token_file is not None
+
+    @property
+    def verifies_peers(self) -> bool:
+        """Whether peers must have a certificate; without that a client uses no TLS."""
+        return self.ca is not None or self.token_file is not None
+
+    def server_name(self, host: str) -> str:
+        """Return the name that the certificate of the server at a host must have."""
+        return host if self.token_file is None else _certificates().SERVER_NAME
 
     def grpc_server(self, logger: logging.Logger = _LOGGER) -> Any:
         """Return gRPC's credentials of a server, which look at the files at each handshake; None without a certificate.
@@ -54,14 +78,17 @@ class TlsFiles:
         Raises:
             ConfigError: A file cannot be used.
         """
-        if self.cert is None:
+        if not self.has_certificate:
             return None
         import grpc
 
         files = self._kept(logger)
         last = files.now()
 
-        def configuration(pem: _Server) -> Any:
+        def configuration(server: _Server) -> Any:
+            pem = server.pem
+            assert pem.key is not None
+            assert pem.cert is not None
             return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.ca)
 
         def fetch() -> Any:
@@ -73,7 +100,7 @@ class TlsFiles:
             last = present
             return configuration(present)
 
-        return grpc.dynamic_ssl_server_credentials(configuration(last), fetch, self.ca is not None)
+        return grpc.dynamic_ssl_server_credentials(configuration(last), fetch, self.verifies_peers)
 
     def grpc_channel(self, there: Address, options: Sequence[tuple[str, object]]) -> Any:
         """Return gRPC's channel of a client, which connects with its first call; the files are read now.
@@ -89,12 +116,14 @@ class TlsFiles:
 
         # A proxy for the Internet, which the environment may name, is no way to a server of ours.
         options = [*options, ("grpc.enable_http_proxy", 0)]
-        if self.ca is None:
+        if not self.verifies_peers:
             return grpc.insecure_channel(there.target(), options)
-        key = None if self.key is None else read_secret(self.key)
-        cert = None if self.cert is None else read_public(self.cert)
-        credentials = grpc.ssl_channel_credentials(read_public(self.ca), key, cert)
-        return grpc.secure_channel(there.target(), credentials, options)
+        pem = self._read()
+        if self.token_file is not None:
+            options.append(("grpc.ssl_target_name_override", self.server_name(there.host)))
+        return grpc.secure_channel(
+            there.target(), grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert), options
+        )
 
     def ssl_server(self, protocols: Sequence[str], logger: logging.Logger = _LOGGER) -> ssl.SSLContext:
         """Return a context of a server, which looks at the files at each handshake.
@@ -119,6 +148,23 @@ class TlsFiles:
         first.sni_callback = choose
         return first
 
+    def load(self, context: ssl.SSLContext) -> None:
+        """Have a context of a client or a server use the files as they are now.
+
+        Raises:
+            ConfigError: A file cannot be used.
+        """
+        self._load(context, self._read())
+
+    def fingerprints(self) -> list[str]:
+        """Return the fingerprint of the CA of each token, the one that this process presents first.
+
+        Raises:
+            ConfigError: The token file cannot be used, or cryptography is not installed.
+        """
+        assert self.token_file is not None
+        return [_certificates().Authority(token).fingerprint for token in read_tokens(self.token_file)]
+
     def pin(self) -> bytes | None:
         """Return the SHA-256 of a self-signed certificate; None of one that an authority has signed.
 
@@ -130,69 +176,108 @@ class TlsFiles:
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(read_public(self.cert).decode())).digest()
 
     def _kept(self, logger: logging.Logger) -> Kept[_Server]:
-        paths = [path for path in (self.cert, self.key, self.ca) if path is not None]
+        paths = [path for path in (self.cert, self.key, self.ca, self.token_file) if path is not None]
         return Kept(paths, self._read_server, logger)
 
     def _read_server(self) -> _Server:
-        cert, key = self.cert, self.key
-        if cert is None or key is None:
+        if not self.has_certificate:
             raise ConfigError(
                 "TLS of a server needs a certificate and its key: give --tls-cert and --tls-key"
             )
-        if self.self_signed and not (cert.exists() and key.exists()):
-            _make(cert, key)
-        found = _Server(
-            read_secret(key), read_public(cert), None if self.ca is None else read_public(self.ca)
-        )
+        if self.self_signed:
+            self._make_missing()
+        pem, context = self._read(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.verify_mode = ssl.CERT_REQUIRED if self.verifies_peers else ssl.CERT_NONE
+        self._load(context, pem)
+        return _Server(pem, context)
+
+    def _read(self) -> _Pem:
+        if self.token_file is not None:
+            return _Pem(*_certificates().mint(read_tokens(self.token_file)))
+        key = None if self.key is None else read_secret(self.key)
+        cert, ca = (None if path is None else read_public(path) for path in (self.cert, self.ca))
+        return _Pem(key, cert, ca)
+
+    def _load(self, context: ssl.SSLContext, pem: _Pem) -> None:
+        """Have a context use what was read.
+
+        Raises:
+            ConfigError: It is no certificate with its key, or no CA.
+        """
+        if self.token_file is not None:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            _load_from_memory(context, pem)
+            return
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            # An encrypted key is refused; without a password OpenSSL would ask for one on the terminal.
-            found.context.load_cert_chain(cert, key, password="")
-            if self.ca is not None:
-                found.context.load_verify_locations(self.ca)
+            if self.cert is not None:
+                # An encrypted key is refused; without a password OpenSSL would ask for one on the terminal.
+                context.load_cert_chain(self.cert, self.key, password="")
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"{cert} and {key} are no certificate with its key: {error}") from None
-        return found
+            raise ConfigError(
+                f"{self.cert} and {self.key} are no certificate with its key: {error}"
+            ) from None
+        try:
+            if self.ca is not None:
+                context.load_verify_locations(self.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"{self.ca} is no certificate of a CA: {error}") from None
+
+    def _make_missing(self) -> None:
+        """Make certificate and key if one of them is missing."""
+        cert, key = self.cert, self.key
+        assert cert is not None
+        assert key is not None
+        if cert.exists() and key.exists():
+            return
+        pem_key, pem_cert = _certificates().self_signed()
+        try:
+            write_file(key, pem_key)
+            write_file(cert, pem_cert)
+        except OSError as error:
+            raise ConfigError(f"cannot write {cert} and {key}: {error.strerror}") from None
 
 
+@dataclass(frozen=True)
+class _Pem:
+    """Key, certificate with those that sign it, and the CAs of peers."""
+
+    key: bytes | None = field(repr=False)
+    cert: bytes | None
+    ca: bytes | None
+
+
+@dataclass(frozen=True)
 class _Server:
     """What the files of a server hold."""
 
-    def __init__(self, key: bytes, cert: bytes, ca: bytes | None) -> None:
-        self.key, self.cert, self.ca = key, cert, ca
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+    pem: _Pem
+    context: ssl.SSLContext
 
 
-def _make(cert: Path, key: Path) -> None:
+def _load_from_memory(context: ssl.SSLContext, pem: _Pem) -> None:
+    """Load a key that is in no file; Python's ssl reads keys from files alone, so this one has no name and no disk."""
+    assert pem.key is not None
+    assert pem.cert is not None
+    assert pem.ca is not None
+    with open(os.memfd_create("softs-fast", os.MFD_CLOEXEC), "wb") as file:
+        file.write(pem.key + pem.cert)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    context.load_verify_locations(cadata=pem.ca.decode())
+
+
+def _certificates() -> ModuleType:
+    """Return the module that makes certificates.
+
+    Raises:
+        ConfigError: cryptography is not installed.
+    """
     try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509.oid import NameOID
+        from . import certificates
     except ImportError as error:
         raise ConfigError(
-            f"a certificate of its own needs cryptography: {error}; pip install 'softs-fast[server]', or give "
-            "--tls-cert and --tls-key"
+            f"a certificate of its own needs cryptography: {error}; pip install cryptography, or give --tls-cert and "
+            "--tls-key"
         ) from None
-    made = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "softs-fast")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .issuer_name(name)
-        .subject_name(name)
-        .public_key(made.public_key())
-        .serial_number(x509.random_serial_number())
-        # Clocks of workers may be wrong by much.
-        .not_valid_before(now - timedelta(days=365))
-        .not_valid_after(now + timedelta(days=_SELF_SIGNED_DAYS))
-        .sign(made, hashes.SHA256())
-    )
-    pem_key = made.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    try:
-        write_file(key, pem_key)
-        write_file(cert, certificate.public_bytes(serialization.Encoding.PEM))
-    except OSError as error:
-        raise ConfigError(f"cannot write {cert} and {key}: {error.strerror}") from None
+    return certificates

@@ -1,22 +1,22 @@
-"""Tokens: made at random, kept in files that others cannot read, found by their digests."""
+"""Tokens: made at random, kept in files that others cannot read."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
 import re
 import secrets
 from pathlib import Path
 
+from ..durable import write_file
 from ..errors import ConfigError
-from .kept import Kept, read_secret
+from .kept import read_secret
 
-__all__ = ["TokenFile", "new_token", "write_token"]
+__all__ = ["new_token", "read_tokens", "rotate_token", "write_token"]
 
-_LOGGER = logging.getLogger(__name__)
 #: At least 128 bits in base64 without padding.
 _TOKEN = re.compile(r"[\x21-\x7e]{22,512}")
+#: The present one, and the one before it.
+_MOST = 2
 
 
 def new_token() -> str:
@@ -40,59 +40,45 @@ def write_token(path: Path) -> str:
     return token
 
 
-class TokenFile:
-    """A file of lines ``TOKEN`` or ``NAME TOKEN``; empty lines and those with "#" in front do not count.
+def rotate_token(path: Path) -> None:
+    """Put a new token before the present one, which processes accept until its line is deleted.
+
+    Raises:
+        ConfigError: The file cannot be used, or not be replaced.
+    """
+    before = read_tokens(path)[0]
+    try:
+        # A link stays one: the file at its end is replaced.
+        write_file(Path(os.path.realpath(path)), f"{new_token()}\n{before}\n".encode())
+    except OSError as error:
+        raise ConfigError(f"cannot replace the token file {path}: {error.strerror}") from None
+
+
+def read_tokens(path: Path) -> list[str]:
+    """Return the tokens of a file, the one to present first; lines with "#" in front do not count.
 
     Args:
         path: The file; only this user may read it, or its group if root owns it.
-        named: Whether each token must have a name.
-        logger: Logger that is told when the file was read again, or cannot be used any more.
 
     Raises:
-        ConfigError: It cannot be read, others can read it, or a line is malformed; the text shows no token.
+        ConfigError: It cannot be read, others can read it, or it has no token or a malformed one; the text shows no token.
     """
-
-    def __init__(self, path: Path, *, named: bool = False, logger: logging.Logger = _LOGGER) -> None:
-        self._path, self._named = path, named
-        self._lines = Kept([path], self._read, logger)
-
-    def own(self) -> str:
-        """Return the first token.
-
-        Raises:
-            ConfigError: There is none.
-        """
-        for _, token in self._lines.now().values():
-            return token
-        raise ConfigError(f"{self._path} has no token")
-
-    def name_of(self, token: str | None) -> str | None:
-        """Return the name of a token; None if the file does not have it, or there is no name."""
-        # How long the search takes tells nothing about a token that the file has.
-        return None if token is None else self._lines.now().get(_digest(token), (None, ""))[0]
-
-    def _read(self) -> dict[bytes, tuple[str | None, str]]:
-        # What is no text becomes no ASCII. An error of decoding would hold the bytes.
-        text = read_secret(self._path).decode(errors="replace")
-        lines: dict[bytes, tuple[str | None, str]] = {}
-        for number, line in enumerate(text.splitlines(), 1):
-            where, words = f"{self._path}, line {number}", line.split()
-            if not words or words[0].startswith("#"):
-                continue
-            if len(words) not in ((2,) if self._named else (1, 2)):
-                form = "NAME TOKEN" if self._named else "TOKEN or NAME TOKEN"
-                raise ConfigError(f"{where}: expected {form}, got {len(words)} words")
-            if not _TOKEN.fullmatch(words[-1]):
-                raise ConfigError(
-                    f"{where}: a token has 22 to 512 visible ASCII characters, 128 random bits or more; make one: "
-                    "openssl rand -hex 32"
-                )
-            digest = _digest(words[-1])
-            if digest in lines:
-                raise ConfigError(f"{where}: an earlier line has this token; each needs its own")
-            lines[digest] = (words[0] if len(words) == 2 else None), words[-1]
-        return lines
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
+    tokens: list[str] = []
+    # What is no text becomes no ASCII. An error of decoding would hold the bytes.
+    for number, line in enumerate(read_secret(path).decode(errors="replace").splitlines(), 1):
+        token = line.strip()
+        if not token or token.startswith("#"):
+            continue
+        if not _TOKEN.fullmatch(token):
+            raise ConfigError(
+                f"{path}, line {number}: invalid token, expected 22 to 512 visible ASCII characters without spaces, "
+                "random ones; make one: softs-fast keys new FILE"
+            )
+        if token in tokens or len(tokens) == _MOST:
+            raise ConfigError(
+                f"{path}, line {number}: expected one token, or a new one before the present one; delete this line"
+            )
+        tokens.append(token)
+    if not tokens:
+        raise ConfigError(f"{path} has no token; make one: softs-fast keys new FILE")
+    return tokens

@@ -15,12 +15,15 @@ import grpc
 import pytest
 from coordinator_process import Cluster
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from token_files import token_file
 from waiting import WATCHDOG_S
 
+from softs_fast.coordination import ClientCredentials
 from softs_fast.coordination.health import WorkerHealth
 from softs_fast.coordination.job.events import End, Evict
 from softs_fast.coordination.node import Membership
 from softs_fast.errors import ConfigError, EndpointInUse, PeerLost
+from softs_fast.trust import Address
 
 SERVING, NOT_SERVING, UNKNOWN = 1, 2, 3
 
@@ -39,14 +42,14 @@ def ask(url: str, path: str = "") -> tuple[int, str]:
 class Asker:
     """gRPC's own client."""
 
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.insecure_channel(address)
-        self._stub = health_pb2_grpc.HealthStub(self._channel)
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+        self._stub = health_pb2_grpc.HealthStub(channel)
 
-    def check(self, name: str = "", **more: Any) -> int:
+    def check(self, name: str = "") -> int:
         """The answer of Check."""
         request = health_pb2.HealthCheckRequest(service=name)
-        return int(self._stub.Check(request, timeout=WATCHDOG_S, **more).status)
+        return int(self._stub.Check(request, timeout=WATCHDOG_S).status)
 
     def watch(self, name: str = "") -> Iterator[int]:
         """The answers of Watch."""
@@ -64,7 +67,7 @@ def asker() -> Iterator[Any]:
     made: list[Asker] = []
 
     def make(address: str) -> Asker:
-        made.append(Asker(address))
+        made.append(Asker(grpc.insecure_channel(address)))
         return made[-1]
 
     yield make
@@ -148,23 +151,21 @@ def test_a_coordinator_is_ready_until_its_job_is_over(cluster: Cluster, asker: A
     assert raised.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-def test_a_coordinator_with_tokens_answers_those_that_have_one(
+def test_a_coordinator_with_a_token_file_answers_those_that_have_it(
     cluster: Cluster, asker: Any, tmp_path: Path
 ) -> None:
-    token = "probe-token-of-more-than-22-characters"
-    file = tmp_path / "tokens"
-    file.write_text(f"probe {token}\n")
-    file.chmod(0o600)
-    coordinator = cluster.coordinator("--world-size", "1", "--token-file", str(file))
-    client = asker(coordinator.address)
+    files = ClientCredentials(token_file=token_file(tmp_path / "token", "a"))
+    coordinator = cluster.coordinator("--world-size", "1", "--token-file", str(files.token_file))
     with pytest.raises(grpc.RpcError) as raised:
-        client.check()
-    assert raised.value.code() == grpc.StatusCode.UNAUTHENTICATED
-    assert client.check(metadata=[("authorization", f"Bearer {token}")]) == SERVING
+        asker(coordinator.address).check()
+    assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
+    with files.grpc_channel(Address.parse(coordinator.address, "coordinator"), []) as channel:
+        assert Asker(channel).check() == SERVING
 
 
 FORKS = """
 import os
+from softs_fast.coordination import ClientCredentials
 from softs_fast.coordination.health import WorkerHealth
 from softs_fast.coordination.requirements import import_grpc
 

@@ -1,4 +1,4 @@
-"""What a worker must prove, and what it may do with it: certificates, tokens, the user of a process."""
+"""What a worker must prove, and what it may do with it: certificates, a token, the user of a process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ pytest.importorskip("grpc", reason="needs the extra grpc")
 pytest.importorskip("cryptography", reason="makes certificates")
 from certificates import Authority
 from coordinator_process import Cluster, Coordinator
+from token_files import token_file
 
 from softs_fast.coordination.credentials import ClientCredentials
-from softs_fast.coordination.job.events import End, Evict
+from softs_fast.coordination.job.events import Evict
 from softs_fast.coordination.session.calls import CoordinatorClient
 from softs_fast.errors import ConfigError
 
@@ -45,9 +46,10 @@ def tls(cluster: Cluster, tmp_path: Path) -> Tls:
     return Tls(cluster, tmp_path)
 
 
-def client(coordinator: Coordinator, **credentials: str) -> CoordinatorClient:
+def client(coordinator: Coordinator | str, **credentials: str) -> CoordinatorClient:
+    address = coordinator if isinstance(coordinator, str) else coordinator.address
     return CoordinatorClient(
-        coordinator.address, ClientCredentials(**{name: Path(path) for name, path in credentials.items()})
+        address, ClientCredentials(**{name: Path(path) for name, path in credentials.items()})
     )
 
 
@@ -97,33 +99,38 @@ def test_an_administrator_is_another_identity(cluster: Cluster, tls: Tls) -> Non
     assert worker.event("Refused")["code"] == "evicted"
 
 
-def test_tokens(cluster: Cluster, tmp_path: Path) -> None:
-    tokens, own = tmp_path / "tokens", tmp_path / "token"
-    tokens.write_text(f"# of the job\nw0 {'a' * 32}\nadmin {'b' * 32}\n")
-    own.write_text("a" * 32 + "\n")
-    tokens.chmod(0o600)
-    own.chmod(0o600)
-    coordinator = cluster.coordinator("--world-size", "1", "--token-file", str(tokens))
-    worker = cluster.worker(coordinator, "w0", credentials={"token": str(own)})
-    worker.event("Table")
-    assert (
-        cluster.worker(coordinator, "w1", credentials={"token": str(own)}).event("Refused")["code"]
-        == "identity"
-    )
-    assert "asks for a token" in cluster.worker(coordinator, "w0").event("ended")["text"]
-    with client(coordinator) as stranger, pytest.raises(ConfigError, match="asks for a token"):
-        stranger.status()
-    with client(coordinator, token=str(own)) as one, pytest.raises(ConfigError, match="no administrator"):
-        one.administer(End("mine"))
-    # Tokens are read again when the file has changed.
-    tokens.write_text(f"w0 {'c' * 32}\nadmin {'b' * 32}\n")
-    own.write_text("c" * 32)
-    with client(coordinator, token=str(own)) as again:
-        assert again.status().size == 1
+def test_holders_of_a_token_need_no_certificates(cluster: Cluster, tmp_path: Path) -> None:
+    own, other = token_file(tmp_path / "own", "a"), token_file(tmp_path / "other", "b")
+    # All addresses of this machine: other machines reach it.
+    coordinator = cluster.coordinator("--world-size", "2", "--token-file", str(own), listen="0.0.0.0:0")
+    near = coordinator.address.replace("0.0.0.0", "127.0.0.1")
+    workers = [cluster.worker(near, name, credentials={"token_file": str(own)}) for name in ("w0", "w1")]
+    assert [worker.event("Table")["epoch"] for worker in workers] == [1, 1]
+    for name, credentials, text in (
+        (
+            "w2",
+            {"token_file": str(other)},
+            f"it does not have the token of {other}; give both ends the same token file",
+        ),
+        ("w3", {}, "it speaks TLS, and this process does not; give --token-file"),
+    ):
+        ended = cluster.worker(near, name, credentials=credentials).event("ended")
+        assert text in ended["text"]
+        with client(near, **credentials) as stranger, pytest.raises(ConfigError, match=text):
+            stranger.status()
+    # A new token on the host of the coordinator, then on that of the caller.
+    token_file(own, "b", "a")
+    for file in (own, other):
+        with client(near, token_file=str(file)) as one:
+            assert one.status().size == 2
+    with client(near, token_file=str(other)) as one:
+        assert any("evicted" in line for line in one.administer(Evict(0, "each holder may")))
+    assert workers[0].event("Refused")["code"] == "evicted"
 
 
 def test_a_client_asks_whether_others_reach_the_address() -> None:
     with pytest.raises(
-        ConfigError, match=r"coordinator at 192\.0\.2\.1:1 is reachable .* without TLS; give --tls-ca$"
+        ConfigError,
+        match=r"coordinator at 192\.0\.2\.1:1 is reachable .* without TLS; give --token-file or --tls-ca$",
     ):
         CoordinatorClient("192.0.2.1:1")

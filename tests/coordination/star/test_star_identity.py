@@ -1,8 +1,7 @@
-"""What the ranks of a star must prove: certificates, tokens, the worker of the table."""
+"""What the ranks of a star must prove: certificates, a token, the worker of the table."""
 
 from __future__ import annotations
 
-import secrets
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ import torch.distributed as dist
 pytest.importorskip("grpc", reason="needs the extra grpc")
 pytest.importorskip("cryptography", reason="makes certificates")
 from certificates import Authority
+from token_files import token_file
 
 from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
 from softs_fast.coordination.star import Epoch, GrpcStrategy, StarOptions
@@ -63,12 +63,6 @@ def options(authority: Authority) -> Options:
     return of
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    path.chmod(0o600)
-    return path
-
-
 def test_ranks_reduce_over_tls_with_certificates_of_both(options: Options) -> None:
     assert meet([options("w0"), options("w1")]) == [0, 0]
 
@@ -85,23 +79,20 @@ def test_an_administrator_is_no_rank(options: Options) -> None:
     assert '"admin" is an administrator, which cannot be a worker' in str(second)
 
 
-def test_tokens_name_ranks(tmp_path: Path) -> None:
-    tokens = {name: secrets.token_hex(16) for name in ("w1", "w2")}
-    file = write(tmp_path / "tokens", "".join(f"{name} {token}\n" for name, token in tokens.items()))
-    root = StarOptions(server=ServerCredentials(tokens=file))
+def test_ranks_with_a_token_file_need_no_certificates(tmp_path: Path) -> None:
+    def rank(letter: str) -> StarOptions:
+        file = token_file(tmp_path / letter, letter)
+        return StarOptions(
+            server=ServerCredentials(token_file=file), client=ClientCredentials(token_file=file)
+        )
 
-    def worker(token: str) -> StarOptions:
-        return StarOptions(client=ClientCredentials(token=write(tmp_path / "token", token)))
-
-    assert meet([root, worker(tokens["w1"])]) == [0, 0]
-    _, other = meet([root, worker(tokens["w2"])])
-    assert '"w2" joins as rank 1, which is of worker "w1"' in str(other)
-    first, wrong = meet([root, worker(secrets.token_hex(16))])
+    assert meet([rank("a"), rank("a")]) == [0, 0]
+    first, wrong = meet([rank("a"), rank("b")])
     assert isinstance(wrong, ConfigError)
-    assert "rank 0 asks for a token and got none that it knows" in str(wrong)
+    assert f"it does not have the token of {tmp_path / 'b'}; give both ends" in str(wrong)
     assert isinstance(first, SoftsError)
-    _, none = meet([root, StarOptions()])
-    assert "rank 0 asks for a token" in str(none)
+    _, none = meet([rank("a"), StarOptions()])
+    assert "it speaks TLS, and this process does not; give --token-file" in str(none)
 
 
 def test_another_machine_is_not_reached_without_tls() -> None:

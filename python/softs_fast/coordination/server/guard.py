@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
-from ...trust import TokenFile
 from ..credentials import ServerCredentials
-from .logs import LOGGER
 from .owners import is_ours
 
 __all__ = ["Denied", "Guard"]
@@ -27,44 +24,28 @@ class Denied(Exception):
 
 
 class Guard:
-    """Knows peers by their certificates or tokens; without either they are processes of this user on this machine.
+    """Knows peers by their certificates; without them they are processes of this user on this machine.
 
     Args:
         credentials: Credentials of this server.
         port: Port at which this server listens.
         what: Name of this server, for texts.
-        logger: Logger that is told which files are read again.
-
-    Raises:
-        ConfigError: the file of tokens cannot be read.
     """
 
-    def __init__(
-        self,
-        credentials: ServerCredentials,
-        port: int,
-        what: str = "the coordinator",
-        logger: logging.Logger = LOGGER,
-    ) -> None:
+    def __init__(self, credentials: ServerCredentials, port: int, what: str = "the coordinator") -> None:
         self._credentials = credentials
         self._port = port
         self._what = what
-        tokens = credentials.tokens
-        self._tokens = None if tokens is None else TokenFile(tokens, named=True, logger=logger)
 
     def identity(self, context: Any) -> str | None:
-        """Return what a peer has proven to be; None for a process of this user.
+        """Return what a peer has proven to be; None for a process of this user, and for a holder of the job's token.
 
         Raises:
             Denied: it has proven nothing.
         """
-        if self._tokens is not None:
-            name = self._tokens.name_of(_bearer(context))
-            if name is None:
-                raise Denied(
-                    f"{self._what} asks for a token and got none that it knows; give --token-file", True
-                )
-            return name
+        if self._credentials.token_file is not None:
+            # TLS lets in no others, and each of them can pose as any other.
+            return None
         if self._credentials.ca is not None:
             return _certified(context)
         if not is_ours(context.peer(), self._port):
@@ -100,13 +81,6 @@ class Guard:
                 f'"{name}" is no administrator of this job; those are: {", ".join(self._credentials.admins)}',
                 False,
             )
-
-
-def _bearer(context: Any) -> str | None:
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
-            return value.removeprefix("Bearer ")
-    return None
 
 
 def _certified(context: Any) -> str:

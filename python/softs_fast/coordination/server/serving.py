@@ -159,7 +159,7 @@ class Coordinator:
             # Before the first epoch, too, the file tells of which job it is.
             state.append(Booted(self._job.name, boot))
         self._driver = Driver(machine, state, self._options.logger)
-        guard = Guard(self._options.credentials, self.port, logger=self._options.logger)
+        guard = Guard(self._options.credentials, self.port)
         most = self._job.n_seats + self._job.max_spares + _MORE_WORKERS
         self._service = Service(self._driver, guard, self._job.name, most, self._options.logger)
         self._server.add_generic_rpc_handlers(self._service.handlers())

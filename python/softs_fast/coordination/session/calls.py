@@ -24,7 +24,6 @@ def call(
     channel: Any,
     address: str,
     request: Request,
-    metadata: Any,
     timeout_s: float,
     credentials: ClientCredentials | None = None,
 ) -> Any:
@@ -37,7 +36,7 @@ def call(
     """
     kind = type(request)
     data = FORMATS[kind].encode(request)
-    answer = _unary(channel, address, requests.method_of(kind), data, metadata, timeout_s, credentials)
+    answer = _unary(channel, address, requests.method_of(kind), data, timeout_s, credentials)
     return FORMATS[requests.REPLIES[kind]].decode(answer)
 
 
@@ -63,7 +62,6 @@ class CoordinatorClient:
         self._address = address
         self._credentials = credentials
         self._timeout_s = timeout_s
-        self._metadata = credentials.metadata()
         self._channel = open_channel(address, credentials, Pings())
         self._pid = os.getpid()
 
@@ -85,7 +83,7 @@ class CoordinatorClient:
         """
         self._check_process()
         grpc = import_grpc()
-        stream = self._channel.unary_stream(requests.WATCH)(b"", metadata=self._metadata)
+        stream = self._channel.unary_stream(requests.WATCH)(b"")
         try:
             for data in stream:
                 yield STATUS.decode(data)
@@ -114,7 +112,7 @@ class CoordinatorClient:
             WireError: the request or the answer passes a limit.
         """
         self._check_process()
-        return call(self._channel, self._address, request, self._metadata, self._timeout_s, self._credentials)
+        return call(self._channel, self._address, request, self._timeout_s, self._credentials)
 
     def close(self) -> None:
         """End the connection."""
@@ -131,9 +129,7 @@ class CoordinatorClient:
 
     def _unary(self, method: str, data: bytes) -> bytes:
         self._check_process()
-        return _unary(
-            self._channel, self._address, method, data, self._metadata, self._timeout_s, self._credentials
-        )
+        return _unary(self._channel, self._address, method, data, self._timeout_s, self._credentials)
 
 
 def _unary(
@@ -141,13 +137,12 @@ def _unary(
     address: str,
     method: str,
     data: bytes,
-    metadata: Any,
     timeout_s: float,
     credentials: ClientCredentials | None = None,
 ) -> bytes:
     grpc = import_grpc()
     try:
-        answer: bytes = channel.unary_unary(method)(data, timeout=timeout_s, metadata=metadata)
+        answer: bytes = channel.unary_unary(method)(data, timeout=timeout_s)
     except grpc.RpcError as error:
         raise error_of(error, address, credentials) from None
     except ValueError as error:

@@ -17,6 +17,7 @@ __all__ = ["certificate_problem", "error_of", "open_channel"]
 _CONNECT_MS = 2000
 #: gRPC says so if there was no connection at all, so no handshake.
 _NO_CONNECTION = "Failed to connect to remote host"
+_REMEDY = "give --token-file or --tls-ca"
 
 
 def open_channel(
@@ -30,7 +31,7 @@ def open_channel(
     """
     import_grpc()
     there = Address.parse(address, what)
-    check_reachable(there, what, tls=credentials.ca is not None, proof=True, remedy="give --tls-ca")
+    check_reachable(there, what, tls=credentials.verifies_peers, proof=True, remedy=_REMEDY)
     options = [
         *pings.client_options(),
         # Connections are not shared between channels: a new channel has the certificates of now, and tries at once.

@@ -95,7 +95,6 @@ class Session:
         # A name may appear when the coordinator is there, as that of a service of Kubernetes does.
         with suppress(UnknownHostError):
             open_channel(address, self._credentials, self._pings).close()
-        self._credentials.metadata()
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -167,7 +166,7 @@ class Session:
             raise PeerLost(
                 f"there is no connection to the coordinator at {self._address} now{cause and f': {cause}'}"
             )
-        return call(connection.channel, self._address, request, connection.metadata, timeout_s)
+        return call(connection.channel, self._address, request, timeout_s)
 
     def close(self) -> None:
         """Send what was said, then end the connection. Idempotent; not in a call of the listener.
@@ -260,12 +259,11 @@ class Session:
         return _End(PeerLost(text), is_final=True)
 
     def _connect(self) -> _Connection:
-        metadata = self._credentials.metadata()
         # A name server that is away later ends no worker that is connected.
         with suppress(ConfigError):
             self._own_host = Address.parse(self._address, "coordinator").own_side()
         channel = open_channel(self._address, self._credentials, self._pings)
-        connection = _Connection(channel, metadata, FROM_WORKER.encode(self._listener.hello()))
+        connection = _Connection(channel, FROM_WORKER.encode(self._listener.hello()))
         with self._lock:
             self._connection = connection
             if self._closed.is_set():
@@ -289,12 +287,11 @@ class _End:
 class _Connection:
     """A channel with the stream of a worker; `outbox` ends with None."""
 
-    def __init__(self, channel: Any, metadata: Any, hello: bytes) -> None:
+    def __init__(self, channel: Any, hello: bytes) -> None:
         self.channel = channel
-        self.metadata = metadata
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.outbox.put(hello)
-        self.call = channel.stream_stream(requests.SESSION)(iter(self.outbox.get, None), metadata=metadata)
+        self.call = channel.stream_stream(requests.SESSION)(iter(self.outbox.get, None))
 
     def close(self) -> None:
         """End the stream; the thread that takes from the outbox ends, too."""

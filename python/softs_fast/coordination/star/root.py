@@ -96,7 +96,7 @@ class Root:
             options.server.grpc_server(logger),
             "rank 0 cannot listen at {}: another process does, or the address is not of this machine; port 0 takes a free one",
         )
-        self._guard = Guard(options.server, self.port, "rank 0", logger)
+        self._guard = Guard(options.server, self.port, "rank 0")
         handler = self._grpc.stream_stream_rpc_method_handler(self._serve)
         self._server.add_generic_rpc_handlers(
             (self._grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)

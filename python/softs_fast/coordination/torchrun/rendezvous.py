@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 #: What torchrun calls the backend; as in the entry points of pyproject.toml.
 BACKEND = "softs"
-_FILES = ("cert", "key", "ca", "token")
+_FILES = ("cert", "key", "ca", "token_file")
 _NAMES = ("seat", "worker_id", "timeout", *_FILES)
 
 
@@ -61,7 +61,7 @@ class AgentOptions:
         """Read them.
 
         Args:
-            config: `seat`, `worker_id`, `timeout` (seconds), and the files `ca`, `cert`, `key` and `token`. Without
+            config: `seat`, `worker_id`, `timeout` (seconds), and the files `token_file`, or `ca`, `cert` and `key`. Without
                 `seat` it is the number that a launcher gave to the agent.
 
         Raises:

@@ -173,8 +173,8 @@ class Flow:
             function: "package.module:function", importable in all processes.
             arguments: Arguments of the function; workers are given the same.
             listen: Endpoint that workers connect to, such as `tcp://0.0.0.0:4711`.
-            token_file: File with the token by which workers prove that they belong to the flow; mode 0600, see
-                `softs_fast.trust.write_token`.
+            token_file: File with the token by which workers prove that they belong to the flow; mode 0600,
+                as ``softs-fast keys new`` makes it.
             start_timeout_s: How long the workers may take until their roles are made.
             lost_after_s: Seconds without a sign of life after which a worker on another host has left.
             rejoin_timeout_s: How long the flow waits for another process of a worker that has left, until that has made its

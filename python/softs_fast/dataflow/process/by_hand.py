@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import ConfigError, FlowError, PeerLost
-from ...trust import Address, TokenFile, bracketed
+from ...trust import Address, bracketed, read_tokens
 from ..declare.declaration import Declaration
 from ..link.messages import Declared, End, Failure, Ready, Refused
 from ..link.seats import new_seat
@@ -68,7 +68,7 @@ def run_worker(
         Exception: what the function of the flow, or `setup` of a role, raised.
     """
     there = Address.parse(endpoint, "master", "tcp://")
-    token = TokenFile(token_file).own()
+    token = read_tokens(token_file)[0]
     declaration = build()
     connection = _connected(endpoint, token, worker, wait_s)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import ConfigError, FlowError
-from ...trust import Address, TokenFile, bracketed
+from ...trust import Address, bracketed, read_tokens
 from ..declare.declaration import Declaration
 from ..link.control import ControlLimits
 from ..link.links import Joined, Left, LinkEvent, MasterLink, Received
@@ -86,7 +86,7 @@ class HostProcesses:
         self._limits = ControlLimits(lost_after_s=options.lost_after_s)
         self._declaration = declaration
         self._listen = options.listen
-        self._token = TokenFile(options.token_file).own()
+        self._token = read_tokens(options.token_file)[0]
         self._nodes: dict[int, str] = {}
         self._free_bytes: dict[int, int] = {}
         self._hosts: dict[int, str] = {}
