@@ -9,7 +9,6 @@ import argparse
 import multiprocessing
 import os
 import statistics
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from softs_fast.collectives import Strategy, TorchStrategy
 from softs_fast.coordination import ClientCredentials, ServerCredentials
 from softs_fast.coordination.star import GrpcStrategy, StarOptions
+from softs_fast.trust import write_token
 
 #: Bytes of the tensor, and rounds.
 SIZES = {4 << 10: 100, 1 << 20: 30, 64 << 20: 7}
@@ -54,7 +54,7 @@ def _run(size: int) -> dict[int, dict[str, list[float]]]:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        _make_certificate(Path(folder))
+        write_token(Path(folder, "token"))
         ranks = [context.Process(target=_rank, args=(rank, size, folder, there)) for rank in range(size)]
         for rank in ranks:
             rank.start()
@@ -68,10 +68,9 @@ def _run(size: int) -> dict[int, dict[str, list[float]]]:
 
 def _rank(rank: int, size: int, folder: str, pipe: Any) -> None:
     torch.set_num_threads(1)
-    pem = Path(folder, "cert.pem")
-    key = Path(folder, "key.pem")
+    token = Path(folder, "token")
     encrypted = StarOptions(
-        server=ServerCredentials(pem, key, pem), client=ClientCredentials(ca=pem, cert=pem, key=key)
+        server=ServerCredentials(token_file=token), client=ClientCredentials(token_file=token)
     )
     contenders: dict[str, Strategy] = {
         "gloo": TorchStrategy(host="127.0.0.1").init(rank, size, f"{folder}/gloo"),
@@ -100,16 +99,6 @@ def _alternate(contenders: dict[str, Strategy], n_bytes: int, rounds: int) -> di
             if number >= 2:
                 times[name].append(float(slowest))
     return times
-
-
-def _make_certificate(folder: Path) -> None:
-    """Write a certificate for 127.0.0.1, which is its own CA."""
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=bench"
-    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
-    subprocess.run(
-        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1", *files], check=True, capture_output=True
-    )
-    (folder / "key.pem").chmod(0o600)
 
 
 if __name__ == "__main__":

@@ -176,6 +176,19 @@ def test_files_that_share_a_token_meet_over_python_s_ssl(
         assert peer.getpeercert(binary_form=True) is not None
 
 
+def test_python_s_ssl_takes_no_tls_before_1_3(tmp_path: Path) -> None:
+    files = TlsFiles(token_file=token_file(tmp_path / "token", "a"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    files.load(context)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    own = context.wrap_bio(back, there, server_hostname=SERVER_NAME)
+    with pytest.raises(ssl.SSLWantReadError):
+        own.do_handshake()
+    with pytest.raises(ssl.SSLError, match="UNSUPPORTED_PROTOCOL"):
+        files.ssl_server([]).wrap_bio(there, back, server_side=True).do_handshake()
+
+
 def without_verification(port: int, files: TlsFiles | None) -> bytes:
     """What a server sends first to a client that believes any server, and shows the certificate of some files or none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -18,7 +18,31 @@ from waiting import WATCHDOG_S
 from softs_fast.coordination.credentials import ClientCredentials, ServerCredentials
 from softs_fast.coordination.pings import Pings
 from softs_fast.coordination.server import door
+from softs_fast.coordination.server.guard import Denied, Guard
 from softs_fast.coordination.session.channels import open_channel
+
+
+class FarCall:
+    """A call from another host; of its connection the coordinator knows what TLS has checked."""
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.7:40000"
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
+
+def test_a_call_from_another_host_needs_what_tls_has_checked() -> None:
+    with pytest.raises(
+        Denied, match="serves processes of its own user; start it with --token-file or --tls-ca"
+    ):
+        Guard(ServerCredentials(), 1).administrator(FarCall())
+    holder = Guard(ServerCredentials(token_file=Path("token")), 1)
+    holder.administrator(FarCall())
+    assert holder.worker(FarCall()) is None
+    files = ServerCredentials(Path("cert"), Path("key"), Path("ca"))
+    with pytest.raises(Denied, match=r"neither a URI .* nor a common name"):
+        Guard(files, 1).identity(FarCall())
 
 
 def silent(address: str) -> socket.socket:
