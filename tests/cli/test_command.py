@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from market import Market
@@ -12,7 +11,6 @@ from shell import Command, Run
 from waiting import WATCHDOG_S
 
 import softs_fast
-from softs_fast.cli import main
 
 COMMANDS = ["broker", "worker", "run", "status", "top", "bench", "gpu"]
 
@@ -152,13 +150,3 @@ def test_an_ascii_terminal_gets_escapes_instead_of_an_error(command: Command, ma
     status, out, errors = command.run("status", market.frontend, PYTHONIOENCODING="ascii")
     assert (status, errors) == (0, "")
     assert "sch\\xf6n.*" in out
-
-
-def test_main_is_a_function(capsys: pytest.CaptureFixture[str], short_path: Path) -> None:
-    assert main(["status", f"ipc://{short_path}/f"]) == 1
-    out, errors = capsys.readouterr()
-    assert out == ""
-    assert "no broker" in errors
-    with pytest.raises(SystemExit) as caught:
-        main(["--version"])
-    assert caught.value.code == 0
