@@ -18,6 +18,7 @@ CRATES_dataflow := softs-proto softs-net
 CRATES_loader := softs-shm
 CRATES_market := softs-shm softs-proto softs-net
 CUDA_ROOMS := collectives gpu tensors
+HAS_LOOM = $(or $(if $(ROOM),,yes),$(filter softs-shm,$(CRATES_$(ROOM))))
 # Most tests wait for other processes: three at a time keep two cores busy. The number is the same on every machine.
 SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # Those on the stand-in need the processor for a quarter of their time.
@@ -57,13 +58,14 @@ test: $(VENV)/.installed-dev ## each guarantee once: cargo test, pytest, and the
 test-all: $(VENV)/.installed-dev ## all tests but the slow ones; before a change lands, .ci/run does this
 	@$(TESTS)
 
-# One that fails does not keep the others from running.
+# One that fails does not keep the others from running. Loom computes on one core, beside the tests in Rust, and what it
+# says comes after theirs.
 define TESTS
 	failed=0; \
 	run() { echo "$$*"; "$$@" || failed=1; }; \
-	$(if $(and $(ROOM),$(if $(CRATES_$(ROOM)),,none)),,run cargo test $(addprefix -p ,$(CRATES_$(ROOM)));) \
-	$(if $(and $(ROOM),$(if $(filter softs-shm,$(CRATES_$(ROOM))),,none)),,run env $(LOOM) RUSTFLAGS='--cfg loom' \
-		CARGO_TARGET_DIR=target/loom cargo test -p softs-shm --lib loom_tests;) \
+	$(if $(HAS_LOOM),said=$$(mktemp); env $(LOOM) cargo test -p softs-shm --features loom --lib loom_tests >$$said 2>&1 & loom=$$!;) \
+	$(if $(and $(ROOM),$(if $(CRATES_$(ROOM)),,none)),,run cargo test --tests $(addprefix -p ,$(CRATES_$(ROOM)));) \
+	$(if $(HAS_LOOM),wait $$loom || failed=1; cat $$said; rm $$said;) \
 	run $(RUN) -m pytest $(addprefix tests/,$(ROOM)) $(SIDE_BY_SIDE) $(TIER) $(ARGS); \
 	$(if $(and $(ROOM),$(if $(filter $(ROOM),$(CUDA_ROOMS)),,none)),,run $(RUN) tests/gpu/standin $(STANDIN_SIDE_BY_SIDE) $(ARGS);) \
 	exit $$failed
@@ -91,8 +93,8 @@ lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stu
 
 # What `make test` runs of Rust, compiled; it needs no Python, so .ci/run does this while pip installs.
 .compiled-tests:
-	cargo test --no-run
-	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test -p softs-shm --lib --no-run
+	cargo test --tests --no-run
+	cargo test -p softs-shm --features loom --lib --no-run
 
 setup: $(VENV)/.installed-dev ## .venv with everything that test, lint and bench need
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from market import Market
-from shell import Command
+from shell import Command, Run
+
+from softs_fast.cli import main
 
 
 @pytest.fixture
@@ -19,6 +21,24 @@ def command() -> Iterator[Command]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command in this process, which has imported what it needs; `Command` is for what a shell sees."""
+
+    def run(*arguments: str, **environment: str) -> tuple[object, str, str]:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            for name, value in {"COLUMNS": "80", **environment}.items():
+                patch.setenv(name, value)
+            try:
+                status: object = main(arguments)
+            except SystemExit as ended:
+                status = ended.code
+        return status, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture

@@ -6,8 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 from waiting import WATCHDOG_S
+
+#: Runs the command in the process of the test, to its end: status, output, errors.
+Run = Callable[..., tuple[object, str, str]]
 
 
 class Command:

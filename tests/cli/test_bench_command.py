@@ -99,15 +99,11 @@ def test_a_process_that_fails_says_why(command: Command, short_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)]
+    ("after", "number", "status"),
+    [("broker", signal.SIGHUP, 129), ("supplier", signal.SIGINT, 130), ("client", signal.SIGTERM, 143)],
 )
-@pytest.mark.parametrize("after", ["broker", "supplier", "client"])
 def test_a_signal_ends_all_of_it(
-    command: Command,
-    short_path: Path,
-    number: int,
-    status: int,
-    after: str,
+    command: Command, short_path: Path, after: str, number: int, status: int
 ) -> None:
     process = command.start("bench", "--duration", "60", "--sample-bytes", "64", TMPDIR=str(short_path))
     eventually(lambda: after in roles(process.pid), f"a {after}")

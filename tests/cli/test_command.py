@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from market import Market
-from shell import Command
+from shell import Command, Run
 from waiting import WATCHDOG_S
 
 import softs_fast
-from softs_fast.cli import main
 
 COMMANDS = ["broker", "worker", "run", "status", "top", "bench", "gpu"]
 
@@ -25,8 +23,8 @@ def test_version_and_help(command: Command) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_explains_itself_by_examples(command: Command, name: str) -> None:
-    status, text, errors = command.run(name, "--help")
+def test_each_command_explains_itself_by_examples(run: Run, name: str) -> None:
+    status, text, errors = run(name, "--help")
     assert (status, errors) == (0, "")
     assert f"examples:\n  softs-fast {name}" in text
     assert "{_FRONTEND}" not in text
@@ -51,37 +49,37 @@ def test_each_command_explains_itself_by_examples(command: Command, name: str) -
         (["run", "--", "true"], "required: --factory"),
     ],
 )
-def test_wrong_arguments(command: Command, arguments: list[str], text: str) -> None:
-    status, out, errors = command.run(*arguments)
+def test_wrong_arguments(run: Run, arguments: list[str], text: str) -> None:
+    status, out, errors = run(*arguments)
     assert (status, out) == (2, "")
     assert text in errors
     assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["status", "--json"], ["top", "--once"]])
-def test_a_dead_endpoint_is_an_error(command: Command, frontend: str, arguments: list[str]) -> None:
-    status, out, errors = command.run(*arguments, frontend)
+def test_a_dead_endpoint_is_an_error(run: Run, frontend: str, arguments: list[str]) -> None:
+    status, out, errors = run(*arguments, frontend)
     assert (status, out) == (1, "")
     assert errors.startswith(f"softs-fast: no statistics from {frontend} within 2 s: no broker at {frontend}")
     assert errors.count("\n") == 1
 
 
-def test_a_target_of_no_service_is_an_error(command: Command) -> None:
+def test_a_target_of_no_service_is_an_error(run: Run) -> None:
     for target, text in (
         ("localhost", "unknown target 'localhost': expected ipc://PATH"),
         ("https://host:8000/", "the page https://host:8000/ comes without its key"),
     ):
-        status, out, errors = command.run("status", target)
+        status, out, errors = run("status", target)
         assert (status, out) == (1, "")
         assert text in errors
-    status, _, errors = command.run("status", "--tls-ca", "ca.pem", "ipc://x")
+    status, _, errors = run("status", "--tls-ca", "ca.pem", "ipc://x")
     assert status == 1
     assert "are for a coordinator" in errors
 
 
 @pytest.mark.parametrize("name", ["status", "top"])
-def test_a_malformed_endpoint_is_an_error(command: Command, name: str) -> None:
-    status, out, errors = command.run(name, "tcp:example")
+def test_a_malformed_endpoint_is_an_error(run: Run, name: str) -> None:
+    status, out, errors = run(name, "tcp:example")
     assert (status, out) == (1, "")
     assert errors == 'softs-fast: bad endpoint "tcp:example": must start with ipc:// or tcp://\n'
 
@@ -152,13 +150,3 @@ def test_an_ascii_terminal_gets_escapes_instead_of_an_error(command: Command, ma
     status, out, errors = command.run("status", market.frontend, PYTHONIOENCODING="ascii")
     assert (status, errors) == (0, "")
     assert "sch\\xf6n.*" in out
-
-
-def test_main_is_a_function(capsys: pytest.CaptureFixture[str], short_path: Path) -> None:
-    assert main(["status", f"ipc://{short_path}/f"]) == 1
-    out, errors = capsys.readouterr()
-    assert out == ""
-    assert "no broker" in errors
-    with pytest.raises(SystemExit) as caught:
-        main(["--version"])
-    assert caught.value.code == 0

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from shell import Command
+from shell import Command, Run
 
 pytest.importorskip("grpc", reason="needs the extra grpc")
 from softs_fast.cli.coordinator import render
@@ -34,45 +34,45 @@ def started(command: Command, *options: str) -> tuple[subprocess.Popen[str], dic
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_it_serves_until_a_signal_comes(command: Command, number: int) -> None:
+def test_it_serves_until_a_signal_comes(command: Command, run: Run, number: int) -> None:
     process, said = started(command, "--world-size", "2")
-    status, out, errors = command.run("coordinator", "status", said["coordinator"])
+    status, out, errors = run("coordinator", "status", said["coordinator"])
     assert (status, errors) == (0, "")
     assert out.startswith('job "job" is forming for ')
     assert "need 2" in out
     assert command.end(process, number) == (0, "", "")
-    status, _, errors = command.run("coordinator", "status", said["coordinator"])
+    status, _, errors = run("coordinator", "status", said["coordinator"])
     assert status == 1
     assert errors.startswith(f"softs-fast: no coordinator answers at {said['coordinator']}")
     assert errors.count("\n") == 1
 
 
-def test_status_as_json_and_watch(command: Command) -> None:
+def test_status_as_json_and_watch(command: Command, run: Run) -> None:
     process, said = started(
         command, "--min-workers", "2", "--max-workers", "4", "--multiple-of", "2", "--job", "mine"
     )
-    status, out, _ = command.run("coordinator", "status", said["coordinator"], "--json")
+    status, out, _ = run("coordinator", "status", said["coordinator"], "--json")
     assert status == 0
     assert json.loads(out)["name"] == "mine"
-    assert json.loads(command.run("status", said["coordinator"], "--json")[1])["name"] == "mine"
+    assert json.loads(run("status", said["coordinator"], "--json")[1])["name"] == "mine"
     watch = command.start("status", said["coordinator"], "--json", "--watch")
     assert watch.stdout is not None
     assert json.loads(watch.stdout.readline())["phase"] == "forming"
-    assert command.run("coordinator", "end", said["coordinator"], "--reason", "enough")[0] == 0
+    assert run("coordinator", "end", said["coordinator"], "--reason", "enough")[0] == 0
     assert json.loads(watch.stdout.readline())["phase"] == "ended"
     assert command.end(watch)[0] == 0
     assert command.end(process)[0] == 0
 
 
-def test_what_administrators_do(command: Command) -> None:
+def test_what_administrators_do(command: Command, run: Run) -> None:
     process, said = started(command, "--world-size", "2")
     for words in (["evict", "1"], ["drain", "0"]):
-        status, out, errors = command.run("coordinator", words[0], said["coordinator"], words[1])
+        status, out, errors = run("coordinator", words[0], said["coordinator"], words[1])
         assert (status, out) == (1, "")
         assert f"no worker has seat {words[1]}" in errors
-    assert command.run("coordinator", "resize", said["coordinator"], "1", "3")[0] == 0
-    assert "need 1" in command.run("coordinator", "status", said["coordinator"])[1]
-    status, _, errors = command.run("coordinator", "resize", said["coordinator"], "3", "1")
+    assert run("coordinator", "resize", said["coordinator"], "1", "3")[0] == 0
+    assert "need 1" in run("coordinator", "status", said["coordinator"])[1]
+    status, _, errors = run("coordinator", "resize", said["coordinator"], "3", "1")
     assert status == 1
     assert "max_workers" in errors
     assert command.end(process)[0] == 0

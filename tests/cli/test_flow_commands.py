@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,29 +52,30 @@ with df.Flow(calls, source=numbers()) as flow:
 """
 
 
-@pytest.fixture
-def flow(short_path: Path) -> Iterator[dict[str, str]]:
+@pytest.fixture(scope="module")
+def flow() -> Iterator[dict[str, str]]:
     """A flow that waits in the code of its caller; the environment in which it is found."""
-    environment = {"XDG_RUNTIME_DIR": str(short_path), "TMPDIR": str(short_path)}
-    # A fleet of this process, as it says of itself.
-    folder = short_path / "softs-fleet"
-    folder.mkdir()
-    (folder / "owner").write_text(" ".join(map(str, _core.this_process())))
-    write_report(folder, [WorkerReport("worker 0", "serving", "Traceback\nboom", 0.0, "2")])
-    script = short_path / "my_flow.py"
-    script.write_text(FLOW)
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**environment, "PATH": "/usr/bin"},
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "open\n"
-        yield environment
-        process.kill()
+    with tempfile.TemporaryDirectory(prefix="sf") as place:
+        environment = {"XDG_RUNTIME_DIR": place, "TMPDIR": place}
+        # A fleet of this process, as it says of itself.
+        folder = Path(place, "softs-fleet")
+        folder.mkdir()
+        (folder / "owner").write_text(" ".join(map(str, _core.this_process())))
+        write_report(folder, [WorkerReport("worker 0", "serving", "Traceback\nboom", 0.0, "2")])
+        script = Path(place, "my_flow.py")
+        script.write_text(FLOW)
+        process = subprocess.Popen(
+            [sys.executable, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**environment, "PATH": "/usr/bin"},
+        )
+        with process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+            yield environment
+            process.kill()
 
 
 def test_top_without_an_endpoint_shows_flows(command: Command, flow: dict[str, str]) -> None:

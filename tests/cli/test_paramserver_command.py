@@ -66,7 +66,9 @@ def worker(command: Command, folder: Path, invite: str) -> subprocess.Popen[str]
     )
 
 
-def test_a_run_of_the_page(command: Command, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_the_page(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """PIN WORLD_SIZE TOTAL_GLOBAL_BATCHES, then an evaluation."""
     server, invite, page = started(
         command, folder, "--world-size", "1", "--rounds", "20", "--quorum", "world", "--listen", "127.0.0.1:0"
@@ -86,11 +88,10 @@ def test_a_run_of_the_page(command: Command, folder: Path, capsys: pytest.Captur
     assert out.startswith("all 20 rounds are done; version 20, ")
     one.communicate(timeout=45)
     assert one.returncode == 0
-    status, out, errors = command.run(
-        "paramserver", "evaluate", "page_job:job", str(folder / "model.pth"), **environment(folder)
-    )
-    assert status == 0, errors
-    assert float(out) > 0.9
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    assert main(["paramserver", "evaluate", "page_job:job", "model.pth"]) == 0
+    assert float(capsys.readouterr().out.splitlines()[-1]) > 0.9
 
 
 def test_sigterm_ends_the_process_and_not_the_run(command: Command, folder: Path) -> None:
@@ -114,8 +115,17 @@ def test_sigterm_ends_the_process_and_not_the_run(command: Command, folder: Path
         (["--world-size", "2", "--rounds", "5", "--tls-key", "k"], "give both"),
     ],
 )
-def test_wrong_options(command: Command, folder: Path, arguments: list[str], text: str) -> None:
-    status, out, errors = command.run("paramserver", "run", "page_job:job", *arguments, **environment(folder))
+def test_wrong_options(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    text: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    status = main(["paramserver", "run", "page_job:job", *arguments])
+    out, errors = capsys.readouterr()
     assert (status, out) == (1, "")
     assert text in errors
     assert errors.startswith("softs-fast: ")

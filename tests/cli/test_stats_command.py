@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from market import Market
-from shell import Command
+from shell import Command, Run
 
 import softs_fast as sf
 from softs_fast.cli.views import render
@@ -20,8 +20,8 @@ from softs_fast.monitoring.snapshot import (
 )
 
 
-def test_the_peers_that_are_connected(command: Command, busy_market: Market) -> None:
-    status, out, errors = command.run("status", busy_market.frontend)
+def test_the_peers_that_are_connected(run: Run, busy_market: Market) -> None:
+    status, out, errors = run("status", busy_market.frontend)
     assert (status, errors) == (0, "")
     lines = out.splitlines()
     assert lines[0] == f"broker     {busy_market.frontend}"
@@ -32,8 +32,8 @@ def test_the_peers_that_are_connected(command: Command, busy_market: Market) -> 
     assert supplier[2:4] == ["p.*", "native"]
 
 
-def test_json(command: Command, busy_market: Market) -> None:
-    status, out, _ = command.run("status", busy_market.frontend, "--json")
+def test_json(run: Run, busy_market: Market) -> None:
+    status, out, _ = run("status", busy_market.frontend, "--json")
     assert status == 0
     answer = json.loads(out)
     assert answer["endpoint"] == busy_market.frontend
@@ -47,15 +47,15 @@ def test_json(command: Command, busy_market: Market) -> None:
     assert (product["product_id"], product["suppliers"]) == ("p1", 1)
 
 
-def test_a_softs_broker_tells_less(command: Command, market: Market) -> None:
+def test_a_softs_broker_tells_less(run: Run, market: Market) -> None:
     market.broker("softs")
     market.supplier()
-    status, out, errors = command.run("status", market.frontend)
+    status, out, errors = run("status", market.frontend)
     assert (status, errors) == (0, "")
     assert "suppliers  1" in out
     assert "clients    0" in out
     assert "This broker does not list its peers." in out
-    status, out, _ = command.run("status", market.frontend, "--json")
+    status, out, _ = run("status", market.frontend, "--json")
     answer = json.loads(out)
     assert (answer["clients"], answer["suppliers"]) == (None, None)
     assert answer["stats"]["product_ids"] == ["p.*"]
@@ -63,11 +63,9 @@ def test_a_softs_broker_tells_less(command: Command, market: Market) -> None:
 
 @pytest.mark.parametrize("package", ["softs", "softs_fast"])
 @pytest.mark.parametrize("arguments", [["status"], ["top", "--once"]])
-def test_the_endpoint_for_suppliers(
-    command: Command, market: Market, package: str, arguments: list[str]
-) -> None:
+def test_the_endpoint_for_suppliers(run: Run, market: Market, package: str, arguments: list[str]) -> None:
     market.broker(package)
-    status, out, errors = command.run(*arguments, market.backend)
+    status, out, errors = run(*arguments, market.backend)
     assert (status, out) == (1, "")
     text = (
         f"softs-fast: {market.backend} is a broker's backend, for suppliers; use the frontend, for clients ("
@@ -76,10 +74,10 @@ def test_the_endpoint_for_suppliers(
     assert errors.count("\n") == 1
 
 
-def test_the_endpoint_for_students(command: Command, frontend: str, backend: str) -> None:
+def test_the_endpoint_for_students(run: Run, frontend: str, backend: str) -> None:
     control = f"{frontend}_control"
     with sf.Broker(frontend, backend, control, f"{control}_pub"):
-        status, out, errors = command.run("status", control)
+        status, out, errors = run("status", control)
     assert (status, out) == (1, "")
     assert errors.startswith(
         f"softs-fast: {control} is no broker's frontend; use the frontend, for clients ("

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from market import Market
-from shell import Command
+from shell import Command, Run
 from waiting import WATCHDOG_S, eventually
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
@@ -187,8 +187,8 @@ def test_it_waits_for_a_broker_that_is_gone(market: Market, screen: Callable[...
     assert top.process.returncode == 0
 
 
-def test_once_is_plain_text(command: Command, busy_market: Market) -> None:
-    status, out, errors = command.run("top", busy_market.frontend, "--once", "--interval", "0.05")
+def test_once_is_plain_text(run: Run, busy_market: Market) -> None:
+    status, out, errors = run("top", busy_market.frontend, "--once", "--interval", "0.05")
     assert (status, errors) == (0, "")
     assert "\x1b" not in out
     lines = out.splitlines()
@@ -210,8 +210,8 @@ def test_without_a_terminal_it_is_plain_text_again_and_again(command: Command, b
     assert (status, errors) == (0, "")
 
 
-def test_a_softs_broker_tells_less(command: Command, market: Market) -> None:
+def test_a_softs_broker_tells_less(run: Run, market: Market) -> None:
     market.broker("softs")
-    status, out, errors = command.run("top", market.frontend, "--once", "--interval", "0.05")
+    status, out, errors = run("top", market.frontend, "--once", "--interval", "0.05")
     assert (status, errors) == (0, "")
     assert "This broker does not list its peers." in out

@@ -336,13 +336,10 @@ def test_what_cannot_be_rebuilt_says_so_and_goes_on(tmp_path: Path) -> None:
     ranks.run(cannot, 2, str(tmp_path))
 
 
-SERVER = """
-import datetime, signal
-from torch.distributed import TCPStore
-store = TCPStore("127.0.0.1", 0, None, True, datetime.timedelta(seconds=20), wait_for_workers=False)
-print(store.port, flush=True)
-signal.pause()
-"""
+def serves_a_store(say: Callable[[Any], None], rank: int, size: int) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=20), wait_for_workers=False)
+    say((os.getpid(), store.port))
+    signal.pause()
 
 
 def loses_its_store(say: Callable[[Any], None], rank: int, size: int, folder: str, address: str) -> str:
@@ -361,21 +358,13 @@ def loses_its_store(say: Callable[[Any], None], rank: int, size: int, folder: st
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_loss_of_the_store_is_an_error_in_a_bounded_time(tmp_path: Path, how: signal.Signals) -> None:
-    server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
-    running = None
-    try:
-        assert server.stdout is not None
-        address = f"tcp://127.0.0.1:{server.stdout.readline().strip()}"
-        running = ranks.start(loses_its_store, 2, str(tmp_path), address)
-        pids = running.results()
-        server.send_signal(how)
-        os.kill(pids[1], signal.SIGKILL)
-        text = running.receive(0)
-    finally:
-        if running is not None:
-            running.stop()
-        server.kill()
-        server.communicate()
+    with ranks.start(serves_a_store, 1) as server:
+        pid, port = server.receive(0)
+        with ranks.start(loses_its_store, 2, str(tmp_path), f"tcp://127.0.0.1:{port}") as running:
+            pids = running.results()
+            os.kill(pid, how)
+            os.kill(pids[1], signal.SIGKILL)
+            text = running.receive(0)
     assert ("has not answered" if how is signal.SIGSTOP else "the store has failed") in text
     assert "cannot be survived" in text
 

@@ -80,8 +80,7 @@ def test_loader_in_this_process(served: Any, config: Any, lib: ModuleType) -> No
     assert value_of(next(batches)) == {2}
 
 
-# A spawned worker, because this process has threads; it needs some seconds to import torch.
-@pytest.mark.timeout(180)
+# Workers that are not forks of this process, which has threads.
 def test_loader_with_workers(served: Any, config: Any, lib: ModuleType, expect: Expect) -> None:
     loader = lib.SoftDataLoader(
         model_id="a",
@@ -91,7 +90,7 @@ def test_loader_with_workers(served: Any, config: Any, lib: ModuleType, expect: 
         num_slots=8,
         batch_size=4,
         num_workers=2,
-        multiprocessing_context="spawn",
+        multiprocessing_context="forkserver",
     )
     batches = iter(loader)
     for _ in range(6):

@@ -125,7 +125,7 @@ def twice(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     ("method", "collate_fn", "ordered"),
     [
         *itertools.product((None, "fork"), (None, twice), (False, True)),
-        ("spawn", None, True),
+        ("forkserver", None, True),
     ],
 )
 def test_no_loader_hands_out_a_stale_batch(

@@ -13,7 +13,7 @@ from softs_fast.distill.shared_generation import GenerationProduct, new_generati
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_sleeper_in_another_process_wakes_up(method: str) -> None:
     value = new_generation_value()
     context: Any = multiprocessing.get_context(method)

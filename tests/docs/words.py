@@ -5,6 +5,7 @@ The terms themselves are in docs/glossary.md. Patterns match whole words, in any
 
 from __future__ import annotations
 
+import functools
 import re
 
 #: In all text, pages included.
@@ -56,8 +57,14 @@ def pattern(words: dict[str, str]) -> list[tuple[re.Pattern[str], str]]:
     return [(re.compile(rf"\b(?:{word})\b", re.IGNORECASE), instead) for word, instead in words.items()]
 
 
+def any_of(words: dict[str, str]) -> re.Pattern[str]:
+    """The pattern of any of them: a search for it is many times as quick as one for each."""
+    return re.compile(rf"\b(?:{'|'.join(words)})\b", re.IGNORECASE)
+
+
 PAGE_WORDS = pattern(EVERYWHERE)
 CODE_WORDS = PAGE_WORDS + pattern(IN_CODE)
+ANY_IN_PAGE, ANY_IN_CODE = any_of(EVERYWHERE), any_of(EVERYWHERE | IN_CODE)
 NAME_PARTS = re.compile(rf"(?:^|_)({IN_NAMES})(?=_|$)", re.IGNORECASE)
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -65,10 +72,13 @@ CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 def in_text(text: str, *, page: bool) -> list[tuple[str, str]]:
     """The unwanted words of one line of prose, each with what to write instead."""
     kept = PUBLIC.sub("", text)
+    if not (ANY_IN_PAGE if page else ANY_IN_CODE).search(kept):
+        return []
     words = PAGE_WORDS if page else CODE_WORDS
     return [(found.group(), instead) for word, instead in words for found in word.finditer(kept)]
 
 
+@functools.cache
 def in_name(name: str) -> list[tuple[str, str]]:
     """The unwanted parts of one identifier, each with what to write instead."""
     return (

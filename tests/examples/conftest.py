@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -29,3 +30,21 @@ def launch() -> Iterator[Callable[..., Demo]]:
             os.kill(pid, signal.SIGKILL)
         demo.process.wait()
         demo.output.close()
+
+
+@pytest.fixture
+def refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[object, str]]:
+    """Runs an example in this process, with arguments that it refuses; how it ends, and what it says.
+
+    Its own process would import torch for seconds before it says so.
+    """
+
+    def refused(example: str, *arguments: str) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", [example, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            importlib.import_module(example).main()
+        return ended.value.code, capsys.readouterr().err
+
+    return refused

@@ -36,7 +36,7 @@ def test_selective_averaging_rescues_the_poisoned_rank_and_spares_the_others(
     assert all(row[others] > 85 for row in rows.values())
 
 
-def test_too_few_steps_are_refused(launch: Callable[..., Demo]) -> None:
-    code, text = launch(sys.executable, EXAMPLE, "--steps", "10").finish()
+def test_too_few_steps_are_refused(refused: Callable[..., tuple[object, str]]) -> None:
+    code, text = refused("averaging_digits", "--steps", "10")
     assert code == 2
     assert "--steps is 10; the four quarters of the run need 80" in text

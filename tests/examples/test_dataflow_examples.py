@@ -64,8 +64,8 @@ def test_fine_tuning_saves_and_loads_what_it_has_learned(launch: Callable[..., D
     assert re.search(r"^loaded step 80: held out [\d.]+, the same$", text, re.MULTILINE), text
 
 
-@pytest.mark.parametrize(("example", "option"), [("ppo_tiny.py", "--steps"), ("sft_tiny.py", "--texts")])
-def test_too_little_is_refused(launch: Callable[..., Demo], example: str, option: str) -> None:
-    code, text = launch(sys.executable, EXAMPLES / example, option, "0").finish()
+@pytest.mark.parametrize(("example", "option"), [("ppo_tiny", "--steps"), ("sft_tiny", "--texts")])
+def test_too_little_is_refused(refused: Callable[..., tuple[object, str]], example: str, option: str) -> None:
+    code, text = refused(example, option, "0")
     assert code == 2
     assert f"{option} is 0; need at least" in text

@@ -58,7 +58,7 @@ def test_interrupt_while_training_leaves_nothing(start: Callable[..., Demo]) -> 
     check_gone(demo, segments)
 
 
-def test_refuses_nonsense(start: Callable[..., Demo]) -> None:
-    code, text = start("--suppliers", "0").finish()
+def test_refuses_nonsense(refused: Callable[..., tuple[object, str]]) -> None:
+    code, text = refused("distill_digits", "--suppliers", "0")
     assert code == 2
     assert "0 is not 1 or more" in text

@@ -30,7 +30,7 @@ def test_a_death_and_a_late_worker_cost_no_accuracy(launch: Callable[..., Demo],
     assert not re.search(r"softs1\.[0-9a-f]{32}", text)
 
 
-def test_too_few_rounds_are_refused(launch: Callable[..., Demo]) -> None:
-    code, text = launch(sys.executable, EXAMPLE, "--rounds", "3").finish()
+def test_too_few_rounds_are_refused(refused: Callable[..., tuple[object, str]]) -> None:
+    code, text = refused("paramserver_digits", "--rounds", "3")
     assert code == 2
     assert "--rounds is 3; a death and a late worker need 12" in text

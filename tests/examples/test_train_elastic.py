@@ -36,7 +36,7 @@ def test_ctrl_c_leaves_nothing(launch: Callable[..., Demo]) -> None:
     check_gone(demo, [])
 
 
-def test_too_few_steps_for_a_kill_are_refused(launch: Callable[..., Demo]) -> None:
-    code, text = launch(sys.executable, EXAMPLE, "--steps", "10").finish()
+def test_too_few_steps_for_a_kill_are_refused(refused: Callable[..., tuple[object, str]]) -> None:
+    code, text = refused("train_elastic", "--steps", "10")
     assert code == 2
     assert "--steps is 10; need 20" in text

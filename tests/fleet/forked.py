@@ -11,11 +11,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-import torch
 
 
 def tell(pipe: Connection, large: bytes) -> None:
     """Send what a program may have changed after its server was started, and what no two processes may share."""
+    # The other function needs none.
+    import torch
+
     parent: Any = multiprocessing.parent_process()
     facts = {
         "environment": {name: value for name, value in os.environ.items() if name.startswith("SOFTS_SET_")},
@@ -38,3 +40,8 @@ def tell(pipe: Connection, large: bytes) -> None:
 
 def sleep() -> None:
     signal.pause()
+
+
+def set_it(event: Any) -> None:
+    assert multiprocessing.parent_process() is not None
+    event.set()

@@ -21,9 +21,14 @@ from softs_fast.fleet import fork_server
 
 
 def train(fleet, how):
-    global batches
-    batches = iter(fleet.loader("p", factories.CONFIG, num_slots=4, batch_size=2))
-    next(batches)
+    global used
+    if how in ("exception", "without block"):
+        used = iter(fleet.loader("p", factories.CONFIG, num_slots=4, batch_size=2))
+        next(used)
+    else:  # without torch, which takes seconds to import
+        used = sf.Client(fleet.endpoints.frontend, sf.ShmMedium, factories.CONFIG.nbytes(), 4)
+        used.hello()
+        assert used.request_sample("p", 40_000) is not None
     workers = [child.pid for child in multiprocessing.active_children()]
     print(os.getpid(), *workers, fork_server.last_server().pid, flush=True)
     if how == "exception":

@@ -17,6 +17,7 @@ from typing import Any
 import factories
 import forked
 import pytest
+import torch
 from waiting import eventually
 
 import softs_fast as sf
@@ -56,7 +57,9 @@ def test_a_process_is_as_one_of_its_own_would_be(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
+    monkeypatch.setattr(fork_server, "_LIBRARIES", (torch.__name__,))
     server = ready()
+    assert "Threads:\t1\n" in Path(f"/proc/{server.pid}/status").read_text()
     monkeypatch.setenv("SOFTS_SET_LATER", "\udcff")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["a", "b"])
@@ -90,10 +93,9 @@ def test_a_process_is_as_one_of_its_own_would_be(
     assert len(set(chances)) == 6, "random numbers of one worker are not those of another"
 
 
-def test_a_server_has_one_thread_and_its_processes_end_with_it(output: tuple[int, int]) -> None:
+def test_processes_end_with_their_server(output: tuple[int, int]) -> None:
     server = ready()
     process = started(server, output[1], forked.sleep)
-    assert "Threads:\t1\n" in Path(f"/proc/{server.pid}/status").read_text()
     os.kill(server.pid, signal.SIGKILL)
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -102,10 +104,7 @@ def test_a_server_has_one_thread_and_its_processes_end_with_it(output: tuple[int
     assert server_for({}) is not server
 
 
-def test_a_process_is_reaped_where_the_program_has_blocked_signals(
-    output: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOFTS_ANOTHER_SERVER", "1")
+def test_a_process_is_reaped_where_the_program_has_blocked_signals(output: tuple[int, int]) -> None:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         server = ready()
@@ -136,10 +135,7 @@ def test_a_server_that_cannot_fork_says_so_and_goes_on(
     assert idle._children == {}
 
 
-def test_a_server_that_may_open_no_more_files_says_so_and_goes_on(
-    output: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOFTS_ANOTHER_SERVER", "2")
+def test_a_server_that_may_open_no_more_files_says_so_and_goes_on(output: tuple[int, int]) -> None:
     server = ready()
     first = started(server, output[1], forked.sleep)
     limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
@@ -193,6 +189,8 @@ def test_a_server_is_used_again_where_it_gives_the_same(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(fork_server, "ForkServer", Server)
     monkeypatch.setattr(fork_server, "_last", None)
+    monkeypatch.setattr(fork_server, "_LIBRARIES", ("library",))
+    monkeypatch.setitem(sys.modules, "library", sys)
     server: Any = server_for({"OMP_NUM_THREADS": "2", "OTHER": "1"})
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "another")
     assert server_for({"OMP_NUM_THREADS": "2", "OTHER": "2"}) is server
@@ -201,7 +199,7 @@ def test_a_server_is_used_again_where_it_gives_the_same(monkeypatch: pytest.Monk
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     server = server_for({"OMP_NUM_THREADS": "3"})
     assert server is not threads
-    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.delitem(sys.modules, "library")
     without: Any = server_for({"OMP_NUM_THREADS": "3"})
     assert without is not server
     without.ended = True

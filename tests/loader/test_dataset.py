@@ -342,11 +342,12 @@ def test_a_shallow_copy_shares_the_model_id_and_not_the_client(opened: list[Scri
     assert [client.closed for client in opened] == [0, 1]
 
 
-@pytest.mark.timeout(120)
-def test_a_spawned_process_shares_the_model_id_and_not_the_client(opened: list[ScriptedClient]) -> None:
+def test_a_process_that_is_no_fork_shares_the_model_id_and_not_the_client(
+    opened: list[ScriptedClient],
+) -> None:
     data = new()
     next(iter(data))
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     answers = context.SimpleQueue()
     child = context.Process(target=_first_sample_elsewhere, args=(data, answers))
     child.start()

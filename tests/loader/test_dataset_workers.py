@@ -76,7 +76,7 @@ def twice(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     [
         *itertools.product(("fork",), (False, True), (None, twice)),
         *itertools.product((None,), (False, True), (None, twice)),
-        *itertools.product(("spawn",), (False, True), (None,)),
+        *itertools.product(("forkserver",), (False, True), (None,)),
     ],
 )
 def test_no_batch_that_was_fetched_ahead_before_a_switch(

@@ -101,25 +101,23 @@ def test_workers_follow_the_model_of_a_student(start_method: str, short_path: Pa
         del batches
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        "sf.SoftDataLoader('m', 'ipc:///tmp/f', config, sf.ShmMedium, num_workers=2, ordered=True)",
-        "sf.SoftIterableDataset('m', 'ipc:///tmp/f', config, sf.ShmMedium)",
-        "sf.StudentClient(0, 2, config, *ends[:3]).close()",
-    ],
-)
-def test_the_default_start_method_is_left_to_the_program(use: str, short_path: Path) -> None:
-    program = f"""
+LEAVES_IT = """
 import multiprocessing, sys
 import softs_fast as sf
 config = sf.make_xy_config((1,), "int8", (1,), "int8")
 ends = sys.argv[1:]
-{use}
+sf.StudentClient(0, 2, config, *ends[:3]).close()
+sf.SoftIterableDataset("m", "ipc:///tmp/f", config, sf.ShmMedium)
+sf.SoftDataLoader("m", "ipc:///tmp/f", config, sf.ShmMedium, num_workers=2, ordered=True)
 print(multiprocessing.get_start_method(allow_none=True))
 """
+
+
+def test_the_default_start_method_is_left_to_the_program(short_path: Path) -> None:
     ends = [f"ipc://{short_path}/{name}" for name in "fbc"]
-    done = subprocess.run([sys.executable, "-c", program, *ends], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES_IT, *ends], capture_output=True, text=True, check=False
+    )
     assert (done.stdout, done.stderr) == ("None\n", "")
 
 

@@ -151,6 +151,7 @@ for path in sorted(pathlib.Path(softs_fast.__file__).parent.rglob("*.py")):
         print(name)
 """
     works, *refused = run(installed, program)
+    assert "__version__" in works.split()
     errors = {name for name in works.split() if name not in ("__version__", "setup_logging")}
     assert {"ConfigError", "SoftsError", "WireError"} <= errors
     assert not {"Broker", "Fleet", "SoftDataLoader", "BatchConfig", "Worker", "switch_model"} & errors
@@ -159,10 +160,11 @@ for path in sorted(pathlib.Path(softs_fast.__file__).parent.rglob("*.py")):
 
 
 def test_the_command_says_it_too(installed: Path) -> None:
-    program = "import softs_fast.cli\nsofts_fast.cli.main(['broker'])"
+    program = "import softs_fast.cli\nsys.exit(softs_fast.cli.main(['broker']))"
     done = subprocess.run(
         [*RUN, paths(installed) + program], cwd=installed, capture_output=True, text=True, check=False
     )
+    assert done.returncode == 1
     assert "softs-fast broker needs native modules: those of softs-fast are not here" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -151,7 +151,7 @@ TREES: dict[str, tuple[dict[str, str], list[str]]] = {
                 pub struct B; const TEXT: &str = "crate::a::A"; const RAW: &str = r#"" super::a::A ""#;
                 #[cfg(test)] use super::a::A;
                 impl B { #[cfg(test)] fn f<'a>(_: &'a super::a::A) -> crate::a::A { crate::a::A } }
-                #[cfg(all(test, not(loom)))]
+                #[cfg(all(test, not(feature = "loom")))]
                 #[allow(dead_code)]
                 mod tests { use crate::a::A; }
             """,

@@ -6,6 +6,7 @@ output and calls ``run(role, options)`` of the script. The first event on the so
 its exit status.
 """
 
+import atexit
 import importlib
 import json
 import os
@@ -52,7 +53,7 @@ def supervise(module: ModuleType, request: dict[str, Any]) -> None:
 
 
 def become(module: ModuleType, request: dict[str, Any], connection: socket.socket) -> None:
-    """Do the work of the peer."""
+    """Do the work of the peer, and end it: the end of the interpreter takes a second where torch is imported."""
     for descriptor in (0, 1):
         os.dup2(connection.fileno(), descriptor)
     connection.close()
@@ -65,6 +66,10 @@ def become(module: ModuleType, request: dict[str, Any], connection: socket.socke
     except Exception:
         report(event="problem", problem=traceback.format_exc())
         raise
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def report(**event: Any) -> None:

@@ -239,6 +239,9 @@ def in_fork(use: Callable[[], object]) -> str:
 
 def hold(folder: str, address: str) -> None:
     """Print a line of JSON for each handle: what comes of each use in a child, and then of the first one here."""
+    # What is imported is not collected in each child.
+    gc.collect()
+    gc.freeze()
     with ExitStack() as stack:
         for name, uses in everything(stack, Path(folder), address):
             first, *_ = uses

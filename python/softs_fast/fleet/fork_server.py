@@ -36,6 +36,8 @@ __all__ = ["ForkServer", "WorkerProcess", "last_server", "server_for"]
 #: Modules of others that a server imports where this process has: those that only define things. What a program imports
 #: besides may start threads, open devices or draw random numbers, of which each worker needs its own.
 _LIBRARIES = ("numpy", "torch", "torch._dynamo", "transformers")
+#: What the names of modules of this package begin with that it imports, too, where this process has.
+_OWN = "softs_fast."
 #: Changes with each test of pytest, and no library reads it.
 _IGNORED = "PYTEST_CURRENT_TEST"
 _STATUS = struct.Struct("i")
@@ -94,7 +96,7 @@ class ForkServer:
         self.surroundings = surroundings
         self.owner = os.getpid()
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        own = [name for name in sys.modules if name.startswith("softs_fast.")]
+        own = [name for name in sys.modules if name.startswith(_OWN)]
         path = get_preparation_data("")["sys_path"]
         program = (
             f"import sys; sys.path[:] = {path!r}; from softs_fast.fleet.forking import main; "

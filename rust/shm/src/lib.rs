@@ -63,9 +63,9 @@
 //! * **L7** What is read from a segment is read once, and checked before it is used as an index or a length. No loop
 //!   is longer than the ring or the table, whatever the bytes are.
 //!
-//! `cargo test` under `cfg(loom)` runs the ring through every interleaving; `make test` does that.
+//! `cargo test` with the feature `loom` runs the ring through every interleaving; `make test` does that.
 
-#![cfg_attr(loom, allow(dead_code, reason = "loom tests use only the ring"))]
+#![cfg_attr(feature = "loom", allow(dead_code, reason = "loom tests use only the ring"))]
 
 mod copy;
 mod error;
@@ -76,13 +76,13 @@ mod segment;
 pub use copy::{CachePolicy, Decode, DecodeError, ForeignBytes, decode_row};
 pub use error::{SegmentError, is_used_up};
 pub use lane::LaneRef;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub use lane::{
     Claim, Counters, Ending, Finished, LaneActivity, LaneClient, LaneStats, LaneSupplier, N_CLIENT_COUNTERS,
     N_SUPPLIER_COUNTERS, Supplier,
 };
 pub use process::ProcessToken;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub use process::{
     Identity, Liveness, NotSent, ProcessWatch, ThreadSignal, host_id, is_process_alive, start_of,
 };

@@ -51,7 +51,7 @@ def take_one_and_idle(data: SoftIterableDataset, pipe: Connection) -> None:
     pipe.send([thread.name for thread in threading.enumerate() if thread.name == "softs-watch"])
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_process_that_asks_for_nothing_follows(calls: list[str], frontend: str, method: str) -> None:
     data = SoftIterableDataset("1", frontend, CONFIG, ShmMedium, num_slots=4)
     context: Any = multiprocessing.get_context(method)

@@ -379,7 +379,7 @@ def check_numbers(batches: list[dict[str, torch.Tensor]], seen: set[int]) -> Non
         seen |= numbers
 
 
-@pytest.mark.parametrize("method", [None, "fork", pytest.param("spawn", marks=pytest.mark.timeout(180))])
+@pytest.mark.parametrize("method", [None, "fork", "forkserver"])
 def test_batches_that_are_kept(endpoint: str, method: str | None) -> None:
     workers: dict[str, Any] = {
         "num_workers": 2,

@@ -286,7 +286,7 @@ def test_debug_overwrites_what_came_back(frontend: str, backend: str) -> None:
         go_on.set()
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.timeout(180))])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_batches_of_workers(new: Callable[..., SoftDataLoader], method: str) -> None:
     loader = new(num_workers=2, multiprocessing_context=method, num_slots=2 * B)
     seen: set[int] = set()

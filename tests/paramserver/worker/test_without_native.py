@@ -49,27 +49,6 @@ def run(folder: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
 MAIN = "from softs_fast.cli import main\nsys.exit(main(sys.argv[1:]))"
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    program = """
-import softs_fast
-assert softs_fast.NATIVE_ERROR is not None
-assert softs_fast.__version__
-try:
-    softs_fast.Broker
-except ImportError as error:
-    print(error)
-from softs_fast.cli import main
-print(main(["broker"]))
-"""
-    process = run(tmp_path, program)
-    out, errors = process.communicate(timeout=WATCHDOG_S)
-    assert out.splitlines()[0].startswith(
-        "softs_fast.Broker needs native modules: those of softs-fast are not here"
-    )
-    assert out.splitlines()[1] == "1"
-    assert "softs-fast broker needs native modules" in errors
-
-
 def test_a_worker_trains_to_the_end(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(JOB)
     config = RunConfig(rounds=4, batch_size=3, push_codec="int8")

@@ -5,51 +5,51 @@
 //! atomic operation, so a process that is killed at any instruction leaves cells that record exactly what it held.
 //! The invariants L1 to L7 are in the crate documentation, the bytes in `docs/segment.md`.
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod area;
 mod atomics;
 mod cell;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod client;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod counters;
 mod doorbell;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod errors;
 mod lane_ref;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod peers;
 mod ring;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod supplier;
 
 #[cfg(test)]
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod entry_tests;
 #[cfg(test)]
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod hostile_tests;
 #[cfg(test)]
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 mod loom_tests;
 #[cfg(test)]
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod model_tests;
 #[cfg(test)]
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod sync_tests;
 #[cfg(test)]
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod tests;
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub use area::{N_CLIENT_COUNTERS, N_SUPPLIER_COUNTERS};
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub use client::{Ending, Finished, LaneClient};
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub use counters::{Counters, LaneActivity, LaneStats};
 pub use lane_ref::LaneRef;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub use peers::Supplier;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub use supplier::{Claim, LaneSupplier};

@@ -25,25 +25,25 @@ mod tests;
 #[cfg(test)]
 mod ticket_tests;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 pub(crate) use access::write_all;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub(crate) use control_block::SEGMENT_ID_AT;
 pub use control_block::{LAYOUT_VERSION, MAGIC};
 pub use gather::Rows;
 pub use handle::Segment;
 pub(crate) use lane_layout::MAX_SLOTS;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub(crate) use lane_layout::{
     CELL_LEN, ERROR_LEN, ERRORS_AT, HEADER_LEN, LANE_LEN, LANES_AT, LaneLayout, N_ERRORS, SUPPLIER_LEN,
     SUPPLIERS_AT,
 };
 pub use lane_layout::{MAX_SUPPLIERS, N_LANES};
 pub use layout::BLOCK_LEN;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub(crate) use map::Map;
 pub use names::Names;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub(crate) use names::SHM_DIR;
 pub use open::AttachPolicy;
 pub use ragged::{RaggedLayout, RaggedRows, RaggedTensor};

@@ -87,7 +87,7 @@ def check_histories(first: int, last: int) -> tuple[int, int]:
     return n_lost, n_left_out
 
 
-@pytest.mark.parametrize("first", range(0, 400, 100))
+@pytest.mark.parametrize("first", range(0, 200, 100))
 def test_histories_with_workers_that_join_again(first: int) -> None:
     n_lost, n_left_out = check_histories(first, first + 100)
     assert n_lost > 100
