@@ -10,7 +10,7 @@
 // | the same number             | they reduce in place                                                  |
 // | else                        | they stage                                                            |
 //
-// A rank whose memory is elsewhere than all others know (a tensor that was made anew, on this rank alone) ends that for
+// A rank that has its memory elsewhere than all others know (a tensor that was made anew, on this rank alone) ends that for
 // good: each of them finds its own memory unknown to the other, and refuses from then on.
 //
 // M1: other ranks write to the memory of a rank between the agreement and the last epoch of a call alone. If the call fails
@@ -57,7 +57,7 @@ class SharedTensor : public std::enable_shared_from_this<SharedTensor> {
     void open(const std::vector<Offer>& offers, int own_rank);
     void set_number(std::uint32_t number) noexcept { word_.store(number, std::memory_order_relaxed); }
     std::span<std::byte* const> parts() const noexcept { return parts_; }
-    // Lets go of the memory of other ranks, for good.
+    // Releases the memory of other ranks, for good.
     void forget() noexcept;
     // As M1 says. False where there is no memory for that.
     bool withdraw() noexcept;

@@ -74,7 +74,7 @@ class SharedTensors:
             _moved[storage] = shared
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all of them."""
         self._known.clear()
 
 
