@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benches.machine import REPOSITORY, describe_commit, describe_machine
 from softs_fast import _kernels
 from softs_fast.collectives import Bucket, DDPState, ShmStrategy, ddp_hook
-from softs_fast.collectives.backend import register
+from softs_fast.collectives.backend import register, shared_tensors
 from softs_fast.coordination.node import TrainingState
 
 SIZES = (1 << 16, 1 << 20, 1 << 26)
@@ -267,12 +267,16 @@ def _ddp(rank: int, size: int, folder: str) -> list[dict[str, Any]]:
 
     After the pass, and in it: as a `WorkerNode` reduces them, with a loop of the user's own in place of DDP.
     """
-    rounds = 7
+    rounds, unused_rounds = (
+        15,
+        7,
+    )  # DDP makes its buckets anew in the first, and the backend moves those seen three times
     backend = dist.new_group(backend="softs")
     with ShmStrategy().init(rank, size, dist.group.WORLD) as strategy, DDPState(strategy) as state:
         ways: dict[str, tuple[dist.ProcessGroup | None, Any, Any]] = {
             "gloo": (None, None, None),
             "backend": (backend, None, None),
+            "backend, staged": (backend, None, None),
             # DDP refuses annotations that are texts.
             "backend, mean": (backend, backend, lambda group, bucket: _mean_hook(group, bucket)),
             "ddp_hook": (None, state, ddp_hook),
@@ -296,12 +300,16 @@ def _ddp(rank: int, size: int, folder: str) -> list[dict[str, Any]]:
 
         loops = {"WorkerNode, after the pass": after, "WorkerNode, in the pass": overlapped}
         data = torch.randn(32, WIDTH)
-        times: dict[str, list[float]] = {name: [] for name in ("no communication", *models, *loops)}
-        for number in range(rounds + 2):
+        times: dict[str, list[tuple[float, float]]] = {
+            name: [] for name in ("no communication", *models, *loops)
+        }
+        smallest = shared_tensors._SMALLEST_BYTES
+        for number in range(rounds + unused_rounds):
             for name in times:
                 model = models.get(name, models["gloo"])
+                shared_tensors._SMALLEST_BYTES = sys.maxsize if "staged" in name else smallest
                 strategy.barrier()
-                start = time.perf_counter()
+                start, start_cpu = time.perf_counter(), time.process_time()
                 if name in loops:
                     loops[name]()
                 elif name in models:
@@ -309,19 +317,22 @@ def _ddp(rank: int, size: int, folder: str) -> list[dict[str, Any]]:
                 else:
                     with model.no_sync():
                         model(data).square().mean().backward()
-                seconds = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
+                seconds = torch.tensor(
+                    [time.perf_counter() - start, time.process_time() - start_cpu], dtype=torch.float64
+                )
                 strategy.all_reduce(seconds, "max")
-                if number >= 2:
-                    times[name].append(float(seconds) * 1e3)
-    alone = statistics.median(times["no communication"])
+                if number >= unused_rounds:
+                    times[name].append((float(seconds[0]) * 1e3, float(seconds[1]) * 1e3))
+    alone, _ = map(statistics.median, zip(*times["no communication"], strict=True))
     return [
         {
             "name": name,
             "step_ms": statistics.median(steps),
             "range_ms": (min(steps), max(steps)),
+            "cpu_ms": statistics.median(cpu),
             "share": 1 - alone / statistics.median(steps),
         }
-        for name, steps in times.items()
+        for name, (steps, cpu) in ((name, zip(*own, strict=True)) for name, own in times.items())
     ]
 
 
@@ -383,7 +394,10 @@ def _print(found: dict[str, Any]) -> None:
             "read and written"
         )
     for row in found["ddp"]:
-        print(f"step, {row['name']}: {row['step_ms']:.1f} ms, {row['share']:.0%} of it communication")
+        print(
+            f"step, {row['name']}: {row['step_ms']:.1f} ms, {row['share']:.0%} of it communication; "
+            f"{row['cpu_ms']:.1f} ms of processors in the slower rank"
+        )
 
 
 if __name__ == "__main__":

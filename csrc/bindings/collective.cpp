@@ -17,6 +17,7 @@
 #include "collective/error.hpp"
 #include "collective/group.hpp"
 #include "collective/point_to_point.hpp"
+#include "collective/shared_tensor.hpp"
 #include "collective/words.hpp"
 
 namespace py = pybind11;
@@ -191,10 +192,11 @@ py::list metrics(Group& group) {
     return rows;
 }
 
-CallQueue::Call all_reduce_call(const Addresses& addresses, int dtype, int op, int root) {
+CallQueue::Call all_reduce_call(const Addresses& addresses, int dtype, int op, int root, std::shared_ptr<SharedTensor> shared) {
     return {.run =
-                [pieces = pieces_of(addresses), what = reduction(dtype, op, 1.0), root](Group& group) {
-                    return group.all_reduce(pieces, what, static_cast<std::uint64_t>(root + 1), root < 0 || root == group.rank());
+                [pieces = pieces_of(addresses), what = reduction(dtype, op, 1.0), root, shared = std::move(shared)](Group& group) {
+                    return group.all_reduce(pieces, what, static_cast<std::uint64_t>(root + 1), root < 0 || root == group.rank(),
+                                            shared.get());
                 },
             .described =
                 [pieces = pieces_of(addresses), what = reduction(dtype, op, 1.0), root] {
@@ -342,6 +344,7 @@ void bind_collective(py::module_& module) {
             },
             Release())
         .def("metrics", &metrics)
+        .def("n_in_place", &Group::n_in_place, Release())
         .def("lost", &Group::lost, Release())
         .def("ended", &Group::ended, Release())
         .def("describe",
@@ -359,13 +362,23 @@ void bind_collective(py::module_& module) {
         .def_property_readonly("rank", &Group::rank)
         .def_property_readonly("size", &Group::size);
 
+    py::class_<SharedTensor, std::shared_ptr<SharedTensor>>(module, "SharedTensor", plain)
+        .def(py::init<>())
+        .def("seen", &SharedTensor::seen)
+        .def(
+            "move", [](SharedTensor& shared, std::uintptr_t data, std::size_t bytes, int fd) { shared.move(pointer(data), bytes, fd); },
+            Release(), py::arg("data"), py::arg("n_bytes"), py::arg("fd"))
+        .def("refuse", &SharedTensor::refuse)
+        .def("part_from_parent", &SharedTensor::part_from_parent);
+
     using Call = CallQueue::Call;
     py::class_<Call>(module, "Call", plain)
         .def_static(
             "barrier",
             [] { return Call{.run = [](Group& group) { return group.barrier(0); }, .described = [] { return std::string("barrier"); }}; })
         .def_static("confirm", [] { return Call{.run = [](Group&) { return true; }, .described = {}}; })
-        .def_static("all_reduce", &all_reduce_call, py::arg("pieces"), py::arg("dtype"), py::arg("op"), py::arg("root") = -1)
+        .def_static("all_reduce", &all_reduce_call, py::arg("pieces"), py::arg("dtype"), py::arg("op"), py::arg("root") = -1,
+                    py::arg("shared") = nullptr)
         .def_static("reduce_scatter", &reduce_scatter_call, py::arg("pieces"), py::arg("target"), py::arg("dtype"), py::arg("op"))
         .def_static("all_gather", &all_gather_call, py::arg("source"), py::arg("pieces"), py::arg("root") = -1)
         .def_static("broadcast", &broadcast_call, py::arg("data"), py::arg("n_bytes"), py::arg("root"))

@@ -4,11 +4,13 @@
 // Compiled with -Dmmap=map_once -Dmunmap=unmap_once, all ranks here have each segment at one address.
 //
 // Each rank has two callers. Both make the same collectives, at once and through the queue, and each exchanges
-// messages with its neighbours; then one rank leaves while messages to it are pending. Prints "done", or what was
-// wrong. ThreadSanitizer reports races itself, and sets the exit code.
+// messages with its neighbours. Then all reduce a tensor in place, and one rank leaves while messages to it are
+// pending. Prints "done", or what was wrong. ThreadSanitizer reports races itself, and sets the exit code.
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <barrier>
 #include <chrono>
@@ -151,6 +153,27 @@ void run_caller(int rank, int caller, CallQueue& queue, PointToPoint& messages) 
     }
 }
 
+// A tensor that all ranks map after three calls.
+void reduce_in_place(int rank, Group& group) {
+    constexpr std::size_t bytes = n_floats * sizeof(float);
+    const int fd = memfd_create("tensor", 0);
+    check(ftruncate(fd, bytes) == 0, "memory of a tensor");
+    auto* const floats = static_cast<float*>(map_once(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    auto* const data = reinterpret_cast<std::byte*>(floats);
+    const auto shared = std::make_shared<SharedTensor>();
+    for (int round = 0; round < n_rounds; ++round) {
+        std::fill_n(floats, n_floats, static_cast<float>(rank + round));
+        if (shared->seen()) shared->move(data, bytes, fd);
+        const std::array pieces{Piece{.data = data, .count = n_floats}};
+        check(group.all_reduce(pieces, {.dtype = Dtype::float32, .op = Op::sum, .scale = 1.0}, 0, true, shared.get()), "one call");
+        for (std::size_t i = 0; i < n_floats; ++i) check(floats[i] == static_cast<float>(3 * round + 3), "the sum over all ranks");
+    }
+    check(group.n_in_place() == n_rounds - 3, "most calls are in place");
+    group.barrier(0);
+    unmap_once(floats, bytes);
+    close(fd);
+}
+
 void run_rank(int rank, Meeting& meeting) {
     std::optional<Mapping> segment;
     if (rank == 0) {
@@ -169,6 +192,7 @@ void run_rank(int rank, Meeting& meeting) {
         callers.emplace_back([&, caller] { run_caller(rank, caller, queue, messages); });
     }
     for (std::thread& caller : callers) caller.join();
+    reduce_in_place(rank, *group);
 
     // The last rank leaves; messages to it and from it are pending.
     std::byte byte{};

@@ -102,7 +102,7 @@ bool Group::barrier(std::uint64_t tag) {
     return begin(Kind::barrier, tag);
 }
 
-bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction, std::uint64_t tag, bool takes) {
+bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction, std::uint64_t tag, bool takes, SharedTensor* shared) {
     check(reduction);
     const std::size_t item = item_bytes(reduction.dtype);
     std::size_t count = 0;
@@ -110,7 +110,21 @@ bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction
     const Call call(*this, Kind::all_reduce, count * item);
     const std::uint64_t hash = mix(mix(mix(tag, count), reduction), mix(schedule_.one_shot_bytes, schedule_.chunk_bytes));
     if (count == 0) return begin(Kind::all_reduce, hash);
+    const std::uint32_t word = shared != nullptr ? shared->word(pieces.front().data, count * item) : SharedTensor::staged;
+    try {
+        return reduce_agreed(pieces, count, reduction, hash, takes, shared, word);
+    } catch (const Error& error) {
+        if (word < SharedTensor::moved || shared->withdraw()) throw;
+        throw Error(error.failure, std::string(error.what()) + "; there is no other memory for a tensor to which ranks may yet write");
+    } catch (...) {
+        if (word >= SharedTensor::moved) (void)shared->withdraw();
+        throw;
+    }
+}
 
+bool Group::reduce_agreed(std::span<const Piece> pieces, std::size_t count, const Reduction& reduction, std::uint64_t hash, bool takes,
+                          SharedTensor* shared, std::uint32_t word) {
+    const std::size_t item = item_bytes(reduction.dtype);
     std::array<const void*, max_ranks> inputs{};
     ReduceArgs args{.in = reduction.dtype,
                     .out = reduction.dtype,
@@ -124,21 +138,6 @@ bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction
                     .stream_stores = false};
     Walk in(pieces, item);
     Walk out(pieces, item);
-
-    if (count * item <= schedule_.one_shot_bytes) {
-        const std::uint32_t half = next_half();
-        in.read(brought(rank_, half), count * item);
-        if (!begin(Kind::all_reduce, hash)) return false;
-        if (!takes) return true;
-        for (int rank = 0; rank < size(); ++rank) inputs[static_cast<std::size_t>(rank)] = brought(rank, half);
-        std::byte* const together = out.together(count * item);
-        if (together == nullptr) scratch_.resize(std::max(scratch_.size(), count * item));
-        void* output = together != nullptr ? together : scratch_.data();
-        args.outputs = &output;
-        reduce(args);
-        if (together == nullptr) out.write(scratch_.data(), count * item);
-        return true;
-    }
 
     // Each rank reduces its slice of a chunk into the common result, and copies the rest from there. While others
     // still reduce, it stages the next chunk: one wait per chunk. The own slice need not be staged, if it is in one
@@ -169,8 +168,39 @@ bool Group::all_reduce(std::span<const Piece> pieces, const Reduction& reduction
     const std::size_t per_chunk = schedule_.chunk_bytes / item;
     std::size_t next = std::min(count, per_chunk);
     std::uint32_t half = next_half();
-    bring(next, brought(rank_, half));
-    if (!begin(Kind::all_reduce, hash)) return false;
+    const bool is_one_shot = count * item <= schedule_.one_shot_bytes;
+    const auto stage = [&] { is_one_shot ? in.read(brought(rank_, half), count * item) : bring(next, brought(rank_, half)); };
+    // A tensor that may be reduced in place is staged only once it is known that it is not.
+    if (word < SharedTensor::moved) stage();
+    if (word == SharedTensor::moved) make_offer(shared->offer());
+    if (!begin(Kind::all_reduce, hash, word)) return false;
+    const auto [lowest, highest] = shared_words();
+    if (shared != nullptr) shared->learn(lowest, highest);
+    if (highest >= SharedTensor::moved) {
+        bool is_mapped = lowest == highest && lowest >= SharedTensor::first_number;
+        if (!is_mapped) {
+            if (word >= SharedTensor::moved) stage();
+            is_mapped = map_all(shared, lowest == SharedTensor::moved && highest == SharedTensor::moved);
+        }
+        if (is_mapped) {
+            ++n_in_place_;
+            reduce_parts(shared->parts(), nullptr, count, reduction, false);
+            return true;
+        }
+    }
+
+    if (is_one_shot) {
+        if (!takes) return true;
+        for (int rank = 0; rank < size(); ++rank) inputs[static_cast<std::size_t>(rank)] = brought(rank, half);
+        std::byte* const together = out.together(count * item);
+        if (together == nullptr) scratch_.resize(std::max(scratch_.size(), count * item));
+        void* output = together != nullptr ? together : scratch_.data();
+        args.outputs = &output;
+        reduce(args);
+        if (together == nullptr) out.write(scratch_.data(), count * item);
+        return true;
+    }
+
     for (std::size_t done = 0; done < count;) {
         const std::size_t chunk = next;
         const Slice own = own_slice(chunk);
@@ -418,16 +448,22 @@ bool Group::all_reduce(const Region& region, std::size_t offset, std::size_t cou
     const Call call(*this, Kind::all_reduce, count * item);
     const std::uint64_t hash = mix(mix(mix(mix(tag, offset), count), reduction), into_result ? 2 : 1);
     if (!begin(Kind::all_reduce, hash)) return false;
+    std::array<std::byte*, max_ranks> parts{};
+    for (int rank = 0; rank < size(); ++rank) parts[static_cast<std::size_t>(rank)] = region.part(rank) + offset;
+    reduce_parts(std::span(parts).first(static_cast<std::size_t>(size())), into_result ? region.result() + offset : nullptr, count,
+                 reduction, into_result && stream);
+    return true;
+}
+
+// Each rank reduces its slice of the parts of all, and stores it to all of them, or once.
+void Group::reduce_parts(std::span<std::byte* const> parts, std::byte* into, std::size_t count, const Reduction& reduction, bool stream) {
     std::array<const void*, max_ranks> inputs{};
     std::array<void*, max_ranks> outputs{};
+    const std::size_t item = item_bytes(reduction.dtype);
     const std::size_t first = slice_begin(count, item, rank_, size());
     const std::size_t last = slice_begin(count, item, rank_ + 1, size());
-    const std::size_t at = offset + first * item;
-    for (int rank = 0; rank < size(); ++rank) {
-        inputs[static_cast<std::size_t>(rank)] = region.part(rank) + at;
-        outputs[static_cast<std::size_t>(rank)] = region.part(rank) + at;
-    }
-    if (into_result) outputs[0] = region.result() + at;
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) inputs[rank] = outputs[rank] = parts[rank] + first * item;
+    if (into != nullptr) outputs[0] = into + first * item;
     if (first != last) {
         reduce({.in = reduction.dtype,
                 .out = reduction.dtype,
@@ -436,13 +472,12 @@ bool Group::all_reduce(const Region& region, std::size_t offset, std::size_t cou
                 .inputs = inputs.data(),
                 .n_inputs = size(),
                 .outputs = outputs.data(),
-                .n_outputs = into_result ? 1 : size(),
+                .n_outputs = into != nullptr ? 1 : size(),
                 .count = last - first,
-                .stream_stores = into_result && stream});
+                .stream_stores = stream});
     }
     publish();
     await_all();
-    return true;
 }
 
 }  // namespace softs::collective

@@ -1,7 +1,7 @@
 // Layout of a group's segment: one header, then for every rank lines that only it writes, then the staging areas.
 //
 // Rules, each kept by group.cpp:
-// - G1 one writer: `epoch`, `state`, `call`, `notice` and `offer` of a rank are stored by that rank only, on lines of
+// - G1 one writer: `epoch`, `state`, `call`, `shared`, `notice` and `offer` of a rank are stored by that rank only, on lines of
 //   128 bytes (two cache lines: processors fetch neighbours in pairs) that hold nothing of other ranks.
 // - G2 an epoch is published after everything that it announces (release) and read before everything that it permits
 //   (acquire).
@@ -34,7 +34,8 @@ enum class State : std::uint32_t { working = 0, gave_up = 1, left = 2 };
 struct alignas(line_bytes) Flags {
     std::atomic<std::uint32_t> epoch;
     std::atomic<std::uint32_t> state;
-    std::array<std::atomic<std::uint64_t>, 2> call;  // hash of the call of the rank; by parity of its calls
+    std::array<std::atomic<std::uint64_t>, 2> call;    // hash of the call of the rank; by parity of its calls
+    std::array<std::atomic<std::uint32_t>, 2> shared;  // word of that call's tensor (shared_tensor.hpp)
 };
 
 // Number of ranks that wait for the epoch of a rank; waiting ranks write it, so it is apart from the flags.

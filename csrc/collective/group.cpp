@@ -106,6 +106,11 @@ std::array<Metric, n_kinds> Group::metrics() {
     return metrics_;
 }
 
+std::uint64_t Group::n_in_place() {
+    const std::lock_guard guard(mutex_);
+    return n_in_place_;
+}
+
 std::string Group::broken() {
     const std::lock_guard guard(mutex_);
     return broken_;
@@ -145,15 +150,16 @@ void Group::check_usable() const {
     if (!broken_.empty()) throw Error(Failure::peer_lost, broken_);
 }
 
-bool Group::begin(Kind kind, std::uint64_t hash) {
-    announce(kind, hash);
+bool Group::begin(Kind kind, std::uint64_t hash, std::uint32_t shared) {
+    announce(kind, hash, shared);
     return agreed();
 }
 
-void Group::announce(Kind kind, std::uint64_t hash) noexcept {
+void Group::announce(Kind kind, std::uint64_t hash, std::uint32_t shared) noexcept {
     // Calls of different kinds never match, whatever their hashes.
     hash = hash << 8 | static_cast<std::uint64_t>(kind) | 0x80;
     of(rank_).flags.call[++calls_ & 1].store(hash, std::memory_order_relaxed);
+    of(rank_).flags.shared[calls_ & 1].store(shared, std::memory_order_relaxed);
     publish();
 }
 
@@ -291,6 +297,9 @@ void Group::give_up(const std::string& why) {
 
 void Group::announce_end(State state, const std::string& why) noexcept {
     mark(rank_, state, lost_, why);
+    for (const auto& one : std::exchange(shared_, {})) {
+        if (const auto shared = one.lock()) shared->forget();
+    }
     // Ranks that wait for another rank may learn this only from this one.
     for (int rank = 0; rank < size(); ++rank) futex_wake_all(of(rank).flags.epoch);
 }

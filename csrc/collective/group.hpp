@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "control.hpp"
@@ -24,6 +25,7 @@
 #include "mapping.hpp"
 #include "process.hpp"
 #include "region.hpp"
+#include "shared_tensor.hpp"
 
 namespace softs::collective {
 
@@ -78,8 +80,10 @@ class Group {
     // counts): false on every rank, and the group stays usable. They throw Error{peer_lost}, Error{config} after
     // `close`, Error{forked}. `tag` stands for everything else that must be the same.
     bool barrier(std::uint64_t tag);
-    // In place, over all pieces. A rank that does not take the result keeps its pieces as they are.
-    bool all_reduce(std::span<const Piece> pieces, const Reduction& reduction, std::uint64_t tag, bool takes = true);
+    // In place, over all pieces. A rank that does not take the result keeps its pieces as they are. `shared` is what the
+    // group knows of a single piece: it may have all ranks map that, and reduce it without staging.
+    bool all_reduce(std::span<const Piece> pieces, const Reduction& reduction, std::uint64_t tag, bool takes = true,
+                    SharedTensor* shared = nullptr);
     // Rank r gets the reduction of in[r] of all ranks, in `out`.
     bool reduce_scatter(std::span<const Piece> in, std::byte* out, const Reduction& reduction, std::uint64_t tag);
     // Below, pieces are in bytes.
@@ -124,6 +128,8 @@ class Group {
     void set_timeout(std::chrono::nanoseconds timeout);
     const Schedule& schedule() const noexcept { return schedule_; }
     std::array<Metric, n_kinds> metrics();
+    // Reductions of tensors that all ranks have mapped.
+    std::uint64_t n_in_place();
     int rank() const noexcept { return rank_; }
     int size() const noexcept { return layout_.size; }
     std::size_t slot_bytes() const noexcept { return layout_.slot_bytes; }
@@ -157,11 +163,17 @@ class Group {
 
     void check_usable() const;
     void check_root(int root) const;
-    bool begin(Kind kind, std::uint64_t hash);
-    void announce(Kind kind, std::uint64_t hash) noexcept;
+    bool begin(Kind kind, std::uint64_t hash, std::uint32_t shared = SharedTensor::staged);
+    void announce(Kind kind, std::uint64_t hash, std::uint32_t shared = SharedTensor::staged) noexcept;
     bool agreed();
     void publish() noexcept;
     void await_all();
+    bool reduce_agreed(std::span<const Piece> pieces, std::size_t count, const Reduction& reduction, std::uint64_t hash, bool takes,
+                       SharedTensor* shared, std::uint32_t word);
+    std::pair<std::uint32_t, std::uint32_t> shared_words() const noexcept;
+    bool map_all(SharedTensor* shared, bool all_moved);
+    void reduce_parts(std::span<std::byte* const> parts, std::byte* into, std::size_t count, const Reduction& reduction, bool stream);
+    std::string failed_ranks(bool has_failed);
     bool reached(int rank) const noexcept;
     void await(int rank);
     void sleep(int rank);
@@ -189,6 +201,9 @@ class Group {
     std::uint64_t lost_ = 0;
     std::uint32_t epoch_ = first_epoch;
     std::uint64_t calls_ = 0;
+    std::uint32_t n_shared_ = 0;  // tensors that all ranks have mapped, ever
+    std::vector<std::weak_ptr<SharedTensor>> shared_;
+    std::uint64_t n_in_place_ = 0;
     bool is_unconfirmed_ = false;
     std::array<Metric, n_kinds> metrics_{};
     std::chrono::nanoseconds waited_{};

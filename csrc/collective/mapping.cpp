@@ -28,6 +28,14 @@ struct Header {
     throw Error(Failure::segment, what + ": " + std::strerror(error));
 }
 
+std::string path_of(const Offer& offer) {
+    return "/proc/" + std::to_string(offer.pid) + "/fd/" + std::to_string(offer.fd);
+}
+
+std::string cannot_open(const Offer& offer) {
+    return "cannot open shared memory of process " + std::to_string(offer.pid) + " (" + path_of(offer) + ')';
+}
+
 std::array<std::uint64_t, 2> random_nonce() {
     std::array<std::uint64_t, 2> nonce{};
     if (getrandom(nonce.data(), sizeof nonce, 0) != static_cast<ssize_t>(sizeof nonce)) fail("cannot draw a random number", errno);
@@ -53,29 +61,38 @@ Mapping Mapping::create(std::size_t bytes) {
     return made;
 }
 
-Mapping Mapping::open(const Offer& offer, Access access) {
-    const std::string path = "/proc/" + std::to_string(offer.pid) + "/fd/" + std::to_string(offer.fd);
-    const std::string what = "cannot open shared memory of process " + std::to_string(offer.pid) + " (" + path + ')';
+Mapping Mapping::open_file(const Offer& offer, Access access, std::size_t header) {
+    const std::string path = path_of(offer);
     Mapping opened;
     opened.bytes_ = offer.bytes;
+    opened.header_ = header;
     opened.offer_ = offer;
     // The descriptor may be a pipe or a device by now: neither wait for it nor make it the terminal.
     opened.fd_ = ::open(path.c_str(), (access == Access::read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (opened.fd_ < 0) fail(what, errno);
+    if (opened.fd_ < 0) fail(cannot_open(offer), errno);
     struct stat found{};
-    if (fstat(opened.fd_, &found) != 0) fail(what, errno);
-    if (!S_ISREG(found.st_mode) || found.st_uid != geteuid() || found.st_size < 0 ||
-        static_cast<std::uint64_t>(found.st_size) != offer.bytes + header_bytes) {
-        throw Error(Failure::segment, what + ": it is another file");
-    }
-    if (access == Access::read_only && static_cast<std::uint64_t>(found.st_blocks) * 512 < offer.bytes + header_bytes) {
-        throw Error(Failure::segment, what + ": only a part of it is allocated");
+    if (fstat(opened.fd_, &found) != 0) fail(cannot_open(offer), errno);
+    const bool is_file = S_ISREG(found.st_mode) && found.st_uid == geteuid() && found.st_size >= 0 &&
+                         static_cast<std::uint64_t>(found.st_size) == offer.bytes + header;
+    const bool is_it = header != 0 || offer.nonce == std::array<std::uint64_t, 2>{found.st_ino, found.st_dev};
+    if (!is_file || !is_it) throw Error(Failure::segment, cannot_open(offer) + ": it is another file");
+    if (access == Access::read_only && static_cast<std::uint64_t>(found.st_blocks) * 512 < offer.bytes + header) {
+        throw Error(Failure::segment, cannot_open(offer) + ": only a part of it is allocated");
     }
     opened.map(access);
+    return opened;
+}
+
+Mapping Mapping::open(const Offer& offer, Access access) {
+    Mapping opened = open_file(offer, access, header_bytes);
     Header header;
     std::memcpy(&header, opened.memory_, sizeof header);
-    if (header.magic != magic || header.nonce != offer.nonce) throw Error(Failure::segment, what + ": it is other memory");
+    if (header.magic != magic || header.nonce != offer.nonce) throw Error(Failure::segment, cannot_open(offer) + ": it is other memory");
     return opened;
+}
+
+Mapping Mapping::open_plain(const Offer& offer) {
+    return open_file(offer, Access::read_write, 0);
 }
 
 Mapping::Mapping(Mapping&& other) noexcept {
@@ -87,6 +104,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
         release();
         memory_ = std::exchange(other.memory_, nullptr);
         bytes_ = other.bytes_;
+        header_ = other.header_;
         fd_ = std::exchange(other.fd_, -1);
         offer_ = other.offer_;
     }
@@ -117,15 +135,15 @@ void Mapping::close_descriptor() noexcept {
 
 void Mapping::map(Access access) {
     const int protection = access == Access::read_only ? PROT_READ : PROT_READ | PROT_WRITE;
-    void* const memory = mmap(nullptr, bytes_ + header_bytes, protection, MAP_SHARED, fd_, 0);
+    void* const memory = mmap(nullptr, bytes_ + header_, protection, MAP_SHARED, fd_, 0);
     if (memory == MAP_FAILED) fail("cannot map " + std::to_string(bytes_) + " bytes of shared memory", errno);
     memory_ = static_cast<std::byte*>(memory);
     // Only a hint: hosts that allow huge pages here save most TLB misses.
-    madvise(memory, bytes_ + header_bytes, MADV_HUGEPAGE);
+    madvise(memory, bytes_ + header_, MADV_HUGEPAGE);
 }
 
 void Mapping::release() noexcept {
-    if (memory_ != nullptr) munmap(std::exchange(memory_, nullptr), bytes_ + header_bytes);
+    if (memory_ != nullptr) munmap(std::exchange(memory_, nullptr), bytes_ + header_);
     close_descriptor();
 }
 

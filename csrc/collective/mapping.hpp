@@ -21,7 +21,8 @@ struct Offer {
 
 enum class Access { read_write, read_only };
 
-// A segment mapped into this process. The first page belongs to this class; `data()` begins after it.
+// A segment mapped into this process. The first page belongs to this class; `data()` begins after it. A plain file has no
+// such page.
 class Mapping {
   public:
     // A new segment of `bytes`, its memory not yet allocated (`allocate`).
@@ -33,6 +34,9 @@ class Mapping {
     // A mapping for reading alone must not be written to (SIGSEGV), and is refused where memory is missing, because
     // reading would allocate it.
     static Mapping open(const Offer& offer, Access access = Access::read_write);
+
+    // Opens a file of memory of another process, which nothing precedes; `nonce` is its inode and device.
+    static Mapping open_plain(const Offer& offer);
 
     Mapping(Mapping&& other) noexcept;
     Mapping& operator=(Mapping&& other) noexcept;
@@ -47,7 +51,7 @@ class Mapping {
     // Other processes cannot open it from this process any more; the memory stays mapped.
     void close_descriptor() noexcept;
 
-    std::byte* data() const noexcept { return memory_ + header_bytes; }
+    std::byte* data() const noexcept { return memory_ + header_; }
     std::size_t bytes() const noexcept { return bytes_; }
     const Offer& offer() const noexcept { return offer_; }
 
@@ -55,11 +59,13 @@ class Mapping {
     static constexpr std::size_t header_bytes = 4096;
 
     Mapping() = default;
+    static Mapping open_file(const Offer& offer, Access access, std::size_t header);
     void map(Access access);
     void release() noexcept;
 
     std::byte* memory_ = nullptr;
     std::size_t bytes_ = 0;  // without the first page
+    std::size_t header_ = header_bytes;
     int fd_ = -1;
     Offer offer_;
 };

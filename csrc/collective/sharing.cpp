@@ -59,7 +59,17 @@ std::optional<Region> Group::share(std::size_t bytes) {
         memory->allocate(Region::stride(bytes) * static_cast<std::size_t>(rank_), Region::stride(bytes));
         if (rank_ == 0) memory->allocate(Region::stride(bytes) * static_cast<std::size_t>(size()), Region::stride(bytes));
     });
-    of(rank_).offering.failed.store(problem.empty() ? 0 : 1, std::memory_order_relaxed);
+    if (const std::string failed = failed_ranks(!problem.empty()); !failed.empty()) {
+        throw Error(Failure::segment, "no bucket of " + std::to_string(total) + " bytes: rank " + failed + " could not take its part" +
+                                          (problem.empty() ? "" : "; here: " + problem));
+    }
+    memory->close_descriptor();
+    return Region(std::make_shared<Mapping>(std::move(*memory)), bytes, size());
+}
+
+// The ranks of which a part of a call has failed; two epochs.
+std::string Group::failed_ranks(bool has_failed) {
+    of(rank_).offering.failed.store(has_failed ? 1 : 0, std::memory_order_relaxed);
     publish();
     await_all();
     std::string failed;
@@ -69,12 +79,43 @@ std::optional<Region> Group::share(std::size_t bytes) {
     // No rank writes its next result before all have read this one.
     publish();
     await_all();
-    if (!failed.empty()) {
-        throw Error(Failure::segment, "no bucket of " + std::to_string(total) + " bytes: rank " + failed + " could not take its part" +
-                                          (problem.empty() ? "" : "; here: " + problem));
+    return failed;
+}
+
+// The lowest and the highest word of this call's tensor.
+std::pair<std::uint32_t, std::uint32_t> Group::shared_words() const noexcept {
+    std::pair<std::uint32_t, std::uint32_t> bounds{UINT32_MAX, 0};
+    for (int rank = 0; rank < size(); ++rank) {
+        const std::uint32_t word = of(rank).flags.shared[calls_ & 1].load(std::memory_order_relaxed);
+        bounds = {std::min(bounds.first, word), std::max(bounds.second, word)};
     }
-    memory->close_descriptor();
-    return Region(std::make_shared<Mapping>(std::move(*memory)), bytes, size());
+    return bounds;
+}
+
+// Has each rank open the memory of all, if all have moved theirs; whether all ranks have done so. Two epochs, always.
+bool Group::map_all(SharedTensor* shared, bool all_moved) {
+    bool has_failed = !all_moved;
+    if (all_moved) {
+        std::vector<Offer> offers;
+        for (int rank = 0; rank < size(); ++rank) {
+            offers.push_back(offer_of(rank));
+            offers.back().bytes = shared->offer().bytes;
+        }
+        try {
+            shared->open(offers, rank_);
+        } catch (const Error&) {
+            has_failed = true;
+        }
+    }
+    const bool is_mapped = failed_ranks(has_failed).empty();
+    if (is_mapped) {
+        shared->set_number(SharedTensor::first_number + n_shared_++);
+        std::erase_if(shared_, [](const auto& one) { return one.expired(); });
+        shared_.push_back(shared->weak_from_this());
+    } else if (all_moved) {
+        shared->forget();
+    }
+    return is_mapped;
 }
 
 void Group::make_offer(const Offer& offer) noexcept {

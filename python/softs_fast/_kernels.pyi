@@ -377,6 +377,9 @@ class Group:
     def metrics(self) -> list[tuple[int, int, float, float]]:
         """Return for each kind of call the number of calls, bytes, seconds, and seconds of waiting."""
 
+    def n_in_place(self) -> int:
+        """Return the number of reductions of tensors that all ranks have mapped."""
+
     def lost(self) -> list[int]: ...
     def ended(self) -> list[int]:
         """Return the ranks with processes that have ended."""
@@ -391,6 +394,22 @@ class Group:
 
 FIRST_WORD: int
 
+class SharedTensor:
+    """A tensor that all ranks of a group may map; see csrc/collective/shared_tensor.hpp."""
+
+    def __init__(self) -> None: ...
+    def seen(self) -> bool:
+        """Count a call; return whether the memory shall be moved now, by `move` or `refuse`."""
+
+    def move(self, data: int, n_bytes: int, fd: int) -> None:
+        """Say that the memory is a mapping of the file of a descriptor; it gets a file of its own. Raises SegmentError."""
+
+    def refuse(self) -> None:
+        """Stage the tensor for good."""
+
+    def part_from_parent(self) -> None:
+        """In a fork: write to pages of this process's own from now on."""
+
 class Call:
     """A collective call, described; see csrc/collective/group.hpp. Pieces are pairs of address and elements, or bytes."""
 
@@ -404,8 +423,14 @@ class Call:
         """Wait until all ranks have made the broadcast before it, if this one was the root; nothing else."""
 
     @staticmethod
-    def all_reduce(pieces: Sequence[tuple[int, int]], dtype: int, op: int, root: int = -1) -> Call:
-        """Reduce pieces in place, on the root alone if there is one."""
+    def all_reduce(
+        pieces: Sequence[tuple[int, int]],
+        dtype: int,
+        op: int,
+        root: int = -1,
+        shared: SharedTensor | None = None,
+    ) -> Call:
+        """Reduce pieces in place, on the root alone if there is one; `shared` belongs to a single piece."""
 
     @staticmethod
     def reduce_scatter(pieces: Sequence[tuple[int, int]], target: int, dtype: int, op: int) -> Call:

@@ -23,6 +23,7 @@ from softs_fast.collectives.backend.operands import (
     real_of,
     sized,
 )
+from softs_fast.collectives.backend.shared_tensors import SharedTensors
 from softs_fast.collectives.backend.work import (
     BackendLost,
     Completer,
@@ -104,6 +105,7 @@ class SoftsBackend(Backend):
         self._completer = Completer()
         self._membership = Membership(source, self._completer)
         self._pending = Pending()
+        self._shared = SharedTensors(size, self._pending)
         self.world: World | None = None
         self._timeout_s = timeout.total_seconds()
         self._n_calls = 0
@@ -169,7 +171,9 @@ class SoftsBackend(Backend):
             dense = [real_of(used.written(tensor)) for tensor in these]
             if operation.code is not None:
                 code = dtype_code(dense[0].dtype)
-                calls.append(_kernels.Call.all_reduce(numbered(dense), code, operation.code, root))
+                is_single = root == -1 and len(these) == 1 and not used.copies
+                shared = self._shared.of(these[0]) if is_single else None
+                calls.append(_kernels.Call.all_reduce(numbered(dense), code, operation.code, root, shared))
                 continue
             assert operation.combine is not None
             for tensor in dense:
@@ -407,6 +411,7 @@ class SoftsBackend(Backend):
             pass  # There is no rank that waits to hear this one's call.
         finally:
             self._membership.leave()
+            self._shared.clear()
 
     def _do(
         self,

@@ -62,7 +62,7 @@ class SoftsWork(dist.Work):
     def __init__(
         self,
         outcomes: Sequence[Outcome],
-        kept: object,
+        kept: Sequence[torch.Tensor] | None,
         results: list[torch.Tensor],
         finish: Callable[[], None] | None,
         completer: Completer,
@@ -116,6 +116,10 @@ class SoftsWork(dist.Work):
                 self._kept = self._finish = None
         return True
 
+    def uses(self, storage: torch.UntypedStorage) -> bool:
+        """Return whether the call may read or write a storage."""
+        return any(tensor.untyped_storage() is storage for tensor in self._kept or ())
+
     def is_completed(self) -> bool:
         """Return whether the call has ended."""
         return self.ended(0.0)
@@ -165,6 +169,12 @@ class Pending:
             while self._works and self._works[0].ended(0.0):
                 self._works.popleft()
         return work
+
+    def uses(self, storage: torch.UntypedStorage) -> bool:
+        """Return whether a call that has not ended, or was left behind, may read or write a storage."""
+        with self._lock:
+            works = [work for work in self._works if not work.ended(0.0)]
+        return bool(self._left) or any(work.uses(storage) for work in works)
 
     def keep(self, memory: object) -> None:
         """Keep what calls may use that an interrupt has left behind: it is not known when they end."""
@@ -227,6 +237,8 @@ class Completer:
                 self._n_ready -= 1
                 self._ensure_ready()
             ended.set_result(None)
+            # A thread that waits for the next call keeps no tensors of this one.
+            del work, ended
             with self._lock:
                 self._n_ready += 1
         with self._lock:
