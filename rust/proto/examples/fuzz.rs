@@ -5,6 +5,8 @@
 mod flow;
 #[path = "../tests/fuzz/harness.rs"]
 mod harness;
+#[path = "../tests/fuzz/link.rs"]
+mod link;
 #[path = "../tests/fuzz/rng.rs"]
 mod rng;
 
@@ -18,6 +20,7 @@ fn main() -> ExitCode {
         (Some("--seed"), Some(seed)) => {
             harness::run(seed..seed + 1);
             flow::run(seed..seed + 1);
+            link::run(seed..seed + 1);
         }
         (Some("--seconds"), Some(seconds)) => run_for(Duration::from_secs(seconds)),
         _ => {
@@ -39,6 +42,7 @@ fn run_for(duration: Duration) {
     while began.elapsed() < duration {
         harness::run(seed..seed + ROUND);
         flow::run(seed..seed + ROUND);
+        link::run(seed..seed + ROUND);
         seed += ROUND;
         if told.elapsed() >= Duration::from_secs(1) {
             told = Instant::now();

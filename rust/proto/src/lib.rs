@@ -6,15 +6,20 @@
 //!   parameter) and is then drained of its effects (`poll_*`).
 //! * [`control`]: three more, of the same kind, for the channel by which workers learn their model.
 //! * [`flow`]: the control stream between the master of a flow and its workers.
+//! * [`link`], [`bridge`]: what two hosts say to each other, and the products that pass between them.
+//! * [`framing`]: the frames of flows and links, in and out of bytes.
 //! * [`silence`]: when a peer that says nothing counts as lost.
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod broker;
 pub mod client;
 pub mod control;
 mod dialect;
 pub mod flow;
+pub mod framing;
 pub mod limits;
+pub mod link;
 pub mod log;
 mod patterns;
 pub mod silence;

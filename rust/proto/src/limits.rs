@@ -48,3 +48,15 @@ pub const MAX_STUDENTS: usize = 4096;
 pub const MAX_UNSENT_CONTROL_BYTES: usize = 8 << 20;
 /// The highest number of a model; it fits into 64 signed bits with room to count on.
 pub const MAX_GENERATION: u64 = 1 << 62;
+/// Hosts with which one host may have links.
+pub const MAX_LINKED_HOSTS: usize = 4096;
+/// Connections of links that were accepted and have not ended their handshake.
+pub const MAX_LINK_HANDSHAKES: usize = 4096;
+/// Tickets of one host, and bridges of one session.
+pub const MAX_BRIDGES: usize = 65_536;
+/// Orders that a host may want of another one and has no answer to, of one bridge.
+pub const MAX_WANTED: usize = 65_536;
+/// Entries of one WANT, CANCEL or RETURN.
+pub const MAX_TAGS: usize = 16_384;
+/// Bytes of a sample in one frame of a link.
+pub const MAX_PIECE_BYTES: usize = 256 << 10;

@@ -12,6 +12,11 @@ pub(crate) fn cut(text: &str, max: usize) -> &str {
     &text[..end]
 }
 
+/// A text of a peer as it is shown to a user: in one line, without control characters.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// Keeps the end: the last lines of a traceback contain the error.
 pub(crate) fn end_of(text: String, max_bytes: usize) -> String {
     let mut start = text.len().saturating_sub(max_bytes);

@@ -4,6 +4,8 @@
 mod flow;
 #[path = "fuzz/harness.rs"]
 mod harness;
+#[path = "fuzz/link.rs"]
+mod link;
 #[path = "fuzz/rng.rs"]
 mod rng;
 
@@ -15,4 +17,9 @@ fn broken_input_is_refused_or_understood() {
 #[test]
 fn broken_frames_of_a_flow_are_refused_or_understood() {
     flow::run(0..100_000);
+}
+
+#[test]
+fn broken_frames_of_a_link_are_refused_or_understood() {
+    link::run(0..100_000);
 }

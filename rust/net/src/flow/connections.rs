@@ -7,7 +7,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{End, Outbox, StreamMachine};
+use softs_proto::flow::{End, StreamMachine};
+use softs_proto::framing::Outbox;
 use softs_shm::ProcessWatch;
 
 use crate::error::os_text;

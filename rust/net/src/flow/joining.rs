@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use softs_proto::flow::Worker;
 use softs_proto::flow::rows::Joining;
-use softs_proto::flow::{Outbox, Worker};
+use softs_proto::framing::Outbox;
 
 use super::connections::write;
 use super::waiting::SLICE;

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use softs_proto::broker::PeerId;
-use softs_proto::flow::{End, Nonce, Outbox, StreamMachine, Worker};
+use softs_proto::flow::{End, Nonce, StreamMachine, Worker};
+use softs_proto::framing::Outbox;
 
 /// The machine of one connection, of a worker that has joined.
 #[derive(Debug)]

@@ -1,10 +1,8 @@
 //! How the two ends of a connection of a flow prove to each other that they have its token, before anything else is said.
 
-use super::fields::{Fields, MessageError, VERSION};
-use super::frame::FrameReader;
-use super::outbox::Outbox;
 use super::token::{Nonce, Proof, Prover, Token};
-use crate::text::cut;
+use crate::framing::{Fields, FrameReader, MessageError, Outbox};
+use crate::text::{cut, printable};
 
 /// Bytes of the payload of one frame before the end of the handshake.
 pub(super) const FRAME_BYTES: u32 = 1024;
@@ -14,6 +12,9 @@ pub(super) const MAX_REASON_BYTES: usize = 512;
 const MAX_HOST_BYTES: usize = 255;
 
 const MAGIC: &[u8; 8] = b"SOFTFLOW";
+const VERSION: u16 = 1;
+/// What it is called in errors.
+const PROTOCOL: &str = "flow";
 
 const HELLO: u8 = 1;
 const CHALLENGE: u8 = 2;
@@ -109,11 +110,11 @@ impl Hello<'_> {
     pub fn decode(payload: &[u8]) -> Result<Hello<'_>, MessageError> {
         let mut fields = Fields(payload, "HELLO");
         if fields.array().ok().as_ref() != Some(MAGIC) {
-            return Err(MessageError::Foreign);
+            return Err(MessageError::Foreign(PROTOCOL));
         }
         let version = u16::from_le_bytes(fields.array()?);
         if version != VERSION {
-            return Err(MessageError::Version(version));
+            return Err(MessageError::Version { protocol: PROTOCOL, theirs: version, ours: VERSION });
         }
         let purpose = match fields.array()? {
             [1] => Purpose::Control,
@@ -148,14 +149,14 @@ impl<'a> Handshake<'a> {
                 let mut fields = fields("CHALLENGE");
                 let (nonce, incarnation) = (fields.array()?, fields.u64()?);
                 let challenge = Challenge { nonce, incarnation, frame_bytes: fields.u32()? };
-                Self::Challenge(challenge, fields.proof()?)
+                Self::Challenge(challenge, fields.array_or_none()?)
             }
-            PROOF => Self::Proof(fields("PROOF").proof()?),
+            PROOF => Self::Proof(fields("PROOF").array_or_none()?),
             WELCOME => fields("WELCOME").end().map(|()| Self::Welcome)?,
             END => {
                 // It is shown to a user, and may come from a process that has proved nothing.
                 let text = fields("END").text(MAX_REASON_BYTES)?;
-                Self::End(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
+                Self::End(printable(text))
             }
             other => return Err(MessageError::Kind(other)),
         })

@@ -4,16 +4,15 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::frame::FrameReader;
 use super::handshake::{Challenge, FRAME_BYTES, Handshake, Hello, Purpose, Responder, Stop, next_frame};
 use super::limits::Limits;
 use super::message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
-use super::outbox::Outbox;
 use super::seats::{AskId, Asks, Event, Publication, Seats};
 use super::send_error::{AskError, SendError};
 use super::stream_machine::{End, StreamMachine};
 use super::token::{Nonce, Token};
 use crate::broker::PeerId;
+use crate::framing::{FrameReader, Outbox};
 use crate::log::{Level, LogRecord};
 
 /// Lines of log that wait to be taken; beyond them the oldest go.

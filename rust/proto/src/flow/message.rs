@@ -1,8 +1,7 @@
 //! The messages of the control stream after the handshake, each one frame.
 
-use super::fields::{Fields, MessageError};
 use super::handshake::MAX_REASON_BYTES;
-use super::outbox::Outbox;
+use crate::framing::{Fields, MessageError, Outbox};
 use crate::text::cut;
 
 /// Bytes of the name of something that a worker publishes.

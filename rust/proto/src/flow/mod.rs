@@ -1,19 +1,15 @@
 //! The control stream of a flow: one master, many workers, messages in order (`docs/wire.md`, section 6).
 //!
-//! * [`FrameReader`] and [`Outbox`]: bytes of one connection to frames, and frames to bytes.
 //! * [`Handshake`]: how both ends prove that they have the token of the flow, whatever the connection is for.
 //! * [`ToMaster`] and [`ToWorker`]: the messages.
 //! * [`Master`] and [`Worker`]: the two state machines. A worker answers ASK from what it has published, so whatever
 //!   runs the machine can answer while the rest of the process is busy.
 //! * [`StreamMachine`]: what a master offers to its sockets, and the holder of [`rows`], values from one host to another.
 
-mod fields;
-mod frame;
 mod handshake;
 mod limits;
 mod master;
 mod message;
-mod outbox;
 pub mod rows;
 mod seats;
 mod send_error;
@@ -21,13 +17,10 @@ mod stream_machine;
 mod token;
 mod worker;
 
-pub use fields::MessageError;
-pub use frame::{FrameError, FrameReader, HEADER_BYTES};
 pub use handshake::{Challenge, Handshake, Hello, Purpose};
 pub use limits::Limits;
 pub use master::{Admission, Master};
 pub use message::{Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
-pub use outbox::Outbox;
 pub use seats::{AskId, Event, Publication};
 pub use send_error::{AskError, SendError};
 pub use stream_machine::{End, StreamMachine};

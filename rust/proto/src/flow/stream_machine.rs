@@ -1,8 +1,8 @@
 //! What the state machine of connections offers to whatever runs its sockets.
 
-use super::outbox::Outbox;
 use super::token::Nonce;
 use crate::broker::PeerId;
+use crate::framing::Outbox;
 
 /// How a connection has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use super::frame::FrameReader;
 use super::handshake::{Challenge, FRAME_BYTES, Handshake, Hello, Initiator, Stop, next_frame};
 use super::limits::{Limits, MESSAGE_COST};
 use super::message::{ANSWER_BYTES, Answered, MAX_NAME_BYTES, ToMaster, ToWorker};
-use super::outbox::Outbox;
 use super::send_error::SendError;
 use super::token::{Nonce, Token};
+use crate::framing::{FrameReader, Outbox};
 
 /// Names under which one worker may publish.
 const MAX_PUBLISHED: usize = 256;

@@ -1,10 +1,8 @@
 //! The layout of `docs/wire.md`, sections 6 and 7, byte for byte, in pieces, and of others.
 
 use softs_proto::flow::rows::{SegmentId, ToReader, Value, Wanted, Why};
-use softs_proto::flow::{
-    Answered, Challenge, FrameError, FrameReader, HEADER_BYTES, Handshake, Hello, MAX_NAME_BYTES,
-    MessageError, Purpose, ToMaster, ToWorker,
-};
+use softs_proto::flow::{Answered, Challenge, Handshake, Hello, MAX_NAME_BYTES, Purpose, ToMaster, ToWorker};
+use softs_proto::framing::{FrameError, FrameReader, HEADER_BYTES, MessageError};
 
 use crate::pair::frame;
 
@@ -18,6 +16,7 @@ const HELLO: Hello<'static> = Hello {
     frame_bytes: 1 << 20,
     host: "a",
 };
+const VERSION_2: MessageError = MessageError::Version { protocol: "flow", theirs: 2, ours: 1 };
 const SEGMENT: SegmentId = [6; 16];
 
 #[test]
@@ -78,9 +77,9 @@ fn every_message_is_understood_as_it_was_meant() {
 
 #[test]
 fn what_is_malformed_is_refused_in_words() {
-    assert_eq!(Handshake::decode(1, b"GET / HTTP/1.1\r\n"), Err(MessageError::Foreign));
+    assert_eq!(Handshake::decode(1, b"GET / HTTP/1.1\r\n"), Err(MessageError::Foreign("flow")));
     for (at, value, error) in [
-        (8, 2, MessageError::Version(2)),
+        (8, 2, VERSION_2),
         (10, 3, MessageError::Malformed("HELLO")),
         (11, 2, MessageError::Malformed("HELLO")),
     ] {
@@ -88,7 +87,7 @@ fn what_is_malformed_is_refused_in_words() {
         hello[at] = value;
         assert_eq!(Handshake::decode(1, &hello), Err(error));
     }
-    assert!(MessageError::Version(2).to_string().contains("version 2"));
+    assert!(VERSION_2.to_string().contains("version 2"));
     for payload in [&[1; 31][..], &[1; 33]] {
         assert_eq!(Handshake::decode(3, payload), Err(MessageError::Malformed("PROOF")));
     }

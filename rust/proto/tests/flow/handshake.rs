@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use softs_proto::flow::rows::{Joining, Served, Serving};
 use softs_proto::flow::{
-    Challenge, End, Event, FrameReader, HEADER_BYTES, Handshake, Master, News, Proof, StreamMachine,
-    ToMaster, ToWorker, Token, Worker,
+    Challenge, End, Event, Handshake, Master, News, Proof, StreamMachine, ToMaster, ToWorker, Token, Worker,
 };
+use softs_proto::framing::{FrameReader, HEADER_BYTES};
 
 use crate::pair::{TOKEN, admission, connect, frame, joined, limits, settle, to_master, to_worker, worker};
 

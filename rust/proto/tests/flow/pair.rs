@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use softs_proto::broker::PeerId;
 use softs_proto::flow::{
-    Admission, Credentials, End, Introduction, Limits, Master, Outbox, StreamMachine, Token, Worker,
+    Admission, Credentials, End, Introduction, Limits, Master, StreamMachine, Token, Worker,
 };
+use softs_proto::framing::Outbox;
 
 pub(crate) const TOKEN: &str = "0123456789abcdefghijklmn";
 

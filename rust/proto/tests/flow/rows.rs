@@ -7,7 +7,8 @@ use softs_proto::flow::rows::{
     Answers, Joining, MAX_REQUESTS, MAX_VALUES, Memory, PIECE_BYTES, RowHolder, Served, Serving, ToReader,
     Value, Wanted, Why,
 };
-use softs_proto::flow::{HEADER_BYTES, Handshake, Outbox, StreamMachine, Token};
+use softs_proto::flow::{Handshake, StreamMachine, Token};
+use softs_proto::framing::{HEADER_BYTES, Outbox};
 
 use crate::pair::{TOKEN, frame};
 

@@ -6,9 +6,10 @@ use std::time::Instant;
 use softs_proto::broker::PeerId;
 use softs_proto::flow::rows::{Answers, Joining, Memory, Served, Serving, ToReader, Value, Wanted, Why};
 use softs_proto::flow::{
-    Admission, Answered, Challenge, Credentials, End, FrameReader, HEADER_BYTES, Handshake, Hello,
-    Introduction, Limits, Master, News, Outbox, Purpose, StreamMachine, ToMaster, ToWorker, Token, Worker,
+    Admission, Answered, Challenge, Credentials, End, Handshake, Hello, Introduction, Limits, Master, News,
+    Purpose, StreamMachine, ToMaster, ToWorker, Token, Worker,
 };
+use softs_proto::framing::{FrameReader, HEADER_BYTES, Outbox};
 
 use crate::rng::Rng;
 

@@ -111,6 +111,25 @@ impl ModelLanes {
         None
     }
 
+    /// Returns a claim: any supplier may have the order.
+    pub(crate) fn unclaim(&self, claim: &Claim) {
+        let area = &mut *self.0.borrow_mut();
+        let order = area.orders.get_mut(&claim.slot).unwrap();
+        assert_eq!(order.cell, Cell::Claimed(claim.owner), "the slot was given to another supplier");
+        order.cell = Cell::Ordered;
+    }
+
+    /// Whether the claim has not ended.
+    pub(crate) fn is_claimed(&self, claim: &Claim) -> bool {
+        let area = self.0.borrow();
+        area.orders.get(&claim.slot).is_some_and(|order| order.cell == Cell::Claimed(claim.owner))
+    }
+
+    /// Whether an order waits for a supplier.
+    pub(crate) fn has_orders(&self) -> bool {
+        self.0.borrow().orders.values().any(|order| order.cell == Cell::Ordered)
+    }
+
     /// Ends a claim.
     pub(crate) fn publish(&self, claim: &Claim, result: Result<(), &str>) {
         self.end(claim, result.map_or_else(|text| Ending::Failed(Some(text.to_owned())), |()| Ending::Done));

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use softs_proto::flow::Token;
 use softs_proto::flow::rows::{Answers, Gone, Joining, MAX_REQUESTS, MAX_VALUES, SegmentId, Value, Wanted};
-use softs_proto::flow::{Outbox, Token};
+use softs_proto::framing::Outbox;
 use softs_shm::ForeignBytes;
 
 use crate::error::{NetError, os_text};

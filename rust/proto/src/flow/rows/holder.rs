@@ -7,9 +7,9 @@ use rustc_hash::FxHashMap;
 
 use super::serving::{Memory, Served, Serving};
 use crate::broker::PeerId;
-use crate::flow::outbox::Outbox;
 use crate::flow::stream_machine::{End, StreamMachine};
 use crate::flow::token::{Nonce, Token};
+use crate::framing::Outbox;
 
 /// What is counted, to be read without waiting for the machine.
 #[derive(Debug, Default)]

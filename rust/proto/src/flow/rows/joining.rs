@@ -1,9 +1,8 @@
 //! A reader's end until it has proved that it has the token.
 
-use crate::flow::frame::FrameReader;
 use crate::flow::handshake::{FRAME_BYTES, Hello, Initiator, Purpose, Stop, next_frame};
-use crate::flow::outbox::Outbox;
 use crate::flow::token::{Nonce, Token};
+use crate::framing::{FrameReader, Outbox};
 
 /// The handshake of one connection.
 #[derive(Debug)]

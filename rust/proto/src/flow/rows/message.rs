@@ -1,7 +1,6 @@
 //! The messages between a reader and a holder of rows after the handshake, each one frame.
 
-use crate::flow::fields::{Fields, MessageError};
-use crate::flow::outbox::Outbox;
+use crate::framing::{Fields, MessageError, Outbox};
 
 /// Bytes of the random number of a segment.
 pub const SEGMENT_ID_BYTES: usize = 16;

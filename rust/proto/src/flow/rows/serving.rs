@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 
 use super::message::{BYTES, MAX_VALUES, PIECE_BYTES, READ_BYTES, SegmentId, ToReader, Value, Wanted, Why};
-use crate::flow::frame::FrameReader;
 use crate::flow::handshake::{Challenge, FRAME_BYTES, Handshake, Purpose, Responder, Stop, next_frame};
-use crate::flow::outbox::Outbox;
 use crate::flow::token::{Nonce, Token};
+use crate::framing::{FrameReader, Outbox};
 
 /// Requests of one reader that wait; beyond them its connection is not read.
 pub const MAX_REQUESTS: usize = 4;

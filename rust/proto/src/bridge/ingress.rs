@@ -1,0 +1,231 @@
+//! The student's end of a bridge: claims, the tags by which they are wanted, and how each ends.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use super::message::{Message, Numbers, Offer, bytes_of, numbers};
+use super::window::Window;
+use crate::framing::Outbox;
+use crate::limits::MAX_TAGS;
+use crate::link::Ticket;
+
+/// After an order was given back the other suppliers of its lane have so long to take it.
+pub const HOLD_TIME: Duration = Duration::from_millis(10);
+
+/// How a claim ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its slot has these bytes from its beginning on: all of a sample.
+    Written(u64),
+    /// No supplier of the other host could make it, and why.
+    Failed(String),
+    /// Any supplier may claim the order again.
+    Returned,
+}
+
+#[derive(Debug)]
+pub(super) struct Ingress<C> {
+    ticket: Ticket,
+    /// Bytes that a sample may have.
+    lengths: RangeInclusive<u64>,
+    /// By their tags, which only grow, over all sessions.
+    claims: BTreeMap<u64, Claimed<C>>,
+    next_tag: u64,
+    /// Tags from here on were not sent.
+    unsent: u64,
+    cancels: VecDeque<u64>,
+    is_open: bool,
+    must_open: bool,
+    /// OPEN has no answer yet.
+    awaits_offer: bool,
+    offer: Offer,
+    window: Window,
+    share: u32,
+    held_until: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Claimed<C> {
+    claim: C,
+    sequence: u64,
+    received: u64,
+    is_cancelled: bool,
+}
+
+impl<C> Ingress<C> {
+    pub(super) fn new(ticket: Ticket, lengths: RangeInclusive<u64>) -> Self {
+        Self {
+            ticket,
+            lengths,
+            claims: BTreeMap::new(),
+            next_tag: 0,
+            unsent: 0,
+            cancels: VecDeque::new(),
+            is_open: false,
+            must_open: false,
+            awaits_offer: false,
+            offer: Offer::default(),
+            window: Window::default(),
+            share: u32::MAX,
+            held_until: None,
+        }
+    }
+
+    /// Whether this end waits for the other one.
+    pub(super) fn waits(&self) -> bool {
+        !self.claims.is_empty() || self.awaits_offer
+    }
+
+    /// Slots of the client that may be on order at the other host.
+    pub(super) fn set_share(&mut self, share: u32) {
+        self.share = share;
+    }
+
+    /// A session has begun.
+    pub(super) fn begin(&mut self) {
+        (self.is_open, self.must_open, self.awaits_offer) = (true, true, true);
+        self.window = Window::default();
+    }
+
+    /// The session is over, or the other host does not serve this bridge.
+    pub(super) fn end(&mut self, ended: &mut VecDeque<(C, Fate)>) {
+        ended.extend(
+            std::mem::take(&mut self.claims).into_values().map(|claimed| (claimed.claim, Fate::Returned)),
+        );
+        (self.is_open, self.must_open, self.awaits_offer) = (false, false, false);
+        self.offer = Offer::default();
+        self.unsent = self.next_tag;
+        self.cancels.clear();
+    }
+
+    pub(super) fn set_offer(&mut self, offer: Offer) {
+        (self.offer, self.awaits_offer) = (offer, false);
+    }
+
+    /// How many more orders may be claimed.
+    pub(super) fn room(&mut self, now: Instant, rtt: Duration) -> usize {
+        self.held_until.take_if(|until| *until <= now);
+        let is_held = self.held_until.is_some();
+        let window = self.window.len(now, self.offer, rtt, self.share) as usize;
+        if is_held || !self.is_open { 0 } else { window.saturating_sub(self.claims.len()) }
+    }
+
+    /// When [`Self::room`] may be another one although nothing happens.
+    pub(super) fn held_until(&self) -> Option<Instant> {
+        self.held_until
+    }
+
+    pub(super) fn claimed(&mut self, claim: C, sequence: u64) {
+        let claimed = Claimed { claim, sequence, received: 0, is_cancelled: false };
+        self.claims.insert(self.next_tag, claimed);
+        self.next_tag += 1;
+    }
+
+    /// `n` suppliers of this host wait while orders are here that none has begun with: gives them back, the newest first.
+    pub(super) fn give_back(&mut self, now: Instant, n: usize, ended: &mut VecDeque<(C, Fate)>) {
+        let unstarted = self.claims.iter().rev().filter(|(_, one)| one.received == 0 && !one.is_cancelled);
+        let tags: Vec<_> = unstarted.map(|(&tag, _)| tag).take(n).collect();
+        for tag in tags {
+            if tag < self.unsent {
+                self.cancels.push_back(tag);
+                self.claims.entry(tag).and_modify(|claimed| claimed.is_cancelled = true);
+            } else if let Some(claimed) = self.claims.remove(&tag) {
+                ended.push_back((claimed.claim, Fate::Returned));
+                self.held_until = Some(now + HOLD_TIME);
+            }
+        }
+    }
+
+    /// A piece of `len` bytes begins.
+    pub(super) fn check_piece(&self, tag: u64, offset: u64, len: u64, is_last: bool) -> Result<(), String> {
+        let claimed = self.posted(tag)?;
+        let (least, most) = (*self.lengths.start(), *self.lengths.end());
+        let end = offset.checked_add(len).filter(|&end| end <= most);
+        let is_right = offset == claimed.received
+            && end.is_some_and(|end| if is_last { end >= least } else { end < most });
+        if is_right {
+            return Ok(());
+        }
+        Err(format!(
+            "{len} bytes at {offset} of a sample of {least} to {most}, of which {} are here",
+            claimed.received
+        ))
+    }
+
+    /// The claim of a tag, and how many bytes of it are here.
+    pub(super) fn claim(&self, tag: u64) -> Option<(&C, u64)> {
+        self.claims.get(&tag).map(|claimed| (&claimed.claim, claimed.received))
+    }
+
+    /// `n` bytes of a piece were stored; `is_complete`: with them the sample is complete.
+    pub(super) fn stored(&mut self, tag: u64, n: usize, is_complete: bool, ended: &mut VecDeque<(C, Fate)>) {
+        let Some(claimed) = self.claims.get_mut(&tag) else { return };
+        claimed.received += n as u64;
+        if is_complete && let Some(claimed) = self.claims.remove(&tag) {
+            self.window.arrived(1);
+            ended.push_back((claimed.claim, Fate::Written(claimed.received)));
+        }
+    }
+
+    pub(super) fn returned(
+        &mut self,
+        now: Instant,
+        tags: Numbers<'_>,
+        ended: &mut VecDeque<(C, Fate)>,
+    ) -> Result<(), String> {
+        self.held_until = Some(now + HOLD_TIME);
+        tags.iter().try_for_each(|tag| self.finish(tag, Fate::Returned, ended))
+    }
+
+    pub(super) fn failed(
+        &mut self,
+        tag: u64,
+        why: &str,
+        ended: &mut VecDeque<(C, Fate)>,
+    ) -> Result<(), String> {
+        self.finish(tag, Fate::Failed(why.to_owned()), ended)
+    }
+
+    /// Bytes of the next frame; 0 where there is none.
+    pub(super) fn waiting(&self) -> usize {
+        let n_unsent = (self.next_tag - self.unsent).min(MAX_TAGS as u64) as usize;
+        20 * usize::from(self.must_open) + 8 * self.cancels.len().min(MAX_TAGS) + 16 * n_unsent
+    }
+
+    /// Appends the next frame.
+    pub(super) fn encode(&mut self, bridge: u32, out: &mut Outbox) {
+        if std::mem::take(&mut self.must_open) {
+            Message::Open(self.ticket).encode(bridge, out);
+        } else if !self.cancels.is_empty() {
+            let n = self.cancels.len().min(MAX_TAGS);
+            let bytes = bytes_of(self.cancels.drain(..n));
+            Message::Cancel(numbers(&bytes)).encode(bridge, out);
+        } else {
+            let wanted = self.claims.range(self.unsent..).take(MAX_TAGS);
+            let (last, bytes) =
+                wanted.fold((self.next_tag, Vec::new()), |(_, mut bytes), (&tag, claimed)| {
+                    bytes.extend_from_slice([tag, claimed.sequence].map(u64::to_le_bytes).as_flattened());
+                    (tag + 1, bytes)
+                });
+            self.unsent = last;
+            if !bytes.is_empty() {
+                Message::Want(numbers(&bytes)).encode(bridge, out);
+            }
+        }
+    }
+
+    /// The claim of a tag that a WANT of this session has posted.
+    fn posted(&self, tag: u64) -> Result<&Claimed<C>, String> {
+        let claimed = self.claims.get(&tag).filter(|_| tag < self.unsent);
+        claimed.ok_or_else(|| format!("tag {tag} was not posted, or has ended"))
+    }
+
+    fn finish(&mut self, tag: u64, fate: Fate, ended: &mut VecDeque<(C, Fate)>) -> Result<(), String> {
+        if self.posted(tag)?.received > 0 {
+            return Err(format!("tag {tag} ends in the middle of its sample"));
+        }
+        ended.extend(self.claims.remove(&tag).map(|claimed| (claimed.claim, fate)));
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! The frames of bridges. DATA and LAST have a head only: the bytes of the sample behind it pass through.
+
+use crate::framing::{Fields, MessageError, Outbox, Shape};
+use crate::limits::{MAX_ERROR_TEXT_BYTES, MAX_PIECE_BYTES, MAX_TAGS};
+use crate::link::Ticket;
+use crate::text::cut;
+
+const OPEN: u8 = 16;
+const CLOSED: u8 = 17;
+const OFFER: u8 = 18;
+const WANT: u8 = 19;
+const CANCEL: u8 = 20;
+const RETURN: u8 = 21;
+const FAILED: u8 = 22;
+const DATA: u8 = 23;
+const LAST: u8 = 24;
+
+/// Bytes of the header and the head of a piece.
+pub const PIECE_HEADER_BYTES: usize = 5 + HEAD_BYTES;
+const HEAD_BYTES: usize = 20;
+
+/// What the teachers' host has for a bridge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Suppliers of the product.
+    pub suppliers: u32,
+    /// Slots for their samples.
+    pub slots: u32,
+    /// The longest call of late, microseconds.
+    pub longest_call_us: u32,
+}
+
+/// Tags, or tags and sequence numbers, of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers<'a>(&'a [u8]);
+
+/// A frame of a bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// To the teachers' host: what the ticket names is called by this number in this session.
+    Open(Ticket),
+    /// Back: it is not, and why.
+    Closed(&'a str),
+    /// Back, at first and whenever it has changed.
+    Offer(Offer),
+    /// Orders: memory for each is ready. Tags only grow.
+    Want(Numbers<'a>),
+    /// Orders to give back that no supplier has begun with.
+    Cancel(Numbers<'a>),
+    /// Orders that are given back.
+    Return(Numbers<'a>),
+    /// An order that no supplier could make, and why.
+    Failed(u64, &'a str),
+    /// Bytes of the sample of a tag from an offset on, and whether they are the last ones.
+    Piece(u64, u64, bool),
+}
+
+/// What a reader takes of the frames of a bridge.
+#[must_use]
+pub fn shape(kind: u8) -> Shape {
+    match kind {
+        DATA | LAST => Shape::Bulk { head: HEAD_BYTES, rest: MAX_PIECE_BYTES },
+        WANT => Shape::Whole(4 + 16 * MAX_TAGS),
+        CANCEL | RETURN => Shape::Whole(4 + 8 * MAX_TAGS),
+        FAILED => Shape::Whole(12 + MAX_ERROR_TEXT_BYTES),
+        _ => Shape::Whole(1024),
+    }
+}
+
+impl<'a> Numbers<'a> {
+    /// Each number.
+    pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
+        self.0.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// Each two.
+    pub fn pairs(self) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let number = |bytes: &[u8; 16], i: usize| u64::from_le_bytes(bytes.as_chunks().0[i]);
+        self.0.as_chunks::<16>().0.iter().map(move |bytes| (number(bytes, 0), number(bytes, 1)))
+    }
+}
+
+impl<'a> Message<'a> {
+    /// Understands a frame, or the head of one in bulk with `left` bytes behind it: the bridge and what is said of it.
+    ///
+    /// # Errors
+    /// It is none of these.
+    pub fn decode(kind: u8, payload: &'a [u8], left: usize) -> Result<(u32, Self), MessageError> {
+        let mut fields = Fields(payload, "frame of a bridge");
+        let bridge = fields.u32()?;
+        let message = match kind {
+            OPEN => Self::Open(Ticket(fields.array()?)),
+            CLOSED => return Ok((bridge, Self::Closed(fields.text(1024)?))),
+            OFFER => {
+                let (suppliers, slots) = (fields.u32()?, fields.u32()?);
+                Self::Offer(Offer { suppliers, slots, longest_call_us: fields.u32()? })
+            }
+            WANT | CANCEL | RETURN => {
+                let (numbers, unit) = (Numbers(fields.0), if kind == WANT { 16 } else { 8 });
+                if fields.0.is_empty() || !fields.0.len().is_multiple_of(unit) {
+                    return Err(fields.malformed());
+                }
+                let message = match kind {
+                    WANT => Self::Want(numbers),
+                    CANCEL => Self::Cancel(numbers),
+                    _ => Self::Return(numbers),
+                };
+                return Ok((bridge, message));
+            }
+            FAILED => {
+                let tag = fields.u64()?;
+                return Ok((bridge, Self::Failed(tag, fields.text(MAX_ERROR_TEXT_BYTES)?)));
+            }
+            DATA | LAST if left == 0 => return Err(fields.malformed()),
+            DATA | LAST => {
+                let tag = fields.u64()?;
+                Self::Piece(tag, fields.u64()?, kind == LAST)
+            }
+            other => return Err(MessageError::Kind(other)),
+        };
+        fields.end().map(|()| (bridge, message))
+    }
+
+    /// Appends it; not for pieces, see [`piece_header`].
+    pub fn encode(&self, bridge: u32, out: &mut Outbox) {
+        let bridge = &bridge.to_le_bytes()[..];
+        match self {
+            Self::Open(Ticket(number)) => out.push(OPEN, &[bridge, number]),
+            Self::Closed(why) => out.push(CLOSED, &[bridge, cut(why, 1020).as_bytes()]),
+            Self::Offer(Offer { suppliers, slots, longest_call_us }) => {
+                let numbers = [*suppliers, *slots, *longest_call_us].map(u32::to_le_bytes);
+                out.push(OFFER, &[bridge, numbers.as_flattened()]);
+            }
+            Self::Want(numbers) => out.push(WANT, &[bridge, numbers.0]),
+            Self::Cancel(numbers) => out.push(CANCEL, &[bridge, numbers.0]),
+            Self::Return(numbers) => out.push(RETURN, &[bridge, numbers.0]),
+            Self::Failed(tag, text) => {
+                out.push(FAILED, &[bridge, &tag.to_le_bytes(), cut(text, MAX_ERROR_TEXT_BYTES).as_bytes()]);
+            }
+            Self::Piece(..) => {}
+        }
+    }
+}
+
+/// Numbers as [`Numbers`] has them, at most as many as one frame takes.
+pub(super) fn bytes_of(numbers: impl Iterator<Item = u64>) -> Vec<u8> {
+    numbers.flat_map(u64::to_le_bytes).collect()
+}
+
+/// The same as a message.
+pub(super) fn numbers(bytes: &[u8]) -> Numbers<'_> {
+    Numbers(bytes)
+}
+
+/// Header and head of a piece with `len` bytes of the sample behind them.
+#[must_use]
+pub fn piece_header(
+    bridge: u32,
+    (tag, offset, is_last): (u64, u64, bool),
+    len: usize,
+) -> [u8; PIECE_HEADER_BYTES] {
+    let mut header = [0; PIECE_HEADER_BYTES];
+    header[..4].copy_from_slice(&((HEAD_BYTES + len) as u32).to_le_bytes());
+    header[4] = if is_last { LAST } else { DATA };
+    header[5..9].copy_from_slice(&bridge.to_le_bytes());
+    header[9..17].copy_from_slice(&tag.to_le_bytes());
+    header[17..].copy_from_slice(&offset.to_le_bytes());
+    header
+}

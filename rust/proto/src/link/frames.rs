@@ -1,0 +1,106 @@
+//! The frames by which a session begins, is kept and ends.
+
+use super::identity::{HostId, Identity, SessionId};
+use crate::framing::{Fields, MessageError, Outbox};
+use crate::text::{cut, printable};
+
+/// Bytes of the payload of a frame of the handshake.
+pub(crate) const FRAME_BYTES: usize = 1024;
+/// Bytes of a reason.
+const MAX_REASON_BYTES: usize = 512;
+/// The first kind that is a service's.
+pub(crate) const FIRST_OF_SERVICES: u8 = 16;
+
+const MAGIC: &[u8; 8] = b"SOFTLINK";
+const VERSION: u16 = 1;
+const PROTOCOL: &str = "link";
+
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const BEGIN: u8 = 3;
+const END: u8 = 4;
+const PING: u8 = 5;
+const PONG: u8 = 6;
+
+/// A frame of the session itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// The end that has called says which it is and which host it means.
+    Hello(Identity, HostId),
+    /// The other one answers with its host and the session.
+    Welcome(HostId, SessionId),
+    /// The session begins: the end that has called is there now, and not only its HELLO.
+    Begin(SessionId),
+    /// The connection ends, and why; also a refusal.
+    End(String),
+    /// To be answered by PONG with the same number.
+    Ping(u64),
+    /// The answer.
+    Pong(u64),
+}
+
+impl Frame {
+    /// Understands a frame.
+    ///
+    /// # Errors
+    /// It is none of these.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, MessageError> {
+        let mut fields = Fields(payload, "HELLO");
+        let frame = match kind {
+            HELLO => {
+                if fields.array().ok().as_ref() != Some(MAGIC) {
+                    return Err(MessageError::Foreign(PROTOCOL));
+                }
+                let theirs = u16::from_le_bytes(fields.array()?);
+                if theirs != VERSION {
+                    return Err(MessageError::Version { protocol: PROTOCOL, theirs, ours: VERSION });
+                }
+                let (host, boot) = (HostId(fields.u64()?), fields.u64()?);
+                Self::Hello(Identity { host, boot }, HostId(fields.u64()?))
+            }
+            WELCOME => {
+                fields.1 = "WELCOME";
+                let host = HostId(fields.u64()?);
+                Self::Welcome(host, session(&mut fields)?)
+            }
+            BEGIN => {
+                fields.1 = "BEGIN";
+                Self::Begin(session(&mut fields)?)
+            }
+            END => {
+                fields.1 = "END";
+                return Ok(Self::End(printable(fields.text(MAX_REASON_BYTES)?)));
+            }
+            PING | PONG => {
+                fields.1 = "PING";
+                let number = fields.u64()?;
+                if kind == PING { Self::Ping(number) } else { Self::Pong(number) }
+            }
+            other => return Err(MessageError::Kind(other)),
+        };
+        fields.end().map(|()| frame)
+    }
+
+    /// Appends it.
+    pub fn encode(&self, out: &mut Outbox) {
+        match self {
+            Self::Hello(Identity { host, boot }, to) => {
+                let numbers = [host.0, *boot, to.0].map(u64::to_le_bytes);
+                out.push(HELLO, &[MAGIC, &VERSION.to_le_bytes(), numbers.as_flattened()]);
+            }
+            Self::Welcome(host, SessionId { boot, number }) => {
+                out.push(WELCOME, &[[host.0, *boot, *number].map(u64::to_le_bytes).as_flattened()]);
+            }
+            Self::Begin(SessionId { boot, number }) => {
+                out.push(BEGIN, &[[*boot, *number].map(u64::to_le_bytes).as_flattened()]);
+            }
+            Self::End(reason) => out.push(END, &[cut(reason, MAX_REASON_BYTES).as_bytes()]),
+            Self::Ping(number) => out.push(PING, &[&number.to_le_bytes()]),
+            Self::Pong(number) => out.push(PONG, &[&number.to_le_bytes()]),
+        }
+    }
+}
+
+fn session(fields: &mut Fields<'_>) -> Result<SessionId, MessageError> {
+    Ok(SessionId { boot: fields.u64()?, number: fields.u64()? })
+}

@@ -1,0 +1,434 @@
+//! All links of one host: connections, handshakes, and which connection is the session with which host.
+//!
+//! A host dials while it wants a session and has none. HELLO says so; WELCOME names the session; BEGIN proves that the
+//! end that has dialled is still there, so a HELLO that was long on its way ends no session. BEGIN replaces the session
+//! before, of which the peer knows no more: it is closed first. Where both ends dial at once, the dial of the host with
+//! the lower number holds: that host refuses the other one, which gives up its own.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+
+use super::connection::{Connection, Phase};
+use super::frames::{FIRST_OF_SERVICES, FRAME_BYTES, Frame};
+use super::identity::{HostId, Identity, SessionId};
+use super::liveness::Due;
+use super::peer::Peer;
+use crate::broker::PeerId;
+use crate::framing::{MessageError, Outbox, Shape};
+use crate::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
+
+/// Time from a dial to WELCOME.
+pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What has become of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It begins.
+    Began(HostId),
+    /// Its connection is closed; why.
+    Ended(HostId, String),
+}
+
+/// A frame of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'a> {
+    /// From the session of this host.
+    pub host: HostId,
+    /// Its kind.
+    pub kind: u8,
+    /// Its payload, or the head of it.
+    pub payload: &'a [u8],
+    /// Bytes in bulk behind the head.
+    pub left: usize,
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Sessions {
+    me: Identity,
+    n_sessions: u64,
+    next_dial: u64,
+    peers: BTreeMap<HostId, Peer>,
+    connections: FxHashMap<PeerId, Connection>,
+    /// Handshakes of accepted connections that are not over.
+    n_handshakes: usize,
+    closing: VecDeque<PeerId>,
+    events: VecDeque<Event>,
+}
+
+impl Sessions {
+    /// Without connections.
+    #[must_use]
+    pub fn new(me: Identity) -> Self {
+        Self {
+            me,
+            n_sessions: 0,
+            next_dial: 0,
+            peers: BTreeMap::new(),
+            connections: FxHashMap::default(),
+            n_handshakes: 0,
+            closing: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Dials a host from now on while there is no session with it, or does not any more; `false` if that cannot be: it
+    /// is this host, or there are too many.
+    pub fn want(&mut self, now: Instant, host: HostId, is_wanted: bool) -> bool {
+        let has_room = self.peers.len() < MAX_LINKED_HOSTS || self.peers.contains_key(&host);
+        let is_other = host != self.me.host && has_room;
+        if is_other {
+            self.peers.entry(host).or_insert_with(|| Peer::new(now)).is_wanted = is_wanted;
+        }
+        is_other
+    }
+
+    /// A host to dial now, and the name of the connection.
+    pub fn poll_dial(&mut self, now: Instant) -> Option<(HostId, PeerId)> {
+        let due = |peer: &Peer| peer.dial_at().is_some_and(|at| at <= now);
+        let (&host, peer) = self.peers.iter_mut().find(|(_, peer)| due(peer))?;
+        // Names of accepted connections are the driver's: even ones are not used here.
+        let id = PeerId(2 * self.next_dial + 1);
+        self.next_dial += 1;
+        peer.dial = Some(id);
+        self.insert(id, Phase::Dialled(host), now + DIAL_TIMEOUT);
+        Some((host, id))
+    }
+
+    /// A dial has connected, and each end knows the other one's certificate if they have some.
+    pub fn connected(&mut self, now: Instant, id: PeerId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Phase::Dialled(host) = connection.phase {
+            Frame::Hello(self.me, host).encode(&mut connection.outbox);
+            connection.phase = Phase::Greeting(host, now);
+        }
+    }
+
+    /// A connection was accepted, under a name of the driver's: an even number that it has not used before. `false`: it
+    /// is to be closed, too many have not ended their handshake.
+    pub fn accepted(&mut self, now: Instant, id: PeerId) -> bool {
+        let has_room = self.n_handshakes < MAX_LINK_HANDSHAKES;
+        if has_room {
+            self.n_handshakes += 1;
+            self.insert(id, Phase::Accepted, now + HANDSHAKE_TIMEOUT);
+        }
+        has_room
+    }
+
+    /// A connection is closed: the kernel neither reads nor writes memory for it any more.
+    pub fn disconnected(&mut self, now: Instant, id: PeerId, why: &str) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        self.leave_handshake(&connection.phase);
+        let (host, why) = match connection.phase {
+            Phase::Dialled(host) | Phase::Greeting(host, _) => {
+                return self.end_dial(now, host, id);
+            }
+            Phase::Begun(host) => (host, why.to_owned()),
+            Phase::Ending(Some(host), why) => (host, why),
+            Phase::Accepted | Phase::Welcomed(..) | Phase::Ending(None, _) => return,
+        };
+        let Some(peer) = self.peers.get_mut(&host) else { return };
+        peer.next.take_if(|(next, _)| *next == id);
+        if peer.is_current(id) {
+            peer.end(now);
+            self.events.push_back(Event::Ended(host, why));
+            if let Some((next, rtt)) = peer.next.take() {
+                peer.begin(now, next, rtt);
+                self.events.push_back(Event::Began(host));
+            }
+        }
+    }
+
+    /// Ends a connection; its peer is told why.
+    pub fn refuse(&mut self, now: Instant, id: PeerId, why: &str) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            Frame::End(why.to_owned()).encode(&mut connection.outbox);
+            self.end(now, id, why);
+        }
+    }
+
+    /// Takes bytes of a connection up to the end of the next frame of a service; of a frame in bulk up to the end of its
+    /// head. Nothing is taken while bytes in bulk are left, or where [`Self::wants_bytes`] says no.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        id: PeerId,
+        bytes: &mut &[u8],
+        shape: impl Fn(u8) -> Shape,
+    ) -> Option<Received<'_>> {
+        let own = Shape::Whole(FRAME_BYTES);
+        self.heard(id);
+        while !bytes.is_empty() && self.wants_bytes(id) && self.bulk_left(id) == 0 {
+            let connection = self.connections.get_mut(&id)?;
+            let host = match connection.phase {
+                Phase::Begun(host) => Some(host),
+                _ => None,
+            };
+            let mut reader = std::mem::take(&mut connection.reader);
+            let shape = |kind| if host.is_none() || kind < FIRST_OF_SERVICES { own } else { shape(kind) };
+            let handled = match reader.take(bytes, shape) {
+                Ok(None) => {
+                    self.connections.get_mut(&id)?.reader = reader;
+                    continue;
+                }
+                Ok(Some((kind, ..))) if kind >= FIRST_OF_SERVICES && host.is_some() => {
+                    let connection = self.connections.get_mut(&id)?;
+                    connection.reader = reader;
+                    let (kind, payload, left) = connection.reader.current()?;
+                    return Some(Received { host: host?, kind, payload, left });
+                }
+                Ok(Some((kind, payload, _))) => Frame::decode(kind, payload)
+                    .map_err(|error| error.to_string())
+                    .and_then(|frame| self.handle(now, id, frame)),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.reader = reader;
+            }
+            if let Err(why) = handled {
+                self.refuse(now, id, &why);
+            }
+        }
+        None
+    }
+
+    fn heard(&mut self, id: PeerId) {
+        if let Some(current) = self.peer_of(id).and_then(|peer| peer.current.as_mut())
+            && current.connection == id
+        {
+            current.liveness.heard();
+        }
+    }
+
+    /// Bytes in bulk that are next on a connection.
+    #[must_use]
+    pub fn bulk_left(&self, id: PeerId) -> usize {
+        self.connections.get(&id).map_or(0, |connection| connection.reader.left())
+    }
+
+    /// `n` of them were stored.
+    pub fn stored(&mut self, id: PeerId, n: usize) {
+        self.heard(id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.reader.took(n);
+        }
+    }
+
+    /// Whether a connection should be read: not once it is to be closed, nor before the session before was closed.
+    #[must_use]
+    pub fn wants_bytes(&self, id: PeerId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| match connection.phase {
+            Phase::Begun(host) => self.peers.get(&host).is_some_and(|peer| peer.is_current(id)),
+            Phase::Dialled(_) | Phase::Ending(..) => false,
+            Phase::Greeting(..) | Phase::Accepted | Phase::Welcomed(..) => true,
+        })
+    }
+
+    /// What the session itself has to write to a connection.
+    pub fn outbox(&mut self, id: PeerId) -> Option<&mut Outbox> {
+        let connection = self.connections.get_mut(&id)?;
+        if let Some(number) = connection.asked.take() {
+            Frame::Pong(number).encode(&mut connection.outbox);
+        }
+        Some(&mut connection.outbox)
+    }
+
+    /// The host of the session of which this is the connection.
+    #[must_use]
+    pub fn host_of(&self, id: PeerId) -> Option<HostId> {
+        match self.connections.get(&id)?.phase {
+            Phase::Begun(host) if self.peers.get(&host).is_some_and(|peer| peer.is_current(id)) => Some(host),
+            _ => None,
+        }
+    }
+
+    /// The connection of the session with a host, and the round trip.
+    #[must_use]
+    pub fn session(&self, host: HostId) -> Option<(PeerId, Duration)> {
+        let current = self.peers.get(&host)?.current.as_ref()?;
+        let is_open = matches!(self.connections.get(&current.connection)?.phase, Phase::Begun(_));
+        is_open.then(|| (current.connection, current.liveness.rtt()))
+    }
+
+    /// A connection to close after its outbox was written as far as that goes at once; then comes
+    /// [`Self::disconnected`].
+    pub fn poll_closing(&mut self) -> Option<PeerId> {
+        self.closing.pop_front()
+    }
+
+    /// What has become of sessions.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Time has passed; to be called after everything that has arrived was read. `is_owed`: whether this end waits for
+    /// a host.
+    pub fn handle_timeout(&mut self, now: Instant, is_owed: impl Fn(HostId) -> bool) {
+        let late: Vec<_> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.deadline.is_some_and(|at| at <= now))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in late {
+            self.refuse(now, id, "the handshake took too long");
+        }
+        let mut lost = Vec::new();
+        for (&host, peer) in &mut self.peers {
+            let Some(current) = &mut peer.current else { continue };
+            let id = current.connection;
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            if matches!(connection.phase, Phase::Ending(..)) {
+                continue;
+            }
+            match current.liveness.poll(now, is_owed(host)) {
+                Some(Due::Ask(number)) => Frame::Ping(number).encode(&mut connection.outbox),
+                Some(Due::Lost) => lost.push(id),
+                None => {}
+            }
+        }
+        for id in lost {
+            self.end(now, id, "it does not answer");
+        }
+    }
+
+    /// When [`Self::handle_timeout`] and [`Self::poll_dial`] should be called even if nothing happens.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Instant> {
+        let peers = self.peers.values().flat_map(|peer| {
+            [peer.dial_at(), peer.current.as_ref().map(|current| current.liveness.next_at())]
+        });
+        peers.chain(self.connections.values().map(|connection| connection.deadline)).flatten().min()
+    }
+
+    fn handle(&mut self, now: Instant, id: PeerId, frame: Frame) -> Result<(), String> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        match (frame, &connection.phase) {
+            (Frame::End(why), _) => self.end(now, id, &why),
+            (Frame::Hello(them, to), Phase::Accepted) => return self.welcome(now, id, them.host, to),
+            (Frame::Welcome(from, session), &Phase::Greeting(host, at)) => {
+                if from != host {
+                    return Err("another host answers".to_owned());
+                }
+                Frame::Begin(session).encode(&mut connection.outbox);
+                self.begin(now, id, host, now.saturating_duration_since(at));
+            }
+            (Frame::Begin(session), &Phase::Welcomed(host, ours, at)) if session == ours => {
+                self.n_handshakes -= 1;
+                self.begin(now, id, host, now.saturating_duration_since(at));
+            }
+            (Frame::Ping(number), Phase::Begun(host)) => {
+                connection.asked = Some(number);
+                if let Some(current) = self.peers.get_mut(host).and_then(|peer| peer.current.as_mut()) {
+                    current.liveness.kept(now);
+                }
+            }
+            (Frame::Pong(number), Phase::Begun(host)) => {
+                if let Some(current) = self.peers.get_mut(host).and_then(|peer| peer.current.as_mut()) {
+                    current.liveness.answered(now, number);
+                }
+            }
+            _ => return Err(MessageError::Malformed("handshake").to_string()),
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, now: Instant, id: PeerId, host: HostId, to: HostId) -> Result<(), String> {
+        if to != self.me.host {
+            return Err("this is another host".to_owned());
+        }
+        if !self.peers.contains_key(&host) && !self.want(now, host, false) {
+            return Err("this host takes no further link".to_owned());
+        }
+        let Some(peer) = self.peers.get_mut(&host) else { return Ok(()) };
+        // Only a dial that has connected counts: perhaps the peer can reach this host, and this host not the peer.
+        let dial = peer.dial.filter(|dial| {
+            self.connections.get(dial).is_some_and(|own| matches!(own.phase, Phase::Greeting(..)))
+        });
+        if let Some(dial) = dial {
+            if self.me.host < host {
+                return Err("the dial of the other end holds".to_owned());
+            }
+            self.end(now, dial, "the dial of the other end holds");
+        }
+        self.n_sessions += 1;
+        let session = SessionId { boot: self.me.boot, number: self.n_sessions };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            Frame::Welcome(self.me.host, session).encode(&mut connection.outbox);
+            connection.phase = Phase::Welcomed(host, session, now);
+        }
+        Ok(())
+    }
+
+    /// The handshake of a connection is over: it is the session, at the latest when that before was closed.
+    fn begin(&mut self, now: Instant, id: PeerId, host: HostId, rtt: Duration) {
+        let (Some(peer), Some(connection)) = (self.peers.get_mut(&host), self.connections.get_mut(&id))
+        else {
+            return;
+        };
+        (connection.phase, connection.deadline) = (Phase::Begun(host), None);
+        let is_own = peer.dial.take_if(|dial| *dial == id).is_some();
+        let (next, dial) = (peer.next.take().map(|(next, _)| next), peer.dial.filter(|_| !is_own));
+        // Whatever else was on its way to a session with this host would end the new one.
+        let welcomed =
+            self.connections.iter().filter(|(_, c)| matches!(c.phase, Phase::Welcomed(to, ..) if to == host));
+        let others: Vec<_> = welcomed.map(|(&other, _)| other).chain(next).chain(dial).collect();
+        for other in others {
+            self.refuse(now, other, "a newer session has begun");
+        }
+        let Some(peer) = self.peers.get_mut(&host) else { return };
+        match &peer.current {
+            None => {
+                peer.begin(now, id, rtt);
+                self.events.push_back(Event::Began(host));
+            }
+            Some(current) => {
+                let before = current.connection;
+                peer.next = Some((id, rtt));
+                self.refuse(now, before, "a newer session has begun");
+            }
+        }
+    }
+
+    fn insert(&mut self, id: PeerId, phase: Phase, deadline: Instant) {
+        self.connections.insert(id, Connection::new(phase, deadline));
+    }
+
+    /// Nothing more is taken from a connection, and the driver is to close it.
+    fn end(&mut self, now: Instant, id: PeerId, why: &str) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let host = match connection.phase {
+            Phase::Ending(..) => return,
+            Phase::Begun(host) => Some(host),
+            _ => None,
+        };
+        connection.deadline = None;
+        let phase = std::mem::replace(&mut connection.phase, Phase::Ending(host, why.to_owned()));
+        self.leave_handshake(&phase);
+        self.closing.push_back(id);
+        if let Phase::Dialled(host) | Phase::Greeting(host, _) = phase {
+            self.end_dial(now, host, id);
+        }
+    }
+
+    fn end_dial(&mut self, now: Instant, host: HostId, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(&host)
+            && peer.dial.take_if(|dial| *dial == id).is_some()
+        {
+            peer.rest(now);
+        }
+    }
+
+    fn leave_handshake(&mut self, phase: &Phase) {
+        self.n_handshakes -= usize::from(matches!(phase, Phase::Accepted | Phase::Welcomed(..)));
+    }
+
+    fn peer_of(&mut self, id: PeerId) -> Option<&mut Peer> {
+        match self.connections.get(&id)?.phase {
+            Phase::Begun(host) => self.peers.get_mut(&host),
+            _ => None,
+        }
+    }
+}

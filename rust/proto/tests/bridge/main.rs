@@ -1,0 +1,12 @@
+//! Links and bridges: the rules one by one, peers that lie, and whole hosts in virtual time with faults.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod frames;
+mod hostile;
+#[path = "../lane_model/mod.rs"]
+mod lane_model;
+mod network;
+mod pair;
+mod rules;
+mod sessions;
+mod world;

@@ -1,0 +1,149 @@
+//! A student's host and teachers' hosts, with memory for connections.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use softs_proto::bridge::{Bridges, Fate, Output};
+use softs_proto::broker::PeerId;
+use softs_proto::client::{LaneRef, Lanes, SlotId};
+use softs_proto::link::{HostId, Identity, Ticket};
+
+use crate::lane_model::{Claim, ModelLanes};
+
+pub(crate) type Machine = Bridges<Claim, ModelLanes>;
+
+pub(crate) const PRODUCT: u32 = 3;
+pub(crate) const LENGTH: u64 = 600_000;
+/// The supplier that the ingress is, and that of the teacher.
+pub(crate) const INGRESS: u64 = 1;
+pub(crate) const TEACHER: u64 = 2;
+
+pub(crate) fn machine(host: u64) -> Machine {
+    Bridges::new(Identity { host: HostId(host), boot: host })
+}
+
+pub(crate) fn ticket(n: u8) -> Ticket {
+    Ticket([n; 16])
+}
+
+/// Host 1 with a student: the client has `n` orders in its lane, from sequence number 100 on.
+pub(crate) fn student(n: u32) -> (Machine, ModelLanes, LaneRef) {
+    let mut lanes = ModelLanes::new(1, 64);
+    let lane = lanes.open("p").unwrap();
+    assert!(lanes.attach(INGRESS, lane));
+    assert!((0..n).all(|slot| lanes.place(lane, slot, 100 + u64::from(slot))));
+    (machine(1), lanes, lane)
+}
+
+/// A teachers' host with an egress of so many slots, and its lanes.
+pub(crate) fn teacher(host: u64, n_slots: u32) -> (Machine, ModelLanes) {
+    let (mut machine, lanes) = (machine(host), ModelLanes::new(1, 64));
+    machine.add_egress(PRODUCT, "p", lanes.clone(), n_slots, LENGTH..=LENGTH);
+    assert!(lanes.attach(TEACHER, lanes.lane_of("p").unwrap()));
+    (machine, lanes)
+}
+
+/// The names that both ends give to their connection.
+pub(crate) const DIALLED: PeerId = PeerId(1);
+pub(crate) const ACCEPTED: PeerId = PeerId(2);
+
+/// Two hosts with a connection of which the first has dialled.
+pub(crate) struct Pair {
+    pub(crate) now: Instant,
+    pub(crate) ends: [Machine; 2],
+    /// What each has stored, by slot.
+    pub(crate) stored: BTreeMap<SlotId, u64>,
+}
+
+impl Pair {
+    /// A session.
+    pub(crate) fn new(first: Machine, second: Machine) -> Self {
+        let mut pair = Self { now: Instant::now(), ends: [first, second], stored: BTreeMap::new() };
+        let (_, name) = pair.ends[0].sessions().poll_dial(pair.now).expect("it wants a session");
+        assert_eq!(name, DIALLED);
+        assert!(pair.ends[1].sessions().accepted(pair.now, ACCEPTED));
+        pair.ends[0].sessions().connected(pair.now, DIALLED);
+        pair
+    }
+
+    /// The hosts of `student` and `teacher` with a bridge, number 0.
+    pub(crate) fn bridged(student: Machine, teacher: Machine) -> Self {
+        Self::bridged_as(student, teacher, 0)
+    }
+
+    /// The same with another number.
+    pub(crate) fn bridged_as(mut student: Machine, mut teacher: Machine, bridge: u32) -> Self {
+        let (now, there, here) = (Instant::now(), HostId(2), HostId(1));
+        assert!(teacher.admit(now, ticket(9), here, PRODUCT));
+        assert_eq!(student.add_ingress(now, there, ticket(9), LENGTH..=LENGTH), Some(bridge));
+        let mut pair = Self::new(student, teacher);
+        pair.teach();
+        pair.pump();
+        pair
+    }
+
+    /// Moves all that there is both ways.
+    pub(crate) fn pump(&mut self) {
+        loop {
+            let (to_second, to_first) = (self.carry(0), self.carry(1));
+            if !to_second && !to_first {
+                return;
+            }
+        }
+    }
+
+    /// Moves what one end has to the other one; whether it had something.
+    pub(crate) fn carry(&mut self, from: usize) -> bool {
+        let names = [DIALLED, ACCEPTED];
+        let mut moved = false;
+        while let Some(output) = self.ends[from].poll_output(names[from]) {
+            moved = true;
+            let (there, name) = (&mut self.ends[1 - from], names[1 - from]);
+            match output {
+                Output::Frames(bytes) => there.receive(self.now, name, &mut &bytes[..]),
+                Output::Piece(piece) => {
+                    there.receive(self.now, name, &mut &piece.header[..]);
+                    let (claim, offset, left) = there.piece(name).expect("it was posted");
+                    assert_eq!((offset, left as u64), (piece.from, piece.to - piece.from));
+                    *self.stored.entry(claim.slot).or_default() += left as u64;
+                    there.stored(name, left);
+                    self.ends[from].sent(&piece);
+                }
+            }
+        }
+        moved
+    }
+
+    /// The second end looks at its lane.
+    pub(crate) fn teach(&mut self) {
+        self.ends[1].handle_lanes(PRODUCT, &mut |_| LENGTH);
+    }
+
+    /// The student's end claims what it may; how many.
+    pub(crate) fn claim(&mut self, lanes: &ModelLanes) -> usize {
+        let room = self.ends[0].room(self.now, HostId(2), 0);
+        let claims: Vec<_> = (0..room).map_while(|_| lanes.claim(INGRESS)).collect();
+        let n = claims.len();
+        for claim in claims {
+            let sequence = claim.sequence;
+            self.ends[0].claimed(HostId(2), 0, claim, sequence);
+        }
+        n
+    }
+
+    /// How claims of the student's end have ended, by sequence number.
+    pub(crate) fn ended(&mut self) -> Vec<(u64, Fate)> {
+        std::iter::from_fn(|| self.ends[0].poll_ended()).map(|(claim, fate)| (claim.sequence, fate)).collect()
+    }
+
+    /// Why an end closes its connection, if it does, as it tells its peer.
+    pub(crate) fn end_of(&mut self, end: usize) -> Option<String> {
+        let name = [DIALLED, ACCEPTED][end];
+        let closing = self.ends[end].sessions().poll_closing()?;
+        assert_eq!(closing, name);
+        let Some(Output::Frames(bytes)) = self.ends[end].poll_output(name) else {
+            return Some(String::new());
+        };
+        Some(String::from_utf8_lossy(&bytes[5..]).into_owned())
+    }
+}

@@ -1,0 +1,133 @@
+//! The same for links: broken frames are refused or understood, and a host holds no more memory than came. A case is its
+//! seed.
+
+use std::time::Instant;
+
+use softs_proto::bridge::{Bridges, Message, Offer, Output, piece_header, shape};
+use softs_proto::broker::PeerId;
+use softs_proto::client::NoLanes;
+use softs_proto::framing::{BulkReader, HEADER_BYTES, Outbox};
+use softs_proto::link::{Frame, HostId, Identity, SessionId, Ticket};
+
+use crate::rng::Rng;
+
+const CALLED: PeerId = PeerId(2);
+const TICKET: Ticket = Ticket([7; 16]);
+
+/// Runs the cases of these seeds.
+///
+/// # Panics
+/// If a property does not hold; the seed is in the text then.
+pub(crate) fn run(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let mut rng = Rng::new(seed);
+        let mut out = Outbox::default();
+        for _ in 0..=rng.below(5) {
+            if rng.below(3) == 0 { push_frame(&mut rng, &mut out) } else { push_message(&mut rng, &mut out) }
+        }
+        let bytes = rng.damaged(out.bytes());
+        fuzz_decoders(&bytes, seed);
+        fuzz_host(&mut rng, &bytes, seed);
+    }
+}
+
+fn push_frame(rng: &mut Rng, out: &mut Outbox) {
+    let session = SessionId { boot: 2, number: rng.below(3) as u64 };
+    match rng.below(6) {
+        0 => Frame::Hello(Identity { host: HostId(1), boot: 1 }, HostId(rng.below(3) as u64)),
+        1 => Frame::Welcome(HostId(1), session),
+        2 => Frame::Begin(session),
+        3 => Frame::End("why".to_owned()),
+        4 => Frame::Ping(rng.below(3) as u64),
+        _ => Frame::Pong(rng.below(3) as u64),
+    }
+    .encode(out);
+}
+
+fn push_message(rng: &mut Rng, out: &mut Outbox) {
+    let bridge = rng.below(2) as u32;
+    let tags: Vec<u8> =
+        (0..2 * (1 + rng.below(3))).flat_map(|_| (rng.below(4) as u64).to_le_bytes()).collect();
+    match rng.below(9) {
+        0 => Message::Open(TICKET).encode(bridge, out),
+        1 => Message::Closed("why").encode(bridge, out),
+        2 => Message::Offer(Offer { suppliers: 1, slots: 4, longest_call_us: 9 }).encode(bridge, out),
+        3 => Message::Failed(rng.below(4) as u64, "why").encode(bridge, out),
+        n @ 4..=6 => out.push(15 + n as u8, &[&bridge.to_le_bytes(), &tags]),
+        n => {
+            let (tag, offset) = (rng.below(4) as u64, rng.below(3) as u64);
+            let header = piece_header(bridge, (tag, offset, n == 8), 1 + rng.below(40));
+            let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+            out.push(header[4], &[&header[HEADER_BYTES..], &vec![7; len + HEADER_BYTES - header.len()]]);
+        }
+    }
+}
+
+/// What is understood has the bytes that it was read from.
+fn fuzz_decoders(bytes: &[u8], seed: u64) {
+    let (mut reader, mut rest) = (BulkReader::default(), bytes);
+    while !rest.is_empty() {
+        let n = reader.left().min(rest.len());
+        reader.took(n);
+        rest = &rest[n..];
+        let Ok(Some((kind, payload, left))) = reader.take(&mut rest, shape) else { break };
+        let mut out = Outbox::default();
+        match (Frame::decode(kind, payload), Message::decode(kind, payload, left)) {
+            (Ok(frame), Err(_)) => frame.encode(&mut out),
+            (Err(_), Ok((bridge, Message::Piece(tag, offset, is_last)))) => {
+                let header = piece_header(bridge, (tag, offset, is_last), left);
+                out.push(kind, &[&header[HEADER_BYTES..]]);
+            }
+            (Err(_), Ok((bridge, message))) => message.encode(bridge, &mut out),
+            (Err(_), Err(_)) => continue,
+            (Ok(_), Ok(_)) => panic!("seed {seed}: two meanings"),
+        }
+        // A reason loses its control characters.
+        assert!(kind == 4 || &out.bytes()[HEADER_BYTES..] == payload, "seed {seed}");
+    }
+    assert!(reader.held() <= bytes.len().max(64) * 2, "seed {seed}");
+}
+
+#[allow(clippy::disallowed_methods, reason = "any moment will do")]
+fn fuzz_host(rng: &mut Rng, bytes: &[u8], seed: u64) {
+    let now = Instant::now();
+    let mut host: Bridges<u64, NoLanes> = Bridges::new(Identity { host: HostId(2), boot: 2 });
+    host.add_egress(0, "p", NoLanes, 4, 1..=9);
+    assert!(
+        host.admit(now, TICKET, HostId(1), 0) && host.add_ingress(now, HostId(1), TICKET, 1..=9).is_some()
+    );
+    assert!(host.sessions().accepted(now, CALLED));
+    if rng.below(8) > 0 {
+        let mut out = Outbox::default();
+        Frame::Hello(Identity { host: HostId(1), boot: 1 }, HostId(2)).encode(&mut out);
+        Frame::Begin(SessionId { boot: 2, number: 1 }).encode(&mut out);
+        Message::Offer(Offer { suppliers: 1, slots: 4, longest_call_us: 9 }).encode(0, &mut out);
+        host.receive(now, CALLED, &mut out.bytes());
+        (0..2).for_each(|claim| host.claimed(HostId(1), 0, claim, claim));
+        while host.poll_output(CALLED).is_some() {}
+    }
+    let (mut ended, mut stored) = ([0; 2], 0);
+    for mut piece in bytes.chunks(1 + rng.below(bytes.len())) {
+        while !piece.is_empty() && host.sessions().wants_bytes(CALLED) {
+            host.receive(now, CALLED, &mut piece);
+            if let Some((&claim, offset, left)) = host.piece(CALLED) {
+                assert!(offset + left as u64 <= 9 && ended[claim as usize] == 0, "seed {seed}");
+                let n = left.min(piece.len());
+                stored += n;
+                piece = &piece[n..];
+                host.stored(CALLED, n);
+            }
+        }
+        let mut said = 0;
+        while let Some(Output::Frames(bytes)) = host.poll_output(CALLED) {
+            said += bytes.len();
+        }
+        assert!(said <= 64 * (16 + bytes.len()), "seed {seed}");
+    }
+    assert!(stored <= 18, "seed {seed}");
+    host.disconnected(now, CALLED, "end");
+    for (claim, _) in std::iter::from_fn(|| host.poll_ended()) {
+        ended[claim as usize] += 1;
+    }
+    assert!(ended == [1, 1] || ended == [0, 0], "seed {seed}: {ended:?}");
+}
