@@ -267,10 +267,8 @@ def _ddp(rank: int, size: int, folder: str) -> list[dict[str, Any]]:
 
     After the pass, and in it: as a `WorkerNode` reduces them, with a loop of the user's own in place of DDP.
     """
-    rounds, unused_rounds = (
-        15,
-        7,
-    )  # DDP makes its buckets anew in the first, and the backend moves those seen three times
+    # DDP makes its buckets anew in the first round, and the backend moves those that it has seen three times.
+    rounds, unused_rounds = 15, 7
     backend = dist.new_group(backend="softs")
     with ShmStrategy().init(rank, size, dist.group.WORLD) as strategy, DDPState(strategy) as state:
         ways: dict[str, tuple[dist.ProcessGroup | None, Any, Any]] = {
