@@ -28,7 +28,7 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, "COLUMNS": "80", **environment},
+            env={**os.environ, "COLUMNS": "80", "PYTHONFAULTHANDLER": "1", **environment},
         )
         self.running.append(process)
         return process
@@ -42,5 +42,10 @@ class Command:
     def end(self, process: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[int, str, str]:
         """Send a signal as a terminal does, to the whole group, and wait: status, the rest of the output, errors."""
         os.killpg(process.pid, number)
-        out, errors = process.communicate(timeout=WATCHDOG_S)
+        try:
+            out, errors = process.communicate(timeout=WATCHDOG_S)
+        except subprocess.TimeoutExpired:
+            # It writes where its threads are.
+            process.send_signal(signal.SIGABRT)
+            raise AssertionError(f"{number!r} has not ended it: {process.communicate()[1]}") from None
         return process.returncode, out, errors
