@@ -59,13 +59,14 @@ test-all: $(VENV)/.installed-dev ## all tests but the slow ones; before a change
 	@$(TESTS)
 
 # One that fails does not keep the others from running. Loom computes on one core, beside the tests in Rust, and what it
-# says comes after theirs.
+# says comes after theirs. A job of the background would ignore Ctrl-C.
 define TESTS
 	failed=0; \
 	run() { echo "$$*"; "$$@" || failed=1; }; \
-	$(if $(HAS_LOOM),said=$$(mktemp); env $(LOOM) cargo test -p softs-shm --features loom --lib loom_tests >$$said 2>&1 & loom=$$!;) \
+	$(if $(HAS_LOOM),loom="$(LOOM) cargo test -p softs-shm --features loom --lib loom_tests"; said=$$(mktemp); trap 'rm -f $$said' EXIT; \
+		env --default-signal=INT $$loom >$$said 2>&1 & pid=$$!;) \
 	$(if $(and $(ROOM),$(if $(CRATES_$(ROOM)),,none)),,run cargo test --tests $(addprefix -p ,$(CRATES_$(ROOM)));) \
-	$(if $(HAS_LOOM),wait $$loom || failed=1; cat $$said; rm $$said;) \
+	$(if $(HAS_LOOM),wait $$pid || failed=1; echo "$$loom"; cat $$said;) \
 	run $(RUN) -m pytest $(addprefix tests/,$(ROOM)) $(SIDE_BY_SIDE) $(TIER) $(ARGS); \
 	$(if $(and $(ROOM),$(if $(filter $(ROOM),$(CUDA_ROOMS)),,none)),,run $(RUN) tests/gpu/standin $(STANDIN_SIDE_BY_SIDE) $(ARGS);) \
 	exit $$failed

@@ -47,7 +47,9 @@ void replace_file(std::span<std::byte> memory, int fd) {
         fail("map memory for a tensor");
     }
     madvise(memory.data(), memory.size(), MADV_HUGEPAGE);  // only a hint
-    if (dup3(file.fd, fd, O_CLOEXEC) < 0) fail("keep the descriptor of a tensor");
+    while (dup3(file.fd, fd, O_CLOEXEC) < 0) {
+        if (errno != EINTR && errno != EBUSY) fail("keep the descriptor of a tensor");
+    }
 }
 
 std::array<std::uint64_t, 2> file_of(int fd) noexcept {
@@ -67,6 +69,8 @@ void SharedTensor::move(std::byte* data, std::size_t bytes, int fd) {
     if (reinterpret_cast<std::uintptr_t>(data) % page_bytes != 0) throw Error(Failure::segment, "a tensor is not in memory of its own");
     data_ = {data, bytes};
     fd_ = fd;
+    // A fork parts from this file, too.
+    file_ = file_of(fd_);
     replace_file(data_, fd_);
     file_ = file_of(fd_);
     word_.store(moved, std::memory_order_release);
@@ -99,10 +103,12 @@ void SharedTensor::learn(std::uint32_t lowest, std::uint32_t highest) noexcept {
 
 void SharedTensor::open(const std::vector<Offer>& offers, int own_rank) {
     for (int rank = 0; rank < static_cast<int>(offers.size()); ++rank) {
-        if (rank != own_rank) opened_.push_back(Mapping::open_plain(offers[static_cast<std::size_t>(rank)]));
+        if (rank != own_rank) {
+            opened_.push_back(Mapping::open_plain(offers[static_cast<std::size_t>(rank)]));
+            opened_.back().close_descriptor();
+        }
         parts_.push_back(rank == own_rank ? data_.data() : opened_.back().data());
     }
-    for (Mapping& mapping : opened_) mapping.close_descriptor();
 }
 
 void SharedTensor::forget() noexcept {

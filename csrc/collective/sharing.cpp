@@ -96,14 +96,14 @@ std::pair<std::uint32_t, std::uint32_t> Group::shared_words() const noexcept {
 bool Group::map_all(SharedTensor* shared, bool all_moved) {
     bool has_failed = !all_moved;
     if (all_moved) {
-        std::vector<Offer> offers;
-        for (int rank = 0; rank < size(); ++rank) {
-            offers.push_back(offer_of(rank));
-            offers.back().bytes = shared->offer().bytes;
-        }
         try {
+            std::vector<Offer> offers;
+            for (int rank = 0; rank < size(); ++rank) {
+                offers.push_back(offer_of(rank));
+                offers.back().bytes = shared->offer().bytes;
+            }
             shared->open(offers, rank_);
-        } catch (const Error&) {
+        } catch (const std::exception&) {
             has_failed = true;
         }
     }

@@ -108,7 +108,15 @@ def all_operations(say: Callable[[Any], None], rank: int, size: int, folder: str
 
 @pytest.mark.parametrize(
     ("size", "schedule"),
-    [(1, SCHEDULES[0]), *itertools.product((2, 3), SCHEDULES), (4, SCHEDULES[1])],
+    [
+        (1, SCHEDULES[0]),
+        *itertools.product((2, 3), SCHEDULES),
+        (4, SCHEDULES[1]),
+        *(
+            pytest.param(size, schedule, marks=pytest.mark.full)
+            for size, schedule in ((1, SCHEDULES[1]), (4, SCHEDULES[2]))
+        ),
+    ],
 )
 def test_results_are_those_of_torch(tmp_path: Path, size: int, schedule: Schedule) -> None:
     hashes = ranks.run(all_operations, size, str(tmp_path), schedule)

@@ -8,6 +8,16 @@ import pytest
 
 from softs_fast.fleet import fork_server
 
+#: What a server imports for users.
+PRODUCT = {"_LIBRARIES": fork_server._LIBRARIES, "_OWN": fork_server._OWN}
+
+
+@pytest.fixture
+def full_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server is as users have it."""
+    for name, value in PRODUCT.items():
+        monkeypatch.setattr(fork_server, name, value)
+
 
 @pytest.fixture(autouse=True, scope="module")
 def light_server() -> Iterator[None]:

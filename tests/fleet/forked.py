@@ -15,7 +15,8 @@ import numpy as np
 
 def tell(pipe: Connection, large: bytes) -> None:
     """Send what a program may have changed after its server was started, and what no two processes may share."""
-    # The other function needs none.
+    had_torch = "torch" in sys.modules
+    # The other functions need none.
     import torch
 
     parent: Any = multiprocessing.parent_process()
@@ -30,6 +31,7 @@ def tell(pipe: Connection, large: bytes) -> None:
         "threads": torch.get_num_threads(),
         "CUDA": torch.cuda.is_initialized(),
         "large": len(large),
+        "had torch": had_torch,
         # Loops on several threads: a fork of a process that has run one of OpenMP waits for ever.
         "sums": (torch.ones(1 << 20).sum().item(), (np.ones((256, 256)) @ np.ones(256)).sum().item()),
     }

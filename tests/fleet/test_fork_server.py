@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import itertools
 import multiprocessing
 import os
@@ -17,7 +18,6 @@ from typing import Any
 import factories
 import forked
 import pytest
-import torch
 from waiting import eventually
 
 import softs_fast as sf
@@ -52,12 +52,14 @@ def started(
     return process
 
 
+@pytest.mark.usefixtures("full_server")
 def test_a_process_is_as_one_of_its_own_would_be(
     output: tuple[int, int],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(fork_server, "_LIBRARIES", (torch.__name__,))
+    # A server imports of these what its program has.
+    importlib.import_module("torch")
     server = ready()
     assert "Threads:\t1\n" in Path(f"/proc/{server.pid}/status").read_text()
     monkeypatch.setenv("SOFTS_SET_LATER", "\udcff")
@@ -88,6 +90,7 @@ def test_a_process_is_as_one_of_its_own_would_be(
             "threads": 3,
             "CUDA": False,
             "large": len(LARGE),
+            "had torch": True,
             "sums": (float(1 << 20), 65536.0),
         }
     assert len(set(chances)) == 6, "random numbers of one worker are not those of another"

@@ -137,6 +137,7 @@ for name in softs_fast.__all__:
         works.append(name)
     except ImportError as error:
         text = str(error)
+        assert text.startswith(f"softs_fast.{name} needs native modules: "), text
         assert "Linux on x86-64" in text and "softs-fast paramserver worker" in text, text
 print(*works)
 for path in sorted(pathlib.Path(softs_fast.__file__).parent.rglob("*.py")):

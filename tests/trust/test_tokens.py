@@ -42,12 +42,15 @@ def test_a_new_token_comes_before_the_present_one(path: Path) -> None:
     (path.parent / "link").symlink_to(path.name)
     for name in ("token", "link"):
         before = read_tokens(path)[0]
+        path.write_text(f"{before}\n")
         rotate_token(path.with_name(name))
         new, old = read_tokens(path)
         assert old == before != new
         assert path.stat().st_mode & 0o777 == 0o600
     assert ONE not in path.read_text()
     assert (path.parent / "link").is_symlink()
+    with pytest.raises(ConfigError, match="has two tokens, of which hosts may have the second one alone"):
+        rotate_token(path)
     path.chmod(0o604)
     with pytest.raises(ConfigError, match="mode 0600"):
         rotate_token(path)

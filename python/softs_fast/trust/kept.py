@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -33,22 +34,27 @@ class Kept(Generic[T]):
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T], logger: logging.Logger) -> None:
         self._paths, self._read, self._logger = paths, read, logger
-        self._version = self._present_version()
+        self._lock = threading.Lock()
+        self._version = self._refused = self._present_version()
         self._value = read()
 
     def now(self) -> T:
         """Return what the files hold, by a look at them."""
-        version = self._present_version()
-        if version != self._version:
-            self._version = version
-            names = ", ".join(map(str, self._paths))
-            try:
-                self._value = self._read()
-            except ConfigError as error:
-                self._logger.warning("%s stays in force as it was: %s", names, error)
-            else:
-                self._logger.info("read %s again", names)
-        return self._value
+        with self._lock:
+            version = self._present_version()
+            if version != self._version:
+                names = ", ".join(map(str, self._paths))
+                try:
+                    self._value = self._read()
+                except ConfigError as error:
+                    # The next look tries again: too many open files, say, is over some time.
+                    if version != self._refused:
+                        self._logger.warning("%s stays in force as it was: %s", names, error)
+                    self._refused = version
+                else:
+                    self._version = self._refused = version
+                    self._logger.info("read %s again", names)
+            return self._value
 
     def _present_version(self) -> list[tuple[int, int, int] | None]:
         return [_version(path) for path in self._paths]

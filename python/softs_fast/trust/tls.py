@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -21,6 +22,8 @@ from .tokens import read_tokens
 __all__ = ["TlsFiles"]
 
 _LOGGER = logging.getLogger(__name__)
+#: MFD_NOEXEC_SEAL of Linux.
+_NOEXEC_SEAL = 0x8
 
 
 @dataclass(frozen=True)
@@ -260,11 +263,24 @@ def _load_from_memory(context: ssl.SSLContext, pem: _Pem) -> None:
     assert pem.key is not None
     assert pem.cert is not None
     assert pem.ca is not None
-    with open(os.memfd_create("softs-fast", os.MFD_CLOEXEC), "wb") as file:
-        file.write(pem.key + pem.cert)
-        file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
-    context.load_verify_locations(cadata=pem.ca.decode())
+    try:
+        with open(_memory_file(), "wb") as file:
+            file.write(pem.key + pem.cert)
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        context.load_verify_locations(cadata=pem.ca.decode())
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"cannot load the certificate of a token file: {error}") from None
+
+
+def _memory_file() -> int:
+    try:
+        # Where vm.memfd_noexec is 2, a file that could be executed is refused; before Linux 6.3 the flag is.
+        return os.memfd_create("softs-fast", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.memfd_create("softs-fast", os.MFD_CLOEXEC)
 
 
 def _certificates() -> ModuleType:

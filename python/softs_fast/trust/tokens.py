@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 from pathlib import Path
+from typing import BinaryIO
 
 from ..durable import write_file
 from ..errors import ConfigError
@@ -44,12 +45,24 @@ def rotate_token(path: Path) -> None:
     """Put a new token before the present one, which processes accept until its line is deleted.
 
     Raises:
-        ConfigError: The file cannot be used, or not be replaced.
+        ConfigError: The file cannot be used, or not be replaced, or it has two tokens already.
     """
-    before = read_tokens(path)[0]
+    before = read_tokens(path)
+    if len(before) == _MOST:
+        raise ConfigError(
+            f"{path} has two tokens, of which hosts may have the second one alone: delete its line on each host first"
+        )
+
+    def write(file: BinaryIO) -> None:
+        found = path.stat()
+        # As a mounted secret, of which root is the owner and which a group may read.
+        os.fchown(file.fileno(), found.st_uid, found.st_gid)
+        os.fchmod(file.fileno(), found.st_mode & 0o640)
+        file.write(f"{new_token()}\n{before[0]}\n".encode())
+
     try:
         # A link stays one: the file at its end is replaced.
-        write_file(Path(os.path.realpath(path)), f"{new_token()}\n{before}\n".encode())
+        write_file(Path(os.path.realpath(path)), write)
     except OSError as error:
         raise ConfigError(f"cannot replace the token file {path}: {error.strerror}") from None
 

@@ -63,7 +63,7 @@
 //! * **L7** What is read from a segment is read once, and checked before it is used as an index or a length. No loop
 //!   is longer than the ring or the table, whatever the bytes are.
 //!
-//! `cargo test` with the feature `loom` runs the ring through every interleaving; `make test` does that.
+//! `cargo test -p softs-shm --lib` with the feature `loom` runs the ring through every interleaving; `make test` does that.
 
 #![cfg_attr(feature = "loom", allow(dead_code, reason = "loom tests use only the ring"))]
 

@@ -185,7 +185,9 @@ def check_histories(first: int, last: int) -> None:
             check_end(run(seed))
 
 
-@pytest.mark.parametrize("first", range(0, 200, 100))
+@pytest.mark.parametrize(
+    "first", [0, 100, *(pytest.param(first, marks=pytest.mark.full) for first in range(200, 600, 100))]
+)
 def test_histories(first: int) -> None:
     check_histories(first, first + 100)
 

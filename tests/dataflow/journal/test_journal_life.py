@@ -170,7 +170,7 @@ def test_a_flow_without_a_journal_begins_anew_when_it_is_opened_again() -> None:
 
 @pytest.mark.parametrize(
     ("makes_source", "n_first", "n_other"),
-    [(numbers, 1, 6), (numbers, 0, 2), (Numbers, 1, 2), (Numbers, 1, 6), (Numbers, 3, 4)],
+    [(numbers, 1, 6), (numbers, 0, 2), (Numbers, 1, 2), (Numbers, 0, 2), (Numbers, 3, 4)],
 )
 def test_a_save_of_another_object_is_read(
     makes_source: Callable[[], Any],

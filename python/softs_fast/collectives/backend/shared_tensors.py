@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from softs_fast.collectives.backend.work import Pending
 
 _SMALLEST_BYTES = 1 << 16
+#: Each has a descriptor as long as it lives, and a mapping for each rank.
+_MOST = 256
 
 Storages = weakref.WeakKeyDictionary[torch.UntypedStorage, _kernels.SharedTensor]
 
@@ -61,17 +63,19 @@ class SharedTensors:
 
     def _move(self, storage: torch.UntypedStorage, shared: _kernels.SharedTensor) -> None:
         try:
-            if not _may_move(storage):
-                raise SegmentError("the storage has an owner by now")
+            if not _may_move(storage) or len(_moved) >= _MOST:
+                raise SegmentError("the storage has an owner by now, or there are many")
             # It lends its descriptor.
             fd, n_bytes = storage._share_fd_cpu_()
-            # torch 2.15 crashes where a shared storage is resized; one of which NumPy has an array refuses that.
-            torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
-            shared.move(storage.data_ptr(), n_bytes, fd)
+            # Forks must part from it even if the rest fails.
+            _moved[storage] = shared
+            try:
+                shared.move(storage.data_ptr(), n_bytes, fd)
+            finally:
+                # torch 2.15 crashes where a shared storage is resized; one of which NumPy has an array refuses that.
+                torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
         except (RuntimeError, SegmentError):  # that of torch, where /dev/shm is full
             shared.refuse()
-        else:
-            _moved[storage] = shared
 
     def clear(self) -> None:
         """Drop all of them."""

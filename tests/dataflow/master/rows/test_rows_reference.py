@@ -200,8 +200,11 @@ def check(first: int, last: int) -> None:
                     pair.compare_holders()
 
 
-def test_histories_of_rows() -> None:
-    check(0, 250)
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.full) for first in range(250, 1_000, 250))]
+)
+def test_histories_of_rows(first: int) -> None:
+    check(first, first + 250)
 
 
 @pytest.mark.slow
