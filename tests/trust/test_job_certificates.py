@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import logging
@@ -288,6 +289,18 @@ def test_files_that_others_could_have_written_or_read_are_refused(tmp_path: Path
     ):
         with pytest.raises(ConfigError, match=f"{path}.*{text}"):
             use(TlsFiles(token_file=path))
+
+
+def test_memory_that_the_system_refuses_is_an_error_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    path = token_file(tmp_path / "token", "a")
+    monkeypatch.setattr(os, "memfd_create", refused)
+    with pytest.raises(ConfigError, match=f"cannot load the certificate of {path}: .*Permission denied"):
+        TlsFiles(token_file=path).load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
 
 def test_pem_files_beside_a_token_file_are_refused() -> None:

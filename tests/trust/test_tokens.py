@@ -57,6 +57,18 @@ def test_a_new_token_comes_before_the_present_one(path: Path) -> None:
     assert path.read_text().split() == [new, old]
 
 
+def test_a_file_with_a_new_token_has_the_owner_and_the_mode_of_the_present_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only root can have one of another user, and one that a group may read.
+    kept: list[tuple[int, ...]] = []
+    monkeypatch.setattr("os.fchown", lambda _, *owner: kept.append(owner))
+    monkeypatch.setattr("os.fchmod", lambda _, *mode: kept.append(mode))
+    rotate_token(path)
+    found = path.stat()
+    assert kept == [(found.st_uid, found.st_gid), (0o600,)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -209,7 +209,10 @@ class TlsFiles:
         """
         if self.token_file is not None:
             context.minimum_version = ssl.TLSVersion.TLSv1_3
-            _load_from_memory(context, pem)
+            try:
+                _load_from_memory(context, pem)
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigError(f"cannot load the certificate of {self.token_file}: {error}") from None
             return
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -263,14 +266,11 @@ def _load_from_memory(context: ssl.SSLContext, pem: _Pem) -> None:
     assert pem.key is not None
     assert pem.cert is not None
     assert pem.ca is not None
-    try:
-        with open(_memory_file(), "wb") as file:
-            file.write(pem.key + pem.cert)
-            file.flush()
-            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
-        context.load_verify_locations(cadata=pem.ca.decode())
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"cannot load the certificate of a token file: {error}") from None
+    with open(_memory_file(), "wb") as file:
+        file.write(pem.key + pem.cert)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    context.load_verify_locations(cadata=pem.ca.decode())
 
 
 def _memory_file() -> int:
