@@ -104,7 +104,9 @@ def test_holders_of_a_token_need_no_certificates(cluster: Cluster, tmp_path: Pat
     # All addresses of this machine: other machines reach it.
     coordinator = cluster.coordinator("--world-size", "2", "--token-file", str(own), listen="0.0.0.0:0")
     near = coordinator.address.replace("0.0.0.0", "127.0.0.1")
-    workers = [cluster.worker(near, name, credentials={"token_file": str(own)}) for name in ("w0", "w1")]
+    workers = [
+        cluster.worker(near, f"w{seat}", seat=seat, credentials={"token_file": str(own)}) for seat in range(2)
+    ]
     assert [worker.event("Table")["epoch"] for worker in workers] == [1, 1]
     for name, credentials, text in (
         (
