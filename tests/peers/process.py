@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -46,6 +47,8 @@ class Process:
         self._connection = connection
         self._has_ended = threading.Event()
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        # The last ones that were taken, for the text of a failure.
+        self._taken: deque[dict[str, Any]] = deque(maxlen=20)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.pid: int = self.event("born")["pid"]
@@ -58,8 +61,9 @@ class Process:
             try:
                 event = self._events.get(timeout=max(give_up - time.monotonic(), 0.001))
             except queue.Empty:
-                raise AssertionError(f"{self}: no {name!r} within {watchdog_s} s") from None
-            assert event is not None, f"{self} ended before {name!r}"
+                raise AssertionError(f"{self}: no {name!r} within {watchdog_s} s; {self._told()}") from None
+            assert event is not None, f"{self} ended with {self.status} before {name!r}; {self._told()}"
+            self._taken.append(event)
             self._check(event)
             if name in (None, event["event"]):
                 return event
@@ -121,6 +125,9 @@ class Process:
                 if thread.read_text().rpartition(")")[2].split()[0] != "T":
                     return False
         return True
+
+    def _told(self) -> str:
+        return f"the last events: {list(self._taken)}; logged: {self.logs}"
 
     def _check(self, event: dict[str, Any]) -> None:
         assert event["event"] != "problem", f"{self}: {event['problem']}"

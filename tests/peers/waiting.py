@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -112,29 +113,36 @@ class Lines:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
+        # The last ones that were taken, for the text of a failure.
+        self._taken: deque[str] = deque(maxlen=20)
         self._threads = [threading.Thread(target=read) for read in (self._read, self._read_errors)]
         for thread in self._threads:
             thread.start()
 
-    def line(self) -> str:
-        """The next line."""
+    def line(self, awaited: str = "line") -> str:
+        """The next line; `awaited` names what is awaited, for the text of a failure."""
         try:
             line = self._lines.get(timeout=WATCHDOG_S)
         except queue.Empty:
-            raise AssertionError(f"no line within {WATCHDOG_S} s; errors: {self.errors}") from None
-        assert line is not None, f"ended with {self.process.wait()}: {self.errors}"
+            raise AssertionError(f"no {awaited} within {WATCHDOG_S} s; {self._told()}") from None
+        if line is None:
+            status = self.wait()
+            self._threads[1].join(WATCHDOG_S)
+            raise AssertionError(f"ended with {status} before: {awaited}; {self._told()}")
+        self._taken.append(line)
         return line
 
     def match(self, pattern: str) -> str:
         """Drop lines up to the next one that is as a pattern says; that one."""
-        while not re.fullmatch(pattern, line := self.line()):
+        while not re.fullmatch(pattern, line := self.line(pattern)):
             pass
         return line
 
     def event(self, name: str) -> dict[str, Any]:
         """Drop lines up to the next event of a name, as JSON; that one."""
         while True:
-            event: dict[str, Any] = json.loads(self.match(r"\{.*"))
+            line = self.line(f"event {name!r}")
+            event: dict[str, Any] = json.loads(line) if line.startswith("{") else {"event": ""}
             if event["event"] == name:
                 return event
 
@@ -170,8 +178,13 @@ class Lines:
         """Wait for a line with a text on its standard error; the line."""
         return eventually(
             lambda: next((line for line in list(self.errors) if text in line), ""),
-            lambda: f"{text!r} among the errors: {self.errors}",
+            lambda: f"{text!r}; {self._told()}",
+            # All errors of a process that has ended are known when their reader has ended.
+            watched=self._threads[1],
         )
+
+    def _told(self) -> str:
+        return f"the last lines: {list(self._taken)}; errors: {self.errors}"
 
     def _read(self) -> None:
         assert self.process.stdout is not None

@@ -291,13 +291,13 @@ class Trainer:
     def event(self, name: str) -> dict[str, Any]:
         """Return the next event of a name; steps before it are kept."""
         while True:
-            event = self._events.get(timeout=WATCHDOG_S)
-            assert isinstance(event, dict), event
+            event = self._next(f"event {name!r}")
+            assert isinstance(event, dict), f"{event}; {self._told()}"
             if event["event"] == "step":
                 self.steps.append(event)
             if event["event"] == name:
                 return event
-            assert event["event"] not in ("error", "end"), event
+            assert event["event"] not in ("error", "end"), f"{event}; {self._told()}"
 
     def started(self) -> None:
         """Wait until it handles signals."""
@@ -332,7 +332,7 @@ class Trainer:
     def over(self) -> dict[str, Any]:
         """Return how it has ended, or by which error."""
         while True:
-            event = self._events.get(timeout=WATCHDOG_S)
+            event = self._next("end")
             if event["event"] in ("error", "end"):
                 assert isinstance(event, dict)
                 return event
@@ -354,6 +354,15 @@ class Trainer:
             self._reader.join()
             self._running.stop()
             self.process = None
+
+    def _next(self, awaited: str) -> Any:
+        try:
+            return self._events.get(timeout=WATCHDOG_S)
+        except queue.Empty:
+            raise AssertionError(f"no {awaited} within {WATCHDOG_S} s; {self._told()}") from None
+
+    def _told(self) -> str:
+        return f"{self.options['worker_id']}, the last steps: {self.steps[-5:]}"
 
     @property
     def _pid(self) -> int:
