@@ -4,19 +4,53 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ranks
 import torch
+from waiting import eventually
 
 from softs_fast.errors import PeerLost
 
 # Long enough that a rank that ends by it, and not because the kernel reported a death, fails its test by the watchdog.
 NEVER_S = 300.0
+# Where a time-out is what is tested: ranks that are not stopped must come to a call within it, and to the group before.
+SOON_S = 4.0
+
+
+def until_stopped(pid: int) -> None:
+    """Wait until a process that stops itself has done so: a SIGCONT before that would wake nothing."""
+    eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+
+
+def sleeps(thread: str) -> int:
+    """Return how often a thread of this process has given up its processor to wait."""
+    lines = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+@contextmanager
+def interrupted_in_a_call() -> Iterator[None]:
+    """Interrupt the block in a call that waits for another rank: there the thread looks every few milliseconds."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    caller, thread = threading.get_ident(), str(threading.get_native_id())
+    before = sleeps(thread)
+
+    def interrupt() -> None:
+        eventually(lambda: sleeps(thread) > before + 20)
+        signal.pthread_kill(caller, signal.SIGALRM)
+
+    interrupts = threading.Thread(target=interrupt)
+    interrupts.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    interrupts.join()
 
 
 def reduce_for_ever(strategy: Any, tensor: torch.Tensor) -> None:
@@ -71,7 +105,7 @@ def check_killed(role: Callable[..., Any], folder: Path, victim: int) -> None:
 
 def check_stopped(role: Callable[..., Any], folder: Path) -> None:
     """Check that a stopped rank is named when the time is over; `role` as for `check_killed`."""
-    with ranks.start(role, 3, str(folder), 0.5) as running:
+    with ranks.start(role, 3, str(folder), SOON_S) as running:
         pids = running.results()
         os.kill(pids[1], signal.SIGSTOP)
         told = [running.receive(0), running.receive(2)]

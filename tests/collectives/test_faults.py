@@ -17,13 +17,16 @@ from fork_check import check_fork
 from lost_ranks import (
     COMPLETED,
     NEVER_S,
+    SOON_S,
     check_killed,
     check_stopped,
     complete_late,
+    interrupted_in_a_call,
     reduce_for_ever,
     reduce_until_lost,
 )
 from small_memory import run_in_small_memory
+from waiting import eventually
 
 from softs_fast.collectives import Schedule, ShmStrategy
 from softs_fast.errors import ConfigError, PeerLost, SegmentError
@@ -78,7 +81,7 @@ def test_a_group_is_rebuilt_of_the_ranks_that_are_left_and_again(tmp_path: Path)
 
 
 def rebuilds_or_sleeps(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
-    strategy = ShmStrategy(timeout_s=1.0, schedule=SCHEDULE).init(rank, size, folder)
+    strategy = ShmStrategy(timeout_s=SOON_S, schedule=SCHEDULE).init(rank, size, folder)
     say(os.getpid())
     tensor = torch.zeros(10)
     with pytest.raises(PeerLost):
@@ -104,7 +107,7 @@ def test_a_rank_that_comes_too_late_is_left_out(tmp_path: Path) -> None:
 def completes_what_failed(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
     """The others give up on rank 2, which then completes that call: all have staged their tensors."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    strategy = ShmStrategy(timeout_s=4.0, schedule=SCHEDULE).init(rank, size, folder)
+    strategy = ShmStrategy(timeout_s=SOON_S, schedule=SCHEDULE).init(rank, size, folder)
     say(os.getpid())
     tensor = torch.ones(10)
     if rank == 2:
@@ -258,41 +261,23 @@ def test_a_fork_cannot_take_part_and_does_no_harm(tmp_path: Path) -> None:
 
 
 def interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    told = Path(folder, "interrupted")
     strategy = ShmStrategy(timeout_s=NEVER_S, schedule=SCHEDULE).init(rank, size, folder)
-    if rank == 1:
-        say(0)
-        while not Path(folder, "go").exists():
-            time.sleep(0.005)
-        with pytest.raises(PeerLost) as raised:
+    if rank == 0:
+        with interrupted_in_a_call():
             reduce_for_ever(strategy, torch.zeros(3))
         strategy.close()
-        return str(raised.value)
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGUSR1, stop)
-    say(os.getpid())
-    try:
-        while True:
-            strategy.all_reduce(torch.zeros(3))
-    except KeyboardInterrupt:
-        pass
+        told.touch()
+        return ""
+    eventually(told.exists)
+    with pytest.raises(PeerLost) as raised:
+        reduce_for_ever(strategy, torch.zeros(3))
     strategy.close()
-    return "interrupted"
+    return str(raised.value)
 
 
 def test_a_signal_interrupts_a_wait(tmp_path: Path) -> None:
-    with ranks.start(interrupted, 2, str(tmp_path)) as running:
-        pid = running.receive(0)
-        assert running.receive(1) == 0
-        time.sleep(0.1)
-        os.kill(pid, signal.SIGUSR1)
-        assert running.receive(0) == "interrupted"
-        Path(tmp_path, "go").touch()
-        told = running.receive(1)
-        assert not isinstance(told, ranks.Raised), told.trace
-        assert "rank 0 gave up: interrupted" in told
+    assert "rank 0 gave up: interrupted" in ranks.run(interrupted, 2, str(tmp_path))[1]
 
 
 def too_little_memory(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:

@@ -16,7 +16,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from fork_check import check_fork
-from lost_ranks import until_lost
+from lost_ranks import NEVER_S, SOON_S, until_lost
 from waiting import free_ports
 
 from softs_fast.collectives import HierarchicalStrategy, ShmStrategy, TorchStrategy, hierarchical
@@ -24,10 +24,6 @@ from softs_fast.collectives.levels import Levels
 from softs_fast.collectives.remaining import Member
 from softs_fast.errors import ConfigError, PeerLost
 
-# Longer than the watchdog of the tests: only what is noticed at once passes.
-NEVER_S = 300.0
-# Where a time-out is what is tested.
-SOON_S = 4.0
 # Three chunks.
 N = 2_500_001
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
-from lost_ranks import keep, until_lost
+from lost_ranks import keep, until_lost, until_stopped
 
 from softs_fast.collectives import TorchStrategy
 from softs_fast.collectives.connections import Connections, open_sockets
@@ -95,6 +95,7 @@ def test_a_stopped_rank_writes_nothing_into_the_next_step(tmp_path: Path) -> Non
     with ranks.start(goes_on_without_a_stopped_rank, 3, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(3)]
         assert [running.receive(0), running.receive(2)] == ["reduced", "reduced"]
+        until_stopped(pids[1])
         os.kill(pids[1], signal.SIGCONT)
         assert running.receive(1) == ""
         for pipe in pipes:
@@ -130,6 +131,7 @@ def test_calls_of_others_in_a_process_group_end_when_a_rank_gives_up(tmp_path: P
     with ranks.start(reduces_by_torch_itself, 3, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(3)]
         assert [running.receive(0), running.receive(2)] == [False, False]
+        until_stopped(pids[1])
         os.kill(pids[1], signal.SIGCONT)
         assert running.receive(1) is False
 

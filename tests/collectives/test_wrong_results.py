@@ -11,6 +11,7 @@ from typing import Any
 import hierarchies
 import pytest
 import ranks
+from lost_ranks import SOON_S
 from right_results import check_results
 from torch.distributed import FileStore
 
@@ -58,7 +59,7 @@ def comes_late(say: Callable[[Any], None], rank: int, size: int, folder: str, ki
     """The last rank comes when the others have given up: no arrival is kept for later, or counted twice."""
     # Before there are threads, such as those of gRPC: one that does not block it would take it, and end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    strategy = strategy_of(kind, rank, size, folder, 4.0)
+    strategy = strategy_of(kind, rank, size, folder, SOON_S)
     say(os.getpid())
     if rank == size - 1:
         signal.sigwait([signal.SIGUSR1])

@@ -19,6 +19,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from backend_ranks import joined
+from lost_ranks import until_stopped
 from torch.nn.parallel import DistributedDataParallel
 from waiting import eventually
 
@@ -86,7 +87,7 @@ def stopped(say: Callable[[Any], None], rank: int, size: int, folder: str) -> st
 def test_a_stopped_rank_is_named_when_its_time_is_over(tmp_path: Path) -> None:
     with ranks.start(stopped, 3, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(3)]
-        eventually(lambda: Path(f"/proc/{pids[2]}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        until_stopped(pids[2])
         (tmp_path / "is stopped").touch()
         for rank in (0, 1):
             told = running.receive(rank)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from backend_ranks import joined
+from lost_ranks import interrupted_in_a_call, sleeps
 from waiting import eventually
 
 from softs_fast.collectives.backend import door
@@ -25,12 +25,6 @@ from softs_fast.errors import ConfigError
 
 def threads() -> set[str]:
     return set(os.listdir("/proc/self/task"))
-
-
-def sleeps(thread: str) -> int:
-    """Return how often a thread has given up its processor to wait."""
-    lines = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
 
 
 @pytest.fixture
@@ -86,10 +80,8 @@ def interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str) -
         if rank == 1:
             eventually(told.exists)
             return "left"
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
         work = dist.all_reduce(torch.ones(8), async_op=True)
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted_in_a_call():
             work.wait()
         told.touch()
         for _ in range(2):
@@ -116,11 +108,9 @@ def left_pending(say: Callable[[Any], None], rank: int, size: int, folder: str) 
         first = dist.all_reduce(torch.ones(8), async_op=True)
         # The thread is in the call, and looks every few milliseconds.
         eventually(lambda: sleeps(thread) > before + 5)
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
         tensor = torch.ones(8)
         memory = weakref.ref(tensor)
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted_in_a_call():
             dist.all_reduce(tensor)
         del tensor
         told.touch()

@@ -15,6 +15,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from backend_ranks import joined
+from lost_ranks import interrupted_in_a_call, until_stopped
 from mapped_ranks import CALLS_BEFORE, in_backward, n_in_place, reduce, shared_files
 from torch.nn.parallel import DistributedDataParallel
 from waiting import eventually
@@ -91,7 +92,7 @@ def stopped(say: Callable[[Any], None], rank: int, size: int, folder: str) -> st
 def test_a_rank_that_goes_on_too_late_writes_to_no_tensor_of_the_others(tmp_path: Path) -> None:
     with ranks.start(stopped, 3, str(tmp_path)) as running:
         pids = [running.receive(rank) for rank in range(3)]
-        eventually(lambda: Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        until_stopped(pids[1])
         (tmp_path / "is stopped").touch()
         for rank in (0, 2):
             told = running.receive(rank)
@@ -110,9 +111,7 @@ def interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str) -
         tensor = torch.empty(1 << 16)
         reduce(tensor, rank, size, CALLS_BEFORE + 1)
         if rank == 0:
-            signal.signal(signal.SIGALRM, signal.default_int_handler)
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
-            with pytest.raises(KeyboardInterrupt):
+            with interrupted_in_a_call():
                 in_backward(lambda: dist.all_reduce(tensor))
             tensor.fill_(-1.0)
             Path(folder, "was interrupted").touch()
