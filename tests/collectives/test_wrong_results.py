@@ -36,11 +36,14 @@ def strategy_of(kind: str, rank: int, size: int, folder: str, timeout_s: float =
     if kind == "gloo":
         return TorchStrategy(timeout_s=timeout_s, host="127.0.0.1").init(rank, size, folder)
     if kind == "star":
-        from softs_fast.coordination.star import Epoch, GrpcStrategy
+        from softs_fast.coordination.pings import Pings
+        from softs_fast.coordination.star import Epoch, GrpcStrategy, StarOptions
 
         store = FileStore(f"{folder}/store", size)
+        options = StarOptions(pings=Pings(30.0, 30.0))
         # Each process loads gRPC first, and calls of a short time-out begin after that.
-        return GrpcStrategy(timeout_s=timeout_s).meet(rank, size, store, Epoch(7, 1), connect_timeout_s=30.0)
+        strategy = GrpcStrategy(options, timeout_s=timeout_s)
+        return strategy.meet(rank, size, store, Epoch(7, 1), connect_timeout_s=30.0)
     # A rank between the others, without a leading rank at the lowest number of its node.
     return hierarchies.joined(rank, [[1], [0, 2]], folder, timeout_s)
 

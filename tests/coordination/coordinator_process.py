@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from patience import LOST_AFTER_S
 from waiting import Lines
 
 WORKER = Path(__file__).with_name("worker_process.py")
@@ -68,7 +69,9 @@ class Cluster:
         self, *options: str, listen: str = "127.0.0.1:0", prefix: Sequence[str] = ()
     ) -> Coordinator:
         """A coordinator that listens."""
-        coordinator = Coordinator("--listen", listen, *options, prefix=prefix)
+        coordinator = Coordinator(
+            "--listen", listen, "--lost-after", str(LOST_AFTER_S), *options, prefix=prefix
+        )
         self._all.append(coordinator)
         return coordinator.started()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
+from patience import pings
 
 # Not loaded here: it must be told first that processes fork.
 if not importlib.util.find_spec("grpc"):
@@ -21,7 +22,7 @@ from softs_fast.coordination.job.options import JobOptions
 from softs_fast.coordination.node import Membership, TrainingState, WorkerNode
 from softs_fast.coordination.server.serving import Coordinator, CoordinatorOptions
 from softs_fast.coordination.session.calls import CoordinatorClient
-from softs_fast.coordination.star import GrpcStrategy
+from softs_fast.coordination.star import GrpcStrategy, StarOptions
 from softs_fast.errors import PeerLost
 
 
@@ -91,7 +92,9 @@ def test_a_worker_logs_that_there_is_no_coordinator() -> None:
 
 def joins_a_star(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[str]:
     logger, lines = logger_of("user.star")
-    with GrpcStrategy(timeout_s=20, logger=logger).init(rank, size, folder) as star:
+    with GrpcStrategy(StarOptions(pings=pings()), timeout_s=20, logger=logger).init(
+        rank, size, folder
+    ) as star:
         star.barrier()
     return lines
 

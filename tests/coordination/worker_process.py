@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from patience import pings
+
 from softs_fast.coordination.credentials import ClientCredentials
 from softs_fast.coordination.job import messages as m
 from softs_fast.coordination.session.session import Session
@@ -104,7 +106,7 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     files = {name: Path(path) for name, path in options.get("credentials", {}).items()}
     member = Member(options)
-    member.session = Session(options["address"], member, ClientCredentials(**files))
+    member.session = Session(options["address"], member, ClientCredentials(**files), pings())
     member.session.start()
     for line in sys.stdin:
         command, *arguments = json.loads(line)

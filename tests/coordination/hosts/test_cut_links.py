@@ -45,7 +45,7 @@ def mend(host: Host, coordinator: Host) -> None:
 def test_a_host_that_cannot_be_reached_is_left_behind_and_joins_again(
     site: SiteOfHosts, cut: Link, record_property: Callable[[str, object], None]
 ) -> None:
-    site.coordinator("--min-workers", "2", "--max-workers", "4", "--form-timeout", "0.5")
+    site.coordinator("--min-workers", "2", "--max-workers", "4", "--form-timeout", "0.5", "--lost-after", "2")
     hosts = [site.host(), site.host()]
     trainers = [
         site.trainer(hosts[number // 2], number, n_steps=100_000, pause_s=0.01) for number in range(4)

@@ -45,17 +45,21 @@ def test_a_worker_that_comes_late(site: SiteOfHosts) -> None:
 
 
 def test_a_second_process_of_a_worker_takes_its_place_once_the_first_is_gone(site: SiteOfHosts) -> None:
-    site.coordinator("--world-size", "2")
+    site.coordinator("--world-size", "2", "--lost-after", "2")
     hosts = [site.host(), site.host()]
-    trainers = [site.trainer(hosts[number], number, n_steps=400, pause_s=0.01) for number in range(2)]
+    trainers = [site.trainer(hosts[number], number, n_steps=100_000, pause_s=0.01) for number in range(2)]
     while trainers[0].next_step()["number"] < 10:
         pass
-    refused = site.trainer(hosts[0], 1, n_steps=400, model_seed=5, pause_s=0.01)
+    refused = site.trainer(hosts[0], 1, n_steps=100_000, model_seed=5, pause_s=0.01)
     assert 'worker "w1" is connected as another process' in refused.over()["text"]
     trainers[1].kill()
-    second = site.trainer(hosts[0], 1, n_steps=400, model_seed=5, pause_s=0.01)
-    assert second.event("joined")["committed"] >= 9
-    check([trainers[0], second], 400)
+    second = site.trainer(hosts[0], 1, n_steps=100_000, model_seed=5, pause_s=0.01)
+    joined = second.event("joined")
+    assert joined["committed"] >= 9
+    for trainer in (trainers[0], second):
+        while until_size(trainer, 2)["epoch"] < joined["epoch"]:
+            pass
+    check_steps([trainers[0], second])
 
 
 def test_tensors_of_100_mib(site: SiteOfHosts) -> None:

@@ -45,8 +45,10 @@ def test_a_worker_that_is_killed_and_started_again(cluster: Cluster, start: Star
     ("engine", "number"), [("gloo", 3), ("memory", 3), ("nodes", 3), ("grpc", 0)], indirect=["engine"]
 )
 def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start, number: int) -> None:
-    coordinator = cluster.coordinator("--min-workers", "2", "--max-workers", "4", "--form-timeout", "1")
-    trainers = [start(coordinator, one, n_steps=400, pause_s=0.005) for one in range(4)]
+    coordinator = cluster.coordinator(
+        "--min-workers", "2", "--max-workers", "4", "--form-timeout", "1", "--lost-after", "2"
+    )
+    trainers = [start(coordinator, one, n_steps=100_000, pause_s=0.005) for one in range(4)]
     while trainers[number].next_step()["number"] < 10:
         pass
     trainers[number].signal(signal.SIGSTOP)

@@ -23,6 +23,7 @@ import pytest
 import ranks
 import torch
 from in_step import IN_STEP
+from patience import pings
 from waiting import WATCHDOG_S
 
 from softs_fast.collectives import Strategy
@@ -38,6 +39,7 @@ from softs_fast.coordination.node import (
     training_state,
 )
 from softs_fast.coordination.node.engines import EngineOf
+from softs_fast.coordination.session import session
 from softs_fast.coordination.session.store import SessionStore
 from softs_fast.coordination.star import StarOptions
 from softs_fast.errors import SoftsError
@@ -234,6 +236,12 @@ def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, A
     say({"event": "end", "committed": node.committed, "digest": training.digest() if node.committed else ""})
 
 
+def train_patiently(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
+    """Train where no link is cut."""
+    session.Pings = pings  # type: ignore[assignment, misc]
+    train(say, rank, size, options)
+
+
 def train_on(
     say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any], host_pid: int
 ) -> None:
@@ -279,7 +287,7 @@ class Trainer:
         }
         self._has_host = host is not None
         if host is None:
-            self._running = ranks.start(train, 1, self.options)
+            self._running = ranks.start(train_patiently, 1, self.options)
         else:
             self._running = ranks.start(train_on, 1, self.options, host.pid)
         self.process: Any = self._running.processes[0]

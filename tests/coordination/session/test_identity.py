@@ -38,7 +38,7 @@ class Tls:
         return {"ca": str(self.ours.file), "cert": cert, "key": key}
 
     def _start(self, cluster: Cluster, *options: str) -> Coordinator:
-        return cluster.coordinator("--world-size", "1", *options)
+        return cluster.coordinator("--world-size", "1", "--lost-after", "2", *options)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_a_killed_worker_is_fenced_and_its_successor_has_its_seat(cluster: Clust
 
 
 def test_a_stopped_worker_is_fenced_by_pings(cluster: Cluster) -> None:
-    _, (first, second) = pair(cluster)
+    _, (first, second) = pair(cluster, "--lost-after", "2")
     second.signal(signal.SIGSTOP)
     assert first.event("Fence")["culprit_seat"] == 1
     second.signal(signal.SIGCONT)
@@ -44,8 +44,8 @@ def test_a_stopped_worker_is_fenced_by_pings(cluster: Cluster) -> None:
 
 
 def test_a_worker_that_holds_the_gil_stays_a_member(cluster: Cluster) -> None:
-    _, (first, second) = pair(cluster, "--lost-after", "0.6")
-    second.ask("hold the GIL", 3.0)
+    _, (first, second) = pair(cluster, "--lost-after", "4")
+    second.ask("hold the GIL", 6.0)
     # Had it been given up, the fence would be first.
     first.ask("fault", "boom")
     fence = first.event("Fence")
@@ -97,7 +97,7 @@ def test_workers_may_be_first(cluster: Cluster) -> None:
 
 
 def test_a_worker_that_does_not_fit_is_refused_for_good(cluster: Cluster) -> None:
-    coordinator, _ = pair(cluster)
+    coordinator, _ = pair(cluster, "--lost-after", "2")
     refused = cluster.worker(coordinator, "w0", incarnation=2)
     assert refused.event("Refused")["code"] == "taken"
     assert "refuses the worker" in refused.event("ended")["text"]

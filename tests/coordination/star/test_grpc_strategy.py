@@ -15,6 +15,7 @@ import pytest
 import ranks
 import torch
 from fork_check import check_fork
+from patience import pings
 
 # Not loaded here: it must be told first that processes fork.
 if not importlib.util.find_spec("grpc"):
@@ -38,7 +39,8 @@ DTYPES = [
     torch.bool,
 ]
 #: So small that most tensors have several pieces, and some tensors share one.
-SMALL = StarOptions(piece_bytes=4096)
+SMALL = StarOptions(piece_bytes=4096, pings=pings())
+LARGE = StarOptions(pings=pings())
 
 
 def values(dtype: torch.dtype, n: int, seed: int) -> torch.Tensor:
@@ -114,7 +116,7 @@ def test_gradients_in_any_order_and_of_any_dtypes(tmp_path: Path) -> None:
 
 def reduces_what_is_large(say: Callable[[Any], None], rank: int, size: int, folder: str) -> float:
     n = 25 << 20
-    with GrpcStrategy(timeout_s=30).init(rank, size, folder) as strategy:
+    with GrpcStrategy(LARGE, timeout_s=30).init(rank, size, folder) as strategy:
         tensor = torch.full((n,), float(rank + 1))
         strategy.barrier()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -159,7 +161,7 @@ def test_different_calls_are_refused_with_their_ranks_and_the_group_goes_on(tmp_
 
 
 def counts(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
-    with GrpcStrategy(timeout_s=20).init(rank, size, folder) as strategy:
+    with GrpcStrategy(LARGE, timeout_s=20).init(rank, size, folder) as strategy:
         assert strategy.metrics == {}
         for _ in range(3):
             strategy.all_reduce(torch.ones(1000))
@@ -177,7 +179,7 @@ def test_calls_are_counted(tmp_path: Path) -> None:
 
 
 def serves_metrics(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
-    with GrpcStrategy(timeout_s=20).init(rank, size, folder) as star:
+    with GrpcStrategy(LARGE, timeout_s=20).init(rank, size, folder) as star:
         star.all_reduce(torch.ones(100))
         star.all_reduce_gradients({"a": torch.ones(50)})
         text = render_metrics({"main": star})
@@ -203,7 +205,7 @@ def test_rank_0_has_the_bytes_of_each_other_rank(tmp_path: Path) -> None:
 
 
 def forks(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
-    with GrpcStrategy(timeout_s=20).init(rank, size, folder) as strategy:
+    with GrpcStrategy(LARGE, timeout_s=20).init(rank, size, folder) as strategy:
 
         def end() -> None:
             strategy.give_up("a fork")

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import ranks
 import torch
-from lost_ranks import keep, until_lost
+from lost_ranks import keep, until_lost, until_stopped
+from patience import LOST_AFTER_S, pings
 from waiting import WATCHDOG_S
 
 # Not loaded here: it must be told first that processes fork.
 if not importlib.util.find_spec("grpc"):
     pytest.skip("needs the extra grpc", allow_module_level=True)
-from softs_fast.coordination.star import Epoch, GrpcStrategy
+from softs_fast.coordination.star import Epoch, GrpcStrategy, StarOptions
 from softs_fast.coordination.star.calls import LeafCalls
 from softs_fast.errors import PeerLost
 
@@ -30,10 +31,15 @@ NEVER_S = 600.0
 SIZE = 4
 #: Several pieces.
 N = 1 << 20
+PATIENT = StarOptions(pings=pings())
 
 
-def reduces_until_lost(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
-    strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, folder)
+def reduces_until_lost(
+    say: Callable[[Any], None], rank: int, size: int, folder: str, lost_after_s: float
+) -> None:
+    strategy = GrpcStrategy(StarOptions(pings=pings(lost_after_s)), timeout_s=NEVER_S).init(
+        rank, size, folder
+    )
     say(os.getpid())
     say(until_lost(strategy, torch.zeros(N)))
     keep(strategy)
@@ -42,7 +48,8 @@ def reduces_until_lost(say: Callable[[Any], None], rank: int, size: int, folder:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("victim", [0, 2])
 def test_all_are_told_which_rank_is_lost(tmp_path: Path, victim: int, how: signal.Signals) -> None:
-    with ranks.start(reduces_until_lost, SIZE, str(tmp_path)) as running:
+    lost_after_s = 2.0 if how is signal.SIGSTOP else LOST_AFTER_S
+    with ranks.start(reduces_until_lost, SIZE, str(tmp_path), lost_after_s) as running:
         pids = [running.receive(rank) for rank in range(SIZE)]
         os.kill(pids[victim], how)
         for rank in set(range(SIZE)) - {victim}:
@@ -56,7 +63,7 @@ def test_all_are_told_which_rank_is_lost(tmp_path: Path, victim: int, how: signa
 def waits_for_one_that_is_late(
     say: Callable[[Any], None], rank: int, size: int, folder: str, late: int
 ) -> None:
-    strategy = GrpcStrategy(timeout_s=1.0)
+    strategy = GrpcStrategy(PATIENT, timeout_s=1.0)
     store = torch.distributed.FileStore(f"{folder}/store", size)
     # Calls of a short time-out begin when all processes have started.
     strategy.meet(rank, size, store, Epoch(7, 1), connect_timeout_s=30.0)
@@ -83,7 +90,7 @@ def test_all_are_told_which_rank_is_late(tmp_path: Path, late: int) -> None:
 
 
 def gives_up(say: Callable[[Any], None], rank: int, size: int, folder: str, leaver: int) -> None:
-    strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, folder)
+    strategy = GrpcStrategy(PATIENT, timeout_s=NEVER_S).init(rank, size, folder)
     # All have joined, which rank 0 knows first.
     say("joined")
     if rank == leaver:
@@ -109,7 +116,7 @@ def test_a_rank_that_gives_up_ends_the_calls_of_all(tmp_path: Path, leaver: int)
 
 
 def closes(say: Callable[[Any], None], rank: int, size: int, folder: str, leaver: int) -> str:
-    strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, folder)
+    strategy = GrpcStrategy(PATIENT, timeout_s=NEVER_S).init(rank, size, folder)
     tensor = torch.full((N,), 1.0)
     strategy.all_reduce(tensor)
     assert tensor.eq(size).all()
@@ -132,7 +139,7 @@ def test_a_rank_that_closes_the_group_ends_later_calls_only(tmp_path: Path, leav
 
 
 def is_interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
-    strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, folder)
+    strategy = GrpcStrategy(PATIENT, timeout_s=NEVER_S).init(rank, size, folder)
     take = LeafCalls._take
 
     def interrupted(calls: LeafCalls, call: Any) -> Any:
@@ -189,7 +196,7 @@ def goes_on_without_a_stopped_rank(
     if rank == stopped:
         return ""
     assert f"rank {stopped} is too late" in reason
-    following = GrpcStrategy(timeout_s=NEVER_S)
+    following = GrpcStrategy(PATIENT, timeout_s=NEVER_S)
     with following.init(sorted({0, 1, 2} - {stopped}).index(rank), size - 1, f"{folder}/next"):
         # In the same memory, which a late write of the call before would change.
         tensor.fill_(1.0)
@@ -211,6 +218,7 @@ def test_a_fence_ends_calls_and_the_next_group_is_not_disturbed(tmp_path: Path, 
         pids = [running.receive(rank) for rank in range(3)]
         (tmp_path / "released").write_text("go on")
         assert [running.receive(rank) for rank in others] == ["reduced"] * 2
+        until_stopped(pids[stopped])
         os.kill(pids[stopped], signal.SIGCONT)
         assert running.receive(stopped) == ""
         for pipe in pipes:
@@ -226,7 +234,7 @@ def fence(strategy: GrpcStrategy, tensor: torch.Tensor, seen: list[torch.Tensor]
 def is_fenced_midway(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     tensor = torch.zeros(8 * N)
     for turn in range(6):
-        with GrpcStrategy(timeout_s=NEVER_S).init(rank, size, f"{folder}/{turn}") as strategy:
+        with GrpcStrategy(PATIENT, timeout_s=NEVER_S).init(rank, size, f"{folder}/{turn}") as strategy:
             tensor.fill_(1.0)
             seen: list[torch.Tensor] = []
             timer = threading.Timer(0.005 + 0.01 * turn, fence, args=[strategy, tensor, seen])
@@ -248,7 +256,7 @@ def test_nothing_is_written_after_a_fence(tmp_path: Path) -> None:
 
 def is_left_after_a_call(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
     for turn in range(5):
-        strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, f"{folder}/{turn}")
+        strategy = GrpcStrategy(PATIENT, timeout_s=NEVER_S).init(rank, size, f"{folder}/{turn}")
         tensor = torch.full((N,), 1.0)
         strategy.all_reduce(tensor)
         if rank == 0:
@@ -266,7 +274,7 @@ def test_a_call_that_rank_0_has_completed_is_completed_by_all(tmp_path: Path) ->
 
 
 def exits_without_closing(say: Callable[[Any], None], rank: int, size: int, folder: str) -> int:
-    strategy = GrpcStrategy(timeout_s=NEVER_S).init(rank, size, folder)
+    strategy = GrpcStrategy(PATIENT, timeout_s=NEVER_S).init(rank, size, folder)
     strategy.barrier()
     say("passed")
     Path(folder, f"released{rank}").read_text()
