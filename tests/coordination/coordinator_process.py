@@ -33,6 +33,12 @@ class Coordinator(Lines):
         with CoordinatorClient(self.address) as client:
             return next(status for status in client.watch() if until(status))
 
+    def resize(self, low: int, high: int) -> None:
+        """Have the job be of so many workers: its first epoch waits for no time-out if they are all there are to be."""
+        from softs_fast.coordination.job.events import Resize
+
+        self.administer(Resize(low, high))
+
     def administer(self, action: Any) -> tuple[str, ...]:
         """Have an administrator's order done; what was logged."""
         from softs_fast.coordination.session.calls import CoordinatorClient

@@ -29,7 +29,8 @@ def test_workers_of_hosts_of_different_sizes_join_in_any_order(site: SiteOfHosts
 
 
 def test_a_worker_that_comes_late(site: SiteOfHosts) -> None:
-    site.coordinator("--min-workers", "2", "--max-workers", "3", "--form-timeout", "0.3")
+    # Within this the members must end the step in which they are, else it fails.
+    site.coordinator("--min-workers", "2", "--max-workers", "3", "--form-timeout", "3")
     hosts = [site.host(), site.host()]
     trainers = [site.trainer(hosts[number], number, n_steps=100_000, pause_s=0.01) for number in range(2)]
     while trainers[0].next_step()["number"] < 10:

@@ -175,10 +175,12 @@ def test_members_meet_in_their_store(cluster: Cluster, make: Make) -> None:
 
 
 def test_a_planned_end_waits_for_the_members(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.2")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2")
+    coordinator.resize(1, 1)
     ended: list[str] = []
     first = make(coordinator, 0, on_end=ended.append)
     meet(first)
+    coordinator.resize(1, 2)
     second = make(coordinator, 1)
     eventually(lambda: first.fence)
     assert first.fence is not None

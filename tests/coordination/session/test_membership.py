@@ -104,16 +104,10 @@ def test_a_worker_that_does_not_fit_is_refused_for_good(cluster: Cluster) -> Non
 
 
 def test_a_session_that_is_closed_sends_what_was_said(cluster: Cluster) -> None:
-    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.1")
-    first = cluster.worker(coordinator, "w0", seat=0)
-    first.event("Table")
-    second = cluster.worker(coordinator, "w1", seat=1)
-    second.event("Table")
+    _, (first, second) = pair(cluster)
     second.tell('["leave", "done here"]')
     second.tell('["close"]')
     fence = first.event("Fence")
-    while fence["cause"] == "joined":
-        fence = first.event("Fence")
     assert fence["cause"] == "left"
     assert "done here" in fence["text"]
 

@@ -94,10 +94,12 @@ def test_an_agent_that_fails_begins_a_new_epoch_of_all(cluster: Cluster, make: M
 
 
 def test_an_agent_that_comes_later_begins_a_new_epoch_of_all(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.1")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2")
+    coordinator.resize(1, 1)
     first, second = make(coordinator, 0), make(coordinator, 1)
     [info] = meet(first)
     assert (info.rank, info.world_size) == (0, 1)
+    coordinator.resize(1, 2)
     with ThreadPoolExecutor(1) as pool:
         came = pool.submit(second.next_rendezvous)
         eventually(lambda: first.num_nodes_waiting() == 1)
@@ -106,7 +108,7 @@ def test_an_agent_that_comes_later_begins_a_new_epoch_of_all(cluster: Cluster, m
 
 
 def test_an_agent_that_is_done_does_not_disturb_the_others(cluster: Cluster, make: Make) -> None:
-    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2", "--form-timeout", "1")
+    coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2")
     handlers = [make(coordinator, seat) for seat in range(2)]
     meet(*handlers)
     handlers[0].shutdown()
