@@ -44,15 +44,16 @@ def test_a_training_without_a_coordinator_ends_after_a_limit(own: OwnCoordinator
     address, model = own.serve(), torch.nn.Linear(2, 1)
     state = TrainingState(model, torch.optim.SGD(model.parameters(), 0.1))
 
-    def train() -> None:
+    def train(node: WorkerNode) -> None:
         while True:
             with node.step():
                 model(torch.ones(2)).backward()
+            if node.committed == 1:
+                own.stop(address)
 
     with WorkerNode(address, state, job="j", worker_id="w0", orphan_s=0.2) as node:
-        own.stop(address)
         with pytest.raises(PeerLost, match="without a coordinator"):
-            train()
+            train(node)
         assert node.committed > 0
 
 

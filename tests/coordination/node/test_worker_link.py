@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from softs_fast.coordination.job import messages as m
+from softs_fast.coordination.node import worker_link
 from softs_fast.coordination.node.step_calls import StepCalls
 from softs_fast.coordination.node.worker_link import WorkerLink
 from softs_fast.errors import ConfigError, PeerLost
@@ -59,8 +60,10 @@ class Store:
 
 
 @pytest.fixture
-def member() -> Any:
+def member(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A member of epoch 1, and its engine; its session is never started."""
+    # The test says that the epoch is over when it comes to it.
+    monkeypatch.setattr(worker_link, "_ANSWER_S", 30.0)
     link = WorkerLink("127.0.0.1:1", m.Hello("job", "w0", 1), None)
     listener = link.session._listener
     listener.hello()
