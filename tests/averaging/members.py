@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def descend(model: torch.nn.Module, *gradients: float) -> None:
 
 
 class SaysWhenItReduces:
-    """A strategy that reports its n-th reduction when it begins, so that it is killed in its middle."""
+    """A strategy that reports its n-th reduction when it begins, so that it is killed in its middle, or right after it."""
 
     def __init__(self, strategy: ShmStrategy, nth: int, say: Callable[[Any], None]) -> None:
         self._strategy = strategy
@@ -55,17 +56,21 @@ class SaysWhenItReduces:
         return getattr(self._strategy, name)
 
     def all_reduce_gradients(self, gradients: Mapping[str, torch.Tensor], op: str) -> None:
-        self._count()
-        self._strategy.all_reduce_gradients(gradients, op)
+        with self._counted():
+            self._strategy.all_reduce_gradients(gradients, op)
 
     def average_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._count()
-        self._strategy.average_tensors(tensors)
+        with self._counted():
+            self._strategy.average_tensors(tensors)
 
-    def _count(self) -> None:
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
         self._left -= 1
         if self._left == 0:
             self._say(os.getpid())
+        yield
+        if self._left == 0:
+            signal.pause()
 
 
 def survived(role: Callable[..., Any], folder: Path, delay_s: float) -> Any:

@@ -192,8 +192,12 @@ def test_the_thread_starts_with_the_first_fetch_and_ends_with_the_board(
     boards[0].fetch([(1, 1.0)])
     assert held.reached.wait(30)
     boards[0].fetch([(1, 1.0)])
-    threading.Timer(0.1, held.open.set).start()
+    waiting = boards[0]._reading
+    assert waiting is not None
+    opens = threading.Thread(target=lambda: eventually(waiting.cancelled) and held.open.set())
+    opens.start()
     boards[0].close()
+    opens.join()
     assert readers() == []
     assert held.n_reads == 1, "what had not begun is dropped"
     assert boards[0].fetched() is None

@@ -79,7 +79,9 @@ def test_a_folder_is_read_again_only_after_it_has_changed(
         return len(reads)
 
     with Window(LAYOUT) as mine, Window(LAYOUT) as other, Members(tmp_path, mine, rank=0) as first:
-        # Until some time has passed, another note may have been added at the same tick of the clock.
+        # Until some time has passed, another note may have been added at the same tick of the clock. It has not yet.
+        ahead_ns = time.time_ns() + 10**11
+        os.utime(tmp_path, ns=(ahead_ns, ahead_ns))
         assert [n_reads() for _ in range(2)] == [1, 1]
         ended_ns = time.time_ns() - 10**9
         os.utime(tmp_path, ns=(ended_ns, ended_ns))
