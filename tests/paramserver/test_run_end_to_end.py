@@ -33,7 +33,8 @@ from softs_fast.paramserver.worker.training import train
 OPTIONS = WorkerOptions("test", rejoin_timeout_s=30.0)
 EXACT: dict[str, Any] = {"batch_size": 8, "push_codec": "f32", "compression": False, "seed": 3}
 
-LINGER = {"linger_s": 5.0}
+#: Until all workers have been told of the end, however late they ask.
+LINGER = {"linger_s": 40.0}
 
 
 class Kept(Progress):
@@ -98,8 +99,7 @@ def test_a_proxy_that_fails_often_costs_no_push_and_doubles_none(serve: Any, tmp
     faults = [None, Fault(drop_answer=True), None, None, Fault(page=502), None, Fault(cut_request=5000), None]
     faults += [Fault(replay=True), None, None, Fault(cut_answer=900), Fault(change=500)]
     config = EXACT | {"first_part_bytes": 256 << 10, "max_part_bytes": 256 << 10}
-    # The end of the run may be lost as often as any other answer.
-    server = serve(JOB, config, {"linger_s": 40.0}, world_size=2, rounds=3, quorum=2, scale_rate="none")
+    server = serve(JOB, config, LINGER, world_size=2, rounds=3, quorum=2, scale_rate="none")
     with LyingProxy(
         int(server.invite.url.rpartition(":")[2]), lambda method, path, number: faults[number % len(faults)]
     ) as proxy:
@@ -177,7 +177,7 @@ def test_a_certificate_of_its_own_is_pinned_by_the_invite(serve: Any, tmp_path: 
 def test_one_worker_is_killed_and_one_joins_late(serve: Any, tmp_path: Path) -> None:
     """The killed one costs its lease once, and the rounds go on with those that are there."""
     zygote = Zygote.of(Path(__file__).parent / "remote_worker.py")
-    server = serve(JOB, EXACT, LINGER, world_size=3, rounds=100_000, lost_after_s=3.0, scale_rate="none")
+    server = serve(JOB, EXACT, LINGER, world_size=3, rounds=100_000, lost_after_s=6.0, scale_rate="none")
     options = {"invite": str(server.invite), "delay": 0.02}
     workers: list[Process] = []
     try:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import select
 import socket
+from collections.abc import Iterator
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -24,15 +25,23 @@ from softs_fast.paramserver.server.service import Service
 from softs_fast.paramserver.wire import answers
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deadlines of a tenth of a second."""
+@contextlib.contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Have deadlines of so many seconds, which only those that are to be cut must miss."""
 
     class Short(Limits):
-        head_s = body_s = 0.1
-        answer_s = 0.3
+        head_s = body_s = answer_s = seconds
 
-    monkeypatch.setattr(Connection, "limits", Short)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "limits", Short)
+        yield
+
+
+@pytest.fixture
+def short() -> Iterator[None]:
+    """Deadlines of a tenth of a second."""
+    with limited(0.1):
+        yield
 
 
 def connected(server: Server) -> socket.socket:
@@ -67,7 +76,6 @@ def test_a_head_in_drops_is_cut(serve) -> None:
                 break
 
 
-@pytest.mark.usefixtures("short")
 def test_a_body_that_stops_is_cut(serve, enter) -> None:
     job = job_of(large_model)
     server = serve(job)
@@ -77,18 +85,18 @@ def test_a_body_that_stops_is_cut(serve, enter) -> None:
     headers, _ = client.signed("PUT", f"{answers.PUSH}/1.0", frame.header.encode(), 0)
     lines = [f"PUT {answers.PUSH}/1.0 HTTP/1.1", "Host: x", "Content-Length: 300000"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    with connected(server) as peer:
+    with limited(0.5), connected(server) as peer:
         peer.sendall("\r\n".join([*lines, "", ""]).encode() + bytes(frame.payload[:5000]))
         read_to_end(peer)
     assert client.ask("HEAD", f"{answers.PUSH}/1.0").headers["upload-offset"] == "5000"
 
 
-@pytest.mark.usefixtures("short")
 def test_a_long_poll_is_not_cut(serve, enter) -> None:
     server = serve(world_size=2, quorum=2)
     client = enter(server)
     client.push(client.frame())
-    assert client.pull("1.0", 0.5).status == 204
+    with limited(0.5):
+        assert client.pull("1.0", 1.0).status == 204
 
 
 def test_a_long_head_is_cut(serve) -> None:
