@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from patience import LOST_AFTER_S
-from waiting import Lines
+from waiting import Lines, free_ports
 
 WORKER = Path(__file__).with_name("worker_process.py")
 
@@ -71,10 +71,9 @@ class Cluster:
         self._all.append(process)
         return process
 
-    def coordinator(
-        self, *options: str, listen: str = "127.0.0.1:0", prefix: Sequence[str] = ()
-    ) -> Coordinator:
-        """A coordinator that listens."""
+    def coordinator(self, *options: str, listen: str = "", prefix: Sequence[str] = ()) -> Coordinator:
+        """A coordinator that listens, at a port that no connection takes while another one starts there after it."""
+        listen = listen or f"127.0.0.1:{free_ports()[0]}"
         coordinator = Coordinator(
             "--listen", listen, "--lost-after", str(LOST_AFTER_S), *options, prefix=prefix
         )

@@ -15,7 +15,7 @@ import torch
 import zygote
 from process import Process, Zygote
 from raw_client import Answer, RawClient, large_model
-from waiting import eventually
+from waiting import eventually, free_ports
 
 from softs_fast.paramserver.wire import answers
 from softs_fast.paramserver.wire.invite import Invite
@@ -31,7 +31,8 @@ class ServerProcess:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = 0
+        # A server that is killed gets it again: no connection of another process can have taken it.
+        self.port = free_ports()[0]
         self.peer: Process | None = None
 
     @property
@@ -45,7 +46,6 @@ class ServerProcess:
         options = {"folder": str(self.folder), "port": self.port, "point": point}
         self.peer = Zygote.of(SCRIPT, None, paths).fork("server", options)
         invite = Invite.parse(self.peer.event("serving")["invite"])
-        self.port = int(invite.url.rpartition(":")[2])
         return RawClient(invite, Manifest.of(large_model()))
 
     def kill(self) -> None:
