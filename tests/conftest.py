@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from multiprocessing import popen_forkserver
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from descriptors import of_driver
 from hypothesis import HealthCheck, settings
 from process import Process, Zygote
 from segments import owner_of
-from waiting import eventually
+from waiting import eventually, stopped_clock
 
 from softs_fast.fleet import fork_server
 
@@ -45,6 +46,17 @@ multiprocessing.set_forkserver_preload(
         "torch.distributed.checkpoint",
     ]
 )
+_launch = popen_forkserver.Popen._launch
+
+
+def _launch_with_clock_stopped(self: Any, process: Any) -> None:
+    """Start a process; the first one waits until the server has imported what is preloaded."""
+    popen_forkserver.Popen._launch = _launch
+    with stopped_clock():
+        _launch(self, process)
+
+
+popen_forkserver.Popen._launch = _launch_with_clock_stopped
 # Python's default start method, for tests that name none and for the DataLoader: `SOFTS_TEST_START_METHOD=forkserver
 # make test`.
 if start_method := os.environ.get("SOFTS_TEST_START_METHOD"):
@@ -93,17 +105,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
-    """Stop the clock of a test while it makes what other tests use too, such as imports of seconds and models.
-
-    The first test to need them would have less time than the others.
-    """
+    """What has a larger scope than a test is made with the test's clock stopped."""
     if fixturedef.scope == "function":
         return (yield)
-    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-    try:
+    with stopped_clock():
         return (yield)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, left_s)
 
 
 def _time_limit(item: pytest.Item) -> float:

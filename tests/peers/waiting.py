@@ -9,12 +9,13 @@ import os
 import queue
 import random
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -74,6 +75,19 @@ async def eventually_async(condition: Callable[[], T | None], what: object = "co
 
 def _text(what: object) -> object:
     return what() if callable(what) else what
+
+
+@contextlib.contextmanager
+def stopped_clock() -> Iterator[None]:
+    """Stop the clock of a test while it makes what other tests use too, such as imports of seconds and models.
+
+    The first test to need them would have less time than the others.
+    """
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
 
 
 def free_ports(n: int = 1) -> list[int]:
