@@ -12,7 +12,6 @@ import tempfile
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import suppress
-from multiprocessing import popen_forkserver
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +45,6 @@ multiprocessing.set_forkserver_preload(
         "torch.distributed.checkpoint",
     ]
 )
-_launch = popen_forkserver.Popen._launch
-
-
-def _launch_with_clock_stopped(self: Any, process: Any) -> None:
-    """Start a process; the first one waits until the server has imported what is preloaded."""
-    popen_forkserver.Popen._launch = _launch
-    with stopped_clock():
-        _launch(self, process)
-
-
-popen_forkserver.Popen._launch = _launch_with_clock_stopped
 # Python's default start method, for tests that name none and for the DataLoader: `SOFTS_TEST_START_METHOD=forkserver
 # make test`.
 if start_method := os.environ.get("SOFTS_TEST_START_METHOD"):
@@ -306,3 +294,18 @@ _note_pids(subprocess.Popen, "__init__")
 _note_pids(multiprocessing.Process, "start")
 for start_method in multiprocessing.get_all_start_methods():
     _note_pids(multiprocessing.get_context(start_method).Process, "start")
+
+
+def _stop_clock_of_first_start(cls: Any) -> None:
+    """The first start waits until the fork server has imported what is preloaded."""
+    start = cls.start
+
+    def first(self: Any) -> None:
+        cls.start = start
+        with stopped_clock():
+            start(self)
+
+    cls.start = first
+
+
+_stop_clock_of_first_start(multiprocessing.get_context("forkserver").Process)
