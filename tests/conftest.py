@@ -20,7 +20,7 @@ from descriptors import of_driver
 from hypothesis import HealthCheck, settings
 from process import Process, Zygote
 from segments import owner_of
-from waiting import eventually
+from waiting import eventually, stopped_clock
 
 from softs_fast.fleet import fork_server
 
@@ -93,17 +93,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
-    """Stop the clock of a test while it makes what other tests use too, such as imports of seconds and models.
-
-    The first test to need them would have less time than the others.
-    """
+    """What has a larger scope than a test is made with the test's clock stopped."""
     if fixturedef.scope == "function":
         return (yield)
-    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-    try:
+    with stopped_clock():
         return (yield)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, left_s)
 
 
 def _time_limit(item: pytest.Item) -> float:
@@ -300,3 +294,18 @@ _note_pids(subprocess.Popen, "__init__")
 _note_pids(multiprocessing.Process, "start")
 for start_method in multiprocessing.get_all_start_methods():
     _note_pids(multiprocessing.get_context(start_method).Process, "start")
+
+
+def _stop_clock_of_first_start(cls: Any) -> None:
+    """The first start waits until the fork server has imported what is preloaded."""
+    start = cls.start
+
+    def first(self: Any) -> None:
+        cls.start = start
+        with stopped_clock():
+            start(self)
+
+    cls.start = first
+
+
+_stop_clock_of_first_start(multiprocessing.get_context("forkserver").Process)

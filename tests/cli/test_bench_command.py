@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +126,11 @@ def roles(pid: int) -> dict[str, int]:
     """The processes of a bench by role."""
     found = {}
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            if b"softs_fast.cli.bench_peer" in words:
-                found[words[words.index(b"softs_fast.cli.bench_peer") + 1].decode()] = int(child)
+        with suppress(FileNotFoundError, ProcessLookupError):  # one has ended
+            for child in children.read_text().split():
+                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+                if b"softs_fast.cli.bench_peer" in words:
+                    found[words[words.index(b"softs_fast.cli.bench_peer") + 1].decode()] = int(child)
     return found
 
 

@@ -45,13 +45,18 @@ def test_a_step_that_there_is_not_is_an_error_before_anything_runs(command: Comm
     ("arguments", "module", "expected"), [(["--help"], "softs_fast.cli", 0), ([], "softs_fast.gpu.run", 2)]
 )
 def test_the_process_of_the_command_loads_no_torch_and_leaves_no_file(
-    command: Command, arguments: list[str], module: str, expected: int
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    module: str,
+    expected: int,
 ) -> None:
     """It starts at once, and a driver that hangs does not hang it."""
-    before = set(Path.cwd().iterdir())
+    monkeypatch.chdir(tmp_path)
     status, _, text = command.run("gpu", *arguments, PYTHONPROFILEIMPORTTIME="1")
     assert status == expected
-    assert set(Path.cwd().iterdir()) == before
+    assert not list(tmp_path.iterdir())
     loaded = re.findall(r"^import time: .*\|\s+(\S+)$", text, flags=re.MULTILINE)
     assert module in loaded
     assert "torch" not in loaded

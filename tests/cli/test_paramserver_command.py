@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from shell import Command
+from waiting import free_ports
 
 from softs_fast.cli import main
 
@@ -96,7 +97,8 @@ def test_a_run_of_the_page(
 
 def test_sigterm_ends_the_process_and_not_the_run(command: Command, folder: Path) -> None:
     given = ["--world-size", "1", "--rounds", "5"]
-    server, invite, _ = started(command, folder, *given, "--listen", "127.0.0.1:0")
+    # The next one listens there, too: no port that the kernel gives to others meanwhile.
+    server, invite, _ = started(command, folder, *given, "--listen", f"127.0.0.1:{free_ports()[0]}")
     assert command.end(server, signal.SIGTERM)[0] == 0
     again, same, _ = started(command, folder, *given, "--listen", invite.rpartition("//")[2])
     assert same == invite
@@ -146,7 +148,7 @@ def test_kills_on_both_sides(command: Command, folder: Path) -> None:
         "--log-level",
         "debug",
     ]
-    server, invite, _ = started(command, folder, *given, "--listen", "127.0.0.1:0")
+    server, invite, _ = started(command, folder, *given, "--listen", f"127.0.0.1:{free_ports()[0]}")
     first, second = worker(command, folder, invite), worker(command, folder, invite)
     state = ["--state", str(folder / "s.state")]
 

@@ -87,7 +87,7 @@ def test_the_endpoint_for_students(run: Run, frontend: str, backend: str) -> Non
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_watch_goes_on_until_a_signal_comes(command: Command, market: Market, number: int) -> None:
     broker = market.broker()
-    process = command.start("status", market.frontend, "--json", "--watch", "--interval", "0.01")
+    process = command.start("status", market.frontend, "--json", "--watch", "--interval", "0.05")
     assert process.stdout is not None
     assert process.stderr is not None
     for _ in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -28,6 +29,8 @@ class Screen:
     def __init__(self, columns: int, lines: int, *arguments: str) -> None:
         self._master, slave = pty.openpty()
         self._text = ""
+        # A read may end within a character.
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self.resize(columns, lines)
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "softs_fast", *arguments],
@@ -49,7 +52,7 @@ class Screen:
 
         def holds() -> object:
             if not (found := condition(self._text)) and select.select([self._master], [], [], 0.1)[0]:
-                self._text += os.read(self._master, 65536).decode()
+                self._text += self._decode(os.read(self._master, 65536))
             return found
 
         eventually(holds, lambda: self._text, every_s=0)
@@ -61,7 +64,7 @@ class Screen:
         self.process.send_signal(number)
         with contextlib.suppress(OSError):  # EIO: the other end is closed
             while chunk := os.read(self._master, 65536):
-                self._text += chunk.decode()
+                self._text += self._decode(chunk)
         self.process.wait(timeout=WATCHDOG_S)
         return self._text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import factories
 import pytest
-from segments import made_by
+from segments import made_by, sweep_until
 from shell import Command
 from waiting import eventually
 
@@ -118,8 +118,7 @@ def test_nothing_is_left_of_a_run(command: Command, tmp_path: Path, number: int)
     process.communicate(timeout=40)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all processes have ended")
-    sf._core.sweep()
-    assert made_by(pids) == []
+    sweep_until(lambda: made_by(pids) == [])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +140,12 @@ def stop(pid: int) -> None:
 
 
 def _stands_still(pid: int) -> bool:
-    # The state follows the name, which is in parentheses.
-    states = [
-        path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")
-    ]
-    return set(states) == {"T"}
+    states = set()
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            # The state follows the name, which is in parentheses.
+            states.add(path.read_text().rpartition(")")[2].split()[0])
+    return states == {"T"}
 
 
 def in_forks(

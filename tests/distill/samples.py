@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from waiting import eventually
 
-from softs_fast import BatchConfig, SampleRef, StudentClient, TensorSpec
+from softs_fast import BatchConfig, GeneratorFailed, SampleRef, StudentClient, TensorSpec
 
 CONFIG = BatchConfig(
     [
@@ -43,6 +44,19 @@ def take(client: StudentClient) -> SampleRef:
     sample = client.request_sample(timeout_ms=30_000)
     assert sample is not None, client.diagnose(30.0)
     return sample
+
+
+def failure(client: StudentClient) -> str:
+    """Wait until an order has failed for good; the text of the error."""
+
+    def has_failed() -> bool:
+        # A client has no thread: its orders go again while it is asked for samples.
+        return client.request_sample(timeout_ms=100) is None and isinstance(
+            client.diagnose(), GeneratorFailed
+        )
+
+    eventually(has_failed, lambda: client.diagnose())
+    return str(client.diagnose())
 
 
 def next_model(client: StudentClient) -> int:

@@ -63,7 +63,7 @@ def test_the_broker_drops_a_killed_client_at_once_and_the_next_peer_removes_its_
         assert witness.get_stats()["pending_orders"] == 0
         # It is still there now, unless a peer of another test has begun meanwhile.
         with market.open_client() as next_peer:
-            assert not segment.exists()
+            eventually(lambda: not segment.exists(), "it is swept")
             for client in (witness, next_peer):
                 assert Path("/dev/shm", client.medium.address).exists(), "the living keep theirs"
 

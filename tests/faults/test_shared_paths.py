@@ -47,8 +47,12 @@ def test_a_supplier_of_another_host_writes_to_no_file_of_the_same_path(
         with softs_fast.Client(
             market.frontend, softs_fast.FilesystemMedium, market.slot_size, 4, address=ADDRESS
         ) as client:
-            assert client.request_sample("p1", timeout_ms=2000) is None
-            assert "is another one on this host" in str(client.diagnose("p1", 2))
+
+            def is_refused() -> bool:
+                assert client.request_sample("p1", timeout_ms=200) is None
+                return "is another one on this host" in str(client.diagnose("p1", 0.2))
+
+            eventually(is_refused, lambda: client.diagnose("p1", 0.2))
             market.supplier(folder=str(here))
             take(client, stamp.Checker(), 50)
         assert contents(foreign) == untouched

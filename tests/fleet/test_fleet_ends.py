@@ -34,7 +34,9 @@ def train(fleet, how):
     if how == "exception":
         raise ValueError("the training failed")
     if how.startswith("waits"):
-        time.sleep(60)
+        # A signal just before a wait is handled after it.
+        for _ in range(600):
+            time.sleep(0.1)
     sys.exit(3)
 
 

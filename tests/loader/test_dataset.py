@@ -113,14 +113,34 @@ def test_a_worker_that_fails_closes_its_client_and_goes_on_with_another(
     assert [client.options["share"] for client in opened] == [(1, 3), (1 + 5 * 3, 3)], "no number comes again"
 
 
-def test_timeout_raises_the_diagnosis(opened: list[ScriptedClient]) -> None:
+class Clock:
+    """Time that passes only where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(wait_policy, "time", clock)
+    return clock
+
+
+def test_timeout_raises_the_diagnosis(opened: list[ScriptedClient], clock: Clock) -> None:
     data = new(request_timeout=0.15, retry_delay=0.0)
     samples = iter(data)
     next(samples)
 
     def nothing() -> Iterator[int | None]:
         while True:
-            time.sleep(0.02)
+            clock.sleep(0.02)
             yield None
 
     opened[0].answers = nothing()
@@ -136,10 +156,10 @@ def test_timeout_raises_the_diagnosis(opened: list[ScriptedClient]) -> None:
     assert len(opened) == 1
 
 
-def test_the_time_that_the_student_takes_does_not_count(opened: list[ScriptedClient]) -> None:
+def test_the_time_that_the_student_takes_does_not_count(opened: list[ScriptedClient], clock: Clock) -> None:
     samples = iter(new(request_timeout=0.2, retry_delay=0.0))
     next(samples)
-    time.sleep(0.25)
+    clock.sleep(0.25)
     opened[0].answers = iter([None, 0])
     assert next(samples)["y"] == 1
 

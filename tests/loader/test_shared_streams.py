@@ -11,6 +11,7 @@ import torch
 from numbered_client import CONFIG, NumberedClient, numbers_of
 from served import served
 from side_by_side import in_threads
+from waiting import WATCHDOG_S
 
 import softs_fast as sf
 from softs_fast.loader import endless as iterable_dataset
@@ -160,7 +161,7 @@ def exit_status_of_fork(data: sf.SoftDataLoader, act: Callable[[], object]) -> i
     held.wait()
     child = multiprocessing.get_context("fork").Process(target=act)
     child.start()
-    child.join(10)
+    child.join(WATCHDOG_S)
     done.set()
     holder.join()
     child.kill()

@@ -78,7 +78,7 @@ def check_stream(items: Iterator[Any], kind: str) -> None:
     numbers = first["y"].reshape(-1).tolist()
     del first
     for _ in range(5):
-        numbers += next(items)["y"].reshape(-1).tolist()
+        numbers += first_item(items, SampleTimeout)["y"].reshape(-1).tolist()
     if kind not in TORCH:
         assert numbers == list(range(len(numbers)))
 

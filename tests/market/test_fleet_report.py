@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from softs_fast.market import fleet_report
 from softs_fast.market.fleet_report import FleetReport, WorkerReport, read_report, write_report
 
 
@@ -25,8 +26,11 @@ def test_anything_else_is_no_report(tmp_path: Path, content: str) -> None:
     assert read_report("tcp://127.0.0.1:5555") is None
 
 
-def test_the_cause_names_the_last_worker_that_failed_and_the_end_of_its_error() -> None:
-    now = time.monotonic()
+def test_the_cause_names_the_last_worker_that_failed_and_the_end_of_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(fleet_report, "time", SimpleNamespace(monotonic=lambda: now))
     error = "\n".join(["its process ended: signal SIGSEGV", *(f"line {i}" for i in range(100)), "x" * 1000])
     report = FleetReport(
         (
@@ -36,7 +40,7 @@ def test_the_cause_names_the_last_worker_that_failed_and_the_end_of_its_error() 
         )
     )
     head, *lines = report.cause().splitlines()
-    assert head.startswith("; workers of the fleet: 1 pausing, 1 given up, 1 serving; worker 1 failed 4.")
+    assert head.startswith("; workers of the fleet: 1 pausing, 1 given up, 1 serving; worker 1 failed 4.0 ")
     assert head.endswith("s ago: its process ended: signal SIGSEGV")
     assert lines == [*(f"line {i}" for i in range(81, 100)), "x" * 300]
 

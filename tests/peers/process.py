@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from waiting import WATCHDOG_S, eventually
+from waiting import WATCHDOG_S, eventually, stopped_clock
 
 HERE = Path(__file__).parent
 
@@ -175,7 +175,9 @@ class Zygote:
             text=True,
         )
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n", f"{script} or {package} cannot be imported"
+        with stopped_clock():
+            ready = self._process.stdout.readline()
+        assert ready == "ready\n", f"{script} or {package} cannot be imported"
         atexit.register(self._end)
 
     @classmethod

@@ -2,8 +2,12 @@
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from waiting import eventually
+
+from softs_fast import _core
 
 # As in docs/segment.md: the length of the control block, which ends a segment, and where it names the owning process.
 BLOCK_BYTES, OWNER_AT = 4096, 40
@@ -13,6 +17,16 @@ def remove(addresses: Iterable[str]) -> None:
     """Remove segments that may still be there."""
     for address in addresses:
         Path("/dev/shm", address).unlink(missing_ok=True)
+
+
+def sweep_until(is_gone: Callable[[], bool]) -> None:
+    """Sweep until it holds: a sweep leaves what another process has locked, as one that sweeps at this moment."""
+
+    def is_swept() -> bool:
+        _core.sweep()
+        return is_gone()
+
+    eventually(is_swept, "the segments of the dead are gone")
 
 
 def owner_of(path: Path) -> int | None:

@@ -9,13 +9,14 @@ import os
 import queue
 import random
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +25,9 @@ T = TypeVar("T")
 #: What must happen happens within this, or the test hangs; it is never what a test measures. A machine that is slow or
 #: loaded may set more.
 WATCHDOG_S = float(os.environ.get("SOFTS_TEST_WATCHDOG_S", "45"))
+
+#: Workers of pytest of which each has ports of its own.
+_PORT_RANGES = 16
 
 
 class Watched(Protocol):
@@ -77,19 +81,34 @@ def _text(what: object) -> object:
     return what() if callable(what) else what
 
 
+@contextlib.contextmanager
+def stopped_clock() -> Iterator[None]:
+    """Stop the clock of a test while it makes what other tests use too, such as imports of seconds and models.
+
+    The first test to need them would have less time than the others.
+    """
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
+
+
 def free_ports(n: int = 1) -> list[int]:
     """Return ports of loopback at which nothing listens; all are held until the last one is chosen.
 
     None is of the range from which the kernel takes ports of its own choice: a connection of another process could get
-    one of those before it is used.
+    one of those before it is used. Nor is one in reach of another worker of pytest, which could find it free too.
     """
     below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PORT_RANGES
+    own = range(10_000 + number, below, _PORT_RANGES)
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
         while len(ports) < n:
             probe = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", random.SystemRandom().randrange(10_000, below)))
+                probe.bind(("127.0.0.1", random.SystemRandom().choice(own)))
                 ports.append(probe.getsockname()[1])
         return ports
 

@@ -28,6 +28,8 @@ _MAX_SLOTS, _MAX_SLOT_BYTES = 64, 256 << 20
 _SLICE_MS = 100
 #: Part of a measurement's time that passes before it counts.
 _WARM_UP = 0.2
+#: So much longer a measurement goes on that has counted nothing, seconds.
+_LATE_S = 10.0
 
 
 def main(role: str, options: dict[str, Any]) -> int:
@@ -169,11 +171,12 @@ class _Meter:
         self._end_at = self._started + seconds
 
     def goes_on(self) -> bool:
-        """Return whether there is time left."""
+        """Return whether there is time left, or nothing has been counted and may still be."""
         now = time.perf_counter()
         if not self._is_warm and now >= self._warm_at:
             self._is_warm, self._started, self.count_before = True, now, self.count
-        return now < self._end_at or not self._is_warm
+        late_s = _LATE_S if self.count == self.count_before else 0.0
+        return now < self._end_at + late_s or not self._is_warm
 
     def rate(self) -> float:
         """Return the count per second.

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from .. import _core
 from ..errors import ConfigError
-from ..process import raise_descriptor_limit
+from ..process import join, raise_descriptor_limit
 from ..repeated_log import RepeatedLog
 from .protocol import BrokerStats, ControlEndpoints, EndpointConfig
 
@@ -208,7 +208,7 @@ class Broker:
     def wait(self) -> None:
         """Block until the broker has stopped; return at once if it is not running. Ctrl-C ends the wait."""
         if self._relays:
-            self._relays[0].join()
+            join(self._relays[0])
 
     @property
     def bound_endpoints(self) -> EndpointConfig:

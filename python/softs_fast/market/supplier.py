@@ -10,6 +10,7 @@ from typing import Any, Literal
 from .. import _core
 from ..configs import BatchConfig
 from ..errors import ConfigError, HelloError
+from ..process import join
 from ..repeated_log import RepeatedLog
 from .device_output import DeviceOutput
 from .endpoints import variable_of
@@ -198,8 +199,7 @@ class Supplier:
         """Register with the broker, waiting until one answers, and begin to work in a thread.
 
         Raises:
-            HelloError: no broker within send_timeout_ms, it refused the patterns, or this supplier was stopped: then make
-                another one (a RuntimeError, as in softs).
+            HelloError: as `hello`; after `stop` make another supplier (a RuntimeError, as in softs).
         """
         self._check_not_stopped()
         if self._main_thread is not None:
@@ -229,7 +229,7 @@ class Supplier:
             SystemExit: the generator called `sys.exit`; likewise any other exception that ended the supplier. Raised once.
         """
         if self._main_thread is not None:
-            self._main_thread.join()
+            join(self._main_thread)
         error, self._ended_by = self._ended_by, None
         if error is not None:
             raise error

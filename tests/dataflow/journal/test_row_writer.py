@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from waiting import WATCHDOG_S
+from waiting import WATCHDOG_S, eventually
 
 from softs_fast.dataflow.journal.rows import RowWriter
 from softs_fast.dataflow.master.holdings import Frees, Holdings
@@ -100,6 +100,11 @@ def test_rows_keep_their_memory_until_they_are_read(tmp_path: Path) -> None:
     assert sorted(values.freed) == [0, 1]
 
 
+def go_on_when_told(writer: RowWriter, values: Values) -> None:
+    eventually(lambda: writer._is_stopped, "it is told to stop")
+    values.may_go_on.set()
+
+
 @pytest.mark.parametrize("is_started", [False, True])
 def test_it_stops_when_it_is_told(is_started: bool, tmp_path: Path) -> None:
     values = Values()
@@ -109,7 +114,7 @@ def test_it_stops_when_it_is_told(is_started: bool, tmp_path: Path) -> None:
     if is_started:
         writer.start()
         assert values.is_asked.wait(WATCHDOG_S)
-        threading.Timer(0.05, values.may_go_on.set).start()
+        threading.Thread(target=go_on_when_told, args=(writer, values)).start()
     writer.stop()
     writer.stop()
     assert sorted(values.freed) == [0, 1, 2]

@@ -93,9 +93,10 @@ def test_a_process_that_makes_the_switches_has_no_thread(calls: list[str], front
 
 def test_a_sleeper_wakes_up_for_another_name(frontend: str) -> None:
     model, seen = SharedModelId("a"), []
+    version = model.version()
 
     def watch() -> None:
-        version = model.version()
+        nonlocal version
         with softs_fast.Client(frontend, ShmMedium, 64, 1) as client:
             model.sleep_while(version - 1, "a", client.leave_after)
             while "end" not in seen:

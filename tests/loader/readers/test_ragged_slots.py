@@ -224,7 +224,7 @@ def test_what_a_function_may_not_return(frontend: str, backend: str) -> None:
                 max_batch=1,
             ),
         ):
-            data = SoftIterableDataset("m", frontend, CONFIG, ShmMedium, num_slots=1, request_timeout=0.2)
+            data = SoftIterableDataset("m", frontend, CONFIG, ShmMedium, num_slots=1)
             with pytest.raises(GeneratorFailed, match=text):
                 next(iter(data))
 
@@ -232,7 +232,7 @@ def test_what_a_function_may_not_return(frontend: str, backend: str) -> None:
 def test_a_supplier_without_the_config_needs_whole_slots(frontend: str, backend: str) -> None:
     short = CONFIG.encode(**sample(5))
     with served(frontend, backend, lambda product_id: short, ["m"], ShmMedium, CONFIG.nbytes()):
-        data = SoftIterableDataset("m", frontend, CONFIG, ShmMedium, num_slots=1, request_timeout=0.2)
+        data = SoftIterableDataset("m", frontend, CONFIG, ShmMedium, num_slots=1)
         with pytest.raises(
             GeneratorFailed, match=f"returned {len(short)} bytes, need slot_size={CONFIG.nbytes()}"
         ):

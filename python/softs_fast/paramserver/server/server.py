@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from ...errors import ConfigError
-from ...process import check_process
+from ...process import check_process, join
 from ..job import Job
 from ..rounds.options import RunOptions
 from ..wire.invite import Invite
@@ -97,7 +97,10 @@ class Server:
         Raises:
             SoftsError: the server has failed.
         """
-        self._thread.join(timeout_s)
+        if timeout_s is None:
+            join(self._thread)
+        else:
+            self._thread.join(timeout_s)
         if self._failure is not None:
             raise self._failure
         return not self._thread.is_alive()
