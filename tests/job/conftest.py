@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from coordinator_process import Cluster
@@ -20,7 +21,7 @@ def broker(frontend: str, backend: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def live_job(broker: None, frontend: str, backend: str) -> Iterator[Callable[..., LiveJob]]:
+def live_job(broker: None, frontend: str, backend: str, short_path: Path) -> Iterator[Callable[..., LiveJob]]:
     """Makes a job of so many steps: two suppliers, and a coordinator with options."""
     with ExitStack() as running:
         cluster = Cluster()
@@ -28,8 +29,9 @@ def live_job(broker: None, frontend: str, backend: str) -> Iterator[Callable[...
 
         def make(n_steps: int, *options: str) -> LiveJob:
             coordinator = cluster.coordinator("--job", "digits", *options)
-            job = LiveJob(frontend, backend, coordinator, n_steps)
+            job = LiveJob(frontend, backend, short_path / "gate", coordinator, n_steps)
             running.callback(job.end)
+            job.allow(n_steps)
             for _ in range(2):
                 job.start_supplier()
             return job

@@ -5,11 +5,13 @@ A sample holds its number, so what a rank reports to have trained comes from the
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import ranks
@@ -82,6 +84,8 @@ def train(say: Callable[[Any], None], _rank: int, _size: int, options: dict[str,
             taken: list[int] = []
             with step:
                 rank, size = job.rank, job.size
+                may_go_on = functools.partial(_may_go_on, options.get("gate"), step.number, job)
+                eventually(may_go_on, "the step is allowed", within_s=600.0)
                 for batch in step.batches():
                     taken += batch["number"].tolist()
                     step.backward(student.loss(batch))
@@ -97,11 +101,14 @@ def train(say: Callable[[Any], None], _rank: int, _size: int, options: dict[str,
         say({"end": job.committed, "weights": student.weights(), "loss": step.loss})
 
 
+def _may_go_on(gate: Path | None, step: int, job: sf.Job) -> bool:
+    return gate is None or step <= int(gate.read_text()) or bool(job._worker.not_ready)
+
+
 class Rank:
     """A process that trains, seen from a test."""
 
-    def __init__(self, frontend: str, coordinator: str | None, seed: int, n_steps: int) -> None:
-        options = {"frontend": frontend, "coordinator": coordinator, "seed": seed, "n_steps": n_steps}
+    def __init__(self, **options: Any) -> None:
         self._running = ranks.start(train, 1, options)
         #: Steps that were committed, and those that were not; the last report.
         self.committed: dict[int, dict[str, Any]] = {}
@@ -184,19 +191,37 @@ class LiveJob:
     Args:
         frontend: Endpoint of the broker for ranks.
         backend: Endpoint of the broker for suppliers.
+        gate: File with the number of steps that ranks may make.
         coordinator: Coordinator.
         n_steps: Steps to commit.
     """
 
-    def __init__(self, frontend: str, backend: str, coordinator: Coordinator, n_steps: int) -> None:
+    def __init__(
+        self, frontend: str, backend: str, gate: Path, coordinator: Coordinator, n_steps: int
+    ) -> None:
         self.coordinator, self.n_steps = coordinator, n_steps
+        self._gate = gate
         self.ranks: list[Rank] = []
         self._frontend, self._backend = frontend, backend
         self._suppliers: list[ranks.Ranks] = []
 
+    def allow(self, n_steps: int) -> None:
+        """Let ranks make so many steps; in the next one they wait, until that is allowed or its epoch is over."""
+        new = self._gate.with_suffix(".new")
+        new.write_text(str(n_steps))
+        new.rename(self._gate)
+
     def start(self) -> Rank:
         """Start a rank; only the weights of the first one count."""
-        self.ranks.append(Rank(self._frontend, self.coordinator.address, len(self.ranks), self.n_steps))
+        self.ranks.append(
+            Rank(
+                frontend=self._frontend,
+                coordinator=self.coordinator.address,
+                seed=len(self.ranks),
+                n_steps=self.n_steps,
+                gate=self._gate,
+            )
+        )
         return self.ranks[-1]
 
     def start_supplier(self) -> None:
@@ -222,8 +247,8 @@ class LiveJob:
     def _of(self, step: int) -> list[dict[str, Any]]:
         return [one.committed[step] for one in self.ranks if step in one.committed]
 
-    def recount(self) -> None:
-        """J2, J3, J5 from the reports alone: all numbers once, in order, and one history of weights.
+    def recount(self) -> list[int]:
+        """J2, J3, J5 from the reports alone: all numbers once, in order, and one history of weights; the sizes by step.
 
         A rank that was killed may have applied a step that it has not reported: its share is known by the ranks that have.
         """
@@ -239,8 +264,9 @@ class LiveJob:
                 own = share(n_micro, rank, size)
                 assert taken == list(range(first + own.start * MICRO, first + own.stop * MICRO))
             unreported = set(range(size)) - places.keys()
-            n_killed = sum(one.end is None for one in self.ranks)
+            n_killed = sum(one.was_killed for one in self.ranks)
             assert len(unreported) <= n_killed, f"step {step} of {size} ranks is reported by {sorted(places)}"
+        return self.sizes()
 
 
 def replayed(sizes: list[int]) -> Student:
