@@ -2,7 +2,7 @@
 
 The coordinator and each rank are the machines themselves, and so are ledger, feed and position. Modelled are connections
 (in order; what the coordinator says arrives some time later), the engine (a call ends at each member for itself, or fails
-there if one is lost), the market (a stream hands out the numbers of its aim: samples are the same whoever makes them) and
+there if one is lost), the market (a stream hands out the numbers of its aim: samples are the same from any supplier) and
 the program, which takes micro-batches, reduces, passes the barrier and applies.
 
 An event is a tuple. `World.events` names those that may come next, `World.do` lets one happen. Worlds are pickled, so that a
@@ -93,7 +93,7 @@ class World:
         self.ranks: dict[str, Rank] = {}
         self.engines: dict[tuple[int, int], Engine] = {}
         self.n_started = 0
-        #: Connections whose end the coordinator has not noticed.
+        #: Connections that have ended, which the coordinator has not noticed.
         self.unnoticed: list[int] = []
         #: Weights after each step, in the first epoch that had it; what is lost with all ranks begins anew.
         self.truth: dict[int, tuple[tuple[int, ...], ...]] = {}

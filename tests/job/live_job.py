@@ -20,9 +20,11 @@ from coordinator_process import Coordinator
 from waiting import WATCHDOG_S, eventually
 
 import softs_fast as sf
+from softs_fast import _core
 from softs_fast.job.ledger import share
 
-GLOBAL, MICRO, WIDTH = 24, 2, 6
+# Eleven micro-batches: two ranks have unequal shares.
+GLOBAL, MICRO, WIDTH = 22, 2, 6
 CONFIG = sf.BatchConfig([sf.TensorSpec("x", (WIDTH,), "float32"), sf.TensorSpec("number", (), "int64")])
 
 
@@ -239,6 +241,19 @@ class LiveJob:
             one.kill()
         while self._suppliers:
             self.kill_supplier()
+        # No peer is left that would do it.
+        _core.sweep()
+
+    def with_step(self, step: int, alive: list[Rank]) -> list[Rank]:
+        """Wait until ranks have committed a step; these, of those that are given."""
+
+        def found() -> list[Rank]:
+            for one in alive:
+                one.read()
+                assert not one.error, one.error
+            return [one for one in alive if step in one.committed]
+
+        return eventually(found, f"step {step}")
 
     def sizes(self) -> list[int]:
         """Return the number of ranks in each step."""

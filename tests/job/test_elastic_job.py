@@ -107,8 +107,7 @@ def test_random_kills(live_job: Callable[..., LiveJob], seed: int) -> None:
         # Ranks are in the midst of a step, or wait for its samples.
         job.allow(last + chance.randint(0, 2))
         # It has the weights, so others may be killed.
-        watched = chance.choice(alive)
-        watched.until(last)
+        watched = chance.choice(job.with_step(last, alive))
         kinds.append(chance.choice(["rank", "rank", "supplier", "join"]))
         if kinds[-1] == "supplier":
             job.start_supplier()
@@ -119,6 +118,7 @@ def test_random_kills(live_job: Callable[..., LiveJob], seed: int) -> None:
             victim.kill()
         elif len(alive) < 4:
             alive.append(job.start())
+    job.coordinator.status(has(len(alive)))
     job.n_steps = last + 5
     job.allow(job.n_steps)
     for one in alive:

@@ -30,7 +30,7 @@ def test_shares_are_a_partition_in_the_order_of_ranks(micro_batch_size: int) -> 
 
 
 def test_a_ledger_knows_no_rank_and_no_time() -> None:
-    """J3: nothing in it can depend on who died, joined or moved."""
+    """J3: nothing in it can depend on ranks that died, joined or moved."""
     names = [field.name for kind in (Ledger, Segment) for field in fields(kind)]
     assert names == [
         "segments",
@@ -55,7 +55,7 @@ def test_each_number_of_a_product_is_trained_once_or_skipped(
     switches: list[tuple[int, str]],
     skips: set[tuple[int, int]],
 ) -> None:
-    """J2, J3: whatever products follow each other, also one that comes back, and after no step."""
+    """J2, J3: whatever products follow each other, also one that follows again, and after no step."""
     ledger = Ledger.of("a", n_micro_batches * micro_batch_size, micro_batch_size)
     step = 0
     for n_steps, product in switches:

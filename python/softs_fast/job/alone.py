@@ -42,7 +42,7 @@ class AloneWorker:
 
 
 class AloneStep:
-    """A step whose gradients are applied at its end."""
+    """A step; its gradients are applied at its end."""
 
     def __init__(self, worker: AloneWorker) -> None:
         self._worker = worker

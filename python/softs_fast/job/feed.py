@@ -45,7 +45,7 @@ class Feed:
     """The machine of one rank: IDLE -> SERVING -> SPENT -> IDLE; SERVING, SPENT -> SETTLING -> IDLE.
 
     It keeps no position: each step says which numbers it owns, and the stream is aimed again if it is somewhere else. So
-    numbers that were handed out for a step that was dropped are handed out again, whoever takes them then.
+    numbers that were handed out for a step that was dropped are handed out again, on the rank that has them then.
     """
 
     def __init__(self) -> None:

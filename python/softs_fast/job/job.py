@@ -81,8 +81,8 @@ class Job:
             self._worker = AloneWorker(state)
         else:
             self._worker = WorkerNode(coordinator, state, job=name, credentials=credentials)
-        parameter = next(state.model.parameters(), torch.empty(0))
-        self._parts = Parts(self._worker, self._position, data.batches, parameter.device)
+        devices = [one.device for one in state.model.parameters()] or [torch.device("cpu")]
+        self._parts = Parts(self._worker, self._position, data.batches, devices[0])
         self._running = ExitStack()
 
     def __enter__(self) -> Self:

@@ -161,7 +161,7 @@ class JobStep:
                 f"step {self.number} has {self._n_taken} micro-batches so far, and step.backward() is called another time: "
                 "call it once for each, with the sum of what is to be minimised"
             )
-        # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on who has how many.
+        # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on how many each has.
         (loss * self._scale).backward()  # type: ignore[no-untyped-call]
         self._n_backward += 1
         self._losses += loss.detach() / self._n_micro_batches

@@ -23,8 +23,8 @@ __all__ = ["NumberedBatches"]
 class NumberedBatches:
     """Batches of one product, of the numbers at which it is aimed.
 
-    It waits for samples as long as it takes: whoever aims it knows when they are not wanted any more. The cause of a wait
-    is logged every 10 s.
+    It waits for samples as long as it takes, or until its caller does not want them any more. The cause of a wait is logged
+    every 10 s.
 
     Args:
         product: Product to order; at most 256 bytes of UTF-8.

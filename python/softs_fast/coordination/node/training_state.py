@@ -135,12 +135,12 @@ class TrainingState:
 
     @contextmanager
     def carry(self, name: str, part: Stateful, applied: Callable[[], object]) -> Iterator[None]:
-        """Have another object travel with the state in a block: whoever copies the weights copies it too.
+        """Have another object travel with the state in a block: a worker that copies the weights copies it too.
 
         Args:
             name: Name of the object.
             part: Object, with what belongs to the weights, such as where their samples end.
-            applied: Function called each time gradients were applied, also those of a step whose epoch is over, so that
+            applied: Function called each time gradients were applied, also after the epoch of their step, so that
                 the object and the weights are of one step. It must not raise.
 
         Raises:
