@@ -1,8 +1,9 @@
 """Training data from teachers to a student at memory speed; a drop-in replacement for `softs`.
 
 Importing this package does not import torch. The names that need torch (`SoftDataLoader`, `SoftIterableDataset`,
-`Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`, `ModelIOCatcher`, `switch_model`) are loaded
-on first access. Without the native modules `softs_fast.paramserver` works, and what needs them says so; `NATIVE_ERROR` says why.
+`Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`, `Job`, `LiveData`, `ModelIOCatcher`,
+`TrainingState`, `switch_model`) are loaded on first access. Without the native modules `softs_fast.paramserver` works, and
+what needs them says so; `NATIVE_ERROR` says why.
 """
 
 import logging
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from .dataset import Batch, SoftDataLoader, SoftIterableDataset, make_collate_fn
     from .distill import DistillDataLoader, DistillIterableDataset, switch_model
     from .fleet import Fleet
+    from .job import Job, LiveData, TrainingState
 
 __all__ = [
     "Batch",
@@ -86,6 +88,8 @@ __all__ = [
     "ForkedError",
     "GeneratorFailed",
     "HelloError",
+    "Job",
+    "LiveData",
     "ModelIOCatcher",
     "NoBroker",
     "NoModel",
@@ -106,6 +110,7 @@ __all__ = [
     "SuppliersBusy",
     "TCPMedium",
     "TensorSpec",
+    "TrainingState",
     "WireError",
     "Worker",
     "__version__",
@@ -122,6 +127,7 @@ _load, __dir__ = lazy(
         "dataset": "Batch SoftDataLoader SoftIterableDataset make_collate_fn",
         "distill": "DistillDataLoader DistillIterableDataset switch_model",
         "fleet": "Fleet",
+        "job": "Job LiveData TrainingState",
     },
 )
 

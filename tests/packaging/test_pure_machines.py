@@ -25,6 +25,8 @@ PURE = {
 #: Pure modules, and what they may import of the folder above theirs.
 MACHINES = {
     "coordination/job/*": {"errors", "records"},
+    "job/feed": {"errors"},
+    "job/ledger": {"errors"},
     "paramserver/rounds/*": {"errors", "wire"},
     "paramserver/worker/exchanges": {"errors", "records", "wire"},
     "paramserver/worker/retries": {"errors", "wire"},

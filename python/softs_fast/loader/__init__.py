@@ -6,6 +6,7 @@
 from .arguments import check_at_least, whole_number
 from .endless import EndlessDataset, checked_positions
 from .endless_loader import EndlessDataLoader
+from .numbered import NumberedBatches
 from .ranks import Ranks, set_ranks_of_worker
 from .readers.copying import SampleReader
 from .slot_batches import Batch, make_collate_fn
@@ -19,6 +20,7 @@ __all__ = [
     "EndlessDataLoader",
     "EndlessDataset",
     "LoaderStats",
+    "NumberedBatches",
     "Ranks",
     "SampleReader",
     "SoftDataLoader",

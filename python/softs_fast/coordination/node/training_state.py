@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -57,6 +58,7 @@ class TrainingState:
         self.optimizer = optimizer
         self._parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, **(others or {})}
         self._apply = apply or optimizer.step
+        self._applied: list[Callable[[], object]] = []
         # From `backward` until gradients are dropped.
         self._later: list[RemovableHandle] = []
 
@@ -114,6 +116,8 @@ class TrainingState:
         """Apply the gradients, and drop them."""
         try:
             self._apply()
+            for applied in self._applied:
+                applied()
         finally:
             self.drop_gradients()
 
@@ -128,6 +132,29 @@ class TrainingState:
                 zero_grad()
 
     # --- Copies ---
+
+    @contextmanager
+    def carry(self, name: str, part: Stateful, applied: Callable[[], object]) -> Iterator[None]:
+        """Have another object travel with the state in a block: a worker that copies the weights copies it too.
+
+        Args:
+            name: Name of the object.
+            part: Object, with what belongs to the weights, such as where their samples end.
+            applied: Function called each time gradients were applied, also after the epoch of their step, so that
+                the object and the weights are of one step. It must not raise.
+
+        Raises:
+            ConfigError: The state has an object of that name.
+        """
+        if name in self._parts:
+            raise ConfigError(f'the state has an object "{name}" already: {list(self._parts)}')
+        self._parts[name] = part
+        self._applied.append(applied)
+        try:
+            yield
+        finally:
+            del self._parts[name]
+            self._applied.remove(applied)
 
     def check(self) -> None:
         """Check that the state can be sent to another worker.

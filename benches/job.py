@@ -1,0 +1,148 @@
+"""What a Job costs beside a loader and a WorkerNode that a program uses by hand.
+
+``python -m benches.job --ranks 2``. A step sleeps for 20 ms, in parts after each micro-batch, and trains a small model on
+samples that suppliers have made ahead. The same processes make some steps by hand and some with a Job, in turns. One rank
+is alone: without a coordinator, by hand with the loader and the optimizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+import softs_fast as sf
+from softs_fast.coordination.node import WorkerNode
+from softs_fast.gpu import ranks
+
+from .steps import Coordinator
+
+WIDTH, GLOBAL, MICRO = 64, 96, 8
+N_MICRO = GLOBAL // MICRO
+CONFIG = sf.BatchConfig([sf.TensorSpec("x", (WIDTH,), "float32")])
+WARM_UP = 10
+
+
+def make_supplier() -> sf.Supplier:
+    """A supplier of samples that cost nothing."""
+    batch = torch.rand(64, WIDTH)
+    return sf.Supplier(
+        batch_generator_fn=lambda product_id, n, sequences: {"x": batch[:n]},
+        product_ids=["1"],
+        batch_config=CONFIG,
+    )
+
+
+def training() -> tuple[torch.nn.Module, sf.TrainingState]:
+    """A model and its state."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(WIDTH, 16)
+    return model, sf.TrainingState(model, torch.optim.SGD(model.parameters(), 1e-3))
+
+
+def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
+    """Make steps in turns, by hand and with a Job; report the milliseconds of each."""
+    pause_s = options["step_ms"] / 1000 / (N_MICRO // size)
+    addresses = options["coordinators"]
+    found: dict[str, list[float]] = {"hand": [], "job": []}
+    with contextlib.ExitStack() as running:
+        hand = by_hand(running, rank, size, options["frontend"], addresses, pause_s)
+        job = with_job(running, options["frontend"], addresses, pause_s)
+        for turn in range(options["rounds"] + 1):
+            for name, steps in (("hand", hand), ("job", job)):
+                for _ in range(WARM_UP if turn == 0 else options["steps"]):
+                    began = time.perf_counter()
+                    next(steps)
+                    if turn:
+                        found[name].append(1000 * (time.perf_counter() - began))
+    say(found)
+
+
+def by_hand(
+    running: contextlib.ExitStack,
+    rank: int,
+    size: int,
+    frontend: str,
+    addresses: list[str],
+    pause_s: float,
+) -> Iterator[None]:
+    """Make a step for each item, without a Job."""
+    model, state = training()
+    loader = sf.SoftDataLoader(
+        "1", frontend, CONFIG, num_slots=GLOBAL, ordered=True, rank=rank, world_size=size, batch_size=MICRO
+    )
+    running.callback(loader.close)
+    batches = iter(loader)
+    node = running.enter_context(WorkerNode(addresses[0], state, job="hand")) if addresses else None
+    while True:
+        with contextlib.nullcontext() if node is None else node.step():
+            for _ in range(N_MICRO // size):
+                (model(next(batches)["x"]).mean() * (size / N_MICRO)).backward()
+                time.sleep(pause_s)
+        if node is None:
+            state.apply()
+        yield
+
+
+def with_job(
+    running: contextlib.ExitStack, frontend: str, addresses: list[str], pause_s: float
+) -> Iterator[None]:
+    """Make a step for each item, with a Job."""
+    model, state = training()
+    data = sf.LiveData("1", CONFIG, global_batch_size=GLOBAL, micro_batch_size=MICRO, endpoint=frontend)
+    address = addresses[1] if addresses else None
+    job = running.enter_context(sf.Job("job", data, state, coordinator=address))
+    for step in job.steps(10**9):
+        with step:
+            for batch in step.batches():
+                step.backward(model(batch["x"]).mean())
+                time.sleep(pause_s)
+        yield
+
+
+def main() -> None:
+    """Measure, and print a line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=1, choices=(1, 2, 3, 4), help="ranks (%(default)s)")
+    parser.add_argument("--step-ms", type=float, default=20.0, help="length of a step (%(default)s)")
+    parser.add_argument("--steps", type=int, default=20, help="of each turn (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each (%(default)s)")
+    options = vars(parser.parse_args())
+    n_ranks = options["ranks"]
+    with contextlib.ExitStack() as running:
+        fleet = running.enter_context(sf.Fleet(make_supplier))
+        options["frontend"] = fleet.endpoints.frontend
+        options["coordinators"] = [
+            running.enter_context(Coordinator("--job", name, "--world-size", str(n_ranks)))
+            for name in ("hand", "job")
+            if n_ranks > 1
+        ]
+        with ranks.start(train, n_ranks, options) as started:
+            results = []
+            for pipe in started.pipes:
+                pipe.poll(600)
+                results.append(pipe.recv())
+    if raised := [one for one in results if isinstance(one, ranks.Raised)]:
+        raise SystemExit(raised[0].trace)
+    # A step ends with its slowest rank.
+    times = {
+        name: [max(step) for step in zip(*(one[name] for one in results), strict=True)]
+        for name in ("hand", "job")
+    }
+    medians = {f"{name}_ms": round(statistics.median(of), 3) for name, of in times.items()}
+    more = round(100 * (medians["job_ms"] / medians["hand_ms"] - 1), 2)
+    load = round(os.getloadavg()[0], 1)
+    print(
+        json.dumps({"ranks": n_ranks, "n": len(times["job"]), **medians, "more_percent": more, "load": load})
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""A training as one program: live samples, ranks that come and go, and each sample number trained exactly once."""
+
+from typing import TYPE_CHECKING
+
+from ..process import lazy
+
+if TYPE_CHECKING:
+    from ..coordination.node import TrainingState
+    from .job import Job
+    from .live_data import LiveData
+    from .step import JobStep
+
+__all__ = ["Job", "JobStep", "LiveData", "TrainingState"]
+
+# Ledger and feed need no torch.
+__getattr__, __dir__ = lazy(
+    __name__,
+    {"job": "Job TrainingState", "live_data": "LiveData", "step": "JobStep"},
+)

@@ -1,0 +1,50 @@
+"""The samples of a job: a product of a running market, and in which portions it is trained on."""
+
+from __future__ import annotations
+
+from ..configs import BatchConfig
+from ..errors import ConfigError
+from ..loader import NumberedBatches, whole_number
+from .ledger import Ledger
+
+__all__ = ["LiveData"]
+
+
+class LiveData:
+    """The samples of a product, made while a job trains on them; in batches of one size on any number of ranks.
+
+    Args:
+        product: Product that suppliers make; at most 256 bytes of UTF-8.
+        config: Config of the tensors that one sample holds.
+        global_batch_size: Samples of a step, over all ranks.
+        micro_batch_size: Samples that one rank trains on at once; a global batch is some of these.
+        endpoint: Frontend of the broker; None for that of the environment, as in a process of ``softs-fast run``.
+
+    Raises:
+        ConfigError: A size is out of range, or micro-batches do not make up a global batch; or `product` is no string or
+            too long.
+
+    Example:
+        >>> import softs_fast as sf
+        >>> config = sf.BatchConfig([sf.TensorSpec("x", (8,), "float32")])
+        >>> data = sf.LiveData("1", config, global_batch_size=96, micro_batch_size=8)
+    """
+
+    def __init__(
+        self,
+        product: str,
+        config: BatchConfig,
+        *,
+        global_batch_size: int,
+        micro_batch_size: int,
+        endpoint: str | None = None,
+    ) -> None:
+        if not isinstance(config, BatchConfig):
+            raise ConfigError(f"config must be a BatchConfig, got {type(config).__name__}")
+        self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
+        self.micro_batch_size = whole_number("micro_batch_size", micro_batch_size, 1)
+        self.ledger = Ledger.of(product, self.global_batch_size, self.micro_batch_size)
+        # As many on order as a step has: one rank alone has its next step made while it trains.
+        self.batches = NumberedBatches(
+            product, config, self.micro_batch_size, self.global_batch_size, endpoint
+        )

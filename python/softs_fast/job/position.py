@@ -1,0 +1,60 @@
+"""Where a training is in its samples: what travels with the weights, so that the two cannot disagree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from .ledger import Ledger
+
+__all__ = ["Position"]
+
+
+class Position:
+    """The ledger, and the steps that the weights have; a part of `TrainingState`.
+
+    Args:
+        ledger: Ledger of the job.
+        seed: Seed of the job, of which the random numbers of each micro-batch follow.
+    """
+
+    def __init__(self, ledger: Ledger, seed: int) -> None:
+        self.ledger = ledger
+        self.seed = seed
+        #: Steps that were applied to the weights.
+        self.committed = 0
+
+    def applied(self) -> None:
+        """Note that a step was applied."""
+        self.committed += 1
+
+    def seed_of(self, number: int) -> int:
+        """Return the seed of the random numbers of the micro-batch that begins with a number; 63 bits."""
+        text = f"{self.seed}:{number}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        return {"committed": self.committed, "seed": self.seed, **self.ledger.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the position of weights that were copied.
+
+        Raises:
+            ConfigError: They are of a job with another product, other sizes or another seed.
+        """
+        ledger = Ledger.of_state(state)
+        own, other = self.ledger.segments[-1], ledger.segments[-1]
+        for name, have, need in (
+            ("product", own.product, other.product),
+            ("global_batch_size", own.global_batch_size, other.global_batch_size),
+            ("micro_batch_size", own.micro_batch_size, other.micro_batch_size),
+            ("seed", self.seed, state["seed"]),
+        ):
+            if have != need:
+                raise ConfigError(
+                    f"the job has {name}={need!r}, and this rank {have!r}: start all ranks with the same script"
+                )
+        self.ledger, self.committed = ledger, state["committed"]

@@ -1,0 +1,239 @@
+"""A step of a job: this rank's micro-batches, their gradients, and what became of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from ..coordination.node import WorkerNode
+from ..errors import ConfigError, PeerLost
+from ..loader import NumberedBatches
+from .alone import AloneWorker
+from .feed import Feed, MicroBatch
+from .position import Position
+
+__all__ = ["JobStep", "Parts"]
+
+logger = logging.getLogger(__name__)
+
+
+class Parts:
+    """What the steps of a job have in common.
+
+    Args:
+        worker: Worker that reduces and applies gradients.
+        position: Position that travels with the weights.
+        batches: Batches of the samples.
+        device: Device of the weights.
+    """
+
+    def __init__(
+        self,
+        worker: WorkerNode | AloneWorker,
+        position: Position,
+        batches: NumberedBatches,
+        device: torch.device,
+    ) -> None:
+        self.worker = worker
+        self.position = position
+        self.batches = batches
+        self.device = device
+        self.feed = Feed()
+        self._place = (-1, 0)
+        # Of the step that is not committed: batches by their first number, to see whether they are made the same again.
+        self._seen: dict[int, Any] = {}
+        self._has_warned = False
+
+    def tell_place(self, rank: int, size: int, n_micro_batches: int, own: int) -> None:
+        """Log which part of a step this rank has, if that has changed."""
+        if (rank, size) == self._place:
+            return
+        self._place = (rank, size)
+        if size > n_micro_batches:
+            logger.warning(
+                "a step has %d micro-batches, and the job %d ranks: %d of them only wait, and have the weights if another "
+                "one is lost; start %d ranks at most, or make micro-batches smaller",
+                n_micro_batches,
+                size,
+                size - n_micro_batches,
+                n_micro_batches,
+            )
+        share = n_micro_batches / (size * -(-n_micro_batches // size))
+        logger.info(
+            "rank %d of %d trains %d of the %d micro-batches of a step; ranks train %.0f %% of the time, and else wait for "
+            "each other",
+            rank,
+            size,
+            own,
+            n_micro_batches,
+            100 * share,
+        )
+
+    def compare(self, taken: MicroBatch, batch: Any) -> None:
+        """Say once if numbers that were handed out before come with other samples."""
+        before = self._seen.get(taken.numbers.start)
+        self._seen[taken.numbers.start] = batch
+        if before is None or self._has_warned or _are_equal(before, batch):
+            return
+        self._has_warned = True
+        logger.warning(
+            "samples %d to %d are others than when they were made first: their generator ignores the number of a sample, or "
+            "the program has changed the batch in place; each number is trained once, but a step that is made again does not "
+            "have the same bits (docs/job.md)",
+            taken.numbers.start,
+            taken.numbers.stop - 1,
+        )
+
+    def forget(self) -> None:
+        """Keep no batch any more: their step is committed."""
+        self._seen.clear()
+
+
+class JobStep:
+    """A step: `with step:`, and in it each of `batches` and one `backward` for it. The end of the block commits the step.
+
+    Attributes:
+        number: Number of the step, from 1; the number of committed steps after it.
+        numbers: Numbers of the samples of the step, over all ranks.
+        is_committed: Whether the step was applied, known after its end. If not, the next step has the same numbers.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._worker = parts.worker
+        self._inner = parts.worker.step()
+        self.number = 0
+        self.numbers = range(0)
+        self.is_committed = False
+        self._n_micro_batches = 1
+        self._scale = 1.0
+        self._n_taken = self._n_backward = 0
+        self._losses = torch.zeros((), device=parts.device)
+
+    @property
+    def was_entered(self) -> bool:
+        """Whether it has begun."""
+        return self.number > 0
+
+    @property
+    def loss(self) -> float:
+        """Mean of the losses of all micro-batches of the step, on all ranks; known after its end."""
+        return float(self._losses)
+
+    def batches(self) -> Iterator[Any]:
+        """Yield this rank's micro-batches, each `{name: dtype [micro_batch_size, *shape]}`.
+
+        Before each one, torch's random numbers begin anew, by the number of its first sample: so dropout is the same on
+        whatever rank, and when a step is made again.
+
+        Raises:
+            PeerLost: The epoch of the step is over; the block takes it, and the step is made again.
+            GeneratorFailed: A sample cannot be made.
+        """
+        parts = self._parts
+        while parts.feed.due is not None:
+            if self._n_backward < self._n_taken:
+                raise ConfigError(_incomplete(self.number, self._n_backward, self._n_taken))
+            batch = parts.batches.take(lambda: bool(self._worker.not_ready))
+            if batch is None:
+                raise PeerLost(f"epoch {self._inner.epoch} is over: {self._worker.not_ready}")
+            taken = parts.feed.took()
+            self._n_taken += 1
+            parts.compare(taken, batch)
+            torch.manual_seed(parts.position.seed_of(taken.numbers.start))
+            yield batch
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of a micro-batch; once for each.
+
+        Args:
+            loss: Mean of the losses of its samples, dtype [].
+
+        Raises:
+            ConfigError: A micro-batch has no other loss any more.
+        """
+        if self._n_backward == self._n_taken:
+            raise ConfigError(
+                f"step {self.number} has {self._n_taken} micro-batches so far, and step.backward() is called another time: "
+                "call it once for each, with the sum of what is to be minimised"
+            )
+        # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on how many each has.
+        (loss * self._scale).backward()  # type: ignore[no-untyped-call]
+        self._n_backward += 1
+        self._losses += loss.detach() / self._n_micro_batches
+
+    def __enter__(self) -> Self:
+        """Wait for an epoch, and begin the step."""
+        inner = self._inner
+        inner.__enter__()
+        try:
+            self.number = inner.number
+            self._begin()
+        except BaseException as error:
+            inner.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def _begin(self) -> None:
+        parts, step = self._parts, self.number - 1
+        position, rank, size = parts.position, self._worker.rank, self._worker.size
+        if position.committed != step:
+            raise ConfigError(
+                f"the weights have {step} steps, and their position in the samples {position.committed}"
+            )
+        self.numbers = position.ledger.numbers(step)
+        n = self._n_micro_batches = position.ledger.segment(step).n_micro_batches
+        self._scale = size / n
+        aim = parts.feed.begin(position.ledger, step, rank, size)
+        parts.tell_place(rank, size, n, parts.feed.n_due)
+        if aim is not None:
+            parts.batches.aim(aim.start, aim.run, aim.stride)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Reduce the gradients, and apply them on all ranks; a rank that was lost is no error."""
+        parts, inner = self._parts, self._inner
+        if error is None:
+            try:
+                self._check_complete()
+                if self._worker.strategy is not None:
+                    self._worker.strategy.all_reduce(self._losses, "sum")
+            except (ConfigError, PeerLost) as failure:
+                error = failure
+        try:
+            is_taken = inner.__exit__(None if error is None else type(error), error, trace)
+        finally:
+            self.is_committed = inner.is_committed
+            if self.is_committed:
+                parts.feed.committed()
+                parts.forget()
+            else:
+                parts.feed.fenced()
+                parts.feed.dropped()
+        if error is not None and kind is None and not is_taken:
+            raise error
+        return is_taken
+
+    def _check_complete(self) -> None:
+        n = self._n_taken + self._parts.feed.n_due
+        if self._n_backward != n:
+            raise ConfigError(_incomplete(self.number, self._n_backward, n))
+
+
+def _incomplete(number: int, n_backward: int, n: int) -> str:
+    return (
+        f"step {number} has the gradients of {n_backward} of {n} micro-batches, so some samples would count as trained: "
+        "call step.backward(loss) once for each of step.batches()"
+    )
+
+
+def _are_equal(before: Any, batch: Any) -> bool:
+    return all(
+        not isinstance(tensor, torch.Tensor) or tensor.is_nested or torch.equal(tensor, batch[name])
+        for name, tensor in before.items()
+    )

@@ -1,0 +1,102 @@
+"""Batches of a product by the numbers of their samples, for a caller that decides which numbers come next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import default_collate
+
+from ..configs import BatchConfig
+from ..market import ShmMedium, default_endpoint
+from .endless import EndlessDataset
+from .plan import IterationPlan
+from .product.shared_id import SharedModelId
+from .product.subscription import Stride
+from .readers.copying import has_rows
+from .sample_iterator import Reader, Stream
+from .stream_options import StreamOptions
+
+__all__ = ["NumberedBatches"]
+
+
+class NumberedBatches:
+    """Batches of one product, of the numbers at which it is aimed.
+
+    It waits for samples as long as it takes, or until its caller does not want them any more. The cause of a wait is logged
+    every 10 s.
+
+    Args:
+        product: Product to order; at most 256 bytes of UTF-8.
+        batch_config: Config of the tensors that one sample holds.
+        batch_size: Samples of a batch.
+        num_slots: Samples on order or finished, at most.
+        endpoint: Frontend of the broker; None for that of the environment, as for `SoftIterableDataset`.
+
+    Raises:
+        ConfigError: `product` is no string or too long.
+    """
+
+    def __init__(
+        self,
+        product: str,
+        batch_config: BatchConfig,
+        batch_size: int,
+        num_slots: int,
+        endpoint: str | None = None,
+    ) -> None:
+        options = StreamOptions(
+            num_slots=num_slots,
+            retry_delay=0.01,
+            request_timeout=None,
+            zero_copy=False,
+            ordered=True,
+            prefetch=None,
+            debug=False,
+            rank=0,
+            world_size=1,
+            max_failures=_MAX_FAILURES,
+        )
+        source = SharedModelId(product)
+        self._dataset = EndlessDataset(
+            source, endpoint or default_endpoint("frontend"), batch_config, ShmMedium, options
+        )
+        self._version = source.version()
+        self._plan = IterationPlan(
+            batch_size=batch_size, make_batch=None if has_rows(batch_config) else default_collate
+        )
+        self._opened: tuple[Stream, Reader] | None = None
+        self._stride = Stride()
+
+    def aim(self, start: int, run: int, stride: int) -> None:
+        """Go to other numbers; samples that are ordered or finished are thrown away, except what is handed out.
+
+        Sample i from now on has number start + i // run * stride + i % run.
+        """
+        self._opened, self._stride = None, Stride(start, run, stride)
+
+    def take(self, is_over: Callable[[], bool]) -> Any | None:
+        """Return the next batch, `{name: dtype [batch_size, *shape]}`; None if it is not wanted any more before.
+
+        Args:
+            is_over: Function that returns whether the batch is not wanted any more; asked some times a second.
+
+        Raises:
+            GeneratorFailed: The next sample cannot be made.
+            WireError: A sample is not what a codec of the config writes.
+        """
+        if self._opened is None:
+            self._opened = self._dataset.begin(self._plan, {}, self._stride)
+            self._opened[0].restart()
+        stream, reader = self._opened
+        taken = stream.take_of(self._version, reader, is_over)
+        return None if taken is None else taken[1]
+
+    def close(self) -> None:
+        """Close the client; a later batch opens a new one. Idempotent."""
+        self._opened = None
+        self._dataset.close()
+
+
+#: Orders that fail in a row until a sample counts as one that cannot be made: each has failed at several suppliers.
+_MAX_FAILURES = 3

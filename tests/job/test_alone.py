@@ -1,0 +1,185 @@
+"""A job of one process: numbers, weights, random numbers; and what it says of steps and samples that are not right."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import ranks
+import torch
+from live_job import CONFIG, GLOBAL, MICRO, Student, live_data, replayed, sample, train
+
+import softs_fast as sf
+from softs_fast.job.step import Parts
+
+
+@contextmanager
+def supplier(backend: str, make: Callable[[int], torch.Tensor] = sample) -> Iterator[None]:
+    """A supplier in this process, of samples that a function makes of their numbers."""
+
+    def generate(product_id: str, sequence: int) -> dict[str, torch.Tensor]:
+        return {"x": make(sequence), "number": torch.tensor(sequence)}
+
+    with sf.Supplier(generator_fn=generate, product_ids=["1"], endpoint=backend, batch_config=CONFIG):
+        yield
+
+
+@contextmanager
+def job_alone(frontend: str) -> Iterator[tuple[sf.Job, Student]]:
+    """A job of this process."""
+    student = Student(0)
+    state = sf.TrainingState(student.model, student.optimizer)
+    with sf.Job("digits", live_data(frontend), state, seed=5) as job:
+        yield job, student
+
+
+def train_without_grpc(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
+    """Train where gRPC cannot be imported."""
+    sys.modules["grpc"] = None  # type: ignore[assignment]
+    train(say, rank, size, options)
+
+
+def test_it_trains_each_number_once_without_grpc_and_with_the_bits_of_a_replay(
+    broker: None, frontend: str, backend: str
+) -> None:
+    """J5, J13."""
+    n_steps = 5
+    options = {"frontend": frontend, "coordinator": None, "seed": 0, "n_steps": n_steps}
+    with supplier(backend), ranks.start(train_without_grpc, 1, options) as running:
+        said = [running.receive(0) for _ in range(n_steps + 1)]
+    assert not isinstance(said[0], ranks.Raised), said[0].trace
+    taken = [number for one in said[:-1] for number in one["taken"]]
+    assert taken == list(range(n_steps * GLOBAL))
+    assert said[-1]["weights"] == replayed([1] * n_steps).weights()
+
+
+def test_a_step_that_fails_comes_again_with_the_same_samples(
+    broker: None, frontend: str, backend: str
+) -> None:
+    n_failures = 2
+    with supplier(backend), job_alone(frontend) as (job, student):
+        for step in job.steps(3):
+            taken: list[int] = []
+            try:
+                with step:
+                    for batch in step.batches():
+                        taken += batch["number"].tolist()
+                        step.backward(student.loss(batch))
+                        if step.number == 2 and n_failures and len(taken) == 3 * n_failures * MICRO:
+                            raise ValueError("in the midst of a step")
+            except ValueError:
+                n_failures -= 1
+                assert not step.is_committed
+                continue
+            first = (step.number - 1) * GLOBAL
+            assert taken == list(step.numbers) == list(range(first, first + GLOBAL))
+        assert student.weights() == replayed([1] * 3).weights()
+        assert job.committed == 3
+    assert n_failures == 0
+
+
+def test_samples_that_differ_when_they_are_made_again_are_told_once(
+    broker: None, frontend: str, backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H20: order is kept, bits are not."""
+    n_failures = 2
+    made = iter(range(10**6))
+    with supplier(backend, lambda number: sample(next(made))), job_alone(frontend) as (job, student):
+        for step in job.steps(2):
+            with_error = n_failures > 0
+            try:
+                with step:
+                    for batch in step.batches():
+                        step.backward(student.loss(batch))
+                    if with_error:
+                        raise ValueError("after the last micro-batch")
+            except ValueError:
+                n_failures -= 1
+    told = [record for record in caplog.records if "ignores the number" in record.getMessage()]
+    assert [record.getMessage()[:14] for record in told] == ["samples 0 to 1"]
+
+
+def test_a_sample_that_cannot_be_made(broker: None, frontend: str, backend: str) -> None:
+    def fails(number: int) -> torch.Tensor:
+        if number == 5:
+            raise ValueError("no such text")
+        return sample(number)
+
+    taken: list[int] = []
+
+    def train_step(job: sf.Job, student: Student) -> None:
+        with next(job.steps(1)) as step:
+            for batch in step.batches():
+                taken.extend(batch["number"].tolist())
+                step.backward(student.loss(batch))
+
+    with supplier(backend, fails), job_alone(frontend) as (job, student):
+        with pytest.raises(sf.GeneratorFailed, match="no such text"):
+            train_step(job, student)
+        assert taken == [0, 1, 2, 3]
+        assert job.committed == 0
+
+
+def leave_out_a_loss(step: Any, student: Student) -> None:
+    for batch in step.batches():
+        if batch["number"][0]:
+            step.backward(student.loss(batch))
+
+
+def leave_out_a_batch(step: Any, student: Student) -> None:
+    step.backward(student.loss(next(step.batches())))
+
+
+def give_two_losses(step: Any, student: Student) -> None:
+    for batch in step.batches():
+        step.backward(student.loss(batch))
+        step.backward(student.loss(batch))
+
+
+def train_nothing(step: Any, student: Student) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (leave_out_a_loss, "step 1 has the gradients of 0 of 1 micro-batches"),
+        (leave_out_a_batch, "step 1 has the gradients of 1 of 11 micro-batches"),
+        (give_two_losses, "is called another time"),
+        (train_nothing, "step 1 has the gradients of 0 of 11 micro-batches"),
+    ],
+)
+def test_a_step_without_all_of_its_gradients_is_not_applied(
+    broker: None, frontend: str, backend: str, body: Callable[[Any, Student], None], text: str
+) -> None:
+    with supplier(backend), job_alone(frontend) as (job, student):
+        before = student.weights()
+        for step in job.steps(1):
+            with pytest.raises(sf.ConfigError, match=text), step:
+                body(step, student)
+            break
+        assert student.weights() == before
+        assert all(parameter.grad is None for parameter in student.model.parameters())
+        assert job.committed == 0
+
+
+def test_a_step_without_its_block(frontend: str) -> None:
+    with (
+        job_alone(frontend) as (job, _),
+        pytest.raises(sf.ConfigError, match="must be in a block `with step:`"),
+    ):
+        for _ in job.steps(1):
+            pass
+
+
+def test_ranks_without_a_micro_batch_are_told(caplog: pytest.LogCaptureFixture, frontend: str) -> None:
+    with job_alone(frontend) as (job, _):
+        parts: Parts = job._parts
+        for _ in range(2):
+            parts.tell_place(rank=13, size=14, n_micro_batches=12, own=0)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text[:48] for text in told] == ["a step has 12 micro-batches, and the job 14 rank"]
+    assert "2 of them only wait" in told[0]

@@ -1,0 +1,88 @@
+"""What a job refuses before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from live_job import CONFIG, Student, live_data
+
+import softs_fast as sf
+from softs_fast.job.ledger import Ledger
+from softs_fast.job.position import Position
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"micro_batch_size": 7}, "global_batch_size=96 is no multiple of micro_batch_size=7"),
+        ({"micro_batch_size": 0}, "micro_batch_size must be a whole number and at least 1"),
+        ({"global_batch_size": 9.5}, "global_batch_size must be a whole number"),
+        ({"product": 1}, "model_id"),
+        ({"config": "x"}, "config must be a BatchConfig, got str"),
+    ],
+)
+def test_data(changed: dict[str, Any], text: str) -> None:
+    arguments: dict[str, Any] = {
+        "product": "1",
+        "config": CONFIG,
+        "global_batch_size": 96,
+        "micro_batch_size": 8,
+    }
+    with pytest.raises(sf.ConfigError, match=text):
+        sf.LiveData(**arguments | changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("WORLD_SIZE", "4", "WORLD_SIZE is 4, and the job has no coordinator"),
+        ("SLURM_PROCID", "1", "a launcher has started this process as number 1"),
+    ],
+)
+def test_several_processes_without_a_coordinator(
+    name: str, value: str, text: str, frontend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    student = Student(0)
+    with pytest.raises(sf.ConfigError, match=text):
+        sf.Job("digits", live_data(frontend), sf.TrainingState(student.model, student.optimizer))
+
+
+def test_a_loader_in_place_of_data() -> None:
+    student = Student(0)
+    loader: Any = sf.SoftDataLoader("1", "ipc:///none", CONFIG)
+    with pytest.raises(sf.ConfigError, match="a job needs LiveData and a TrainingState, got SoftDataLoader"):
+        sf.Job("digits", loader, sf.TrainingState(student.model, student.optimizer))
+
+
+@pytest.mark.parametrize(
+    ("product", "whole", "part", "seed", "text"),
+    [
+        ("2", 96, 8, 0, "the job has product='1', and this rank '2'"),
+        ("1", 48, 8, 0, "the job has global_batch_size=96, and this rank 48"),
+        ("1", 96, 4, 0, "the job has micro_batch_size=8, and this rank 4"),
+        ("1", 96, 8, 7, "the job has seed=0, and this rank 7"),
+    ],
+)
+def test_a_rank_with_another_script(product: str, whole: int, part: int, seed: int, text: str) -> None:
+    source = Position(Ledger.of("1", 96, 8), 0)
+    source.applied()
+    joiner = Position(Ledger.of(product, whole, part), seed)
+    with pytest.raises(sf.ConfigError, match=text):
+        joiner.load_state_dict(source.state_dict())
+    assert joiner.committed == 0
+
+
+def test_two_jobs_of_one_state(frontend: str) -> None:
+    student = Student(0)
+    state = sf.TrainingState(student.model, student.optimizer)
+    with (
+        sf.Job("digits", live_data(frontend), state),
+        pytest.raises(sf.ConfigError, match="the state has an object"),
+        sf.Job("others", live_data(frontend), state),
+    ):
+        pass
+    # Its job has ended.
+    with sf.Job("others", live_data(frontend), state) as job:
+        assert (job.rank, job.size, job.committed) == (0, 1, 0)
