@@ -5,6 +5,7 @@
 //! * [`control`]: the channel that distributes which model the workers run, all three ends of it.
 //! * [`client`] and [`supplier`]: the drivers of the two peers of a broker.
 //! * [`flow`]: the control stream between the master of a flow and its workers.
+//! * [`link`]: the link between two hosts.
 //! * [`end_after`]: ends this process after another one.
 //! * [`Connection`]: a peer's connection to a broker; [`wait`] blocks until it can be read or written.
 
@@ -14,6 +15,7 @@ pub mod control;
 mod error;
 pub mod flow;
 mod lanes;
+pub mod link;
 mod runtime;
 pub mod supplier;
 pub mod tcp_medium;

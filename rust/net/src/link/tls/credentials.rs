@@ -1,0 +1,200 @@
+//! Key, certificates and CAs of this host, and what both ends demand of each other.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::{Resumption, verify_server_name};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256};
+use rustls::crypto::ring::{default_provider, kx_group};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::time_provider::TimeProvider;
+use rustls::version::TLS13;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+
+use super::error::TlsError;
+
+/// Name in the certificate of each holder of a token, as in `softs_fast.trust.certificates`.
+pub const SERVER_NAME: &str = "softs-fast";
+/// Bytes that an end sends before both ends change their keys.
+pub const KEY_BYTES: u64 = 1 << 36;
+/// Servers of a job have certificates of one name, so what they speak is part of the handshake: a connection cannot be
+/// led to another service.
+pub(super) const PROTOCOL: &[u8] = b"softs-link/1";
+
+/// What this host proves, and whom it believes.
+#[derive(Clone)]
+pub struct Credentials {
+    client: ClientConfig,
+    server: ServerConfig,
+    pub(super) key_bytes: u64,
+}
+
+/// Nothing of the key.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("key_bytes", &self.key_bytes).finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// Takes a key (PKCS#8), the certificates of this host, its own one first, and the CAs of peers, all in DER.
+    ///
+    /// # Errors
+    /// One of them cannot be read, or the certificate is not that of the key.
+    pub fn new(key: &[u8], chain: &[Vec<u8>], roots: &[Vec<u8>]) -> Result<Self, TlsError> {
+        Self::make(key, chain, roots).map_err(|error| TlsError::Credentials(error.to_string()))
+    }
+
+    /// Changes keys after so many bytes instead of [`KEY_BYTES`].
+    #[must_use]
+    pub fn with_key_bytes(mut self, bytes: u64) -> Self {
+        self.key_bytes = bytes;
+        self
+    }
+
+    fn make(key: &[u8], chain: &[Vec<u8>], roots: &[Vec<u8>]) -> Result<Self, Error> {
+        let provider = Arc::new(provider());
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.to_vec()));
+        let chain: Vec<_> = chain.iter().map(|one| CertificateDer::from(one.clone())).collect();
+        let mut store = RootCertStore::empty();
+        for root in roots {
+            store.add(CertificateDer::from(root.clone()))?;
+        }
+        let store = Arc::new(store);
+
+        // Who connects learns nothing of the CAs.
+        let holders = WebPkiClientVerifier::builder_with_provider(store.clone(), provider.clone())
+            .clear_root_hint_subjects()
+            .build()
+            .map_err(|error| Error::General(error.to_string()))?;
+        let mut server = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(Arc::new(Holders(holders)))
+            .with_single_cert(chain.clone(), key.clone_key())?;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        server.alpn_protocols = vec![PROTOCOL.to_vec()];
+
+        let mut client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .with_root_certificates(store)
+            .with_client_auth_cert(chain, key)?;
+        client.resumption = Resumption::disabled();
+        client.alpn_protocols = vec![PROTOCOL.to_vec()];
+        Ok(Self { client, server, key_bytes: KEY_BYTES })
+    }
+
+    /// What an end that dials checks at that time.
+    pub(super) fn client(&self, now: SystemTime) -> Arc<ClientConfig> {
+        let mut config = self.client.clone();
+        config.time_provider = Arc::new(At::of(now));
+        Arc::new(config)
+    }
+
+    /// What an end that accepts checks at that time.
+    pub(super) fn server(&self, now: SystemTime) -> Arc<ServerConfig> {
+        let mut config = self.server.clone();
+        config.time_provider = Arc::new(At::of(now));
+        Arc::new(config)
+    }
+}
+
+/// [`SERVER_NAME`] in rustls' form.
+///
+/// # Errors
+/// None: it is a name of DNS.
+pub(super) fn server_name() -> Result<ServerName<'static>, Error> {
+    ServerName::try_from(SERVER_NAME).map_err(|error| Error::General(error.to_string()))
+}
+
+/// That of ring, with two ciphers: AES-128-GCM, and ChaCha20 before it where the processor computes AES by tables.
+fn provider() -> CryptoProvider {
+    let mut cipher_suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
+    if !has_aes() {
+        cipher_suites.reverse();
+    }
+    let kx_groups = vec![kx_group::X25519, kx_group::SECP256R1];
+    CryptoProvider { cipher_suites, kx_groups, ..default_provider() }
+}
+
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+fn has_aes() -> bool {
+    std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq")
+}
+
+#[cfg(target_arch = "aarch64")]
+fn has_aes() -> bool {
+    std::arch::is_aarch64_feature_detected!("aes") && std::arch::is_aarch64_feature_detected!("pmull")
+}
+
+#[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+fn has_aes() -> bool {
+    false
+}
+
+/// The time of a handshake, which is short.
+#[derive(Debug)]
+struct At(UnixTime);
+
+impl At {
+    fn of(now: SystemTime) -> Self {
+        Self(UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default()))
+    }
+}
+
+impl TimeProvider for At {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(self.0)
+    }
+}
+
+/// Demands of an end that has dialled what it demands of this one: a certificate of a CA, and the name in it.
+#[derive(Debug)]
+struct Holders(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Holders {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.0.verify_client_cert(certificate, intermediates, now)?;
+        verify_server_name(&ParsedCertificate::try_from(certificate)?, &server_name()?)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}

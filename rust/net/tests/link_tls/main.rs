@@ -1,0 +1,11 @@
+//! TLS of a link over a pipe in memory: who is let in, what arrives, and what a peer that lies gets.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod bounds;
+#[path = "../certificates/mod.rs"]
+mod certificates;
+mod entry;
+mod pipe;
+mod records;
+#[path = "../../../proto/tests/fuzz/rng.rs"]
+mod rng;
