@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import queue
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
+from patience import pings
 from waiting import WATCHDOG_S, free_ports
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
@@ -35,7 +37,8 @@ from softs_fast.coordination.star.messages import (
 )
 from softs_fast.coordination.star.options import Epoch, StarOptions
 from softs_fast.coordination.star.root import Root
-from softs_fast.errors import ConfigError
+from softs_fast.errors import ConfigError, PeerLost
+from softs_fast.trust import handshake
 
 pytest.importorskip("grpc", reason="needs the extra grpc")
 
@@ -215,6 +218,18 @@ def test_a_rank_of_another_version_is_told_so() -> None:
             Leaf(1, SIZE, f"127.0.0.1:{port}", EPOCH, StarOptions(), WATCHDOG_S, logging.getLogger("test"))
     finally:
         server.stop(None).wait()
+
+
+def test_a_rank_waits_for_rank_0_that_does_not_run_as_long_as_its_pings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Why an attempt has failed is asked for no longer.
+    monkeypatch.setattr(handshake, "_TIMEOUT_S", 0.1)
+    options = StarOptions(pings=pings())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(PeerLost, match="does not answer within 3 s"):
+            Leaf(1, SIZE, address, EPOCH, options, 3.0, logging.getLogger("test"))
 
 
 def test_a_group_that_is_over_takes_no_rank(connect: Connect) -> None:

@@ -13,8 +13,8 @@ from ..wire.formats import MAX_STATUS_BYTES
 
 __all__ = ["certificate_problem", "error_of", "open_channel"]
 
-#: An attempt to connect takes so long at most: what is not there may not answer at all.
-_CONNECT_MS = 2000
+#: An attempt to connect may take so long, also with shorter pings.
+_CONNECT_S = 2.0
 #: gRPC says so if there was no connection at all, so no handshake.
 _NO_CONNECTION = "Failed to connect to remote host"
 _REMEDY = "give --token-file or --tls-ca"
@@ -32,11 +32,13 @@ def open_channel(
     import_grpc()
     there = Address.parse(address, what)
     check_reachable(there, what, tls=credentials.verifies_peers, proof=True, remedy=_REMEDY)
+    # What accepts a connection and says nothing is given up as what has fallen silent.
+    connect_s = max(_CONNECT_S, pings.every_s + pings.timeout_s)
     options = [
         *pings.client_options(),
         # Connections are not shared between channels: a new channel has the certificates of now, and tries at once.
         ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
+        ("grpc.min_reconnect_backoff_ms", round(connect_s * 1000)),
         ("grpc.max_receive_message_length", MAX_STATUS_BYTES),
         ("grpc.enable_retries", 0),
     ]
