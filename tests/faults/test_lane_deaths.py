@@ -230,7 +230,7 @@ def test_finished_samples_of_a_dead_supplier_are_good(market: Market, start: Sta
         for _ in range(KILLS):
             victim = start("supplier")
             stream.await_attached(1)
-            stream.await_rest()
+            stream.await_finished()
             victim.kill()
             # Not all: while some are finished, a last order may still wait to be worth a wake-up.
             stream.take(stream.n_slots // 2)

@@ -37,7 +37,6 @@ def begin(
         "arguments": workers.arguments,
         "listen": workers.endpoint,
         "token_file": str(workers.token),
-        "lost_after_s": 4.0,
         "rejoin_timeout_s": 0.0,
         **more,
     }
@@ -73,7 +72,7 @@ def test_gradients_over_two_hosts_have_the_bits_of_one(hosts: list[network.Host]
 
 
 def test_a_host_that_is_cut_off_ends_the_flow(hosts: list[network.Host], tmp_path: Path) -> None:
-    workers, master = begin(hosts, tmp_path, "host_flow:make_flow", 2, 0)
+    workers, master = begin(hosts, tmp_path, "host_flow:make_flow", 2, 0, lost_after_s=4.0)
     with workers:
         try:
             assert master.results() == [1]

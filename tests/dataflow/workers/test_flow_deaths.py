@@ -107,10 +107,11 @@ def test_an_exception_in_a_worker_is_raised_with_its_traceback() -> None:
 
 
 def test_a_result_that_does_not_come_in_time_may_be_asked_again() -> None:
-    may_go = threading.Event()
+    is_inside, may_go = threading.Event(), threading.Event()
 
     class Slow(flows.Model):
         def wait(self, rows: df.Rows) -> None:
+            is_inside.set()
             assert may_go.wait(45)
 
     def slow() -> df.Flow:
@@ -120,6 +121,9 @@ def test_a_result_that_does_not_come_in_time_may_be_asked_again() -> None:
     flow, _ = in_threads(slow)
     with flow:
         call = post(flow, "slow.wait", flow.fetch(2))
+        while not is_inside.is_set():  # the order is sent while its answer is awaited
+            with pytest.raises(TimeoutError):
+                call.result(timeout_s=0.05)
         with pytest.raises(
             TimeoutError, match=r"call 1 of slow.wait has no answer after 0.05 s(?s:.)*inside: worker 0"
         ):

@@ -183,7 +183,7 @@ def test_a_master_that_waits_sleeps_too() -> None:
     with ControlServer(incarnation=1) as server:
         thread = threading.Thread(target=server.receive, args=(2 * WATCHDOG_S,))
         thread.start()
-        # It is busy until it has the interpreter, and lets go of it.
+        # It is busy until it has had the interpreter, and has released it.
         eventually(lambda: sleeps(lambda: switches(os.getpid())[str(thread.native_id)]), "it does not wake")
         ControlClient(server.endpoint, 3).close()
         thread.join()
