@@ -67,6 +67,7 @@ def test_ranks_that_wait_for_samples_learn_of_a_death(live_job: Callable[..., Li
     job.coordinator.status(lambda status: has(3)(status) and all(one.step == 1 for one in status.seats))
     ranks[1].kill()
     # They end their step, although no sample of it has come.
+    assert [one.drops()["taken"] for one in (ranks[0], ranks[2])] == [[], []]
     job.coordinator.status(has(2))
     job.allow(10)
     job.start_supplier()

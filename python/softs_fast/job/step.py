@@ -164,7 +164,7 @@ class JobStep:
         # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on how many each has.
         (loss * self._scale).backward()  # type: ignore[no-untyped-call]
         self._n_backward += 1
-        self._losses += loss.detach() / self._n_micro_batches
+        self._losses.add_(loss.detach(), alpha=1 / self._n_micro_batches)
 
     def __enter__(self) -> Self:
         """Wait for an epoch, and begin the step."""
