@@ -48,20 +48,21 @@ def training() -> tuple[torch.nn.Module, sf.TrainingState]:
 
 
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
-    """Make steps in turns, by hand and with a Job; report the milliseconds of each."""
+    """Make steps in turns, by hand and with a Job; report the milliseconds of each, and those of its thread's processor."""
     pause_s = options["step_ms"] / 1000 / (N_MICRO // size)
     addresses = options["coordinators"]
-    found: dict[str, list[float]] = {"hand": [], "job": []}
+    found: dict[str, list[tuple[float, float]]] = {"hand": [], "job": []}
     with contextlib.ExitStack() as running:
         hand = by_hand(running, rank, size, options["frontend"], addresses, pause_s)
         job = with_job(running, options["frontend"], addresses, pause_s)
         for turn in range(options["rounds"] + 1):
             for name, steps in (("hand", hand), ("job", job)):
                 for _ in range(WARM_UP if turn == 0 else options["steps"]):
-                    began = time.perf_counter()
+                    began, cpu_began = time.perf_counter(), time.thread_time()
                     next(steps)
+                    cpu_s = time.thread_time() - cpu_began
                     if turn:
-                        found[name].append(1000 * (time.perf_counter() - began))
+                        found[name].append((1000 * (time.perf_counter() - began), 1000 * cpu_s))
     say(found)
 
 
@@ -131,17 +132,17 @@ def main() -> None:
                 results.append(pipe.recv())
     if raised := [one for one in results if isinstance(one, ranks.Raised)]:
         raise SystemExit(raised[0].trace)
-    # A step ends with its slowest rank.
-    times = {
-        name: [max(step) for step in zip(*(one[name] for one in results), strict=True)]
-        for name in ("hand", "job")
-    }
-    medians = {f"{name}_ms": round(statistics.median(of), 3) for name, of in times.items()}
+    medians = {}
+    for name in ("hand", "job"):
+        # A step ends with its slowest rank.
+        walls = [max(wall for wall, _ in step) for step in zip(*(one[name] for one in results), strict=True)]
+        medians[f"{name}_ms"] = round(statistics.median(walls), 3)
+        cpus = [cpu for one in results for _, cpu in one[name]]
+        medians[f"{name}_cpu_ms"] = round(statistics.median(cpus), 3)
     more = round(100 * (medians["job_ms"] / medians["hand_ms"] - 1), 2)
     load = round(os.getloadavg()[0], 1)
-    print(
-        json.dumps({"ranks": n_ranks, "n": len(times["job"]), **medians, "more_percent": more, "load": load})
-    )
+    n = options["rounds"] * options["steps"]
+    print(json.dumps({"ranks": n_ranks, "n": n, **medians, "more_percent": more, "load": load}))
 
 
 if __name__ == "__main__":

@@ -22,17 +22,17 @@ def broker(frontend: str, backend: str) -> Iterator[None]:
 
 @pytest.fixture
 def live_job(broker: None, frontend: str, backend: str, short_path: Path) -> Iterator[Callable[..., LiveJob]]:
-    """Makes a job of so many steps: two suppliers, and a coordinator with options."""
+    """Makes a job of so many steps: suppliers, and a coordinator with options."""
     with ExitStack() as running:
         cluster = Cluster()
         running.callback(cluster.end)
 
-        def make(n_steps: int, *options: str) -> LiveJob:
+        def make(n_steps: int, *options: str, n_suppliers: int = 2) -> LiveJob:
             coordinator = cluster.coordinator("--job", "digits", *options)
             job = LiveJob(frontend, backend, short_path / "gate", coordinator, n_steps)
             running.callback(job.end)
             job.allow(n_steps)
-            for _ in range(2):
+            for _ in range(n_suppliers):
                 job.start_supplier()
             return job
 

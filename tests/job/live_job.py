@@ -149,6 +149,16 @@ class Rank:
 
         eventually(has_it, f"step {step}; it has {max(self.committed, default=0)}")
 
+    def drops(self) -> dict[str, Any]:
+        """Wait until it has ended a step that was not committed; that one."""
+
+        def has_dropped() -> list[dict[str, Any]]:
+            self.read()
+            assert not self.error, self.error
+            return self.dropped
+
+        return eventually(has_dropped, "a step that is dropped")[-1]
+
     def ended(self) -> dict[str, Any]:
         """Wait for its last report."""
 
@@ -160,16 +170,6 @@ class Rank:
         eventually(has_ended, "the end")
         assert self.end is not None
         return self.end
-
-    def failed(self) -> str:
-        """Wait for its error."""
-
-        def has_failed() -> bool:
-            self.read()
-            return bool(self.error)
-
-        eventually(has_failed, "an error")
-        return self.error
 
     def kill(self) -> None:
         """End it at once; what it has said is kept. A second call does nothing."""

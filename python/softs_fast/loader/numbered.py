@@ -89,7 +89,8 @@ class NumberedBatches:
             self._opened = self._dataset.begin(self._plan, {}, self._stride)
             self._opened[0].restart()
         stream, reader = self._opened
-        taken = stream.take_of(self._version, reader, is_over)
+        # Its caller is busy with each batch for some time.
+        taken = stream.take_of(self._version, reader, is_over, begins_next=True)
         return None if taken is None else taken[1]
 
     def close(self) -> None:

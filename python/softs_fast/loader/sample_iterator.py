@@ -83,16 +83,18 @@ class Stream:
                     self._switch()
             return self._hand_out(reader, begins_next)[1]
 
-    def take_of(self, version: int, reader: Reader, is_over: Callable[[], bool]) -> tuple[str, Any] | None:
+    def take_of(
+        self, version: int, reader: Reader, is_over: Callable[[], bool], *, begins_next: bool = False
+    ) -> tuple[str, Any] | None:
         """Return the product and the next item of a reader, or None if another version than this one is wanted.
 
-        Also None if `is_over` returns True before the item is complete.
+        Also None if `is_over` returns True before the item is complete. `begins_next` is as for `take`.
         """
         with self._lock.lock:
             self._begin(reader)
             if self._wanted is None or self._wanted.version != version or not self._fill(reader, is_over):
                 return None
-            return self._hand_out(reader, False)
+            return self._hand_out(reader, begins_next)
 
     def restart(self) -> None:
         """Begin again at the position of the product that is wanted."""
