@@ -1,5 +1,6 @@
 //! Certificates of a token as `docs/security.md` derives them, made anew for each test: no key is in a file.
 #![allow(dead_code, reason = "tests and the bench use their own parts of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use hmac::{Hmac, KeyInit, Mac};
 use ring::rand::SystemRandom;

