@@ -11,10 +11,9 @@ from typing import Any
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.link.control import Published
 from softs_fast.dataflow.link.frames import Assembler, cut
 from softs_fast.dataflow.link.layouts import KnownLayouts
-from softs_fast.dataflow.link.links import Joined, Left, LinkEvent, Received
+from softs_fast.dataflow.link.links import Joined, Left, LinkEvent, Published, Received
 from softs_fast.dataflow.link.messages import Message, Ready, decode, encode
 from softs_fast.dataflow.process.worker import FlowWorker
 from softs_fast.dataflow.workers.processes import ProcessBackend
@@ -76,11 +75,7 @@ class MemoryHub:
                 events.append(one)
         return events
 
-    def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
-        """Return what a worker has published."""
-        return self.ask_with_age(worker, what, timeout_s).value
-
-    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
+    def ask(self, worker: int, what: str, timeout_s: float) -> Published:
         """Return what a worker has published, and how old it is."""
         if what not in self.links[worker].published:
             raise FlowError(f"worker {worker} has published no {what!r}")

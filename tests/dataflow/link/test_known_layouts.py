@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_control_links import take
+from test_streams import take
 from wire_samples import shown
 
 from softs_fast import records
 from softs_fast.dataflow.link.layouts import KnownLayouts
 from softs_fast.dataflow.link.links import Received
 from softs_fast.dataflow.link.messages import Message, State, decode, encode
-from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
+from softs_fast.dataflow.link.stream import MasterStream, WorkerStream
 from softs_fast.dataflow.store.weights.boxes import Box
 from softs_fast.dataflow.store.weights.shown import Shown, ShownLayout, ShownRegion
 from softs_fast.errors import WireError
@@ -72,10 +72,10 @@ def test_what_was_not_sent_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_successor_of_a_worker_gets_a_layout_again() -> None:
     token = new_token()
-    master = ControlMaster(token)
+    master = MasterStream(token)
     try:
         for ticket in (1, 3):
-            worker = ControlWorker(master.endpoint, token, 5)
+            worker = WorkerStream(master.endpoint, token, 5)
             take(master, 1)
             for n in (ticket, ticket + 1):
                 master.send(5, state(n))

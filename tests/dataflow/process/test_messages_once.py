@@ -9,7 +9,7 @@ from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.link import stream
 from softs_fast.dataflow.link.messages import Abort, HookTask
-from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
+from softs_fast.dataflow.link.stream import MasterStream, WorkerStream
 from softs_fast.records import replace
 from softs_fast.trust import new_token
 
@@ -24,8 +24,8 @@ def test_what_was_encoded_once_arrives_at_each_worker(monkeypatch: pytest.Monkey
     plain = stream.encode
     monkeypatch.setattr(stream, "encode", encode)
     token = new_token()
-    master = ControlMaster(token)
-    workers = [ControlWorker(master.endpoint, token, number) for number in range(2)]
+    master = MasterStream(token)
+    workers = [WorkerStream(master.endpoint, token, number) for number in range(2)]
     try:
         joined = 0
         while joined < 2:

@@ -11,7 +11,7 @@ from waiting import WATCHDOG_S
 
 from softs_fast.dataflow.link.links import Joined
 from softs_fast.dataflow.link.messages import End, Free, Refused
-from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
+from softs_fast.dataflow.link.stream import MasterStream, WorkerStream
 from softs_fast.dataflow.process.watched_link import WatchedLink
 from softs_fast.errors import HelloError, PeerLost
 from softs_fast.trust import new_token
@@ -21,7 +21,7 @@ from softs_fast.trust import new_token
 class Ends:
     """Both ends, and whether the worker's said that a step is stuck."""
 
-    master: ControlMaster
+    master: MasterStream
     worker: WatchedLink
     is_stuck: threading.Event
 
@@ -29,8 +29,8 @@ class Ends:
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     token, is_stuck = new_token(), threading.Event()
-    master = ControlMaster(token)
-    worker = WatchedLink(ControlWorker(master.endpoint, token, 3), 0.2, is_stuck.set)
+    master = MasterStream(token)
+    worker = WatchedLink(WorkerStream(master.endpoint, token, 3), 0.2, is_stuck.set)
     try:
         assert isinstance(master.receive(WATCHDOG_S)[0], Joined)
         yield Ends(master, worker, is_stuck)

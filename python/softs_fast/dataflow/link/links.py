@@ -1,24 +1,23 @@
-"""What a master and a worker need of the connection between them."""
+"""What a master and a worker need of the connection between them, and what the master's end receives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from .control import Published
 from .messages import Message
 
-__all__ = ["Joined", "Left", "LinkEvent", "MasterLink", "Received", "WorkerLink"]
+__all__ = ["Joined", "Left", "LinkEvent", "MasterLink", "Published", "Received", "WorkerLink"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Joined:
-    """A worker has connected.
+    """A worker has connected; the master can send to it from now on.
 
     Attributes:
-        worker: its number.
-        pid: its process.
-        host: the name of its host.
+        worker: Number of the worker.
+        pid: Process id of the worker, as the worker says.
+        host: Host of the worker, as the worker says.
     """
 
     worker: int
@@ -26,7 +25,7 @@ class Joined:
     host: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Received:
     """A worker has sent a message."""
 
@@ -34,15 +33,33 @@ class Received:
     message: Message
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Left:
-    """The connection of a worker has ended."""
+    """A worker is gone; everything that it sent before was received. Another one may have its number now.
+
+    Attributes:
+        worker: Number of the worker.
+        reason: Text that says how the worker left.
+    """
 
     worker: int
     reason: str
 
 
 LinkEvent = Joined | Received | Left
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a worker has published.
+
+    Attributes:
+        value: Value that was published last.
+        age_s: Seconds from its publication to the answer, by the clock of the worker.
+    """
+
+    value: bytes
+    age_s: float
 
 
 class MasterLink(Protocol):
@@ -58,18 +75,11 @@ class MasterLink(Protocol):
             WireError: a worker has sent what is no message. Nothing that arrived before or after it is lost.
         """
 
-    def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
+    def ask(self, worker: int, what: str, timeout_s: float) -> Published:
         """Return what a worker has published under a name, also while its Python code is busy.
 
         Raises:
             FlowError: it has published nothing of that name, has left, or does not answer in time.
-        """
-
-    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
-        """As `ask`, with the age of what was published, by the clock of the worker.
-
-        Raises:
-            FlowError: see `ask`.
         """
 
     def close(self) -> None:
@@ -83,10 +93,10 @@ class WorkerLink(Protocol):
         """Have a question of the master answered with a value from now on."""
 
     def stack_pipe(self) -> int:
-        """Open a pipe for `answer_stack`; see `ControlClient`."""
+        """Open a pipe for `answer_stack`; see `WorkerStream`."""
 
     def answer_stack(self, what: str, signal: int) -> None:
-        """Answer a question with what the handler of a signal writes in this thread; see `ControlClient`."""
+        """Answer a question with what the handler of a signal writes in this thread; see `WorkerStream`."""
 
     def send(self, message: Message) -> None:
         """Send a message; any thread may call.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ...errors import HelloError, PeerLost
 from ..link.messages import End, Message, Refused
-from ..link.stream import ControlWorker
+from ..link.stream import WorkerStream
 
 __all__ = ["WatchedLink"]
 
@@ -26,7 +26,7 @@ class WatchedLink:
         stuck: Function that ends this process, or has it begin again.
     """
 
-    def __init__(self, link: ControlWorker, grace_s: float, stuck: Callable[[], None]) -> None:
+    def __init__(self, link: WorkerStream, grace_s: float, stuck: Callable[[], None]) -> None:
         self._link = link
         self._grace_s = grace_s
         self._stuck = stuck

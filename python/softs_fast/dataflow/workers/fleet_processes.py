@@ -11,7 +11,7 @@ from ...fleet import NamedFactory, RestartPolicy, Workers
 from ...trust import new_token
 from ..declare.declaration import Declaration
 from ..link.links import MasterLink
-from ..link.stream import ControlMaster, ControlWorker
+from ..link.stream import MasterStream, WorkerStream
 from ..process.groups import has_groups
 from ..process.worker import Argument, FlowWorker
 
@@ -60,7 +60,7 @@ class FleetProcesses:
             FlowError: one of them failed, with its traceback, or they took too long.
         """
         token = new_token()
-        link = ControlMaster(token)
+        link = MasterStream(token)
         try:
             meeting = None
             if has_groups(self._declaration):
@@ -133,7 +133,7 @@ def _make_worker(
         worker,
         functools.partial(declaration_of, function, arguments),
         lines,
-        functools.partial(ControlWorker, endpoint, token),
+        functools.partial(WorkerStream, endpoint, token),
         meeting,
     )
 

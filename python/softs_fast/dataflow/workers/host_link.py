@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ...errors import FlowError
-from ..link.control import Published
-from ..link.links import Joined, Left, LinkEvent, Received
+from ..link.links import Joined, Left, LinkEvent, Published, Received
 from ..link.messages import Declared, Message, Refused
 from ..link.seats import Seated, Seats, worker_of
-from ..link.stream import ControlMaster
+from ..link.stream import MasterStream
 
 __all__ = ["HostLink"]
 
@@ -33,7 +32,7 @@ class HostLink:
         greeting: Message that each worker gets when it joins.
     """
 
-    def __init__(self, link: ControlMaster, seats: Seats, note: Callable[[LinkEvent], None]) -> None:
+    def __init__(self, link: MasterStream, seats: Seats, note: Callable[[LinkEvent], None]) -> None:
         self.greeting = Declared(())
         self._link = link
         self._seats = seats
@@ -73,16 +72,8 @@ class HostLink:
             self._note(one)
         return events
 
-    def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
+    def ask(self, worker: int, what: str, timeout_s: float) -> Published:
         """As `MasterLink.ask`.
-
-        Raises:
-            FlowError: see there.
-        """
-        return self.ask_with_age(worker, what, timeout_s).value
-
-    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
-        """As `MasterLink.ask_with_age`.
 
         Raises:
             FlowError: see there.
@@ -91,7 +82,7 @@ class HostLink:
         if seat is None:
             raise FlowError(f"worker {worker} does not answer {what!r}: it has left")
         with _named(worker, seat):
-            return self._link.ask_with_age(seat, what, timeout_s)
+            return self._link.ask(seat, what, timeout_s)
 
     def give_up(self, worker: int, reason: str) -> None:
         """Take nothing more of the process of a worker, and tell it so: it begins anew, or ends, when it reads that."""

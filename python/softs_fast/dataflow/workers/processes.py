@@ -327,7 +327,7 @@ class ProcessBackend:
 
     def _ask(self, worker: int, what: str) -> bytes:
         assert self._link is not None
-        return self._link.ask(worker, what, _ASK_S)
+        return self._link.ask(worker, what, _ASK_S).value
 
     def _receive(self, timeout_s: float) -> None:
         assert self._link is not None

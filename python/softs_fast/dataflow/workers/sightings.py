@@ -121,7 +121,7 @@ def inside_of(link: MasterLink, worker: int, timeout_s: float) -> dict[str, Any]
     Raises:
         FlowError: it does not answer in time, or has left.
     """
-    published = link.ask_with_age(worker, "inside", timeout_s)
+    published = link.ask(worker, "inside", timeout_s)
     inside = msgpack.unpackb(published.value)
     if not isinstance(inside, dict):
         raise FlowError(f"worker {worker} answers 'inside' with a {type(inside).__name__}")
@@ -150,7 +150,7 @@ def stack_of(link: MasterLink, worker: int, timeout_s: float) -> tuple[str, ...]
         Otherwise one line that says why there is no stack.
     """
     try:
-        text = link.ask(worker, STACK, timeout_s).decode(errors="replace")
+        text = link.ask(worker, STACK, timeout_s).value.decode(errors="replace")
     except FlowError as error:
         return (_printable(f"no stack: {error}"[:_MOST_CHARACTERS]),)
     return frames_of(text)
