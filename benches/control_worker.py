@@ -11,8 +11,8 @@ from softs_fast.errors import PeerLost
 
 TOKEN = "the-token-of-this-bench"
 #: Messages with a text of 64 bytes, and one that has the worker hold the GIL.
-PAYLOAD = Abort(1, 1, "x" * 64)
-HOLD = Abort(1, 1, "hold")
+PAYLOAD = Abort(1, "x" * 64)
+HOLD = Abort(1, "hold")
 HOLD_S = 600
 
 

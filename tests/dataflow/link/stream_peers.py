@@ -24,7 +24,7 @@ TOKEN = "the-token-of-these-tests"
 
 def say(text: str) -> Message:
     """Return a message that has a text."""
-    return Abort(1, 1, text)
+    return Abort(1, text)
 
 
 def said(message: Message) -> str:

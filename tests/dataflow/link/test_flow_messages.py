@@ -63,23 +63,22 @@ def test_all_kinds_have_a_sample() -> None:
         (msgpack.packb([5, [-1]]), r"Free.ids\[0\]: Expected int >= 0"),
         (msgpack.packb([5, [True]]), r"Free.ids\[0\]: Expected int, got bool"),
         (msgpack.packb([5, {"a": 1}]), "Free.ids: Expected array, got object"),
-        (msgpack.packb([3, 1, 1, b"bytes"]), "Abort.reason: Expected str, got bytes"),
-        (msgpack.packb([3, 1, 1, "x" * (1 << 18)]), "Abort.reason: Expected str of length <= 131072"),
+        (msgpack.packb([3, 1, b"bytes"]), "Abort.reason: Expected str, got bytes"),
+        (msgpack.packb([3, 1, "x" * (1 << 18)]), "Abort.reason: Expected str of length <= 131072"),
         (
-            msgpack.packb([2, 1, 1, 1, -1, ["Save"], 0, 0]),
+            msgpack.packb([2, 1, 1, -1, ["Save"], 0, 0]),
             "HookTask.form: Expected array of at least length 7, got 1",
         ),
-        (msgpack.packb([4, 1, 1, [0, [], [["w"], [], []]], None]), r"places of \[\] values; need one"),
-        (msgpack.packb([4, 1, 1, [0, [], [["w"], [], [[]]]], None]), r"places of \[0\] values; need one"),
+        (msgpack.packb([4, 1, [0, [], [["w"], [], []]], None]), r"places of \[\] values; need one"),
+        (msgpack.packb([4, 1, [0, [], [["w"], [], [[]]]], None]), r"places of \[0\] values; need one"),
         (
-            msgpack.packb([4, 1, 1, ["w"], None]),
+            msgpack.packb([4, 1, ["w"], None]),
             "StateForm.shown: Expected array of at least length 3, got 1",
         ),
         (
             msgpack.packb(
                 [
                     4,
-                    1,
                     1,
                     [0, [["w", [2], [0], [2], "int8"]], [["w"], [], [[[1, 0, 0, 0, 0, "int", []]]]]],
                     None,
@@ -141,12 +140,12 @@ def test_columns_have_a_value_for_each_row() -> None:
     ],
 )
 def test_regions_that_cannot_be_are_refused(changes: dict[str, Any], complaint: str) -> None:
-    state = msgpack.unpackb(encode(messages.State(1, 1, shown(0))))
-    role, regions, (names, segments, [[one]]) = state[3]
+    state = msgpack.unpackb(encode(messages.State(1, shown(0))))
+    role, regions, (names, segments, [[one]]) = state[2]
     # Of the sample without its scalar.
     one[3], one[5] = 24, changes.get("kind", "bytes")
     role, regions = changes.get("role", role), changes.get("regions", regions[:1])
-    state[3] = [role, regions, [names, segments, [[one]]]]
+    state[2] = [role, regions, [names, segments, [[one]]]]
     with pytest.raises(WireError, match=complaint):
         decode(msgpack.packb(state))
 
@@ -175,7 +174,7 @@ def test_a_slice_has_the_rows_of_its_message(part: Any, complaint: str) -> None:
 
 def test_what_messages_do_not_have_is_refused_when_it_is_sent() -> None:
     for wrong in ({"a": 1 << 80}, {"a": object()}):
-        ended: Any = messages.Result(1, 1, tags={1: wrong})  # type: ignore[dict-item]
+        ended: Any = messages.Result(1, tags={1: wrong})  # type: ignore[dict-item]
         with pytest.raises(WireError, match="a Result cannot be sent"):
             encode(ended)
 

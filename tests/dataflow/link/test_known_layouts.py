@@ -29,7 +29,7 @@ def large(number: int, n: int = 500) -> Shown:
 def state(ticket: int, number: int = 0) -> State:
     made = large(number)
     place = records.replace(made.place, segment=records.replace(made.place.segment, n_bytes=1 << 24))
-    return State(1, ticket, replace(made, place=place))
+    return State(ticket, replace(made, place=place))
 
 
 def test_the_second_message_has_a_digest() -> None:

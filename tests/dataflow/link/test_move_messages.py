@@ -23,12 +23,12 @@ class Model(df.Role):
 
 model = df.place(Model, name="model")
 declaration = Declaration((df.call(model.make, "x -> y", rows=2),))
-STEP = Step(Kind.MOVE, frozenset({0}), incarnation=1, ticket=5, call=3)
+STEP = Step(Kind.MOVE, frozenset({0}), ticket=5, call=3)
 (SAMPLE,) = [one for one in SAMPLES if isinstance(one, MoveTask)]
 
 
 def test_a_move_is_the_same_at_the_worker() -> None:
-    work = MoveTask(1, 5, 3, (4, 5), Columns.of({"y": [place(1), place(2)], "x": [place(3), place(4)]}))
+    work = MoveTask(5, 3, (4, 5), Columns.of({"y": [place(1), place(2)], "x": [place(3), place(4)]}))
     message = decode(encode(message_of(declaration, STEP, work)))
     assert isinstance(message, MoveTask)
     assert work_of(declaration, message) == work

@@ -61,7 +61,7 @@ def take(master: MasterStream, n: int) -> list[LinkEvent | WireError]:
 def test_what_arrives_around_a_message_that_is_none_is_not_lost(master: MasterStream, token: str) -> None:
     with closing(WorkerStream(master.endpoint, token, 3)) as worker:
         take(master, 1)
-        for data in (encode(Result(1, 7)), b"rubbish", encode(Result(1, 8)), encode(Result(1, 9))):
+        for data in (encode(Result(7)), b"rubbish", encode(Result(8)), encode(Result(9))):
             send_bytes(worker, cut(data))
     # All has arrived when the departure has: one `receive` has everything then.
     found = take(master, 5)
@@ -76,34 +76,34 @@ def test_an_error_comes_after_what_arrived_before_it_in_the_same_call(
     with closing(WorkerStream(master.endpoint, token, 3)) as worker:
         take(master, 1)
         arrived: list[tuple[Any, ...]] = []
-        for data in (encode(Result(1, 7)), b"rubbish", encode(Result(1, 8))):
+        for data in (encode(Result(7)), b"rubbish", encode(Result(8))):
             send_bytes(worker, cut(data))
         while len(arrived) < 3:
             arrived += master._receive(WATCHDOG_S)
         monkeypatch.setattr(master, "_receive", lambda timeout_s: arrived)
         (first,) = master.receive(0.0)
-        assert first == Received(3, Result(1, 7))
+        assert first == Received(3, Result(7))
         with pytest.raises(WireError, match="cannot be read"):
             master.receive(0.0)
-        assert master.receive(0.0) == [Received(3, Result(1, 8))]
+        assert master.receive(0.0) == [Received(3, Result(8))]
 
 
 def test_nothing_is_kept_of_workers_that_have_left(master: MasterStream, token: str) -> None:
     for seat in (3, 1_000_003, 2_000_003):  # as on hosts, where each process of a worker has its own
         with closing(WorkerStream(master.endpoint, token, seat)) as worker:
             take(master, 1)
-            master.send(seat, State(1, 9, shown(0)))
+            master.send(seat, State(9, shown(0)))
             # The last frame never comes.
-            send_bytes(worker, list(cut(encode(Result(1, 7, digest="x" * 40)) + bytes(1 << 20)))[:-1])
+            send_bytes(worker, list(cut(encode(Result(7, digest="x" * 40)) + bytes(1 << 20)))[:-1])
         while not (events := master.receive(WATCHDOG_S)):
             pass  # a part of a message
         assert isinstance(events[0], Left)
-        master.send(seat, State(1, 9, shown(0)))
+        master.send(seat, State(9, shown(0)))
     assert (master._assemblers, master._got, master._sent) == ({}, {}, {})
 
 
 def test_nothing_comes_after_a_part_of_a_message() -> None:
-    first = Abort(1, 2, "first")
+    first = Abort(2, "first")
     with both(limits=SMALL) as (master, worker):
         master.send(0, first)
         with pytest.raises(FlowError, match="worker 0 takes no more orders: "):
@@ -127,7 +127,7 @@ def test_a_worker_that_cannot_send_the_whole_of_a_message_leaves() -> None:
         with pytest.raises(PeerLost, match="the master takes no more: "):
             worker.send(LARGE)
         with pytest.raises(PeerLost, match="was closed"):
-            worker.send(Result(1, 7))
+            worker.send(Result(7))
         while not (found := master.receive(WATCHDOG_S)):
             pass  # a part of a message
         assert isinstance(found[0], Left)
@@ -176,7 +176,7 @@ def test_descriptors_go_with_close(token: str) -> None:
 def test_layouts_that_a_worker_did_not_get_are_sent_to_its_successor(
     master: MasterStream, token: str
 ) -> None:
-    state = State(1, 9, shown(0))
+    state = State(9, shown(0))
     first = WorkerStream(master.endpoint, token, 3)
     take(master, 1)
     first.close()

@@ -30,8 +30,8 @@ def test_what_was_encoded_once_arrives_at_each_worker(monkeypatch: pytest.Monkey
         joined = 0
         while joined < 2:
             joined += len(master.receive(WATCHDOG_S))
-        one, two = (HookTask(1, ticket, 3, 0, None, 0, 1) for ticket in (5, 6))
-        sent = (one, Abort(1, 5, "why"), two, one)
+        one, two = (HookTask(ticket, 3, 0, None, 0, 1) for ticket in (5, 6))
+        sent = (one, Abort(5, "why"), two, one)
         for message in sent:
             for number in range(2):
                 master.send(number, replace(message))

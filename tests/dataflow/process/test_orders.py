@@ -35,7 +35,7 @@ declaration = Declaration(
         df.call(actor.train, "x, y", rows=2, after=[df.publish(gen), df.hook(note, every=2)]),
     )
 )
-STEP = Step(Kind.MAIN, frozenset({0}), incarnation=1, ticket=5, call=3)
+STEP = Step(Kind.MAIN, frozenset({0}), ticket=5, call=3)
 
 
 def sent(work: MainTask | HookWork) -> Any:
@@ -43,7 +43,7 @@ def sent(work: MainTask | HookWork) -> Any:
 
 
 def task(columns: dict[str, Any], function: str = "actor.train") -> MainTask:
-    return MainTask(1, 5, 3, function, (1, 2), Columns.of(columns), ({}, {"a": 1}), 2, 0, True, 1)
+    return MainTask(5, 3, function, (1, 2), Columns.of(columns), ({}, {"a": 1}), 2, 0, True, 1)
 
 
 def test_a_function_is_the_same_at_the_worker() -> None:
@@ -94,6 +94,6 @@ def test_a_function_of_the_users_has_no_form() -> None:
     ],
 )
 def test_what_is_not_declared_is_refused(changes: dict[str, Any], complaint: str) -> None:
-    message = HookTask(1, 5, 3, 0, None, 0, 1)
+    message = HookTask(5, 3, 0, None, 0, 1)
     with pytest.raises(WireError, match=complaint):
         work_of(declaration, replace(message, **changes))

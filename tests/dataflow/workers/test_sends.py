@@ -24,7 +24,7 @@ def place(worker: int, serial: int, n_bytes: int, host: str = "") -> Place:
 
 
 def task(ids: tuple[int, ...], columns: dict[str, list[Place]]) -> MainTask:
-    return MainTask(1, 1, 1, "f", ids, Columns.of(columns), ({},) * len(ids), 0, 0, True, 0)
+    return MainTask(1, 1, "f", ids, Columns.of(columns), ({},) * len(ids), 0, 0, True, 0)
 
 
 def holding(nodes: dict[int, str], *rows: Place) -> Holdings:
@@ -77,9 +77,7 @@ class Simulation:
             workers = self.draw.sample(list(self.nodes), self.draw.choice([1, 1, 1, 2]))
             firsts = sorted(self.draw.sample(range(0, 10 * self.group, self.group), self.draw.randint(1, 5)))
             ids = [row for first in firsts for row in range(first, first + self.group)]
-            self.steps.append(
-                (Step(Kind.MAIN, frozenset(workers), incarnation=1, ticket=ticket, call=ticket), ids)
-            )
+            self.steps.append((Step(Kind.MAIN, frozenset(workers), ticket=ticket, call=ticket), ids))
 
     def place(self, worker: int, n_bytes: int) -> Place:
         return place(worker, next(self.serials), n_bytes, self.nodes[worker])
@@ -130,7 +128,7 @@ class Simulation:
             columns = {"x": [self.rows[row] for row in ids]}
             work: Work = task(tuple(ids), columns)
             if self.draw.random() < 0.3:
-                work = MoveTask(1, 1, 1, tuple(ids), Columns.of(columns))
+                work = MoveTask(1, 1, tuple(ids), Columns.of(columns))
             for one in sorted(order.workers):
                 self.open[one].add(order.ticket)
                 self.sends.step(one, order, lambda work=work: work)  # type: ignore[misc]
@@ -240,7 +238,7 @@ def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next()
         work = task(ids, {"x": [rows[i] for i in ids]})
         sends.step(
             worker,
-            Step(Kind.MAIN, frozenset({worker}), incarnation=1, ticket=ticket, call=ticket),
+            Step(Kind.MAIN, frozenset({worker}), ticket=ticket, call=ticket),
             lambda: work,
         )
 
@@ -272,7 +270,7 @@ def test_a_step_behind_one_that_waits_does_not_wait_for_a_later_one() -> None:
     )
     for worker, ticket, row in ((2, 1, 0), (1, 2, 0), (1, 3, 1), (2, 5, 1)):
         work = task((row,), {"x": [rows[row]]})
-        order = Step(Kind.MAIN, frozenset({worker}), incarnation=1, ticket=ticket, call=ticket)
+        order = Step(Kind.MAIN, frozenset({worker}), ticket=ticket, call=ticket)
         sends.step(worker, order, lambda work=work: work)  # type: ignore[misc]
     # If 5 were there, 3 would wait for it; and both workers may have to be in 4 before.
     assert sent == [(2, 1)]

@@ -48,5 +48,5 @@ def load_rows(hook: LoadRows, put: Callable[[str, Sequence[int], Sequence[Value]
         _log.warning("%s: %s", hook.path, error)
     numbers = {REFUSED: float(n_refused)} if n_refused else {}
     return Result(
-        0, 0, ids=tuple(ids), columns=Columns.of({hook.column: places}), n_bytes=n_bytes, numbers=numbers
+        0, ids=tuple(ids), columns=Columns.of({hook.column: places}), n_bytes=n_bytes, numbers=numbers
     )

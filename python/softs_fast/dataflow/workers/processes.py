@@ -205,7 +205,7 @@ class ProcessBackend:
         if worker == DRIVER:
             self._own.append((step, made))
         elif made is None:
-            self._end(worker, Result(step.incarnation, step.ticket))
+            self._end(worker, Result(step.ticket))
         elif worker not in self._left:
             self._link.send(worker, message_of(self._declaration, step, made))
 
@@ -437,16 +437,16 @@ class ProcessBackend:
 
     def _run(self, step: Step, work: Work | None) -> None:
         """Run a function without a role."""
-        result = Result(step.incarnation, step.ticket)
+        result = Result(step.ticket)
         if work is not None:
             with self.doing.what(f"runs {step.work}, a function without a role,"):
-                result = self._part.run(work, step.incarnation, step.ticket, _no_state, lambda shown: None)
+                result = self._part.run(work, step.ticket, _no_state, lambda shown: None)
         self._end(DRIVER, result)
 
 
 def _aborted(abort: Abort) -> Result:
     """Return the result of a step that is skipped."""
-    return Result(abort.incarnation, abort.ticket, failure=Failure(abort.reason, abort.reason))
+    return Result(abort.ticket, failure=Failure(abort.reason, abort.reason))
 
 
 def _no_state(role: int, known: int) -> list[Shown]:
