@@ -6,7 +6,7 @@ import ctypes
 from contextlib import suppress
 
 from softs_fast.dataflow.link.messages import Abort
-from softs_fast.dataflow.link.stream import WorkerStream
+from softs_fast.dataflow.link.stream import WorkerStream, join
 from softs_fast.errors import PeerLost
 
 TOKEN = "the-token-of-this-bench"
@@ -18,7 +18,7 @@ HOLD_S = 600
 
 def work(endpoint: str, worker: int) -> None:
     """Answer each message from Python, until the connection ends."""
-    stream = WorkerStream(endpoint, TOKEN, worker)
+    stream = WorkerStream(join(endpoint, TOKEN, worker))
     stream.publish("spec", bytes(64))
     with suppress(PeerLost):
         while True:

@@ -13,7 +13,7 @@ import pytest
 from flows import ROWS, calls_of, make_flow, summary
 from host_workers import HostWorkers, on_hosts, told
 
-from softs_fast.dataflow.link.stream import MasterStream
+from softs_fast.dataflow.link.stream import MasterStream, listen_at
 from softs_fast.dataflow.workers import host_processes
 from softs_fast.errors import ConfigError, FlowError
 from softs_fast.trust import new_token
@@ -39,7 +39,7 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
         assert calls_of(flow.steps(n_steps)) == expected
         backend = flow._backend
         # Half of what /dev/shm had free on the host with the least; workers say it when they begin.
-        free = backend._nodes._free_bytes  # type: ignore[attr-defined]
+        free = backend._hosts._free_bytes  # type: ignore[attr-defined]
         assert flow._session.admission.max_bytes <= min(free.values()) // 2  # type: ignore[operator]
         n_told, sent = told(flow), backend._store._links.sent_bytes  # type: ignore[attr-defined]
         for one in flow.ask("inside").values():
@@ -90,7 +90,7 @@ def test_workers_that_are_missing_are_named(
 def test_a_worker_with_another_token_ends_with_the_reason(tmp_path: Path) -> None:
     with (
         HostWorkers(tmp_path, "host_flow:make_flow") as workers,
-        closing(MasterStream(new_token(), listen=workers.endpoint)),
+        closing(MasterStream(listen_at(workers.endpoint, new_token()))),
     ):
         workers.start(1)
         assert "the token of the master is not that of this worker" in workers.log(1)

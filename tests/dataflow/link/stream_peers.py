@@ -7,16 +7,16 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 from waiting import WATCHDOG_S
 
-from softs_fast.dataflow.link.links import Joined, Left, LinkEvent, Received
+from softs_fast.dataflow.link.events import Joined, Left, LinkEvent, Received
 from softs_fast.dataflow.link.messages import Abort, Message
-from softs_fast.dataflow.link.stream import MasterStream, WorkerStream
-from softs_fast.errors import PeerLost, SoftsError
+from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join, listen_at
+from softs_fast.errors import FlowError, PeerLost, SoftsError
 
 #: That of all masters and workers of these tests, in whatever process.
 TOKEN = "the-token-of-these-tests"
@@ -35,7 +35,7 @@ def said(message: Message) -> str:
 
 def work(endpoint: str, worker: int) -> None:
     """Join and obey: `echo TEXT`, `hold SECONDS` (with the GIL), `fork`, `burst N`, `leave`."""
-    stream = WorkerStream(endpoint, TOKEN, worker)
+    stream = WorkerStream(join(endpoint, TOKEN, worker))
     stream.publish("spec", json.dumps({"pid": os.getpid()}).encode())
     while True:
         try:
@@ -74,17 +74,24 @@ def lasting_fork() -> int:
 
 
 @contextmanager
-def opened(**options: Any) -> Iterator[MasterStream]:
+def opened(endpoint: str = "ipc://*", **options: Any) -> Iterator[MasterStream]:
     """Be a master."""
-    with closing(MasterStream(TOKEN, **options)) as master:
+    with closing(MasterStream(listen_at(endpoint, TOKEN, **options))) as master:
         yield master
+
+
+@contextmanager
+def joined(master: MasterStream, worker: int, **options: Any) -> Iterator[WorkerStream]:
+    """Be a worker of which the master knows that it has joined."""
+    with closing(WorkerStream(join(master.endpoint, TOKEN, worker, **options))) as stream:
+        assert isinstance(events(master)[0], Joined)
+        yield stream
 
 
 @contextmanager
 def both(**options: Any) -> Iterator[tuple[MasterStream, WorkerStream]]:
     """Be a master and its worker 0, which has joined."""
-    with opened(**options) as master, closing(WorkerStream(master.endpoint, TOKEN, 0, **options)) as worker:
-        assert isinstance(events(master)[0], Joined)
+    with opened(**options) as master, joined(master, 0, **options) as worker:
         yield master, worker
 
 
@@ -136,7 +143,17 @@ def departure(master: MasterStream) -> Left:
 def refusal(endpoint: str, worker: int, token: str = TOKEN, **options: Any) -> str:
     """Return why a worker of this process does not join."""
     try:
-        WorkerStream(endpoint, token, worker, **options).close()
+        join(endpoint, token, worker, **options).close(0)
     except SoftsError as error:
         return f"{type(error).__name__}: {error}"
     raise AssertionError(f"worker {worker} has joined")
+
+
+def flood(send: Callable[[Message], None]) -> tuple[int, str]:
+    """Send messages of 64 KiB until one is refused; returns how many were taken, and why one was not."""
+    for number in range(1000):
+        try:
+            send(say(f"{number:x<65536}"))
+        except (FlowError, PeerLost) as error:
+            return number, str(error)
+    raise AssertionError("1000 messages were taken")

@@ -10,11 +10,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from stream_peers import TOKEN, both, events, opened, refusal, say, texts
+from stream_peers import TOKEN, both, events, joined, opened, refusal, say, texts
 from waiting import WATCHDOG_S
 
-from softs_fast.dataflow.link.links import Joined, Left
-from softs_fast.dataflow.link.stream import MasterStream, StreamLimits, WorkerStream
+from softs_fast.dataflow.link.events import Joined, Left
+from softs_fast.dataflow.link.stream import MasterStream, StreamLimits, WorkerStream, join, listen_at
 from softs_fast.errors import ConfigError, EndpointInUse, PeerLost
 from softs_fast.trust import new_token
 
@@ -28,14 +28,14 @@ def await_warning(words: str, master: MasterStream, caplog: pytest.LogCaptureFix
 
 def test_two_workers_cannot_have_one_number(caplog: pytest.LogCaptureFixture) -> None:
     with opened() as master:
-        with closing(WorkerStream(master.endpoint, TOKEN, 3)):
+        with joined(master, 3):
             words = f"worker 3 is joined already: process {os.getpid()}"
             assert words in refusal(master.endpoint, 3)
             await_warning(words, master, caplog)
         # The number is free when the first one has left.
         while not any(isinstance(event, Left) for event in events(master)):
             pass
-        with closing(WorkerStream(master.endpoint, TOKEN, 3)):
+        with closing(WorkerStream(join(master.endpoint, TOKEN, 3))):
             assert events(master) == [Joined(3, os.getpid(), socket.gethostname())]
 
 
@@ -51,9 +51,9 @@ def test_a_refusal_is_in_words_on_both_sides(caplog: pytest.LogCaptureFixture) -
 @pytest.mark.parametrize("listen", ["ipc://*", "tcp://127.0.0.1:0", "tcp://0.0.0.0:0"])
 def test_tokens_are_proved_by_both(listen: str) -> None:
     token = new_token()
-    with closing(MasterStream(token, listen=listen)) as master:
+    with closing(MasterStream(listen_at(listen, token))) as master:
         endpoint = master.endpoint.replace("0.0.0.0", "127.0.0.1")
-        with closing(WorkerStream(endpoint, token, 0)) as worker:
+        with closing(WorkerStream(join(endpoint, token, 0))) as worker:
             assert isinstance(events(master)[0], Joined)
             worker.send(say("x"))
             assert texts(master, 1) == ["x"]
@@ -61,11 +61,11 @@ def test_tokens_are_proved_by_both(listen: str) -> None:
 
 def test_a_master_that_is_not_there() -> None:
     with pytest.raises(PeerLost, match="no master at ipc:///nowhere: no such file"):
-        WorkerStream("ipc:///nowhere", TOKEN, 0)
+        join("ipc:///nowhere", TOKEN, 0)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(PeerLost, match=r"no master at tcp://127\.0\.0\.1"):
-        WorkerStream(f"tcp://127.0.0.1:{port}", TOKEN, 0)
+        join(f"tcp://127.0.0.1:{port}", TOKEN, 0)
 
 
 def test_a_listener_that_says_nothing() -> None:
@@ -130,7 +130,7 @@ def test_junk_is_refused_and_harms_none(junk: bytes, words: str, caplog: pytest.
 
 def test_an_address_that_is_refused_again_and_again_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
     n = 40
-    with opened(listen="tcp://127.0.0.1:0") as master:
+    with opened("tcp://127.0.0.1:0") as master:
         port = int(master.endpoint.rpartition(":")[2])
         for i in range(n):
             with socket.create_connection(("127.0.0.1", port), WATCHDOG_S) as stranger:
@@ -157,14 +157,14 @@ def test_a_connection_without_a_handshake_ends(caplog: pytest.LogCaptureFixture)
 
 def test_an_endpoint_has_one_master(short_path: Path) -> None:
     endpoint = f"ipc://{short_path}/flow"
-    with opened(listen=endpoint), pytest.raises(EndpointInUse, match="is in use"):
-        MasterStream(TOKEN, listen=endpoint)
-    with opened(listen=endpoint) as again:
+    with opened(endpoint), pytest.raises(EndpointInUse, match="is in use"):
+        listen_at(endpoint, TOKEN)
+    with opened(endpoint) as again:
         assert again.endpoint == endpoint
 
 
 @pytest.mark.parametrize("token", ["", "short", "x" * 513, "twenty two characters\n"])
 def test_a_token_has_enough_characters(token: str) -> None:
     with pytest.raises(ConfigError, match="22 to 512 visible ASCII characters") as raised:
-        MasterStream(token)
+        listen_at("ipc://*", token)
     assert not token or repr(token) not in str(raised.value)

@@ -7,35 +7,24 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from stream_peers import TOKEN, both, departure, events, opened, running, said, say, texts
+from stream_peers import TOKEN, both, departure, events, flood, opened, running, said, say, texts
 from waiting import WATCHDOG_S, eventually
 
-from softs_fast.dataflow.link.links import Joined, Left, Received
-from softs_fast.dataflow.link.messages import Free, Message
-from softs_fast.dataflow.link.stream import StreamLimits, WorkerStream
+from softs_fast.dataflow.link.events import Joined, Left, Received
+from softs_fast.dataflow.link.messages import Free
+from softs_fast.dataflow.link.stream import StreamLimits, WorkerStream, join
 from softs_fast.errors import ConfigError, FlowError, PeerLost
 
-#: A message that is several frames long.
+#: A message of more than a MiB.
 LONG = Free(tuple(range(1 << 60, (1 << 60) + (1 << 17))))
 
 
-def flood(send: Callable[[Message], None]) -> tuple[int, str]:
-    """Send messages of 64 KiB until one is refused; returns how many were taken, and why one was not."""
-    for number in range(1000):
-        try:
-            send(say(f"{number:x<65536}"))
-        except (FlowError, PeerLost) as error:
-            return number, str(error)
-    raise AssertionError("1000 messages were taken")
-
-
 def test_ten_thousand_messages_keep_their_order_both_ways() -> None:
-    with opened() as master, closing(WorkerStream(master.endpoint, TOKEN, 0)) as worker:
+    with opened() as master, closing(WorkerStream(join(master.endpoint, TOKEN, 0))) as worker:
         assert events(master) == [Joined(0, os.getpid(), os.uname().nodename)]
         numbers = [str(number) for number in range(10_000)]
         received: list[str] = []
@@ -54,16 +43,12 @@ def test_ten_thousand_messages_keep_their_order_both_ways() -> None:
         assert received == numbers
 
 
-def test_a_message_of_several_frames_passes_both_ways() -> None:
+def test_a_long_message_passes_both_ways() -> None:
     with both() as (master, worker):
         master.send(0, LONG)
-        found: list[Message] = []
-        while not found:
-            found += worker.receive(WATCHDOG_S)
-        worker.send(found[0])
-        while not (arrived := master.receive(WATCHDOG_S)):
-            pass
-        assert arrived == [Received(0, LONG)]
+        (found,) = worker.receive(WATCHDOG_S)
+        worker.send(found)
+        assert events(master) == [Received(0, LONG)]
 
 
 def test_several_workers_answer_and_leave() -> None:
@@ -124,6 +109,8 @@ def test_a_master_that_does_not_receive_slows_its_worker_down() -> None:
     with both(limits=StreamLimits(unsent_bytes=1 << 20, unread_bytes=1 << 20)) as (master, worker):
         sent, why = flood(worker.send)
         assert why.startswith("the master takes no more: the master reads too slowly")
+        with pytest.raises(PeerLost, match="was closed"):
+            worker.send(say("more"))
         # The connection is read again, and all that was taken arrives.
         found = list(events(master))
         while not isinstance(found[-1], Left):

@@ -8,18 +8,17 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stream_peers import TOKEN, opened, said, say
-from waiting import WATCHDOG_S, eventually
+from stream_peers import TOKEN, events, opened, said, say
+from waiting import eventually
 
-from softs_fast.dataflow.link.links import Left, LinkEvent, Received
-from softs_fast.dataflow.link.stream import MasterStream, WorkerStream
+from softs_fast.dataflow.link.events import Joined, LinkEvent, Received
+from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join
 
 
 def to_the_process() -> None:
@@ -105,41 +104,29 @@ def switches(pid: int) -> dict[str, int]:
 
 def serve(endpoint: str, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    stream = WorkerStream(endpoint, TOKEN, 3)
+    stream = WorkerStream(join(endpoint, TOKEN, 3))
     function(*arguments, stream)
     stream.close()
 
 
-class Master:
-    """One message after the other."""
-
-    def __init__(self, stream: MasterStream) -> None:
-        self._stream = stream
-        self._events: deque[LinkEvent] = deque()
-
-    def send(self, text: str) -> None:
-        self._stream.send(3, say(text))
-
-    def text(self) -> str:
-        while True:
-            if not self._events:
-                self._events.extend(self._stream.receive(WATCHDOG_S))
-                assert self._events, f"nothing came within {WATCHDOG_S} s"
-            event = self._events.popleft()
-            assert not isinstance(event, Left), event
-            if isinstance(event, Received):
-                return said(event.message)
+def text(master: MasterStream) -> str:
+    """Wait for the next message. Before it the worker may join, and behind the last one it leaves."""
+    found: list[LinkEvent] = []
+    while not found:
+        found = [one for one in events(master) if not isinstance(one, Joined)]
+    assert isinstance(found[0], Received), found
+    return said(found[0].message)
 
 
 @contextmanager
-def worker(function: Callable[..., None], *arguments: Any) -> Iterator[tuple[Master, Any]]:
+def worker(function: Callable[..., None], *arguments: Any) -> Iterator[tuple[MasterStream, Any]]:
     """A worker in the main thread of a process of its own."""
     with opened() as stream:
         context = multiprocessing.get_context("forkserver")
         process = context.Process(target=serve, args=(stream.endpoint, function, arguments))
         process.start()
         try:
-            yield Master(stream), process
+            yield stream, process
         finally:
             process.kill()
             process.join()
@@ -149,25 +136,25 @@ def worker(function: Callable[..., None], *arguments: Any) -> Iterator[tuple[Mas
 @pytest.mark.parametrize("send", [to_the_process, to_another_thread, without_a_signal])
 def test_ctrl_c_ends_a_wait_whichever_thread_gets_it(send: Callable[[], None]) -> None:
     with worker(interrupted_by, send) as (master, _):
-        assert master.text() == "interrupted"
+        assert text(master) == "interrupted"
 
 
 @pytest.mark.parametrize("function", [handled, with_an_event_loop])
 def test_a_handler_runs_while_the_wait_goes_on(function: Callable[[WorkerStream], None]) -> None:
     with worker(function) as (master, process):
-        assert master.text() == "ready"
+        assert text(master) == "ready"
         if function is handled:
             wait_for_sleep(process.pid)
         os.kill(process.pid, signal.SIGUSR1)
-        assert master.text() == "handled"
-        master.send("go on")
-        assert master.text() == "received"
+        assert text(master) == "handled"
+        master.send(3, say("go on"))
+        assert text(master) == "received"
 
 
 @pytest.mark.parametrize("function", [idle, idle_in_a_thread])
 def test_a_process_that_waits_for_messages_does_not_wake(function: Callable[[WorkerStream], None]) -> None:
     with worker(function) as (master, process):
-        assert master.text() == "ready"
+        assert text(master) == "ready"
         wait_for_sleep(process.pid)
         before = switches(process.pid)
         time.sleep(1)

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from stream_peers import TOKEN, both, events, opened
 from waiting import WATCHDOG_S, eventually
 
-from softs_fast.dataflow.link.links import Joined, Received
+from softs_fast.dataflow.link.events import Joined, Received
 from softs_fast.dataflow.link.messages import Ready
-from softs_fast.dataflow.link.stream import MasterStream, WorkerStream
+from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join
 from softs_fast.dataflow.process.stack import answers_stack
 from softs_fast.dataflow.workers.sightings import stack_of
 from softs_fast.errors import ConfigError
-from softs_fast.trust import new_token
 
 
 def hold_the_gil(link: WorkerStream) -> None:
@@ -69,8 +69,8 @@ def wait_beside_threads_that_compute(link: WorkerStream) -> None:
     wait_for_an_event(link)
 
 
-def serve(endpoint: str, token: str, function: Callable[[WorkerStream], None], first: str) -> None:
-    link = WorkerStream(endpoint, token, 3)
+def serve(endpoint: str, function: Callable[[WorkerStream], None], first: str) -> None:
+    link = WorkerStream(join(endpoint, TOKEN, 3))
     if first == "taken":
         signal.signal(signal.SIGURG, lambda number, frame: os._exit(3))
     with answers_stack(link):
@@ -80,24 +80,20 @@ def serve(endpoint: str, token: str, function: Callable[[WorkerStream], None], f
 @contextmanager
 def worker(function: Callable[[WorkerStream], None], first: str = "") -> Iterator[tuple[MasterStream, Any]]:
     """A worker in a process of its own that is inside of a function."""
-    token = new_token()
-    master = MasterStream(token)
-    arguments = (master.endpoint, token, function, first)
-    process = multiprocessing.get_context("forkserver").Process(target=serve, args=arguments)
-    process.start()
-    try:
-        seen: list[type] = []
-        while seen != [Joined, Received]:
-            events = master.receive(WATCHDOG_S)
-            assert events, f"nothing came within {WATCHDOG_S} s"
-            seen += [type(one) for one in events]
-        yield master, process
-        assert process.is_alive(), "the question has ended the process"
-    finally:
-        process.kill()
-        process.join()
-        process.close()
-        master.close()
+    with opened() as master:
+        arguments = (master.endpoint, function, first)
+        process = multiprocessing.get_context("forkserver").Process(target=serve, args=arguments)
+        process.start()
+        try:
+            seen: list[type] = []
+            while seen != [Joined, Received]:
+                seen += [type(one) for one in events(master)]
+            yield master, process
+            assert process.is_alive(), "the question has ended the process"
+        finally:
+            process.kill()
+            process.join()
+            process.close()
 
 
 @pytest.mark.parametrize("function", [hold_the_gil, match_for_hours])
@@ -141,25 +137,17 @@ def test_a_handler_that_was_there_before_stays() -> None:
 
 
 def test_the_signal_is_as_before_when_the_link_has_ended() -> None:
-    token = new_token()
-    master = MasterStream(token)
-    link = WorkerStream(master.endpoint, token, 3)
-    with answers_stack(link):
-        assert master.receive(WATCHDOG_S)
-        assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL, "a handler of Python was set"
-    os.kill(os.getpid(), signal.SIGURG)
-    assert not faulthandler.unregister(signal.SIGURG)
-    master.close()
+    with both() as (_, link):
+        with answers_stack(link):
+            assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL, "a handler of Python was set"
+        os.kill(os.getpid(), signal.SIGURG)
+        assert not faulthandler.unregister(signal.SIGURG)
 
 
 def test_a_question_that_cannot_be_answered_is_refused() -> None:
-    token = new_token()
-    master = MasterStream(token)
-    link = WorkerStream(master.endpoint, token, 3)
-    with pytest.raises(ConfigError, match="there is no pipe"):
-        link.answer_stack("stack", signal.SIGURG)
-    os.close(link.stack_pipe())
-    with pytest.raises(ConfigError, match="signal 23 has no handler"):
-        link.answer_stack("stack", signal.SIGURG)
-    link.close()
-    master.close()
+    with both() as (_, link):
+        with pytest.raises(ConfigError, match="there is no pipe"):
+            link.answer_stack("stack", signal.SIGURG)
+        os.close(link.stack_pipe())
+        with pytest.raises(ConfigError, match="signal 23 has no handler"):
+            link.answer_stack("stack", signal.SIGURG)

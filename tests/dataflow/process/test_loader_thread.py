@@ -19,6 +19,7 @@ from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.engine.dataset_reads import DatasetReads
 from softs_fast.dataflow.link.messages import ElementsRead, ReadElements
 from softs_fast.dataflow.process.loader import Loader
+from softs_fast.dataflow.process.shards import Shards
 from softs_fast.dataflow.store import DataManager
 from softs_fast.dataflow.store.ids import element_id
 from softs_fast.errors import FlowError, PeerLost, WireError
@@ -35,9 +36,11 @@ class Head:
         self.store = DataManager(3, max_bytes=max_bytes)
         self.sent: queue.Queue[ElementsRead] = queue.Queue()
         self.requests = count(7)
-        self.loader = Loader(Declaration((), datasets={"train": dataset}), 3, self.store, self.sent.put)
+        declaration = Declaration((), datasets={"train": dataset})
+        shards = Shards(declaration, 3, self.store.put, self.store.free)
+        self.loader = Loader(shards, self.sent.put)
         objects: Any = {placed: role()}
-        self.lengths = self.loader.setup(objects)
+        self.lengths = shards.setup(objects)
 
     def ask(self, *numbers: int) -> ElementsRead:
         self.loader.read(ReadElements(next(self.requests), 0, numbers))

@@ -1,4 +1,4 @@
-"""Links over the native stream of a flow: its threads read and write, and answer questions while Python is busy.
+"""The two ends of the stream of a flow over native ones: their threads read and write, and answer questions while Python is busy.
 
 The layout of the bytes is in docs/wire.md, section 6.
 """
@@ -17,12 +17,11 @@ from ... import _core
 from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, WireError
 from ...process import raise_descriptor_limit
 from ...repeated_log import RepeatedLog
-from .frames import Assembler, cut
+from .events import Joined, Left, LinkEvent, Published, Received
 from .layouts import KnownLayouts
-from .links import Joined, Left, LinkEvent, Published, Received
-from .messages import End, HookTask, Message, Refused, decode, encode
+from .messages import MAX_BYTES, End, HookTask, Message, Refused, decode, encode
 
-__all__ = ["MasterStream", "StreamLimits", "WorkerStream"]
+__all__ = ["MasterStream", "StreamLimits", "WorkerStream", "join", "listen_at"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,33 +35,33 @@ _STRANGER = re.compile(r"a process at (\S+):\d+|process \d+")
 
 
 class StreamLimits(NamedTuple):
-    """Limits of one end. Of the two sizes of a frame the smaller one holds for both directions.
+    """Limits of one end.
 
     Attributes:
-        frame_bytes: Bytes of one frame; of a published value 17 bytes less.
-        unsent_bytes: Bytes that may wait for one peer that does not read. A single frame always may.
+        message_bytes: Bytes of one message; of a published value 17 bytes less. Those of the end with less hold for both.
+        unsent_bytes: Bytes that may wait for one peer that does not read. A single message always may.
         unread_bytes: Bytes of one peer that may wait for `receive`; beyond them its connection is not read.
         workers: Workers that may be joined at the same time; of a master.
         handshake_s: Seconds from connecting to joining.
     """
 
-    frame_bytes: int = 1 << 20
+    message_bytes: int = MAX_BYTES
     unsent_bytes: int = 64 << 20
     unread_bytes: int = 64 << 20
     workers: int = 4096
     handshake_s: float = 10.0
 
 
-class MasterStream:
-    """The master's end; see `MasterLink`. Everything may be called by several threads; one of them receives.
-
-    A process that ends, by whatever signal, is reported as `Left` at once; one that is stopped is not.
+def listen_at(
+    endpoint: str, token: str, *, lost_after_s: float = 30.0, limits: StreamLimits | None = None
+) -> _core.FlowServer:
+    """Listen for workers, as the native end of a master.
 
     Args:
+        endpoint: Endpoint that workers connect to: `ipc://PATH`, `ipc://*` for a socket in a new folder that only this user
+            may enter, or `tcp://HOST:PORT`.
         token: Token that workers must prove to have; 22 to 512 visible characters, see `softs_fast.trust.new_token`. It is not
             sent. What follows is not encrypted, so other hosts are for a network that you trust.
-        listen: Endpoint that workers connect to: `ipc://PATH`, `ipc://*` for a socket in a new folder that only this user may
-            enter, or `tcp://HOST:PORT`.
         lost_after_s: Seconds without a sign of life after which a worker on another host has left.
         limits: Limits of sizes and numbers.
 
@@ -71,53 +70,73 @@ class MasterStream:
         EndpointInUse: a process listens there already.
         PeerLost: the system has no more descriptors or threads.
     """
+    raise_descriptor_limit()
+    return _core.FlowServer(
+        endpoint, token, _INCARNATION, _INCARNATION, limits or StreamLimits(), lost_after_s
+    )
 
-    def __init__(
-        self,
-        token: str,
-        *,
-        listen: str = "ipc://*",
-        lost_after_s: float = 30.0,
-        limits: StreamLimits | None = None,
-    ) -> None:
-        raise_descriptor_limit()
+
+def join(endpoint: str, token: str, worker: int, *, limits: StreamLimits | None = None) -> _core.FlowClient:
+    """Join a master, as the native end of a worker.
+
+    Args:
+        endpoint: Endpoint of the master.
+        token: Token that the master has, too.
+        worker: Number of this worker, or its seat, below 2^32.
+        limits: Limits of sizes.
+
+    Raises:
+        HelloError: one end refused the other, or the master did not answer in time; the text says why.
+        PeerLost: no process listens there, or it belongs to another user.
+        ConfigError: endpoint or token are malformed.
+    """
+    return _core.FlowClient(
+        endpoint, worker, socket.gethostname(), token, _INCARNATION, limits or StreamLimits()
+    )
+
+
+class MasterStream:
+    """The master's end: messages to and from all workers, in order for each.
+
+    Everything may be called by several threads; one of them receives. A process that ends, by whatever signal, is reported
+    as `Left` at once; one that is stopped is not.
+
+    Args:
+        native: Native end, which is closed with this one.
+
+    Attributes:
+        endpoint: Endpoint that workers connect to, wildcards resolved.
+    """
+
+    def __init__(self, native: _core.FlowServer) -> None:
         self._log = RepeatedLog(logger)
-        self._native: _core.FlowServer | None = _core.FlowServer(
-            listen, token, _INCARNATION, _INCARNATION, limits or StreamLimits(), lost_after_s
-        )
-        self._endpoint = self._native.endpoint
-        self._assemblers: dict[int, Assembler] = {}
+        self._native: _core.FlowServer | None = native
+        self.endpoint = native.endpoint
         #: Of each connection, what was sent and what was received.
         self._sent: dict[int, KnownLayouts] = {}
         self._got: dict[int, KnownLayouts] = {}
-        #: Workers that were sent a part of a message, because no more of it could wait.
+        #: Workers that a message was not sent to, because no more of it could wait: another one would be out of turn.
         self._cut_off: set[int] = set()
         #: Fields of what has arrived and was not returned yet, and the error that comes before it.
         self._arrived: deque[tuple[Any, ...]] = deque()
         self._error: WireError | None = None
-        #: The hook that was sent last, and its frames: all its workers get the same.
-        self._last_hook: tuple[HookTask | None, list[bytes]] = (None, [])
-
-    @property
-    def endpoint(self) -> str:
-        """Where workers connect to, wildcards resolved."""
-        return self._endpoint
+        #: The hook that was sent last, and its bytes: all its workers get the same.
+        self._last_hook: tuple[HookTask | None, bytes] = (None, b"")
 
     def send(self, worker: int, message: Message) -> None:
         """Send a message, and never wait for it; one to a worker that has left is dropped, and `receive` reports that.
 
         Raises:
-            FlowError: too much waits for the worker already. It gets nothing more then: it would be read as the rest of
-                the message of which a part was sent. Of the end of the flow it learns when the connection ends.
+            FlowError: too much waits for the worker already. It gets nothing more then, as messages have an order. Of
+                the end of the flow it learns when the connection ends.
             WireError: the message is too long.
             ForkedError: this is a fork of the process that listens.
         """
         native = self._open()
         try:
             if worker in self._cut_off:
-                raise PeerBusy("a message to it was sent in part")
-            for frame in self._frames(worker, message):
-                native.send(worker, frame)
+                raise PeerBusy("a message before this one was not sent")
+            native.send(worker, self._encoded(worker, message))
         except PeerBusy as error:
             self._cut_off.add(worker)
             if not isinstance(message, End | Refused):
@@ -129,11 +148,11 @@ class MasterStream:
         self._sent.pop(worker, None)
         self._cut_off.discard(worker)
 
-    def _frames(self, worker: int, message: Message) -> list[bytes]:
+    def _encoded(self, worker: int, message: Message) -> bytes:
         if not isinstance(message, HookTask):
-            return list(cut(encode(message, self._sent.setdefault(worker, KnownLayouts()))))
+            return encode(message, self._sent.setdefault(worker, KnownLayouts()))
         if message != self._last_hook[0]:
-            self._last_hook = message, list(cut(encode(message)))
+            self._last_hook = message, encode(message)
         return self._last_hook[1]
 
     def receive(self, timeout_s: float) -> list[LinkEvent]:
@@ -166,8 +185,7 @@ class MasterStream:
                     raise
                 self._error = found
                 return events
-            if event is not None:
-                events.append(event)
+            events.append(event)
         return events
 
     def _receive(self, timeout_s: float) -> list[tuple[Any, ...]]:
@@ -180,19 +198,17 @@ class MasterStream:
             if events:
                 return events
             if ended is not None:
-                raise PeerLost(f"the connections at {self._endpoint}: {ended}")
+                raise PeerLost(f"the connections at {self.endpoint}: {ended}")
         return []
 
-    def _event(self, kind: str, worker: int, *fields: Any) -> LinkEvent | None:
+    def _event(self, kind: str, worker: int, *fields: Any) -> LinkEvent:
         if kind == "received":
-            data = self._assemblers[worker].take(*fields)
-            return None if data is None else Received(worker, decode(data, self._got[worker]))
+            return Received(worker, decode(fields[0], self._got[worker]))
         if kind == "joined":
-            self._assemblers[worker], self._got[worker] = Assembler(), KnownLayouts()
+            self._got[worker] = KnownLayouts()
             pid, host, _ = fields
             return Joined(worker, pid, host)
         # Each process of a worker may have a number of its own: nothing is kept of those that have left.
-        self._assemblers.pop(worker, None)
         self._got.pop(worker, None)
         return Left(worker, *fields)
 
@@ -224,35 +240,24 @@ class MasterStream:
 
     def _open(self) -> _core.FlowServer:
         if self._native is None:
-            raise PeerLost(f"the connections at {self._endpoint} were closed")
+            raise PeerLost(f"the connections at {self.endpoint} were closed")
         return self._native
 
 
 class WorkerStream:
-    """A worker's end; see `WorkerLink`. Everything may be called by several threads; one of them receives.
+    """A worker's end. Everything may be called by several threads; one of them receives.
 
     The connection lives as long as this object and is not made again: a worker that has lost its master joins with
     another one.
 
     Args:
-        endpoint: Endpoint of the master.
-        token: Token that the master has, too.
-        worker: Number of this worker, or its seat, below 2^32.
-        limits: Limits of sizes.
-
-    Raises:
-        HelloError: one end refused the other, or the master did not answer in time; the text says why.
-        PeerLost: no process listens there, or it belongs to another user.
-        ConfigError: endpoint or token are malformed.
+        native: Native end, which is closed with this one.
     """
 
-    def __init__(self, endpoint: str, token: str, worker: int, *, limits: StreamLimits | None = None) -> None:
-        self._native: _core.FlowClient | None = _core.FlowClient(
-            endpoint, worker, socket.gethostname(), token, _INCARNATION, limits or StreamLimits()
-        )
-        self._assembler = Assembler()
+    def __init__(self, native: _core.FlowClient) -> None:
+        self._native: _core.FlowClient | None = native
         self._sent, self._got = KnownLayouts(), KnownLayouts()
-        # Frames of one message follow each other, and layouts are sent before they are named, whatever threads send.
+        # Layouts are sent before they are named, whatever threads send.
         self._lock = threading.Lock()
 
     def publish(self, what: str, value: bytes) -> None:
@@ -260,7 +265,7 @@ class WorkerStream:
 
         Args:
             what: Name of the question, at most 255 bytes; at most 256 names.
-            value: Answer, at most 17 bytes less than a frame.
+            value: Answer, at most 17 bytes less than a message.
 
         Raises:
             ConfigError: name or value are too long, or there are too many names.
@@ -297,19 +302,18 @@ class WorkerStream:
         """Send a message, and never wait for it; any thread may call.
 
         Raises:
-            PeerLost: the master has ended, or too much waits for it already: then the connection ends, too, as a part of
-                the message was sent.
+            PeerLost: the master has ended, or too much waits for it already: then the connection ends, too, as messages
+                have an order.
             WireError: the message is too long.
             ForkedError: this is a fork of the process that has joined.
         """
         with self._lock:
             native = self._open()
             try:
-                for frame in cut(encode(message, self._sent)):
-                    native.send(frame)
+                native.send(encode(message, self._sent))
             except PeerBusy as error:
                 logger.error("this worker leaves: its master takes no more: %s", error)
-                self.close()
+                WorkerStream.close(self)
                 raise PeerLost(f"the master takes no more: {error}") from error
 
     def receive(self, timeout_s: float | None) -> list[Message]:
@@ -323,16 +327,11 @@ class WorkerStream:
         taken = native.receive(timeout_s)
         if taken is None:
             return []
-        # The end comes once, behind the last frames; from then on there are none.
-        frames, _ = taken
-        if not frames:
+        # The end comes once, behind the last messages; from then on there are none.
+        messages, _ = taken
+        if not messages:
             raise PeerLost(f"the master has ended: {native.ended}")
-        messages: list[Message] = []
-        for frame in frames:
-            data = self._assembler.take(frame)
-            if data is not None:
-                messages.append(decode(data, self._got))
-        return messages
+        return [decode(one, self._got) for one in messages]
 
     def close(self) -> None:
         """Leave the master, and end a `receive` of another thread; idempotent, and in a fork it does nothing."""

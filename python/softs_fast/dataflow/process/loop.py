@@ -11,7 +11,6 @@ import msgpack
 from ...errors import FlowError, PeerLost, WireError
 from ...user_code import is_ctrl_c, text_of_error
 from ..declare.declaration import Declaration
-from ..link.links import WorkerLink
 from ..link.messages import (
     Abort,
     Columns,
@@ -32,6 +31,7 @@ from ..link.messages import (
     State,
     Task,
 )
+from ..link.stream import WorkerStream
 from ..master.order.executor import Executor
 from ..store import DataManager, Place
 from ..store.weights.shown import Shown
@@ -40,6 +40,7 @@ from .loader import Loader
 from .objects import Objects
 from .orders import work_of
 from .part import Part
+from .shards import Shards
 from .work import Work, name_of
 
 __all__ = ["WorkerLoop"]
@@ -63,7 +64,7 @@ class WorkerLoop:
 
     worker: int
     declaration: Declaration
-    link: WorkerLink
+    link: WorkerStream
     store: DataManager
     groups: Groups | None = None
     _executor: Executor[Task] = field(default_factory=Executor, init=False)
@@ -79,7 +80,8 @@ class WorkerLoop:
     def __post_init__(self) -> None:
         self._objects = Objects(self.declaration.roles, self.worker, self.groups)
         self._part = Part(self.declaration, self._objects, self.store, self._arrived)
-        self._loader = Loader(self.declaration, self.worker, self.store, self.link.send)
+        self._shards = Shards(self.declaration, self.worker, self.store.put, self.store.free)
+        self._loader = Loader(self._shards, self.link.send)
 
     def setup(self) -> None:
         """Make the objects of the roles, and publish what `model_config` says of each, and how long shards are.
@@ -88,7 +90,7 @@ class WorkerLoop:
             Exception: what `setup` of a role raised, or a method that gives a shard.
         """
         self._objects.setup()
-        for source, n_elements in self._loader.setup(self._objects).items():
+        for source, n_elements in self._shards.setup(self._objects).items():
             self.link.publish(f"dataset {source}", msgpack.packb(n_elements))
         for role in self._objects.roles:
             try:

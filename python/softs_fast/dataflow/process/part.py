@@ -28,7 +28,7 @@ from ..store.weights.shown import Shown
 from .devices import device_work
 from .functions import call_function
 from .objects import Objects
-from .saved_rows import load_rows
+from .row_file import load_rows
 from .work import HookWork, Work
 
 __all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "weights_column"]

@@ -11,10 +11,10 @@ from pathlib import Path
 from ...errors import ConfigError, FlowError
 from ...trust import Address, bracketed, read_tokens
 from ..declare.declaration import Declaration
-from ..link.links import Joined, Left, LinkEvent, MasterLink, Received
+from ..link.events import Joined, Left, LinkEvent, Received
 from ..link.messages import Declared, End, Ready, Refused
 from ..link.seats import Seats
-from ..link.stream import MasterStream
+from ..link.stream import MasterStream, listen_at
 from ..process.groups import has_groups
 from ..store import HostLinks
 from .host_link import HostLink
@@ -109,7 +109,7 @@ class HostProcesses:
         """Return what /dev/shm had free when workers began, on the host with the least."""
         return min(self._free_bytes.values())
 
-    def start(self) -> MasterLink:
+    def start(self) -> MasterStream:
         """Wait until each worker has joined, has the same flow, and has made its roles.
 
         Raises:
@@ -119,10 +119,10 @@ class HostProcesses:
         """
         self._nodes = {}
         is_first, self._is_first = self._is_first, False
-        master = MasterStream(self._token, listen=self._listen, lost_after_s=self._options.lost_after_s)
+        native = listen_at(self._listen, self._token, lost_after_s=self._options.lost_after_s)
         # Workers that begin anew know no other endpoint.
-        self._listen = master.endpoint
-        link = HostLink(master, Seats(self._declaration.workers), self._note)
+        self._listen = native.endpoint
+        link = HostLink(native, Seats(self._declaration.workers), self._note)
         try:
             if has_groups(self._declaration):
                 self._meeting = HostMeeting(self._listen)
