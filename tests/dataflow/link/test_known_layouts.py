@@ -71,7 +71,7 @@ def test_what_was_not_sent_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_successor_of_a_worker_gets_a_layout_again() -> None:
     with opened() as master:
-        for ticket in (1, 3):
+        for ticket in (1, 3, 5):
             with joined(master, 5) as worker:
                 for n in (ticket, ticket + 1):
                     master.send(5, state(n))
@@ -84,5 +84,6 @@ def test_a_successor_of_a_worker_gets_a_layout_again() -> None:
                     worker.send(one)
                 assert take(master, 2) == [Received(5, one) for one in found]
             take(master, 1)
-            # What is sent between the two goes nowhere, and the successor gets the layout.
-            master.send(5, state(9))
+            if ticket == 1:
+                # What is sent between two of them goes nowhere, and the successor gets the layout.
+                master.send(5, state(9))
