@@ -56,7 +56,7 @@ class LocalElements:
 
 
 def _keep(column: str, ids: Sequence[int], values: Sequence[Value]) -> list[Value]:
-    """Copy values of a column, whose places are the copies: a shard may use its own again."""
+    """Copy values of a column; the copies are their places, as a shard may change its own."""
     return cut(column, values, len(values))
 
 
