@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 
-from softs_fast.dataflow.link.control import ControlClient, Ended
+from softs_fast.dataflow.link.messages import Abort
+from softs_fast.dataflow.link.stream import WorkerStream, join
+from softs_fast.errors import PeerLost
 
-PAYLOAD = bytes(64)
-HOLD = b"hold"
+TOKEN = "the-token-of-this-bench"
+#: Messages with a text of 64 bytes, and one that has the worker hold the GIL.
+PAYLOAD = Abort(1, "x" * 64)
+HOLD = Abort(1, "hold")
 HOLD_S = 600
 
 
 def work(endpoint: str, worker: int) -> None:
     """Answer each message from Python, until the connection ends."""
-    client = ControlClient(endpoint, worker)
-    client.publish("spec", PAYLOAD)
-    while True:
-        for item in client.receive():
-            if isinstance(item, Ended):
-                return
-            client.send(item)
-            if item == HOLD:
-                ctypes.PyDLL(None).usleep(HOLD_S * 1_000_000)
+    stream = WorkerStream(join(endpoint, TOKEN, worker))
+    stream.publish("spec", bytes(64))
+    with suppress(PeerLost):
+        while True:
+            for message in stream.receive(None):
+                stream.send(message)
+                if message == HOLD:
+                    ctypes.PyDLL(None).usleep(HOLD_S * 1_000_000)

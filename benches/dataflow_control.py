@@ -1,6 +1,6 @@
-"""The control stream of a flow: `python -m benches.dataflow_control [--rounds 500] [--opponents PYTHON]`.
+"""The stream of a flow between its master and its workers: `python -m benches.dataflow_control [--rounds 500] [--opponents PYTHON]`.
 
-* Round trip: the master sends 64 bytes to each of n workers, Python of each worker answers, and the master has received
+* Round trip: the master sends a message with 64 bytes to each of n workers, Python of each worker answers, and the master has received
   all answers. Beside it, in turns, actor calls of Ray and of Monarch with the same bytes, by an interpreter that has
   them (an environment outside the tree); they are no dependencies.
 * A flow's call, as a user makes it: post, flush and result of a hook that does nothing, on all n workers of a role, in a
@@ -24,21 +24,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import softs_fast.dataflow as df
-from benches.control_worker import HOLD, PAYLOAD, work
-from softs_fast.dataflow.link.control import ControlServer, Joined, Left, Received
+from benches.control_worker import HOLD, PAYLOAD, TOKEN, work
+from softs_fast.dataflow.link.events import Joined, Left, Received
+from softs_fast.dataflow.link.stream import MasterStream, listen_at
 
 WORKERS = (1, 4, 32)
 WARM_UP = 20
+#: One wait for messages.
+WAIT_S = 60.0
 #: So long the workers of a flow may take until they have begun, each with an import of torch.
 START_S = 900.0
 
 
 @contextmanager
-def running(server: ControlServer, n: int) -> Iterator[list[Any]]:
+def running(server: MasterStream, n: int) -> Iterator[list[Any]]:
     """Run n workers that have joined."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benches.control_worker"])
@@ -47,7 +50,7 @@ def running(server: ControlServer, n: int) -> Iterator[list[Any]]:
         process.start()
     joined = 0
     while joined < n:
-        joined += sum(isinstance(event, Joined) for event in server.receive())
+        joined += sum(isinstance(event, Joined) for event in server.receive(WAIT_S))
     try:
         yield processes
     finally:
@@ -59,14 +62,14 @@ def running(server: ControlServer, n: int) -> Iterator[list[Any]]:
 def round_trips(n: int, rounds: int) -> list[float]:
     """Return milliseconds from the first message to the last answer of n workers."""
     found = []
-    with ControlServer() as server, running(server, n):
+    with closing(MasterStream(listen_at("ipc://*", TOKEN))) as server, running(server, n):
         for turn in range(WARM_UP + rounds):
             begun = time.perf_counter()
             for worker in range(n):
                 server.send(worker, PAYLOAD)
             answers = 0
             while answers < n:
-                answers += sum(isinstance(event, Received) for event in server.receive())
+                answers += sum(isinstance(event, Received) for event in server.receive(WAIT_S))
             if turn >= WARM_UP:
                 found.append((time.perf_counter() - begun) * 1e3)
     return found
@@ -91,9 +94,9 @@ def flow_calls(n: int, rounds: int) -> list[float]:
 def questions(rounds: int) -> list[float]:
     """Return milliseconds of a question to a worker that holds the GIL."""
     found = []
-    with ControlServer() as server, running(server, 1):
+    with closing(MasterStream(listen_at("ipc://*", TOKEN))) as server, running(server, 1):
         server.send(0, HOLD)
-        server.receive()
+        server.receive(WAIT_S)
         for turn in range(WARM_UP + rounds):
             begun = time.perf_counter()
             server.ask(0, "spec", 60)
@@ -106,12 +109,12 @@ def deaths(rounds: int) -> list[float]:
     """Return milliseconds from SIGKILL to the departure of a worker."""
     found = []
     for _ in range(rounds):
-        with ControlServer() as server, running(server, 1) as (process,):
+        with closing(MasterStream(listen_at("ipc://*", TOKEN))) as server, running(server, 1) as (process,):
             pid = process.pid
             assert pid is not None
             begun = time.perf_counter()
             os.kill(pid, signal.SIGKILL)
-            while not any(isinstance(event, Left) for event in server.receive()):
+            while not any(isinstance(event, Left) for event in server.receive(WAIT_S)):
                 pass
             found.append((time.perf_counter() - begun) * 1e3)
     return found

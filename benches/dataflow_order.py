@@ -175,7 +175,7 @@ class World:
             ids = state.taken.ids
             self.master.wrote(order.call, 1, ids, dict.fromkeys(state.function.outputs, ids), n_bytes=1)
         for number in sorted(order.workers):
-            self.master.order.report(number, 1, order.ticket)
+            self.master.order.report(number, order.ticket)
         self.act()
 
 

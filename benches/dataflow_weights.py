@@ -68,7 +68,7 @@ class Regions:
 
     def show(self) -> Any:
         """Make the weights of now readable; returns what the target needs."""
-        return encode(State(1, 1, show(self._store, 1, 0, self._held())), self._sent)
+        return encode(State(1, show(self._store, 1, 0, self._held())), self._sent)
 
     def take(self, said: Any) -> None:
         """Copy them."""

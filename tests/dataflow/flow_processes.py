@@ -16,7 +16,7 @@ from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
+from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join, listen_at
 from softs_fast.dataflow.process.worker import FlowWorker
 from softs_fast.dataflow.workers.processes import ProcessBackend
 from softs_fast.trust import new_token
@@ -40,7 +40,7 @@ def serve(
     meeting: str | None = None,
 ) -> None:
     """Be a worker."""
-    one = FlowWorker(worker, make, lines, functools.partial(ControlWorker, endpoint, token), meeting)
+    one = FlowWorker(worker, make, lines, lambda number: WorkerStream(join(endpoint, token, number)), meeting)
     one.start()
     one.wait()
     one.stop()
@@ -76,10 +76,10 @@ class ForkedWorkers:
         self._declaration = self._build()
         self.processes: dict[int, Any] = {}
 
-    def start(self) -> ControlMaster:
+    def start(self) -> MasterStream:
         """Start all; each joins when it has begun."""
         token = new_token()
-        link = ControlMaster(token)
+        link = MasterStream(listen_at("ipc://*", token))
         self._told: tuple[str, ...] = (link.endpoint, token)
         if self.meets:
             self._file = os.memfd_create("meeting")

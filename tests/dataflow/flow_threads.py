@@ -7,145 +7,130 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
-from softs_fast.dataflow.link.control import Published
-from softs_fast.dataflow.link.frames import Assembler, cut
-from softs_fast.dataflow.link.layouts import KnownLayouts
-from softs_fast.dataflow.link.links import Joined, Left, LinkEvent, Received
-from softs_fast.dataflow.link.messages import Message, Ready, decode, encode
+from softs_fast.dataflow.link.messages import Message, Ready
+from softs_fast.dataflow.link.stream import MasterStream, WorkerStream
 from softs_fast.dataflow.process.worker import FlowWorker
 from softs_fast.dataflow.workers.processes import ProcessBackend
-from softs_fast.errors import FlowError, PeerLost
+from softs_fast.errors import ConfigError, FlowError, PeerLost
 
 
-class MemoryHub:
-    """Both ends of all connections. Messages travel as bytes, so all of them are encoded and decoded."""
+class MemoryHub(MasterStream):
+    """The master's end of all connections."""
 
     def __init__(self) -> None:
-        self.to_master: queue.Queue[LinkEvent | tuple[int, bytes]] = queue.Queue()
         self.links: dict[int, MemoryLink] = {}
         self.sent: list[tuple[int, Message]] = []
         #: Called with each message of a worker before it arrives.
         self.on_message: Callable[[int, Message], None] = lambda worker, message: None
-        self._assemblers: dict[int, Assembler] = {}
-        #: Of each connection, what was sent and what has arrived.
-        self._known: dict[int, tuple[KnownLayouts, KnownLayouts]] = {}
+        self.server = _Server(self)
+        super().__init__(cast(Any, self.server))
 
     def connect(self, worker: int) -> MemoryLink:
         """Return a worker's end."""
         self.links[worker] = MemoryLink(self, worker)
-        self._assemblers[worker], self._known[worker] = Assembler(), (KnownLayouts(), KnownLayouts())
-        self.to_master.put(Joined(worker, 1000 + worker, "here"))
+        self.server.events.put(("joined", worker, 1000 + worker, "here", 1))
         return self.links[worker]
 
     def kill(self, worker: int) -> None:
         """End the connection of a worker, as the death of its process does."""
-        link = self.links[worker]
-        if not link.is_dead:
-            link.is_dead = True
-            link.inbox.put(None)  # wakes it
-            self.to_master.put(Left(worker, "the connection has ended"))
+        client = self.links[worker].client
+        if not client.is_dead:
+            client.is_dead = True
+            client.inbox.put(None)  # wakes it
+            self.server.events.put(("left", worker, "the connection has ended"))
 
     def send(self, worker: int, message: Message) -> None:
         """Send a message to a worker."""
         self.sent.append((worker, message))
-        for frame in cut(encode(message, self._known[worker][0])):
-            self.links[worker].inbox.put(frame)
-
-    def receive(self, timeout_s: float) -> list[LinkEvent]:
-        """Return what has happened."""
-        events: list[LinkEvent] = []
-        give_up = time.monotonic() + timeout_s
-        while not events:
-            try:
-                one = (
-                    self.to_master.get(timeout=max(give_up - time.monotonic(), 0.0))
-                    if timeout_s
-                    else self.to_master.get_nowait()
-                )
-            except queue.Empty:
-                return events
-            if isinstance(one, tuple):
-                data = self._assemblers[one[0]].take(one[1])
-                if data is not None:
-                    events.append(Received(one[0], decode(data, self._known[one[0]][1])))
-            else:
-                events.append(one)
-        return events
-
-    def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
-        """Return what a worker has published."""
-        return self.ask_with_age(worker, what, timeout_s).value
-
-    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
-        """Return what a worker has published, and how old it is."""
-        if what not in self.links[worker].published:
-            raise FlowError(f"worker {worker} has published no {what!r}")
-        value, at_s = self.links[worker].published[what]
-        return Published(value, time.monotonic() - at_s)
-
-    def close(self) -> None:
-        """End all connections."""
-        for worker in self.links:
-            self.kill(worker)
+        super().send(worker, message)
 
 
-class MemoryLink:
+class MemoryLink(WorkerStream):
     """A worker's end."""
 
     def __init__(self, hub: MemoryHub, worker: int) -> None:
-        self.inbox: queue.Queue[bytes | None] = queue.Queue()
-        self.published: dict[str, tuple[bytes, float]] = {}
-        self.is_dead = False
-        self._hub = hub
-        self._worker = worker
-        self._assembler = Assembler()
-        self._sent, self._got = KnownLayouts(), KnownLayouts()
-
-    def publish(self, what: str, value: bytes) -> None:
-        """Keep an answer."""
-        self.published[what] = value, time.monotonic()
-
-    def stack_pipe(self) -> int:
-        """Nothing reads what is written there."""
-        return os.open(os.devnull, os.O_WRONLY)
-
-    def answer_stack(self, what: str, signal: int) -> None:
-        """There is no native thread that could answer."""
-        self.publish(what, b"no stack: this worker is a thread")
+        self.client = _Client(hub, worker)
+        self._hub, self._worker = hub, worker
+        super().__init__(cast(Any, self.client))
 
     def send(self, message: Message) -> None:
         """Send a message to the master."""
         if not isinstance(message, Ready):  # deaths while workers begin are another matter
             self._hub.on_message(self._worker, message)
-        self._check()
-        for frame in cut(encode(message, self._sent)):
-            self._hub.to_master.put((self._worker, frame))
+        super().send(message)
 
-    def receive(self, timeout_s: float | None) -> list[Message]:
-        """Return messages."""
-        self._check()
+
+class _Server:
+    """Stands for the native end of a master."""
+
+    endpoint = "memory"
+
+    def __init__(self, hub: MemoryHub) -> None:
+        self.events: queue.Queue[tuple[Any, ...]] = queue.Queue()
+        self._hub = hub
+
+    def send(self, worker: int, payload: bytes) -> None:
+        self._hub.links[worker].client.inbox.put(payload)
+
+    def receive(self, timeout_s: float) -> tuple[list[tuple[Any, ...]], list[Any], None] | None:
         try:
-            frame = self.inbox.get_nowait() if timeout_s == 0 else self.inbox.get(timeout=timeout_s)
+            one = self.events.get(timeout=timeout_s) if timeout_s else self.events.get_nowait()
         except queue.Empty:
-            self._check()
-            return []
-        if frame is None:
-            self._check()
-            return []
-        data = self._assembler.take(frame)
-        return [] if data is None else [decode(data, self._got)]
+            return None
+        return [one], [], None
 
-    def close(self) -> None:
-        """End the connection."""
-        self._hub.kill(self._worker)
+    def ask(self, worker: int, what: str, timeout_s: float) -> tuple[bytes, int]:
+        published = self._hub.links[worker].client.published
+        if what not in published:
+            raise ConfigError(f"worker {worker} has published no {what!r}")
+        value, at_s = published[what]
+        return value, int((time.monotonic() - at_s) * 1e6)
 
-    def _check(self) -> None:
+    def close(self, timeout_s: float) -> None:
+        for worker in self._hub.links:
+            self._hub.kill(worker)
+
+
+class _Client:
+    """Stands for the native end of a worker."""
+
+    ended = "it was killed"
+
+    def __init__(self, hub: MemoryHub, worker: int) -> None:
+        self.inbox: queue.Queue[bytes | None] = queue.Queue()
+        self.published: dict[str, tuple[bytes, float]] = {}
+        self.is_dead = False
+        self._hub, self._worker = hub, worker
+
+    def publish(self, what: str, value: bytes) -> None:
+        self.published[what] = value, time.monotonic()
+
+    def stack_pipe(self) -> int:
+        return os.open(os.devnull, os.O_WRONLY)  # nothing reads what is written there
+
+    def answer_stack(self, what: str, signal: int) -> None:
+        self.publish(what, b"no stack: this worker is a thread")
+
+    def send(self, payload: bytes) -> None:
         if self.is_dead:
             raise PeerLost("the master has ended")
+        self._hub.server.events.put(("received", self._worker, payload))
+
+    def receive(self, timeout_s: float | None) -> tuple[list[bytes], None] | None:
+        frame = None
+        if not self.is_dead:
+            try:
+                frame = self.inbox.get_nowait() if timeout_s == 0 else self.inbox.get(timeout=timeout_s)
+            except queue.Empty:
+                return None
+        return ([] if frame is None or self.is_dead else [frame]), None
+
+    def close(self, timeout_s: float) -> None:
+        self._hub.kill(self._worker)
 
 
 class ThreadWorkers:
@@ -178,12 +163,12 @@ class ThreadWorkers:
 
     def restarts(self, worker: int) -> bool:
         """Start a worker again that has left; returns whether there is one."""
-        if self.hub.links[worker].is_dead and self.left:
+        if self.hub.links[worker].client.is_dead and self.left:
             self.left -= 1
             self.workers[worker].stop()
             self.workers[worker] = self._make(worker)
             self.workers[worker].start()
-        return not self.hub.links[worker].is_dead
+        return not self.hub.links[worker].client.is_dead
 
     def close(self) -> None:
         """End all."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from softs_fast import Broker, EndpointConfig
 from softs_fast.coordination.job.options import JobOptions
 from softs_fast.coordination.server.serving import Coordinator, CoordinatorOptions
-from softs_fast.dataflow.link.control import ControlServer
+from softs_fast.dataflow.link.stream import MasterStream, listen_at
+from softs_fast.trust import new_token
 
 _LOW = 512
 
@@ -41,7 +43,7 @@ def _coordinator(_: Path) -> None:
 
 
 def _flow(_: Path) -> None:
-    with ControlServer():
+    with closing(MasterStream(listen_at("ipc://*", new_token()))):
         pass
 
 

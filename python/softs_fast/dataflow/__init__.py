@@ -2,8 +2,7 @@
 
 `place` a `Role`, `call` its functions on columns, and run a `Flow` of them ([docs/dataflow.md]).
 
-`store`, which keeps values of rows, and `link.control`, the stream between a master and its workers, are faces of their
-own: they work without a flow ([docs/dataflow_design.md]).
+`store`, which keeps values of rows, is a face of its own: it works without a flow ([docs/dataflow_design.md]).
 """
 
 from .declare.calls import Interface, MFCDef, call
@@ -42,7 +41,6 @@ __all__ = [
     "declaration_of",
     "evaluate",
     "hook",
-    "link",
     "offload",
     "param_realloc",
     "place",

@@ -30,7 +30,7 @@ def work_of(ids: Sequence[int], lengths: Sequence[int], holders: Sequence[int]) 
     number = [Place(9, SEGMENT, 0, 8, 1, "int", ()) for _ in ids]
     tags: tuple[dict[str, Tag], ...] = tuple({"id": row_id} for row_id in ids)
     return MainTask(
-        *(1, 5, 3, "many.read", tuple(ids), Columns.of({"x": column, "i": number}), tags, 3, 0, True, 1)
+        *(5, 3, "many.read", tuple(ids), Columns.of({"x": column, "i": number}), tags, 3, 0, True, 1)
     )
 
 

@@ -77,6 +77,20 @@ def without_digests(steps: list[Any]) -> list[Any]:
     return [(*step[:-1], [(one[0], one[1], one[3]) for one in step[-1]]) for step in steps]
 
 
+def test_rows_do_not_change_with_the_elements_of_a_shard_of_the_same_process() -> None:
+    items = [{"prompt": torch.tensor([float(i)]), "answer": ""} for i in range(8)]
+    shard = {"prompts": lambda self, shard, n_shards: items}
+    role = df.place(type("Own", (shard_flow.Model,), shard), name="own")
+    calls = [
+        df.call(role.double, "prompt -> y", rows=GROUP),
+        df.call(role.train, "prompt, answer, y", rows=GROUP),
+    ]
+    with df.Flow(calls, source=df.dataset(role.prompts, "prompt, answer"), group=GROUP) as flow:
+        ids = flow.fetch(GROUP)
+        items[0]["prompt"].fill_(9.0)  # type: ignore[attr-defined]
+        assert flow.values(ids, "prompt")[0].tolist() == [0.0]
+
+
 def test_no_element_is_read_twice_and_the_master_gets_places_alone() -> None:
     flow, workers = in_threads(lambda: make("dp2", 2, "iterable"))
     read: dict[int, list[int]] = {0: [], 1: []}

@@ -22,7 +22,7 @@ STEP = Step(Kind.MAIN, frozenset(role.on))
 
 def done(worker: int, ids: tuple[int, ...] = (), loss: float = 0.0, digest: str = "") -> Done:
     numbers = {"loss": loss} if ids else {}
-    return Done(worker, Result(1, 1, 0.5 + worker, ids, numbers=numbers, digest=digest))
+    return Done(worker, Result(1, 0.5 + worker, ids, numbers=numbers, digest=digest))
 
 
 def test_numbers_are_means_over_rows() -> None:
@@ -51,14 +51,14 @@ def test_reports_are_the_same_in_whatever_order_they_arrive(order: tuple[int, ..
     assert reports.numbers(role) == {"loss": 2.0}
     assert reports.digest(role) == digest_of_ranks(["aa", "bb"])
     assert (reports.version, reports.seconds) == (6, 5.5)
-    reports.add(Done(2, Result(1, 1, 4.0, read_s=2.0)), None)
+    reports.add(Done(2, Result(1, 4.0, read_s=2.0)), None)
     assert reports.seconds == 6.0
 
 
 def test_evaluations_of_ranks_count_the_same() -> None:
     reports = SentStep(STEP)
     for worker, value in ((5, 1.0), (4, None), (3, 2.0)):
-        reports.add(Done(worker, Result(1, 1, numbers={} if value is None else {"a": value})), None)
+        reports.add(Done(worker, Result(1, numbers={} if value is None else {"a": value})), None)
     assert reports.numbers(role) == {"a": 1.5}
 
 
@@ -91,5 +91,5 @@ def test_what_was_reported_before_a_failure_is_returned_once() -> None:
 def test_rows_that_are_not_finite_are_those_of_all_ranks() -> None:
     reports = SentStep(STEP)
     for worker, counts in ((5, {"reward": 2}), (4, {}), (3, {"reward": 1, "value": 3})):
-        reports.add(Done(worker, Result(1, 1, ids=(worker,), not_finite=counts)), None)
+        reports.add(Done(worker, Result(1, ids=(worker,), not_finite=counts)), None)
     assert reports.not_finite() == {"reward": 3, "value": 3}

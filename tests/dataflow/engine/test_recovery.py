@@ -56,7 +56,7 @@ class Restored:
         """All workers report what they were told."""
         orders, self.orders = self.orders, []
         for worker, order in orders:
-            self.master.order.report(worker, 1, order.ticket, reason)
+            self.master.order.report(worker, order.ticket, reason)
         self.turn()
 
 
@@ -99,7 +99,7 @@ def test_a_hook_that_has_ended_well_with_the_process_before_is_repeated() -> Non
     flow.join(1)
     flow.turn()
     for worker, order in flow.orders:
-        flow.master.order.report(worker, 1, order.ticket)
+        flow.master.order.report(worker, order.ticket)
     flow.lose(1)
     flow.join(1)
     flow.orders = []

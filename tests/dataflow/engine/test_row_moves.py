@@ -80,7 +80,7 @@ def test_inputs_are_those_of_the_part_of_the_worker(moves: tuple[RowMoves, Maste
     )
     order = Step(Kind.MOVE, frozenset({0, 1}), hook, ticket=5)
     bring = some.inputs(order, state_of(master, read), lambda: work)
-    assert bring() == MoveTask(0, 5, 0, work.ids, Columns.of({"y": work.columns.places["y"]}))
+    assert bring() == MoveTask(5, 0, work.ids, Columns.of({"y": work.columns.places["y"]}))
     assert some.inputs(order, state_of(master, read), lambda: None)() is None, "all rows were dropped"
 
 
@@ -102,7 +102,7 @@ def test_outputs_are_cut_as_those_of_a_call_without_rows_that_have_gone() -> Non
         hook = replace(df.data_transfer(role), columns=work.columns.names, ids=ids)
         order = Step(Kind.POST, frozenset(role.on), hook, ticket=5)
         expected = {
-            worker: MoveTask(0, 5, 0, one.ids, one.columns)
+            worker: MoveTask(5, 0, one.ids, one.columns)
             for worker, one in parts_of(work, call, group).items()
             if one.part is not None and one.part.n_real
         }

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import re
 import socket
-import time
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import host_flow
 import pytest
 from flows import ROWS, calls_of, make_flow, summary
 from host_workers import HostWorkers, on_hosts, told
 
-from softs_fast.dataflow.link.control import ControlServer
+from softs_fast.dataflow.link.stream import MasterStream, listen_at
 from softs_fast.dataflow.workers import host_processes
-from softs_fast.dataflow.workers.host_processes import HostOptions, HostProcesses
 from softs_fast.errors import ConfigError, FlowError
-from softs_fast.trust import new_token, write_token
+from softs_fast.trust import new_token
 
 
 def listening(pid: int) -> set[str]:
@@ -41,7 +39,7 @@ def test_each_host_gets_each_value_once(tmp_path: Path) -> None:
         assert calls_of(flow.steps(n_steps)) == expected
         backend = flow._backend
         # Half of what /dev/shm had free on the host with the least; workers say it when they begin.
-        free = backend._nodes._free_bytes  # type: ignore[attr-defined]
+        free = backend._hosts._free_bytes  # type: ignore[attr-defined]
         assert flow._session.admission.max_bytes <= min(free.values()) // 2  # type: ignore[operator]
         n_told, sent = told(flow), backend._store._links.sent_bytes  # type: ignore[attr-defined]
         for one in flow.ask("inside").values():
@@ -92,7 +90,7 @@ def test_workers_that_are_missing_are_named(
 def test_a_worker_with_another_token_ends_with_the_reason(tmp_path: Path) -> None:
     with (
         HostWorkers(tmp_path, "host_flow:make_flow") as workers,
-        ControlServer(listen=workers.endpoint, token=new_token()),
+        closing(MasterStream(listen_at(workers.endpoint, new_token()))),
     ):
         workers.start(1)
         assert "the token of the master is not that of this worker" in workers.log(1)
@@ -104,28 +102,9 @@ def test_what_cannot_be_a_flow_on_hosts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"address of master is 'ipc://\*'; expected tcp://HOST:PORT"):
         workers.flow()
     workers.endpoint = port
-    with pytest.raises(ConfigError, match="start_timeout_s must be above 0"):
-        workers.flow(start_timeout_s=0)
+    for name in ("start_timeout_s", "lost_after_s"):
+        with pytest.raises(ConfigError, match=f"{name} must be above 0"):
+            workers.flow(**{name: 0})
     workers.token.chmod(0o644)
     with pytest.raises(ConfigError, match="must be a file of this user with mode 0600"):
         workers.flow()
-
-
-def test_no_clock_decides_which_master_workers_accept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Masters on several hosts have random numbers: their clocks differ."""
-    found: list[int] = []
-
-    def master(*given: Any, incarnation: int, **options: Any) -> None:
-        found.append(incarnation)
-        raise FlowError("it does not listen")
-
-    monkeypatch.setattr(host_processes, "ControlMaster", master)
-    monkeypatch.setattr(time, "time_ns", lambda: 0)
-    write_token(tmp_path / "token")
-    for _ in range(2):
-        one = HostProcesses(make_flow().declaration, HostOptions("tcp://127.0.0.1:0", tmp_path / "token"))
-        with pytest.raises(FlowError, match="it does not listen"):
-            one.start()
-    assert len({*found, 0}) == 3

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.process.interfaces import interface_of
+from softs_fast.dataflow.process.groups import interface_of
 from softs_fast.dataflow.workers.host_meeting import HostMeeting, check_groups
 from softs_fast.errors import ConfigError
 

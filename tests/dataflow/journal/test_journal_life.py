@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import journal_flow
 import pytest
 import torch
 
@@ -62,22 +63,13 @@ def test_steps_end_when_a_save_waits_for_a_step_that_is_not_yielded_yet(tmp_path
         assert flow.ask("stats")["steps"] == 4
 
 
-class Numbers:
-    """A source that knows its position."""
-
-    def __init__(self) -> None:
-        self.n = 0
+class Numbers(journal_flow.Numbers):
+    """A source that knows its position, and counts."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         while True:
             self.n += 1
             yield {"x": torch.tensor(float(self.n - 1))}
-
-    def state_dict(self) -> dict[str, int]:
-        return {"n": self.n}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.n = state["n"]
 
 
 def make_flow(

@@ -31,7 +31,6 @@ NONE = Place(2, OTHER, 64, 0, 7, "none", ())
 
 SAMPLES: list[messages.Message] = [
     messages.MainTask(
-        1,
         7,
         3,
         "actor.train",
@@ -44,18 +43,17 @@ SAMPLES: list[messages.Message] = [
         1,
     ),
     messages.MainTask(
-        *(1, 7, 3, "actor.train", (4,), Columns.of({"x": (place(0),)}), ({},), 3, 0, True, 1),
+        *(7, 3, "actor.train", (4,), Columns.of({"x": (place(0),)}), ({},), 3, 0, True, 1),
         messages.Slice(0, 2, 6, 4, True, (700,)),
     ),
-    messages.HookTask(1, 8, 3, 4, None, 0, 2),
-    messages.HookTask(1, 9, 4, -1, messages.HookForm("Save", (1,), 1.0, "/some/folder", "", (), ()), -1, 0),
-    messages.Abort(2, 8, "worker 1 is lost"),
-    messages.State(2, 9, shown(3)),
-    messages.State(2, 9, shown(3), place(5, OTHER)),
+    messages.HookTask(8, 3, 4, None, 0, 2),
+    messages.HookTask(9, 4, -1, messages.HookForm("Save", (1,), 1.0, "/some/folder", "", (), ()), -1, 0),
+    messages.Abort(8, "worker 1 is lost"),
+    messages.State(9, shown(3)),
+    messages.State(9, shown(3), place(5, OTHER)),
     messages.Free((1, 2, 1 << 62)),
     messages.End(),
     messages.Result(
-        1,
         7,
         0.25,
         (4, 5),
@@ -72,7 +70,7 @@ SAMPLES: list[messages.Message] = [
         0.125,
         {"reward": 3},
     ),
-    messages.MoveTask(1, 6, 3, (4, 5), Columns.of({"x": (place(0), NONE)})),
+    messages.MoveTask(6, 3, (4, 5), Columns.of({"x": (place(0), NONE)})),
     messages.Ready("boot.4026531836", 1 << 33),
     messages.Declared(("role actor", "function train"), 4711, "[::]"),
     messages.Refused("ConfigError: another flow"),
@@ -87,5 +85,5 @@ SAMPLES: list[messages.Message] = [
     messages.ElementsRead(
         4, Columns.of({"x": ()}), failure=messages.Failure("no such file", "OSError: no such file\nTraceback")
     ),
-    messages.Fetched(1, 7, (4, 5), Columns.of({"x": (place(0), place(1))})),
+    messages.Fetched(7, (4, 5), Columns.of({"x": (place(0), place(1))})),
 ]

@@ -53,7 +53,7 @@ def test_an_end_that_cannot_be_told_leaves_other_columns_of_its_rows(store: Data
     places = tuple(store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)]))
     link = Narrow(
         *(
-            MainTask(1, n + 1, n + 1, name, (7, 8), Columns.of({"x": places}), ({}, {}), 0, 0, True, 0)
+            MainTask(n + 1, n + 1, name, (7, 8), Columns.of({"x": places}), ({}, {}), 0, 0, True, 0)
             for n, name in enumerate((make.name, both.name))
         )
     )
@@ -72,8 +72,8 @@ def test_a_store_that_is_full_at_the_second_column_keeps_nothing_of_the_first() 
     objects.setup()
     with DataManager(0, max_bytes=1 << 12) as store:
         places = {"x": list(store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)]))}
-        work = MainTask(1, 1, 1, both.name, (7, 8), Columns.of(places), ({}, {}), 0, 0, True, 0)
-        result = Part(declaration, objects, store).run(work, 1, 1, lambda role, known: [], lambda shown: None)
+        work = MainTask(1, 1, both.name, (7, 8), Columns.of(places), ({}, {}), 0, 0, True, 0)
+        result = Part(declaration, objects, store).run(work, 1, lambda role, known: [], lambda shown: None)
         assert result.failure is not None
         assert "column 'second' of 2 rows needs 8320 bytes in the store of worker 0" in result.failure.reason
         assert (result.n_bytes, list(store._columns)) == (0, ["x"])

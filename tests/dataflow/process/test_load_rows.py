@@ -10,8 +10,7 @@ import torch
 
 from softs_fast.dataflow.declare.hooks import LoadRows
 from softs_fast.dataflow.master.rows.made import Bound, MadeGroup
-from softs_fast.dataflow.process.row_file import RowFileWriter
-from softs_fast.dataflow.process.saved_rows import load_rows
+from softs_fast.dataflow.process.row_file import RowFileWriter, load_rows
 from softs_fast.errors import FlowError
 
 GROUPS = [MadeGroup(4 * i, 2, 8, 0, ("make",), ("a",), ({}, {}), {}) for i in range(3)]

@@ -19,6 +19,7 @@ from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.engine.dataset_reads import DatasetReads
 from softs_fast.dataflow.link.messages import ElementsRead, ReadElements
 from softs_fast.dataflow.process.loader import Loader
+from softs_fast.dataflow.process.shards import Shards
 from softs_fast.dataflow.store import DataManager
 from softs_fast.dataflow.store.ids import element_id
 from softs_fast.errors import FlowError, PeerLost, WireError
@@ -35,9 +36,11 @@ class Head:
         self.store = DataManager(3, max_bytes=max_bytes)
         self.sent: queue.Queue[ElementsRead] = queue.Queue()
         self.requests = count(7)
-        self.loader = Loader(Declaration((), datasets={"train": dataset}), 3, self.store, self.sent.put)
+        declaration = Declaration((), datasets={"train": dataset})
+        shards = Shards(declaration, 3, self.store.put, self.store.free)
+        self.loader = Loader(shards, self.sent.put)
         objects: Any = {placed: role()}
-        self.lengths = self.loader.setup(objects)
+        self.lengths = shards.setup(objects)
 
     def ask(self, *numbers: int) -> ElementsRead:
         self.loader.read(ReadElements(next(self.requests), 0, numbers))
@@ -92,14 +95,15 @@ def test_a_thread_begins_with_the_first_request_and_ends_with_the_worker() -> No
 
 
 def test_a_store_that_is_full_is_an_error_and_keeps_nothing() -> None:
-    with Head(lambda: list(map(element, range(50))), max_bytes=1024) as head:
+    """The first column has room, and the second one has not."""
+    with Head(lambda: list(map(element, range(50))), max_bytes=4096) as head:
         answer = head.ask(*range(50))
         assert answer.failure is not None
         assert answer.failure.text.startswith(
             "some.shard on worker 3, elements [0, 1, 2, 3, 4, 5, 6, 7]: FlowError: "
         )
         assert (
-            "column 'x' of 50 rows needs 3200 bytes in the store of worker 3, 1024 of 1024 are free"
+            "column 'text' of 50 rows needs 3200 bytes in the store of worker 3, 896 of 4096 are free"
             in answer.failure.text
         )
         assert (answer.sizes, answer.columns.places) == ((), {"x": (), "text": ()})

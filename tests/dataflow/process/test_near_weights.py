@@ -69,7 +69,7 @@ def test_what_is_shown_for_a_step_that_was_skipped_is_dropped_with_the_next(of_t
         first, second, third = (state(declared, other, ticket, float(ticket)) for ticket in (1, 2, 3))
         messages = [
             *(hook(declared, 1), hook(declared, 2), hook(declared, 3)),
-            Abort(1, 2, "it failed"),
+            Abort(2, "it failed"),
             # The master has it of a worker that had shown it before it was told.
             *(replace(second, near=of_the_dead), first, third),
         ]

@@ -11,10 +11,18 @@ from wire_samples import place
 import softs_fast.dataflow as df
 from softs_fast.dataflow.declare.declaration import Declaration
 from softs_fast.dataflow.declare.hooks import Hook, Load, Save
-from softs_fast.dataflow.link.messages import Columns, HookForm, HookTask, MainTask, decode, encode
+from softs_fast.dataflow.link.messages import (
+    Columns,
+    HookForm,
+    HookTask,
+    MainTask,
+    MoveTask,
+    decode,
+    encode,
+)
 from softs_fast.dataflow.master.order.steps import Kind, Step
 from softs_fast.dataflow.process.orders import form_of, message_of, work_of
-from softs_fast.dataflow.process.work import HookWork
+from softs_fast.dataflow.process.work import HookWork, Work, name_of
 from softs_fast.errors import WireError
 from softs_fast.records import replace
 
@@ -35,15 +43,15 @@ declaration = Declaration(
         df.call(actor.train, "x, y", rows=2, after=[df.publish(gen), df.hook(note, every=2)]),
     )
 )
-STEP = Step(Kind.MAIN, frozenset({0}), incarnation=1, ticket=5, call=3)
+STEP = Step(Kind.MAIN, frozenset({0}), ticket=5, call=3)
 
 
-def sent(work: MainTask | HookWork) -> Any:
+def sent(work: Work) -> Any:
     return work_of(declaration, decode(encode(message_of(declaration, STEP, work))))  # type: ignore[arg-type]
 
 
 def task(columns: dict[str, Any], function: str = "actor.train") -> MainTask:
-    return MainTask(1, 5, 3, function, (1, 2), Columns.of(columns), ({}, {"a": 1}), 2, 0, True, 1)
+    return MainTask(5, 3, function, (1, 2), Columns.of(columns), ({}, {"a": 1}), 2, 0, True, 1)
 
 
 def test_a_function_is_the_same_at_the_worker() -> None:
@@ -56,6 +64,14 @@ def test_a_function_is_the_same_at_the_worker() -> None:
         sent(task({"x": [place(0), place(1)]}))
     with pytest.raises(WireError, match="function 'other' is not declared"):
         sent(task({}, "other"))
+
+
+def test_a_move_is_the_same_at_the_worker() -> None:
+    work = MoveTask(5, 3, (4, 5), Columns.of({"y": [place(1), place(2)], "x": [place(3), place(4)]}))
+    assert sent(work) == work
+    assert name_of(work) == "data_transfer"
+    with pytest.raises(WireError, match="rows are brought with z, which no function has"):
+        sent(replace(work, columns=Columns.of({"z": [place(1), place(2)]})))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +110,6 @@ def test_a_function_of_the_users_has_no_form() -> None:
     ],
 )
 def test_what_is_not_declared_is_refused(changes: dict[str, Any], complaint: str) -> None:
-    message = HookTask(1, 5, 3, 0, None, 0, 1)
+    message = HookTask(5, 3, 0, None, 0, 1)
     with pytest.raises(WireError, match=complaint):
         work_of(declaration, replace(message, **changes))

@@ -46,7 +46,7 @@ def declare(source: list[int], target: list[int], layout: str, model: type[df.Ro
 
 
 def hook(declared: Declaration, ticket: int) -> HookTask:
-    return HookTask(1, ticket, ticket, 0, None, declared.roles.index(role_of(declared, "actor")), 1)
+    return HookTask(ticket, ticket, 0, None, declared.roles.index(role_of(declared, "actor")), 1)
 
 
 def role_of(declared: Declaration, name: str) -> df.Placement:
@@ -96,7 +96,7 @@ def state(
     # A layout in which each worker believes that it is the only one.
     placed = df.place(Model, on=[store.worker], name="actor") if alone else actor
     held = held_tensors(placed, store.worker, tensors)
-    return State(1, ticket, show(store, state_id(ticket), declared.roles.index(actor), held))
+    return State(ticket, show(store, state_id(ticket), declared.roles.index(actor), held))
 
 
 def test_a_hook_waits_for_what_it_needs_of_its_own_ticket(stores: list[DataManager]) -> None:
@@ -163,6 +163,6 @@ def test_a_worker_that_has_another_tensor_is_told_that_none_shows_it(stores: lis
 
     declared = declare([0, 1], [0, 1], "dp2", Larger)
     # The other worker has one tensor less, and so shows nothing.
-    other = State(1, 1, show(stores[1], state_id(1), declared.roles.index(role_of(declared, "actor")), None))
+    other = State(1, show(stores[1], state_id(1), declared.roles.index(role_of(declared, "actor")), None))
     sent, _, _ = run(stores, declared, hook(declared, 1), other)
     assert "weights of role 'actor': it lacks second.bias, second.weight" in sent[1].failure.reason

@@ -52,11 +52,11 @@ def columns(holder: DataManager, ids: tuple[int, ...] = IDS) -> dict[str, list[P
 
 
 def main(places: dict[str, list[Place]]) -> MainTask:
-    return MainTask(1, 1, 1, "reader.read", IDS, Columns.of(places), ({}, {}), 0, 0, True, 0)
+    return MainTask(1, 1, "reader.read", IDS, Columns.of(places), ({}, {}), 0, 0, True, 0)
 
 
 def run(part: Part, work: Work) -> Result:
-    return part.run(work, 1, 1, lambda role, known: [], lambda shown: None)
+    return part.run(work, 1, lambda role, known: [], lambda shown: None)
 
 
 def test_what_cannot_be_brought_is_an_error_of_the_main_part_alone(
@@ -65,7 +65,7 @@ def test_what_cannot_be_brought_is_an_error_of_the_main_part_alone(
     places = columns(holder)
     monkeypatch.setattr(part._store, "is_elsewhere", lambda place: True)
     monkeypatch.setattr(part._store, "fetch", holder_has_gone)
-    brought = run(part, MoveTask(1, 1, 1, IDS, Columns.of(places)))
+    brought = run(part, MoveTask(1, 1, IDS, Columns.of(places)))
     assert (brought.failure, brought.unread) == (None, False)
     entered = run(part, main(places))
     assert entered.failure is not None

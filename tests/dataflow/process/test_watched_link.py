@@ -7,37 +7,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from stream_peers import TOKEN, events, opened
 from waiting import WATCHDOG_S
 
-from softs_fast.dataflow.link.links import Joined
+from softs_fast.dataflow.link.events import Joined
 from softs_fast.dataflow.link.messages import End, Free, Refused
-from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
+from softs_fast.dataflow.link.stream import MasterStream, join
 from softs_fast.dataflow.process.watched_link import WatchedLink
 from softs_fast.errors import HelloError, PeerLost
-from softs_fast.trust import new_token
 
 
 @dataclass
 class Ends:
     """Both ends, and whether the worker's said that a step is stuck."""
 
-    master: ControlMaster
+    master: MasterStream
     worker: WatchedLink
     is_stuck: threading.Event
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    token, is_stuck = new_token(), threading.Event()
-    master = ControlMaster(token)
-    worker = WatchedLink(ControlWorker(master.endpoint, token, 3), 0.2, is_stuck.set)
-    try:
-        assert isinstance(master.receive(WATCHDOG_S)[0], Joined)
-        yield Ends(master, worker, is_stuck)
-    finally:
-        worker.close()
-        worker.close()
-        master.close()
+    is_stuck = threading.Event()
+    with opened() as master:
+        worker = WatchedLink(join(master.endpoint, TOKEN, 3), 0.2, is_stuck.set)
+        try:
+            assert isinstance(events(master)[0], Joined)
+            yield Ends(master, worker, is_stuck)
+        finally:
+            worker.close()
+            worker.close()
 
 
 def test_messages_come_in_order_and_a_time_may_be_over(ends: Ends) -> None:

@@ -101,12 +101,12 @@ def run(store: DataManager, *messages: Message) -> tuple[list[Result], WorkerLoo
 
 def main(ticket: int, places: tuple[Place, ...]) -> MainTask:
     return MainTask(
-        *(1, ticket, ticket, "gen.read", (7, 8), Columns.of({"x": places}), ({}, {"a": 1}), 0, 0, True, 0)
+        *(ticket, ticket, "gen.read", (7, 8), Columns.of({"x": places}), ({}, {"a": 1}), 0, 0, True, 0)
     )
 
 
 def hook(ticket: int) -> HookTask:
-    return HookTask(1, ticket, ticket, 0, None, 1, 1)
+    return HookTask(ticket, ticket, 0, None, 1, 1)
 
 
 def test_a_function_runs_on_rows_of_shared_memory(store: DataManager) -> None:
@@ -157,8 +157,8 @@ def test_a_step_that_waits_is_skipped_and_its_end_is_said(store: DataManager) ->
     for message in (
         main(1, places),
         main(2, places),
-        Abort(1, 2, "worker 3 is lost"),
-        Abort(1, 9, "unknown"),
+        Abort(2, "worker 3 is lost"),
+        Abort(9, "unknown"),
     ):
         loop._take(message)
     loop.run()
@@ -173,9 +173,9 @@ def test_orders_and_aborts_that_arrive_twice_count_once(store: DataManager) -> N
     link = Script()
     loop = WorkerLoop(0, declaration, link, store)
     loop.setup()
-    for message in (main(1, places), main(2, places), main(1, places), *[Abort(1, 2, "lost")] * 2):
+    for message in (main(1, places), main(2, places), main(1, places), *[Abort(2, "lost")] * 2):
         loop._take(message)
-    link.messages = [main(1, places), main(2, places), Abort(1, 1, "late")]
+    link.messages = [main(1, places), main(2, places), Abort(1, "late")]
     loop.run()
     assert [(one.ticket, one.failure) for one in link.sent] == [(2, Failure("lost", "lost")), (1, None)]
     assert link.sent[1].ids == (7, 8)
@@ -184,7 +184,7 @@ def test_orders_and_aborts_that_arrive_twice_count_once(store: DataManager) -> N
 def test_steps_of_a_call_that_has_failed_do_not_run_though_the_abort_is_late(store: DataManager) -> None:
     places = store.put("x", [7, 8], [torch.tensor(1.0), torch.tensor(2.0)])
     store.free([7, 8])
-    link = Script(main(1, places), records.replace(hook(2), call=1), hook(3), Abort(1, 3, "it may wait"))
+    link = Script(main(1, places), records.replace(hook(2), call=1), hook(3), Abort(3, "it may wait"))
     loop = WorkerLoop(0, declaration, link, store)
     loop.setup()
     loop.run()
@@ -205,7 +205,7 @@ def shown(store: DataManager, tensors: dict[str, torch.Tensor]) -> Shown:
 @pytest.mark.parametrize("is_early", [True, False])
 def test_weights_of_another_worker_are_awaited(store: DataManager, is_early: bool) -> None:
     tensors = {"net.weight": torch.full((1, 1), 3.0), "net.bias": torch.full((1,), 4.0)}
-    state = State(1, 1, shown(store, tensors))
+    state = State(1, shown(store, tensors))
     link = Script(*([state, hook(1)] if is_early else [hook(1), state]))
     loop = WorkerLoop(0, declaration, link, store)
     loop.setup()
@@ -217,14 +217,14 @@ def test_weights_of_another_worker_are_awaited(store: DataManager, is_early: boo
 
 
 def test_a_hook_that_waits_returns_when_it_is_aborted_or_the_flow_ends(store: DataManager) -> None:
-    (ended, *others), _ = run(store, hook(1), hook(2), Abort(1, 1, "worker 1 is lost"), End())
+    (ended, *others), _ = run(store, hook(1), hook(2), Abort(1, "worker 1 is lost"), End())
     assert ended.failure is not None
     assert ended.failure.reason == "worker 1 is lost"
     assert [one.ticket for one in others] in ([], [2])
 
 
 def test_weights_with_other_names_are_refused(store: DataManager) -> None:
-    (ended,), _ = run(store, hook(1), State(1, 1, shown(store, {"net.weight": torch.ones(1, 1)})))
+    (ended,), _ = run(store, hook(1), State(1, shown(store, {"net.weight": torch.ones(1, 1)})))
     assert ended.failure is not None
     assert "weights of role 'actor': it lacks net.bias" in ended.failure.reason
 

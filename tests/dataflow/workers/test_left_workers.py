@@ -36,7 +36,7 @@ def opened() -> Iterator[tuple[Any, ThreadWorkers, Publish]]:
 
 def send(backend: ProcessBackend, hook: Publish, *workers: int) -> int:
     """Send a hook to workers; returns how many steps are open then."""
-    step = Step(Kind.POST, frozenset(workers), hook, incarnation=1, ticket=1000, call=1000)
+    step = Step(Kind.POST, frozenset(workers), hook, ticket=1000, call=1000)
     for worker in workers:
         backend.send(worker, step, lambda: HookWork(hook, None, 0))
     return len(backend._sent)
@@ -72,9 +72,9 @@ def test_a_departure_that_is_known_is_not_awaited() -> None:
 def test_a_departure_comes_before_the_failures_that_it_may_have_caused(opened: Any) -> None:
     """The worker that could not read from the one that has left is received in the same moment, and first."""
     backend, _, _ = opened
-    unread = Done(0, Result(1, 1000, failure=Failure("it cannot be read", "Unreadable"), unread=True))
+    unread = Done(0, Result(1000, failure=Failure("it cannot be read", "Unreadable"), unread=True))
     lost = Lost(1, "it has ended", returns=True)
-    done = Done(1, Result(1, 999))
+    done = Done(1, Result(999))
     backend._events += [done, unread, lost]
     assert backend.wait(0.0) == [done, lost, unread]
 

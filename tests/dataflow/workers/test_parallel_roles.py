@@ -15,7 +15,7 @@ from flows import called, post, role_of, summary
 from parallel_flow import make_read
 
 import softs_fast.dataflow as df
-from softs_fast.dataflow.link.links import Received
+from softs_fast.dataflow.link.events import Received
 from softs_fast.dataflow.link.messages import MainTask, Result, State
 from softs_fast.errors import FlowError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -24,7 +25,7 @@ def place(worker: int, serial: int, n_bytes: int, host: str = "") -> Place:
 
 
 def task(ids: tuple[int, ...], columns: dict[str, list[Place]]) -> MainTask:
-    return MainTask(1, 1, 1, "f", ids, Columns.of(columns), ({},) * len(ids), 0, 0, True, 0)
+    return MainTask(1, 1, "f", ids, Columns.of(columns), ({},) * len(ids), 0, 0, True, 0)
 
 
 def holding(nodes: dict[int, str], *rows: Place) -> Holdings:
@@ -77,9 +78,7 @@ class Simulation:
             workers = self.draw.sample(list(self.nodes), self.draw.choice([1, 1, 1, 2]))
             firsts = sorted(self.draw.sample(range(0, 10 * self.group, self.group), self.draw.randint(1, 5)))
             ids = [row for first in firsts for row in range(first, first + self.group)]
-            self.steps.append(
-                (Step(Kind.MAIN, frozenset(workers), incarnation=1, ticket=ticket, call=ticket), ids)
-            )
+            self.steps.append((Step(Kind.MAIN, frozenset(workers), ticket=ticket, call=ticket), ids))
 
     def place(self, worker: int, n_bytes: int) -> Place:
         return place(worker, next(self.serials), n_bytes, self.nodes[worker])
@@ -130,7 +129,7 @@ class Simulation:
             columns = {"x": [self.rows[row] for row in ids]}
             work: Work = task(tuple(ids), columns)
             if self.draw.random() < 0.3:
-                work = MoveTask(1, 1, 1, tuple(ids), Columns.of(columns))
+                work = MoveTask(1, 1, tuple(ids), Columns.of(columns))
             for one in sorted(order.workers):
                 self.open[one].add(order.ticket)
                 self.sends.step(one, order, lambda work=work: work)  # type: ignore[misc]
@@ -227,7 +226,12 @@ def least_bytes(simulation: Simulation) -> int:
     return least
 
 
-def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next() -> None:
+def reading() -> tuple[Sends, Callable[..., None], list[tuple[int, int]]]:
+    """Workers 1 and 2 are on another node than worker 0, which has two values.
+
+    Returns:
+        What passes steps on, what orders a worker a step that reads values, and workers and tickets of what was sent.
+    """
     sent: list[tuple[int, int]] = []
     rows = [place(0, 1, 8), place(0, 2, 8)]
     sends = Sends(
@@ -238,12 +242,13 @@ def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next()
 
     def order(worker: int, ticket: int, *ids: int) -> None:
         work = task(ids, {"x": [rows[i] for i in ids]})
-        sends.step(
-            worker,
-            Step(Kind.MAIN, frozenset({worker}), incarnation=1, ticket=ticket, call=ticket),
-            lambda: work,
-        )
+        sends.step(worker, Step(Kind.MAIN, frozenset({worker}), ticket=ticket, call=ticket), lambda: work)
 
+    return sends, order, sent
+
+
+def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next() -> None:
+    sends, order, sent = reading()
     order(1, 1, 0)
     order(2, 2, 0, 1)
     order(1, 3, 1)
@@ -263,17 +268,9 @@ def test_an_order_that_is_aborted_while_it_waits_leaves_its_values_to_the_next()
 
 
 def test_a_step_behind_one_that_waits_does_not_wait_for_a_later_one() -> None:
-    sent: list[tuple[int, int]] = []
-    rows = [place(0, 1, 8), place(0, 2, 8)]
-    sends = Sends(
-        lambda worker, order, made: sent.append((worker, order.ticket)),
-        lambda worker, state: None,
-        holding({0: "a", 1: "b", 2: "b"}, *rows),
-    )
+    sends, order, sent = reading()
     for worker, ticket, row in ((2, 1, 0), (1, 2, 0), (1, 3, 1), (2, 5, 1)):
-        work = task((row,), {"x": [rows[row]]})
-        order = Step(Kind.MAIN, frozenset({worker}), incarnation=1, ticket=ticket, call=ticket)
-        sends.step(worker, order, lambda work=work: work)  # type: ignore[misc]
+        order(worker, ticket, row)
     # If 5 were there, 3 would wait for it; and both workers may have to be in 4 before.
     assert sent == [(2, 1)]
     sends.arrived(2, 1, "x", [0], [place(2, 9, 8)])

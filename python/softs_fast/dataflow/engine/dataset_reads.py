@@ -189,18 +189,20 @@ class DatasetReads:
 
     def loaded(self, event: Loaded) -> None:
         """A head has read what it was asked for. Answers of a process that has ended count no more."""
-        request = self._open.pop(event.request, None)
+        answer = event.answer
+        request = self._open.pop(answer.request, None)
         if request is None:
             return
         dataset = self._datasets[request.partition]
         shard = dataset.heads.index(request.worker)
+        columns = answer.columns.places.values()
         found = [
-            Arrived(tuple(column[i] for column in event.columns), n_bytes, tags)
-            for i, (n_bytes, tags) in enumerate(zip(event.sizes, event.tags, strict=True))
+            Arrived(tuple(column[i] for column in columns), n_bytes, tags)
+            for i, (n_bytes, tags) in enumerate(zip(answer.sizes, answer.tags, strict=True))
         ]
         error = None
-        if event.failure is not None:
-            error = FlowError(event.failure.text)
+        if answer.failure is not None:
+            error = FlowError(answer.failure.text)
             error.__cause__ = event.cause
         if request.is_lost:
             self._found_again(request, dataset, found, error)
@@ -210,8 +212,8 @@ class DatasetReads:
             order.arrived(shard, number, value)
         if error is not None:
             order.failed(shard, request.numbers[len(found)], error)
-        elif event.length is not None:
-            order.ended(shard, event.length, _name(dataset, shard))
+        elif answer.length is not None:
+            order.ended(shard, answer.length, _name(dataset, shard))
 
     def _found_again(
         self, request: _Request, dataset: Dataset, found: list[Arrived], error: FlowError | None

@@ -99,7 +99,7 @@ class RowMoves:
             if not isinstance(work, MainTask):
                 return None
             columns = Columns.of({name: work.columns.places[name] for name in names})
-            return MoveTask(step.incarnation, step.ticket, step.call, work.ids, columns)
+            return MoveTask(step.ticket, step.call, work.ids, columns)
 
         return bring
 
@@ -163,7 +163,7 @@ class RowMoves:
         for rank, own in zip(ranks, slices_of(ids, columns, ranks, self._group, tokens), strict=True):
             if own:
                 some = {name: [places[number[one]] for one in own] for name, places in columns.items()}
-                task = MoveTask(step.incarnation, step.ticket, step.call, tuple(own), Columns.of(some))
+                task = MoveTask(step.ticket, step.call, tuple(own), Columns.of(some))
                 parts |= dict.fromkeys(rank, task)
         return parts
 
@@ -192,7 +192,7 @@ def described(
             places = {key: held.places(ids, key) for key in call.input_keys}
             known.update((key, dict(zip(ids, some, strict=True))) for key, some in places.items())
         return MainTask(
-            *(step.incarnation, step.ticket, step.call, call.name, ids),
+            *(step.ticket, step.call, call.name, ids),
             Columns.of({key: [known[key][row_id] for row_id in ids] for key in call.input_keys}),
             # What a call that fails has written there does not stay.
             tuple(dict(rows.tags(row_id)) for row_id in ids),

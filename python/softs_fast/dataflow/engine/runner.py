@@ -259,7 +259,7 @@ class Runner:
                     self._use(state, sent)
             except FlowError as error:
                 cause = error
-                result = Result(result.incarnation, result.ticket, failure=Failure.of(error))
+                result = Result(result.ticket, failure=Failure.of(error))
         reason = None
         if result.failure is not None:
             reason = result.failure.reason
@@ -281,7 +281,7 @@ class Runner:
             self.observer.note(done, sent.step, call, taken, len(self.master.rows))
             # Rows may have been dropped meanwhile: nothing will read what was made of them.
             self.observer.drop([row_id for row_id in result.ids if row_id not in self.master.rows])
-        self.master.order.report(done.worker, result.incarnation, result.ticket, reason)
+        self.master.order.report(done.worker, result.ticket, reason)
         self._end_if_complete(sent)
 
     def _drop_made(self, done: Done) -> None:

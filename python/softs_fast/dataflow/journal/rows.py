@@ -24,8 +24,7 @@ from ..master.order.steps import Kind, Step
 from ..master.rows.made import Bound, MadeGroup, is_recent, restore_made
 from ..master.rows.records import Tag, Tags
 from ..master.rows.saved import NEW
-from ..process.row_file import RowFile, RowFileWriter
-from ..process.saved_rows import REFUSED
+from ..process.row_file import REFUSED, RowFile, RowFileWriter
 from ..store import Place
 from ..store.forms import forms_of
 from ..store.values import n_bytes_of

@@ -53,13 +53,11 @@ class State:
     workers that are inside of the hook, or get there.
 
     Attributes:
-        incarnation: Incarnation of the master.
         ticket: Ticket of the hook.
         shown: Regions of tensors, and where they are.
         near: Place of the regions that is nearer to the worker that gets this; None: no place is.
     """
 
-    incarnation: int
     ticket: int
     shown: Shown
     near: Place | None = None
@@ -82,7 +80,6 @@ class _ShownForm(Message):
 class StateForm(Message, tag=4):
     """A `State` on its way: of a layout that is known to the other end, it has the digest."""
 
-    incarnation: Count
     ticket: Count
     shown: _ShownForm
     near: Columns | None
@@ -95,7 +92,6 @@ class StateForm(Message, tag=4):
             _Region(one.name, one.shape, one.box.start, one.box.size, one.dtype) for one in layout.regions
         )
         return cls(
-            state.incarnation,
             state.ticket,
             _ShownForm(
                 shown.role,
@@ -123,4 +119,4 @@ class StateForm(Message, tag=4):
                 tuple(ShownRegion(one.name, one.shape, Box(one.start, one.size), one.dtype) for one in said)
             )
         shown = Shown(self.shown.role, layout, self.shown.place.one())
-        return State(self.incarnation, self.ticket, shown, self.near.one() if self.near is not None else None)
+        return State(self.ticket, shown, self.near.one() if self.near is not None else None)

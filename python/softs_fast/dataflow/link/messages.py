@@ -90,13 +90,11 @@ class Fetched(records.Message, tag=22):
     """To the master: a worker has got values from another node, and keeps them.
 
     Attributes:
-        incarnation: Incarnation of the master.
         ticket: Ticket of the step that reads the values.
         ids: Ids of the rows.
         columns: Places here of the values of each column, as many as ids.
     """
 
-    incarnation: Count
     ticket: Count
     ids: Annotated[tuple[Count, ...], most(MOST_ROWS)]
     columns: Columns

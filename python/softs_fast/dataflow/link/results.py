@@ -36,7 +36,6 @@ class Result(Message, tag=7):
     """To the master: a worker's part in a step has ended, well or not.
 
     Attributes:
-        incarnation: Incarnation of the master.
         ticket: Ticket of the step.
         seconds: Seconds that the part took.
         ids: Ids of the rows on which a function was called.
@@ -54,7 +53,6 @@ class Result(Message, tag=7):
         not_finite: Rows with a NaN or an infinity among the inputs of a training function, by column.
     """
 
-    incarnation: Count
     ticket: Count
     seconds: Amount = 0.0
     ids: Annotated[tuple[Count, ...], most(MOST_ROWS)] = ()

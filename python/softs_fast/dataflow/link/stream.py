@@ -1,86 +1,142 @@
-"""Links over the control stream: native threads read and write, and answer questions while Python is busy."""
+"""The two ends of the stream of a flow over native ones: their threads read and write, and answer questions while Python is busy.
+
+The layout of the bytes is in docs/wire.md, section 6.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
+import socket
 import threading
+import time
 from collections import deque
+from typing import Any, NamedTuple
 
-from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, PeerTimeout, WireError
-from .control import ControlClient, ControlLimits, ControlServer, Ended, Published
-from .control import Joined as ControlJoined
-from .control import Left as ControlLeft
-from .control import Received as ControlReceived
-from .frames import Assembler, cut
+from ... import _core
+from ...errors import ConfigError, FlowError, PeerBusy, PeerLost, WireError
+from ...process import raise_descriptor_limit
+from ...repeated_log import RepeatedLog
+from .events import Joined, Left, LinkEvent, Published, Received
 from .layouts import KnownLayouts
-from .links import Joined, Left, LinkEvent, Received
-from .messages import End, HookTask, Message, Refused, decode, encode
+from .messages import MAX_BYTES, End, HookTask, Message, Refused, decode, encode
 
-__all__ = ["ControlMaster", "ControlWorker"]
+__all__ = ["MasterStream", "StreamLimits", "WorkerStream", "join", "listen_at"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
+
+#: The native ends can order masters by a number. A worker of a flow knows one master alone, so all have the same.
+_INCARNATION = 1
+#: How long the writing of what was sent may take at the end, seconds.
+_CLOSE_S = 1.0
+#: A process that has not joined, of another host or of this one, as the native side names it. Texts with ports and reasons that a
+#: stranger chooses would be new each time.
+_STRANGER = re.compile(r"a process at (\S+):\d+|process \d+")
 
 
-class ControlMaster:
-    """The master's end; see `MasterLink`.
+class StreamLimits(NamedTuple):
+    """Limits of one end.
+
+    Attributes:
+        message_bytes: Bytes of one message; of a published value 17 bytes less. Those of the end with less hold for both.
+        unsent_bytes: Bytes that may wait for one peer that does not read. A single message always may.
+        unread_bytes: Bytes of one peer that may wait for `receive`; beyond them its connection is not read.
+        workers: Workers that may be joined at the same time; of a master.
+        handshake_s: Seconds from connecting to joining.
+    """
+
+    message_bytes: int = MAX_BYTES
+    unsent_bytes: int = 64 << 20
+    unread_bytes: int = 64 << 20
+    workers: int = 4096
+    handshake_s: float = 10.0
+
+
+def listen_at(
+    endpoint: str, token: str, *, lost_after_s: float = 30.0, limits: StreamLimits | None = None
+) -> _core.FlowServer:
+    """Listen for workers, as the native end of a master.
 
     Args:
-        token: Token that workers must have.
-        listen: Endpoint that workers connect to; see `ControlServer`.
-        limits: Limits of sizes, and when a worker on another host counts as dead.
-        incarnation: Incarnation of the master; see `ControlServer`.
-        oldest: Lowest incarnation of workers that are taken; see `ControlServer`.
+        endpoint: Endpoint that workers connect to: `ipc://PATH`, `ipc://*` for a socket in a new folder that only this user
+            may enter, or `tcp://HOST:PORT`.
+        token: Token that workers must prove to have; 22 to 512 visible characters, see `softs_fast.trust.new_token`. It is not
+            sent. What follows is not encrypted, so other hosts are for a network that you trust.
+        lost_after_s: Seconds without a sign of life after which a worker on another host has left.
+        limits: Limits of sizes and numbers.
 
     Raises:
         ConfigError: endpoint or token are malformed.
         EndpointInUse: a process listens there already.
         PeerLost: the system has no more descriptors or threads.
     """
+    raise_descriptor_limit()
+    return _core.FlowServer(
+        endpoint, token, _INCARNATION, _INCARNATION, limits or StreamLimits(), lost_after_s
+    )
 
-    def __init__(
-        self,
-        token: str,
-        *,
-        listen: str = "ipc://*",
-        limits: ControlLimits | None = None,
-        incarnation: int = 1,
-        oldest: int | None = None,
-    ) -> None:
-        self._server: ControlServer | None = ControlServer(
-            listen=listen, token=token, incarnation=incarnation, oldest=oldest, limits=limits
-        )
-        self._endpoint = self._server.endpoint
-        self._assemblers: dict[int, Assembler] = {}
+
+def join(endpoint: str, token: str, worker: int, *, limits: StreamLimits | None = None) -> _core.FlowClient:
+    """Join a master, as the native end of a worker.
+
+    Args:
+        endpoint: Endpoint of the master.
+        token: Token that the master has, too.
+        worker: Number of this worker, or its seat, below 2^32.
+        limits: Limits of sizes.
+
+    Raises:
+        HelloError: one end refused the other, or the master did not answer in time; the text says why.
+        PeerLost: no process listens there, or it belongs to another user.
+        ConfigError: endpoint or token are malformed.
+    """
+    return _core.FlowClient(
+        endpoint, worker, socket.gethostname(), token, _INCARNATION, limits or StreamLimits()
+    )
+
+
+class MasterStream:
+    """The master's end: messages to and from all workers, in order for each.
+
+    Everything may be called by several threads; one of them receives. A process that ends, by whatever signal, is reported
+    as `Left` at once; one that is stopped is not.
+
+    Args:
+        native: Native end, which is closed with this one.
+
+    Attributes:
+        endpoint: Endpoint that workers connect to, wildcards resolved.
+    """
+
+    def __init__(self, native: _core.FlowServer) -> None:
+        self._log = RepeatedLog(logger)
+        self._native: _core.FlowServer | None = native
+        self.endpoint = native.endpoint
         #: Of each connection, what was sent and what was received.
         self._sent: dict[int, KnownLayouts] = {}
         self._got: dict[int, KnownLayouts] = {}
-        #: Workers that were sent a part of a message, because no more of it could wait.
+        #: Workers that a message was not sent to, because no more of it could wait: another one would be out of turn.
         self._cut_off: set[int] = set()
-        #: What has arrived and was not returned yet, and the error that comes before it.
-        self._arrived: deque[ControlJoined | ControlReceived | ControlLeft] = deque()
+        #: Fields of what has arrived and was not returned yet, and the error that comes before it.
+        self._arrived: deque[tuple[Any, ...]] = deque()
         self._error: WireError | None = None
-        #: The hook that was sent last, and its frames: all its workers get the same.
-        self._last_hook: tuple[HookTask | None, list[bytes]] = (None, [])
-
-    @property
-    def endpoint(self) -> str:
-        """Where workers connect to."""
-        return self._endpoint
+        #: The hook that was sent last, and its bytes: all its workers get the same.
+        self._last_hook: tuple[HookTask | None, bytes] = (None, b"")
 
     def send(self, worker: int, message: Message) -> None:
-        """Send a message; one to a worker that has left is dropped, and `receive` reports that.
+        """Send a message, and never wait for it; one to a worker that has left is dropped, and `receive` reports that.
 
         Raises:
-            FlowError: too much waits for the worker already. It gets nothing more then: it would be read as the rest of
-                the message of which a part was sent. Of the end of the flow it learns when the connection ends.
+            FlowError: too much waits for the worker already. It gets nothing more then, as messages have an order. Of
+                the end of the flow it learns when the connection ends.
             WireError: the message is too long.
+            ForkedError: this is a fork of the process that listens.
         """
-        server = self._open()
+        native = self._open()
         try:
             if worker in self._cut_off:
-                raise PeerBusy("a message to it was sent in part")
-            for frame in self._frames(worker, message):
-                server.send(worker, frame)
+                raise PeerBusy("a message before this one was not sent")
+            native.send(worker, self._encoded(worker, message))
         except PeerBusy as error:
             self._cut_off.add(worker)
             if not isinstance(message, End | Refused):
@@ -92,161 +148,198 @@ class ControlMaster:
         self._sent.pop(worker, None)
         self._cut_off.discard(worker)
 
-    def _frames(self, worker: int, message: Message) -> list[bytes]:
+    def _encoded(self, worker: int, message: Message) -> bytes:
         if not isinstance(message, HookTask):
-            return list(cut(encode(message, self._sent.setdefault(worker, KnownLayouts()))))
+            return encode(message, self._sent.setdefault(worker, KnownLayouts()))
         if message != self._last_hook[0]:
-            self._last_hook = message, list(cut(encode(message)))
+            self._last_hook = message, encode(message)
         return self._last_hook[1]
 
     def receive(self, timeout_s: float) -> list[LinkEvent]:
-        """Return what has happened, as soon as something has, or nothing when the time is over.
+        """Return what has happened, as soon as something has, or nothing when the time is over. The GIL is free meanwhile.
+
+        Connections that did not join are logged as warnings: of each address one every 10 s, with a count.
 
         Raises:
             WireError: a worker has sent what is no message. All that arrived before it was returned, and what arrived
                 after it is returned next.
+            PeerLost: this end was closed.
+            ForkedError: this is a fork of the process that listens.
         """
         error, self._error = self._error, None
         if error is not None:
             raise error
         if not self._arrived:
-            arrived = self._open().receive(timeout_s)
-            for one in arrived:
-                if isinstance(one, ControlLeft):
+            arrived = self._receive(timeout_s)
+            for kind, worker, *_ in arrived:
+                if kind == "left":
                     # What is sent from here on goes to its successor.
-                    self._drop_sent(one.worker)
+                    self._drop_sent(worker)
             self._arrived.extend(arrived)
         events: list[LinkEvent] = []
         while self._arrived:
             try:
-                event = self._event(self._arrived.popleft())
+                event = self._event(*self._arrived.popleft())
             except WireError as found:
                 if not events:
                     raise
                 self._error = found
                 return events
-            if event is not None:
-                events.append(event)
+            events.append(event)
         return events
 
-    def _event(self, event: ControlJoined | ControlReceived | ControlLeft) -> LinkEvent | None:
-        if isinstance(event, ControlReceived):
-            data = self._assemblers[event.worker].take(event.payload)
-            return None if data is None else Received(event.worker, decode(data, self._got[event.worker]))
-        if isinstance(event, ControlJoined):
-            self._assemblers[event.worker], self._got[event.worker] = Assembler(), KnownLayouts()
-            return Joined(event.worker, event.pid, event.host)
-        # Each process of a worker may have a number of its own: nothing is kept of those that have left.
-        self._assemblers.pop(event.worker, None)
-        self._got.pop(event.worker, None)
-        return Left(event.worker, event.reason)
+    def _receive(self, timeout_s: float) -> list[tuple[Any, ...]]:
+        end_s = time.monotonic() + timeout_s
+        while (taken := self._open().receive(max(0.0, end_s - time.monotonic()))) is not None:
+            events, records, ended = taken
+            for level, text in records:
+                found = _STRANGER.match(text)
+                self._log.log(level, text if found is None else found[1] or "this host", text)
+            if events:
+                return events
+            if ended is not None:
+                raise PeerLost(f"the connections at {self.endpoint}: {ended}")
+        return []
 
-    def ask(self, worker: int, what: str, timeout_s: float) -> bytes:
-        """Return what a worker has published under a name, also while its Python code is busy.
+    def _event(self, kind: str, worker: int, *fields: Any) -> LinkEvent:
+        if kind == "received":
+            return Received(worker, decode(fields[0], self._got[worker]))
+        if kind == "joined":
+            self._got[worker] = KnownLayouts()
+            pid, host, _ = fields
+            return Joined(worker, pid, host)
+        # Each process of a worker may have a number of its own: nothing is kept of those that have left.
+        self._got.pop(worker, None)
+        return Left(worker, *fields)
+
+    def ask(self, worker: int, what: str, timeout_s: float) -> Published:
+        """Return what a worker has published under a name; a native thread of it answers, also while it holds the GIL.
 
         Raises:
             FlowError: it has published nothing of that name, has left, or does not answer in time.
-        """
-        return self.ask_with_age(worker, what, timeout_s).value
-
-    def ask_with_age(self, worker: int, what: str, timeout_s: float) -> Published:
-        """As `MasterLink.ask_with_age`.
-
-        Raises:
-            FlowError: see `ask`.
+            ForkedError: this is a fork of the process that listens.
         """
         try:
-            return self._open().ask_with_age(worker, what, timeout_s)
-        except (PeerTimeout, PeerLost, PeerBusy, ConfigError) as error:
+            answer = self._open().ask(worker, what, timeout_s)
+        except (PeerLost, PeerBusy, ConfigError) as error:
             raise FlowError(f"worker {worker} does not answer {what!r}: {error}") from error
+        if answer is None:
+            raise FlowError(
+                f"worker {worker} does not answer {what!r} within {timeout_s:.3f} s; it is connected: is it stopped?"
+            )
+        value, age_us = answer
+        return Published(value, age_us * 1e-6)
 
     def close(self) -> None:
-        """End all connections; idempotent."""
+        """End all connections; workers learn that. Idempotent; in a fork it does nothing."""
         # The native object has descriptors until it is dropped, and its last reference is here.
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        native, self._native = self._native, None
+        if native is not None:
+            native.close(_CLOSE_S)
+            self._log.flush()
 
-    def _open(self) -> ControlServer:
-        if self._server is None:
-            raise PeerLost(f"the connections at {self._endpoint} were closed")
-        return self._server
+    def _open(self) -> _core.FlowServer:
+        if self._native is None:
+            raise PeerLost(f"the connections at {self.endpoint} were closed")
+        return self._native
 
 
-class ControlWorker:
-    """A worker's end; see `WorkerLink`.
+class WorkerStream:
+    """A worker's end. Everything may be called by several threads; one of them receives.
+
+    The connection lives as long as this object and is not made again: a worker that has lost its master joins with
+    another one.
 
     Args:
-        endpoint: Endpoint of the master.
-        token: Token that the master has, too.
-        worker: Number of this worker, or its seat.
-
-    Raises:
-        HelloError: the master refused this worker.
-        PeerLost: no master listens there.
+        native: Native end, which is closed with this one.
     """
 
-    def __init__(self, endpoint: str, token: str, worker: int) -> None:
-        self._client: ControlClient | None = ControlClient(endpoint, worker, token=token)
-        self._assembler = Assembler()
+    def __init__(self, native: _core.FlowClient) -> None:
+        self._native: _core.FlowClient | None = native
         self._sent, self._got = KnownLayouts(), KnownLayouts()
-        # Frames of one message follow each other, and layouts are sent before they are named, whatever threads send.
+        # Layouts are sent before they are named, whatever threads send.
         self._lock = threading.Lock()
 
     def publish(self, what: str, value: bytes) -> None:
-        """Have a question of the master answered with a value from now on."""
+        """Have a question of the master answered with a value from now on; the native thread does it.
+
+        Args:
+            what: Name of the question, at most 255 bytes; at most 256 names.
+            value: Answer, at most 17 bytes less than a message.
+
+        Raises:
+            ConfigError: name or value are too long, or there are too many names.
+            ForkedError: this is a fork of the process that has joined.
+        """
         self._open().publish(what, value)
 
     def stack_pipe(self) -> int:
-        """Open a pipe for `answer_stack`; see `ControlClient`."""
+        """Open a pipe for `answer_stack`; returns the descriptor that a handler writes to. The caller closes it.
+
+        Raises:
+            PeerLost: the system has no more descriptors.
+            ForkedError: this is a fork of the process that has joined.
+        """
         return self._open().stack_pipe()
 
     def answer_stack(self, what: str, signal: int) -> None:
-        """Answer a question with what the handler of a signal writes in this thread; see `ControlClient`."""
+        """Answer questions of this name with what a handler of a signal writes in the thread that calls this now.
+
+        The native thread sends the signal to that thread when it is asked, reads what comes within half a second, and
+        answers. If the signal has another handler by then, the answer says so, and nothing is sent.
+
+        Args:
+            what: Name of the question, at most 255 bytes.
+            signal: Number of a signal with a handler that is C, and that writes to the pipe of `stack_pipe`.
+
+        Raises:
+            ConfigError: the signal has no handler, the name is too long, or there is no pipe.
+            ForkedError: this is a fork of the process that has joined.
+        """
         self._open().answer_stack(what, signal)
 
     def send(self, message: Message) -> None:
-        """Send a message; any thread may call.
+        """Send a message, and never wait for it; any thread may call.
 
         Raises:
-            PeerLost: the master has ended, or too much waits for it already: then the connection ends, too, as a part of
-                the message was sent.
+            PeerLost: the master has ended, or too much waits for it already: then the connection ends, too, as messages
+                have an order.
             WireError: the message is too long.
+            ForkedError: this is a fork of the process that has joined.
         """
         with self._lock:
-            client = self._open()
+            native = self._open()
             try:
-                for frame in cut(encode(message, self._sent)):
-                    client.send(frame)
+                native.send(encode(message, self._sent))
             except PeerBusy as error:
-                _log.error("this worker leaves: its master takes no more: %s", error)
-                self.close()
+                logger.error("this worker leaves: its master takes no more: %s", error)
+                WorkerStream.close(self)
                 raise PeerLost(f"the master takes no more: {error}") from error
 
     def receive(self, timeout_s: float | None) -> list[Message]:
         """Return messages, as soon as there are some, or nothing when the time is over; None: without end.
 
         Raises:
-            PeerLost: the master has ended, or this end was closed, perhaps by another thread.
+            PeerLost: the master has ended, or this end was closed, perhaps by another thread; what came before was returned.
+            ForkedError: this is a fork of the process that has joined.
         """
-        messages: list[Message] = []
-        for frame in self._open().receive(timeout_s):
-            if isinstance(frame, Ended):
-                if not messages:
-                    raise PeerLost(f"the master has ended: {frame.reason}")
-                return messages  # the next call raises
-            data = self._assembler.take(frame)
-            if data is not None:
-                messages.append(decode(data, self._got))
-        return messages
+        native = self._open()
+        taken = native.receive(timeout_s)
+        if taken is None:
+            return []
+        # The end comes once, behind the last messages; from then on there are none.
+        messages, _ = taken
+        if not messages:
+            raise PeerLost(f"the master has ended: {native.ended}")
+        return [decode(one, self._got) for one in messages]
 
     def close(self) -> None:
-        """End the connection, and a `receive` of another thread; idempotent."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        """Leave the master, and end a `receive` of another thread; idempotent, and in a fork it does nothing."""
+        native, self._native = self._native, None
+        if native is not None:
+            native.close(_CLOSE_S)
 
-    def _open(self) -> ControlClient:
-        if self._client is None:
+    def _open(self) -> _core.FlowClient:
+        if self._native is None:
             raise PeerLost("the connection to the master was closed")
-        return self._client
+        return self._native

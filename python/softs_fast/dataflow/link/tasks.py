@@ -65,12 +65,10 @@ class _Task(Message):
     """To a worker: run its part of a step when all tickets before it have ended there.
 
     Attributes:
-        incarnation: Incarnation of the master.
         ticket: Place in the order.
         call: Number of the call.
     """
 
-    incarnation: Count
     ticket: Count
     call: Count
 

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ... import _core
 from ...errors import ConfigError, FlowError, PeerLost
 from ...trust import Address, bracketed, read_tokens
 from ..declare.declaration import Declaration
 from ..link.messages import Declared, End, Failure, Ready, Refused
 from ..link.seats import new_seat
-from ..link.stream import ControlWorker
+from ..link.stream import join
 from ..store import DataManager, HostLinks
-from .groups import Groups
-from .interfaces import interface_of
+from .groups import Groups, interface_of
 from .loop import WorkerLoop
 from .stack import answers_stack
 from .watched_link import WatchedLink
@@ -133,12 +133,12 @@ def _serves_at(there: Address, own: str, host: str) -> str:
     return host if there.is_loopback else bracketed(own)
 
 
-def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> ControlWorker:
+def _connected(endpoint: str, token: str, worker: int, wait_s: float) -> _core.FlowClient:
     """Connect as soon as the master listens: a launcher may start it after its workers."""
     end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
     while True:
         try:
-            return ControlWorker(endpoint, token, new_seat(worker, secrets.randbits(64)))
+            return join(endpoint, token, new_seat(worker, secrets.randbits(64)))
         except PeerLost as error:
             if time.monotonic() + pause_s > end_s:
                 raise PeerLost(f"worker {worker} has waited {wait_s:g} s for the master: {error}") from error

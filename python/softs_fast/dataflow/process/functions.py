@@ -65,11 +65,10 @@ def call_function(
     with device_work():
         returned = function(rows)
     if not reports:
-        return Result(task.incarnation, task.ticket)
+        return Result(task.ticket)
     outputs, numbers = _outputs(call, rows, n_rows, returned)
     tags = {row_id: checked_tags(row_id, own) for row_id, own in zip(ids, task.tags, strict=True) if own}
     return Result(
-        task.incarnation,
         task.ticket,
         ids=ids,
         columns=keep(ids, outputs),

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import fcntl
+import ipaddress
 import os
+import socket
+import struct
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...errors import ConfigError
 from ..declare.declaration import Declaration
 from ..declare.ranks import peers_along
 from ..declare.roles import Placement
 from ..declare.sums import RankGroup
 
-__all__ = ["Groups", "has_groups"]
+__all__ = ["Groups", "has_groups", "interface_of"]
 
 #: How long one worker may wait for the others; the master says earlier which ones are missing.
 _MEET = timedelta(minutes=30)
 #: How long workers of a role may wait in `agree` for one that is in an earlier step: deadlines are the master's, and the
 #: end of a process ends the wait.
 _AGREE = timedelta(days=365)
+#: Address, index, bits of the prefix, scope, flags and name of each interface with IPv6.
+_INET6 = Path("/proc/net/if_inet6")
+#: Of <linux/sockios.h>: returns the first address of an interface, in a `struct ifreq`.
+_SIOCGIFADDR = 0x8915
+_IFREQ = struct.Struct("16s24x")
+_ADDRESS_AT = 20
 
 
 def has_groups(declaration: Declaration) -> bool:
@@ -125,3 +137,41 @@ class Groups:
 
     def __exit__(self, *args: object) -> None:
         self.close()
+
+
+def interface_of(address: str) -> str:
+    """Return the network interface of this host that has an address.
+
+    Args:
+        address: numeric, IPv4 or IPv6; of IPv4 the first one of its interface.
+
+    Raises:
+        ConfigError: none has it.
+    """
+    wanted = ipaddress.ip_address(address)
+    for _, name in socket.if_nameindex():
+        if wanted in _addresses(name) or (wanted.is_loopback and name == "lo"):
+            return name
+    raise ConfigError(
+        f"no network interface has {address} as its first address, by which this host reaches the master; name one for "
+        "gloo in GLOO_SOCKET_IFNAME"
+    )
+
+
+def _addresses(name: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    found: set[ipaddress.IPv4Address | ipaddress.IPv6Address] = set()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, _IFREQ.pack(name.encode()[:15]))
+            found.add(ipaddress.IPv4Address(answer[_ADDRESS_AT : _ADDRESS_AT + 4]))
+        except OSError:
+            pass  # it has none of IPv4
+    try:
+        lines = _INET6.read_text(encoding="ascii").splitlines()
+    except OSError:
+        lines = []  # this host has no IPv6
+    for line in lines:
+        digits, *_, theirs = line.split()
+        if theirs == name:
+            found.add(ipaddress.IPv6Address(bytes.fromhex(digits)))
+    return found

@@ -11,7 +11,6 @@ import msgpack
 from ...errors import FlowError, PeerLost, WireError
 from ...user_code import is_ctrl_c, text_of_error
 from ..declare.declaration import Declaration
-from ..link.links import WorkerLink
 from ..link.messages import (
     Abort,
     Columns,
@@ -32,6 +31,7 @@ from ..link.messages import (
     State,
     Task,
 )
+from ..link.stream import WorkerStream
 from ..master.order.executor import Executor
 from ..store import DataManager, Place
 from ..store.weights.shown import Shown
@@ -40,6 +40,7 @@ from .loader import Loader
 from .objects import Objects
 from .orders import work_of
 from .part import Part
+from .shards import Shards
 from .work import Work, name_of
 
 __all__ = ["WorkerLoop"]
@@ -63,7 +64,7 @@ class WorkerLoop:
 
     worker: int
     declaration: Declaration
-    link: WorkerLink
+    link: WorkerStream
     store: DataManager
     groups: Groups | None = None
     _executor: Executor[Task] = field(default_factory=Executor, init=False)
@@ -75,13 +76,12 @@ class WorkerLoop:
     #: The step of now, and what is to be done.
     _work: tuple[Task, Work] | None = field(default=None, init=False)
     _since_s: float = field(default_factory=time.monotonic, init=False)
-    #: Of the master that has ordered the step of now.
-    _incarnation: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._objects = Objects(self.declaration.roles, self.worker, self.groups)
         self._part = Part(self.declaration, self._objects, self.store, self._arrived)
-        self._loader = Loader(self.declaration, self.worker, self.store, self.link.send)
+        self._shards = Shards(self.declaration, self.worker, self.store.put, self.store.free)
+        self._loader = Loader(self._shards, self.link.send)
 
     def setup(self) -> None:
         """Make the objects of the roles, and publish what `model_config` says of each, and how long shards are.
@@ -90,7 +90,7 @@ class WorkerLoop:
             Exception: what `setup` of a role raised, or a method that gives a shard.
         """
         self._objects.setup()
-        for source, n_elements in self._loader.setup(self._objects).items():
+        for source, n_elements in self._shards.setup(self._objects).items():
             self.link.publish(f"dataset {source}", msgpack.packb(n_elements))
         for role in self._objects.roles:
             try:
@@ -129,17 +129,15 @@ class WorkerLoop:
         if self._executor.is_void(task):
             self._last_ticket = task.ticket
             self._executor.leave()
-            self._skip(task.incarnation, task.ticket, "an earlier step of the same call has failed here")
+            self._skip(task.ticket, "an earlier step of the same call has failed here")
             return
         self._publish_inside(task)
-        self._incarnation = task.incarnation
         try:
             result = self._part.run(
                 self._work_of(task),
-                task.incarnation,
                 task.ticket,
                 lambda role, known: self._await_state(task.ticket, role, known),
-                lambda shown: self.link.send(State(task.incarnation, task.ticket, shown)),
+                lambda shown: self.link.send(State(task.ticket, shown)),
             )
         finally:
             # Also those of steps before it that were skipped: what was shown for them may have come after that.
@@ -154,15 +152,15 @@ class WorkerLoop:
             self.link.send(result)
         except WireError as error:
             self._part.drop(result)
-            result = Result(task.incarnation, task.ticket, failure=Failure.of(error))
+            result = Result(task.ticket, failure=Failure.of(error))
             self.link.send(result)
         if result.failure is not None:
             self._executor.fail(task.call)
 
-    def _skip(self, incarnation: int, ticket: int, reason: str) -> None:
+    def _skip(self, ticket: int, reason: str) -> None:
         """Say that a step has ended that has not run."""
         self._drop_states(ticket)
-        self.link.send(Result(incarnation, ticket, failure=Failure(reason, reason)))
+        self.link.send(Result(ticket, failure=Failure(reason, reason)))
 
     def _work_of(self, task: Task) -> Work:
         if self._work is None or self._work[0] is not task:
@@ -174,8 +172,7 @@ class WorkerLoop:
             self._part.near.pop(shown.place, None)
 
     def _arrived(self, ticket: int, column: str, ids: Sequence[int], places: Sequence[Place]) -> None:
-        incarnation = self._incarnation
-        self.link.send(Fetched(incarnation, ticket, tuple(ids), Columns.of({column: places})))
+        self.link.send(Fetched(ticket, tuple(ids), Columns.of({column: places})))
 
     def _await_state(self, ticket: int, role: int, known: int) -> list[Shown]:
         self._publish_inside(self._executor.inside, waits="the weights of another worker")
@@ -209,7 +206,7 @@ class WorkerLoop:
                     # A function goes on, and the master drops what it makes; only a hook that waits returns.
                     self._aborted = message.reason
                 elif found == "skipped":
-                    self._skip(message.incarnation, message.ticket, message.reason)
+                    self._skip(message.ticket, message.reason)
             case State():
                 # A step may end without what is shown last.
                 if message.ticket > self._last_ticket:

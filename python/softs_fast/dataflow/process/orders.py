@@ -43,7 +43,7 @@ def message_of(declaration: Declaration, step: Step, work: Work) -> Task:
     number = declaration.hooks.index(work.hook) if work.hook in declaration.hooks else -1
     owner = declaration.roles.index(work.owner) if work.owner is not None else -1
     form = form_of(declaration, work.hook) if number < 0 else None
-    return HookTask(step.incarnation, step.ticket, step.call, number, form, owner, work.step)
+    return HookTask(step.ticket, step.call, number, form, owner, work.step)
 
 
 def work_of(declaration: Declaration, message: Task) -> Work:

@@ -28,7 +28,7 @@ from ..store.weights.shown import Shown
 from .devices import device_work
 from .functions import call_function
 from .objects import Objects
-from .saved_rows import load_rows
+from .row_file import load_rows
 from .work import HookWork, Work
 
 __all__ = ["Arrived", "AwaitState", "Part", "Unreadable", "weights_column"]
@@ -88,7 +88,6 @@ class Part:
     def run(
         self,
         work: Work,
-        incarnation: int,
         ticket: int,
         await_state: AwaitState,
         show_to: Callable[[Shown], None],
@@ -97,17 +96,16 @@ class Part:
 
         Args:
             work: Work of the step: a function with rows, a hook, or a move of rows.
-            incarnation: Incarnation of the master.
             ticket: Ticket of the step.
             await_state: Function that returns weights of a source that is elsewhere.
             show_to: Function that takes, at once, what is shown of a source here for targets that are elsewhere.
         """
-        result, began, read_s = Result(incarnation, ticket), time.monotonic(), 0.0
+        result, began, read_s = Result(ticket), time.monotonic(), 0.0
         try:
             if isinstance(work, MainTask):
                 inputs, read_s, failure = self._read_all(work, ticket)
                 if failure is not None:
-                    return Result(incarnation, ticket, failure=failure, unread=True)
+                    return Result(ticket, failure=failure, unread=True)
                 result = self._main(work, inputs)
             elif isinstance(work, MoveTask):
                 self._move(work, ticket)
@@ -116,16 +114,14 @@ class Part:
             else:
                 with device_work():
                     numbers = self._hook(work, ticket, await_state, show_to)
-                result = Result(incarnation, ticket, numbers=numbers)
+                result = Result(ticket, numbers=numbers)
         except BaseException as error:
             if is_ctrl_c(error):
                 raise
             self._raised(error)
-            result = Result(incarnation, ticket, failure=Failure.of(error))
+            result = Result(ticket, failure=Failure.of(error))
         seconds = time.monotonic() - began - read_s
-        return replace(
-            result, incarnation=incarnation, ticket=ticket, began_s=began, read_s=read_s, seconds=seconds
-        )
+        return replace(result, ticket=ticket, began_s=began, read_s=read_s, seconds=seconds)
 
     def drop(self, result: Result) -> None:
         """Drop what a step has put, and nothing else of its rows."""

@@ -6,10 +6,11 @@ checksum is left out, and all if that is the index. Nothing in it is run.
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,15 +19,23 @@ import numpy as np
 
 from ...errors import FlowError, WireError
 from ...records import Count, Message, Packed, most, span
+from ..declare.hooks import LoadRows
+from ..link.columns import Columns
+from ..link.results import Result
 from ..master.rows.made import Bound, MadeGroup
 from ..master.rows.records import Name
 from ..store import packed
 from ..store.places import Form, checked_form
-from ..store.values import Value
+from ..store.values import Value, n_bytes_of
 
-__all__ = ["Column", "RowFile", "RowFileWriter"]
+__all__ = ["REFUSED", "Column", "RowFile", "RowFileWriter", "load_rows"]
+
+logger = logging.getLogger(__name__)
 
 _Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+#: Among the numbers of a result: values for which the store had no room.
+REFUSED = "refused"
 
 _MAGIC = b"softs-fast dataflow rows 1\n"
 _END = b"rows end"
@@ -315,3 +324,34 @@ def _index(data: bytes, size: int) -> tuple[Bound, tuple[MadeGroup, ...], tuple[
             raise WireError(f"its index has a piece of {one.column} that is not in its {size} bytes")
         pieces.append(_Piece(one.column, one.start, one.groups, one.forms, form_of, n_bytes, one.checksums))
     return Bound(index.age, index.window), index.groups, tuple(pieces)
+
+
+def load_rows(hook: LoadRows, put: Callable[[str, Sequence[int], Sequence[Value]], Sequence[Any]]) -> Result:
+    """Read values of a column, and keep them; returns the rows of which they are, and their places.
+
+    What is damaged, or has no room, is left out.
+
+    Args:
+        hook: Hook that says what is read.
+        put: Function that keeps values of rows.
+    """
+    ids: list[int] = []
+    places: list[Any] = []
+    n_refused = n_bytes = 0
+    try:
+        file = RowFile(hook.path)
+        wanted = [file.groups[one] for one in hook.groups if one in file.groups]
+        for column in file.columns(wanted, hook.pieces):
+            try:
+                places += put(column.name, column.ids, column.values)
+            except FlowError:
+                n_refused += len(column.ids)
+                continue
+            ids += column.ids
+            n_bytes += sum(map(n_bytes_of, column.values))
+    except (WireError, OSError) as error:
+        logger.warning("%s: %s", hook.path, error)
+    numbers = {REFUSED: float(n_refused)} if n_refused else {}
+    return Result(
+        0, ids=tuple(ids), columns=Columns.of({hook.column: places}), n_bytes=n_bytes, numbers=numbers
+    )

@@ -1,22 +1,28 @@
-"""Reads the elements of one shard by their numbers, whether it is a sequence or an iterable."""
+"""Reads the elements of shards by their numbers, whether these are sequences or iterables, and keeps their values."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import FlowError
+from ...errors import FlowError, WireError
 from ...user_code import is_ctrl_c
 from ..declare.datasets import Dataset
+from ..declare.declaration import Declaration
+from ..link.columns import Columns
+from ..link.elements import ElementsRead, ReadElements
 from ..link.results import Failure
 from ..master.rows.records import Tag
 from ..master.rows.tags import checked_tag
-from ..store.values import Value, check_value
+from ..store.ids import element_id
+from ..store.values import Value, check_value, n_bytes_of
+from .objects import Objects
 
-__all__ = ["Read", "ShardReader"]
+__all__ = ["Read", "ShardReader", "Shards"]
 
 _log = logging.getLogger(__name__)
 
@@ -138,3 +144,85 @@ def _is_sequence(given: object) -> bool:
         and hasattr(given, "__getitem__")
         and not isinstance(given, Mapping | str | bytes)
     )
+
+
+class Shards:
+    """The shards of which one worker is the head.
+
+    Args:
+        declaration: Declaration of the flow.
+        worker: Number of the worker.
+        keep: Function that keeps the values of a column by the ids of their elements, and returns their places.
+        free: Function that drops what was kept of elements.
+    """
+
+    def __init__(
+        self,
+        declaration: Declaration,
+        worker: int,
+        keep: Callable[[str, Sequence[int], Sequence[Value]], Sequence[Any]],
+        free: Callable[[Sequence[int]], object],
+    ) -> None:
+        self._datasets = tuple(declaration.datasets.values())
+        self._worker, self._keep, self._free = worker, keep, free
+        self._readers: dict[int, ShardReader] = {}
+
+    def setup(self, objects: Objects) -> dict[int, int | None]:
+        """Have the roles give their shards; returns how many elements each has, by the number of its dataset.
+
+        Raises:
+            Exception: what a method of a role raised.
+        """
+        for source, one in enumerate(self._datasets):
+            if self._worker in one.heads:
+                method = getattr(objects[one.role], one.method)
+                self._readers[source] = ShardReader(one, method, one.heads.index(self._worker), self._worker)
+        return {source: reader.n_elements for source, reader in self._readers.items()}
+
+    def check(self, request: ReadElements) -> None:
+        """Check that this worker has the shard of a request.
+
+        Raises:
+            WireError: it has none of that dataset.
+        """
+        if request.source not in self._readers:
+            raise WireError(f"worker {self._worker} is no head of dataset {request.source}")
+
+    def answer(
+        self, request: ReadElements, is_over: Callable[[], bool] = lambda: False
+    ) -> tuple[ElementsRead, BaseException | None]:
+        """Read elements, and keep them; returns what is said of them, also if they cannot be read or kept, and why not.
+
+        Args:
+            request: Request of the master.
+            is_over: See `ShardReader.read`.
+        """
+        dataset = self._datasets[request.source]
+        found = self._readers[request.source].read(request.numbers, is_over)
+        ids = [element_id(request.source, number) for number in request.numbers[: len(found.tags)]]
+        try:
+            columns = {
+                name: self._keep(name, ids, values)
+                for name, values in zip(dataset.columns, found.columns, strict=True)
+            }
+        except Exception as error:
+            return self.failed(request, error), error  # the store is full or closed
+        sizes = [[n_bytes_of(value) for value in values] for values in found.columns]
+        answer = ElementsRead(
+            request.request,
+            Columns.of(columns),
+            tuple(map(sum, zip(*sizes, strict=True))),
+            tuple(found.tags),
+            found.length,
+            found.failure,
+        )
+        return answer, found.cause
+
+    def failed(self, request: ReadElements, error: Exception) -> ElementsRead:
+        """Keep nothing of a request, and return why."""
+        with suppress(FlowError):
+            self._free([element_id(request.source, number) for number in request.numbers])
+        dataset = self._datasets[request.source]
+        where = f"{dataset.name} on worker {self._worker}, elements {list(request.numbers[:8])}: "
+        columns = Columns.of(dict.fromkeys(dataset.columns, ()))
+        return ElementsRead(request.request, columns, failure=Failure.of(error, where))

@@ -8,7 +8,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+
+from ..link.stream import WorkerStream
 
 __all__ = ["STACK", "answers_stack"]
 
@@ -19,15 +20,8 @@ STACK = "stack"
 _SIGNAL = signal.SIGURG
 
 
-class _Link(Protocol):
-    def publish(self, what: str, value: bytes) -> None: ...
-    def stack_pipe(self) -> int: ...
-    def answer_stack(self, what: str, signal: int) -> None: ...
-    def close(self) -> None: ...
-
-
 @contextmanager
-def answers_stack(link: _Link) -> Iterator[None]:
+def answers_stack(link: WorkerStream) -> Iterator[None]:
     """Have the native thread of a link answer where the thread is that enters this. The link is closed at the end.
 
     The native thread sends a signal to this one, and its handler, which is C and needs no GIL, writes the stack. Stacks of

@@ -7,34 +7,38 @@ import threading
 import time
 from collections.abc import Callable
 
+from ... import _core
 from ...errors import HelloError, PeerLost
 from ..link.messages import End, Message, Refused
-from ..link.stream import ControlWorker
+from ..link.stream import WorkerStream
 
 __all__ = ["WatchedLink"]
 
 
-class WatchedLink:
-    """A `WorkerLink` with a thread that receives; it is blocked while nothing comes.
+class WatchedLink(WorkerStream):
+    """A worker's end with a thread that receives; it is blocked while nothing comes.
 
     No process can end a worker on another host. So if the link ends, or the master gives this worker up, and what runs
     here does not return within some seconds, `stuck` is called by that thread; so it is when the flow has ended.
 
     Args:
-        link: Link to the master; it is closed with this one.
+        native: Native end, which is closed with this one.
         grace_s: Seconds that a running step may take to return.
         stuck: Function that ends this process, or has it begin again.
+
+    Attributes:
+        has_ended: Whether the master has said that the flow has ended.
     """
 
-    def __init__(self, link: ControlWorker, grace_s: float, stuck: Callable[[], None]) -> None:
-        self._link = link
+    def __init__(self, native: _core.FlowClient, grace_s: float, stuck: Callable[[], None]) -> None:
+        super().__init__(native)
         self._grace_s = grace_s
         self._stuck = stuck
         #: Messages; None: there are no more.
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._why = ""
         self._refusal = ""
-        self._has_ended = False
+        self.has_ended = False
         self._is_closed = threading.Event()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._receive_all, name="softs-flow-link", daemon=True)
@@ -46,40 +50,18 @@ class WatchedLink:
         self._is_over.wait(self._grace_s)
         return self._why
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the master has said that the flow has ended."""
-        return self._has_ended
-
-    @property
-    def refusal(self) -> str:
-        """Why the master takes nothing of this worker; empty if it does."""
-        return self._refusal
-
-    def publish(self, what: str, value: bytes) -> None:
-        """As `WorkerLink.publish`."""
-        self._link.publish(what, value)
-
-    def stack_pipe(self) -> int:
-        """As `WorkerLink.stack_pipe`."""
-        return self._link.stack_pipe()
-
-    def answer_stack(self, what: str, signal: int) -> None:
-        """As `WorkerLink.answer_stack`."""
-        self._link.answer_stack(what, signal)
-
     def send(self, message: Message) -> None:
-        """As `WorkerLink.send`.
+        """As `WorkerStream.send`.
 
         Raises:
             PeerLost: the master has ended, or has given this worker up.
         """
         if self._why:
             raise PeerLost(self._why)
-        self._link.send(message)
+        super().send(message)
 
     def receive(self, timeout_s: float | None) -> list[Message]:
-        """As `WorkerLink.receive`.
+        """As `WorkerStream.receive`.
 
         Raises:
             PeerLost: the master has ended, or has given this worker up; what came before was returned.
@@ -112,18 +94,18 @@ class WatchedLink:
     def close(self) -> None:
         """End the connection and the thread; idempotent."""
         self._is_closed.set()
-        self._link.close()
+        super().close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _receive_all(self) -> None:
         try:
             while True:
-                for message in self._link.receive(None):
+                for message in super().receive(None):
                     if isinstance(message, Refused):
                         self._refusal = message.reason
                         raise PeerLost(f"the master has given this worker up: {message.reason}")
-                    self._has_ended = self._has_ended or isinstance(message, End)
+                    self.has_ended = self.has_ended or isinstance(message, End)
                     self._messages.put(message)
         except Exception as error:  # a message that cannot be read ends the link, too
             self._why = str(error)

@@ -10,8 +10,8 @@ from itertools import zip_longest
 
 from ...errors import ConfigError, PeerLost
 from ..declare.declaration import Declaration
-from ..link.links import WorkerLink
 from ..link.messages import Ready
+from ..link.stream import WorkerStream
 from ..store import DataManager
 from .groups import Groups, has_groups
 from .loop import WorkerLoop
@@ -58,7 +58,7 @@ class FlowWorker:
     worker: int
     build: Callable[[], Declaration]
     lines: Sequence[str]
-    connect: Callable[[int], WorkerLink]
+    connect: Callable[[int], WorkerStream]
     meeting: str | None = None
 
     def __post_init__(self) -> None:

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
-from ..link.results import Failure, Result
+from ..link.elements import ElementsRead
+from ..link.results import Result
 from ..master.holdings import Frees, Holdings
 from ..master.order.deadlines import Seen
 from ..master.order.steps import Abort, Step
-from ..master.rows.records import Tag
 from ..process.work import Work
 from ..store.values import Value
 from .doing import Doing
@@ -64,24 +64,14 @@ class Back:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The head of a shard has read elements: those that it was asked for, or the first of them, up to the end or an error.
+    """The head of a shard has answered a request for elements.
 
     Attributes:
-        request: Number of the request.
-        columns: Places of the values, for each column of the dataset.
-        sizes: Bytes of each element.
-        tags: Tags of each element.
-        length: Elements of the shard, if its end was met.
-        failure: Reason why the next element cannot be read.
-        cause: Exception of it, where it was raised in this process.
+        answer: Answer of the head; its columns hold places.
+        cause: Exception of its failure, where it was raised in this process.
     """
 
-    request: int
-    columns: Sequence[Sequence[Any]]
-    sizes: Sequence[int] = ()
-    tags: Sequence[dict[str, Tag]] = ()
-    length: int | None = None
-    failure: Failure | None = None
+    answer: ElementsRead
     cause: BaseException | None = None
 
 

@@ -9,8 +9,8 @@ import msgpack
 from ..declare.declaration import Declaration
 from ..link.messages import ElementsRead, ReadElements
 from ..process.objects import Objects
-from ..process.shards import ShardReader
-from ..store.values import cut, n_bytes_of
+from ..process.shards import Shards
+from ..store.values import Value, cut
 from .backend import Loaded
 
 __all__ = ["LocalElements", "RemoteElements"]
@@ -27,8 +27,9 @@ class LocalElements:
 
     def __init__(self, declaration: Declaration) -> None:
         self._datasets = tuple(declaration.datasets.values())
-        #: By number of the dataset and worker.
-        self._readers: dict[tuple[int, int], ShardReader] = {}
+        self._declaration = declaration
+        self._shards: dict[int, Shards] = {}
+        self._lengths: list[dict[int, int | None]] = []
 
     def open(self, objects: Objects) -> None:
         """Have the roles give all shards.
@@ -36,26 +37,27 @@ class LocalElements:
         Raises:
             Exception: what a method of a role raised.
         """
-        for source, one in enumerate(self._datasets):
-            method = getattr(objects[one.role], one.method)
-            for shard, worker in enumerate(one.heads):
-                self._readers[source, worker] = ShardReader(one, method, shard, worker)
+        for worker in sorted({head for one in self._datasets for head in one.heads}):
+            self._shards[worker] = Shards(self._declaration, worker, _keep, lambda ids: None)
+            self._lengths.append(self._shards[worker].setup(objects))
 
     def close(self) -> None:
         """Drop them."""
-        self._readers.clear()
+        self._shards.clear()
+        self._lengths.clear()
 
     def read(self, worker: int, request: int, source: int, numbers: Sequence[int]) -> list[Loaded]:
         """Read elements at once, up to the end of the shard or an error."""
-        found = self._readers[source, worker].read(numbers)
-        names = self._datasets[source].columns
-        columns = [cut(name, values, len(values)) for name, values in zip(names, found.columns, strict=True)]
-        sizes = [sum(map(n_bytes_of, values)) for values in zip(*columns, strict=True)]
-        return [Loaded(request, columns, sizes, found.tags, found.length, found.failure, found.cause)]
+        return [Loaded(*self._shards[worker].answer(ReadElements(request, source, tuple(numbers))))]
 
     def n_elements(self, source: int) -> int | None:
         """Return how many elements all shards of a dataset have; None if one of them is no sequence."""
-        return _sum([one.n_elements for (number, _), one in self._readers.items() if number == source])
+        return _sum([lengths[source] for lengths in self._lengths if source in lengths])
+
+
+def _keep(column: str, ids: Sequence[int], values: Sequence[Value]) -> list[Value]:
+    """Copy values of a column; the copies are their places, as a shard may change its own."""
+    return cut(column, values, len(values))
 
 
 class RemoteElements:
@@ -108,10 +110,7 @@ class RemoteElements:
         mine.discard(message.request)
         if not mine:
             del self._open[worker]
-        columns = list(message.columns.places.values())
-        return [
-            Loaded(message.request, columns, message.sizes, message.tags, message.length, message.failure)
-        ]
+        return [Loaded(message)]
 
     def lose(self, worker: int) -> None:
         """A worker has left: it answers nothing more."""

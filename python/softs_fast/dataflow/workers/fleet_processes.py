@@ -10,8 +10,7 @@ from ...errors import FleetError, FlowError
 from ...fleet import NamedFactory, RestartPolicy, Workers
 from ...trust import new_token
 from ..declare.declaration import Declaration
-from ..link.links import MasterLink
-from ..link.stream import ControlMaster, ControlWorker
+from ..link.stream import MasterStream, WorkerStream, join, listen_at
 from ..process.groups import has_groups
 from ..process.worker import Argument, FlowWorker
 
@@ -53,14 +52,14 @@ class FleetProcesses:
         self._workers: Workers | None = None
         self._meeting: int | None = None
 
-    def start(self) -> MasterLink:
+    def start(self) -> MasterStream:
         """Start all, and wait until each has made its objects.
 
         Raises:
             FlowError: one of them failed, with its traceback, or they took too long.
         """
         token = new_token()
-        link = ControlMaster(token)
+        link = MasterStream(listen_at("ipc://*", token))
         try:
             meeting = None
             if has_groups(self._declaration):
@@ -133,7 +132,7 @@ def _make_worker(
         worker,
         functools.partial(declaration_of, function, arguments),
         lines,
-        functools.partial(ControlWorker, endpoint, token),
+        lambda number: WorkerStream(join(endpoint, token, number)),
         meeting,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +11,10 @@ from pathlib import Path
 from ...errors import ConfigError, FlowError
 from ...trust import Address, bracketed, read_tokens
 from ..declare.declaration import Declaration
-from ..link.control import ControlLimits
-from ..link.links import Joined, Left, LinkEvent, MasterLink, Received
+from ..link.events import Joined, Left, LinkEvent, Received
 from ..link.messages import Declared, End, Ready, Refused
 from ..link.seats import Seats
-from ..link.stream import ControlMaster
+from ..link.stream import MasterStream, listen_at
 from ..process.groups import has_groups
 from ..store import HostLinks
 from .host_link import HostLink
@@ -61,8 +59,9 @@ class HostOptions:
 
     def __post_init__(self) -> None:
         Address.split(self.listen, "master", "tcp://")
-        if not self.start_timeout_s > 0:
-            raise ConfigError(f"start_timeout_s must be above 0, have {self.start_timeout_s}")
+        for name in ("start_timeout_s", "lost_after_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, have {getattr(self, name)}")
         if not self.rejoin_timeout_s >= 0:
             raise ConfigError(f"rejoin_timeout_s must be at least 0, have {self.rejoin_timeout_s}")
         if self.max_restarts < 0:
@@ -83,7 +82,6 @@ class HostProcesses:
     def __init__(self, declaration: Declaration, options: HostOptions) -> None:
         check_groups(declaration, options.listen, is_allowed=options.allow_insecure)
         self._options = options
-        self._limits = ControlLimits(lost_after_s=options.lost_after_s)
         self._declaration = declaration
         self._listen = options.listen
         self._token = read_tokens(options.token_file)[0]
@@ -93,12 +91,11 @@ class HostProcesses:
         self._link: HostLink | None = None
         self._meeting: HostMeeting | None = None
         self._returns = Returns(options.rejoin_timeout_s, options.max_restarts)
-        #: Of the last master of this object; 0 before the first.
-        self._incarnation = 0
+        self._is_first = True
 
     def links(self) -> HostLinks:
         """Return by what the store of the master serves other hosts; workers know the host of the master."""
-        return HostLinks(self._token, listen=f"tcp://{self._host}:0", lost_after_s=self._limits.lost_after_s)
+        return HostLinks(self._token, listen=f"tcp://{self._host}:0", lost_after_s=self._options.lost_after_s)
 
     @property
     def _host(self) -> str:
@@ -112,7 +109,7 @@ class HostProcesses:
         """Return what /dev/shm had free when workers began, on the host with the least."""
         return min(self._free_bytes.values())
 
-    def start(self) -> MasterLink:
+    def start(self) -> MasterStream:
         """Wait until each worker has joined, has the same flow, and has made its roles.
 
         Raises:
@@ -121,15 +118,11 @@ class HostProcesses:
             ConfigError: the endpoint is malformed.
         """
         self._nodes = {}
-        is_first = self._incarnation == 0
-        # Random: the next master of a flow may be on another host, with a clock that is behind.
-        self._incarnation = 1 + secrets.randbits(62)
-        master = ControlMaster(
-            self._token, listen=self._listen, limits=self._limits, incarnation=self._incarnation, oldest=1
-        )
+        is_first, self._is_first = self._is_first, False
+        native = listen_at(self._listen, self._token, lost_after_s=self._options.lost_after_s)
         # Workers that begin anew know no other endpoint.
-        self._listen = master.endpoint
-        link = HostLink(master, Seats(self._declaration.workers), self._note)
+        self._listen = native.endpoint
+        link = HostLink(native, Seats(self._declaration.workers), self._note)
         try:
             if has_groups(self._declaration):
                 self._meeting = HostMeeting(self._listen)

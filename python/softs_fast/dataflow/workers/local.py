@@ -89,7 +89,7 @@ class LocalBackend:
         if worker in waiting:
             waiting.remove(worker)
             failure = Failure(abort.reason, abort.reason)
-            self._skipped.append(Done(worker, Result(abort.incarnation, abort.ticket, failure=failure)))
+            self._skipped.append(Done(worker, Result(abort.ticket, failure=failure)))
 
     def wait(self, timeout_s: float | None) -> list[Event]:
         """Run the step with the lowest ticket, whatever it takes."""
@@ -103,13 +103,11 @@ class LocalBackend:
         name = step.work.name if isinstance(step.work, Hook) else step.work
         with self.doing.what(f"runs {name}"):
             self._values.worker, made = workers[0], work()
-            result = Result(step.incarnation, ticket)
+            result = Result(ticket)
             if made is not None:
-                result = self._part.run(
-                    made, step.incarnation, ticket, lambda role, known: (), lambda shown: None
-                )
+                result = self._part.run(made, ticket, lambda role, known: (), lambda shown: None)
         # All workers are the one that has run it.
-        others = Result(step.incarnation, ticket, failure=result.failure)
+        others = Result(ticket, failure=result.failure)
         cause = self._raised.pop() if self._raised else None
         return [Done(workers[0], result, cause), *(Done(worker, others) for worker in workers[1:])]
 

@@ -7,7 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgpack
 
@@ -15,7 +15,7 @@ from ...errors import ConfigError, FlowError
 from ..declare.declaration import Declaration, restartable
 from ..declare.hooks import Hook
 from ..declare.roles import Placement
-from ..link.links import Joined, Left, MasterLink
+from ..link.events import Joined, Left
 from ..link.messages import (
     Abort,
     ElementsRead,
@@ -29,6 +29,7 @@ from ..link.messages import (
     Result,
     State,
 )
+from ..link.stream import MasterStream
 from ..master.holdings import Frees, Holdings
 from ..master.master import DRIVER
 from ..master.order.deadlines import Seen
@@ -46,11 +47,11 @@ from .backend import Back, Done, Event, Lost, WaitInterrupted
 from .departures import Departures, losses_first, may_have_lost_a_peer
 from .doing import Doing
 from .elements import RemoteElements
+from .host_processes import HostProcesses
 from .sends import Sends, Sent
 from .sightings import Sight, inside_of, look_at, sights_of
-from .worker_processes import Nodes, WorkerProcesses
 
-__all__ = ["Nodes", "ProcessBackend", "WorkerProcesses"]
+__all__ = ["ProcessBackend", "WorkerProcesses"]
 
 #: How long a worker may take to answer what its native thread answers, seconds.
 _ASK_S = 10.0
@@ -62,13 +63,36 @@ _SLICE_S = 0.5
 _LONG_SLICE_S = 60.0
 
 
+class WorkerProcesses(Protocol):
+    """The processes of the workers, and the connections to them."""
+
+    def start(self) -> MasterStream:
+        """Start all, and wait until each has made its objects.
+
+        Raises:
+            FlowError: one of them failed, with its traceback.
+        """
+
+    def why(self, worker: int) -> str:
+        """Return how the process of a worker that has left has ended."""
+
+    def kill(self, worker: int, reason: str) -> None:
+        """End the process of a worker at once, also one that is stopped, or have nothing more to do with it."""
+
+    def restarts(self, worker: int) -> bool:
+        """Return whether a worker that has left is started again, or has been."""
+
+    def close(self) -> None:
+        """End all; idempotent."""
+
+
 class ProcessBackend:
     """Sends steps to worker processes. Functions without a role run in this process.
 
     Args:
         declaration: Declaration of the flow; it is checked that each worker can be a process.
         processes: Processes of the workers, not started yet.
-        nodes: Nodes of the workers; None: all are on this host.
+        hosts: The same, where workers are not all on this host; None: they are.
 
     Raises:
         ConfigError: see `Declaration.check_processes`.
@@ -77,16 +101,16 @@ class ProcessBackend:
     cuts_rows = True
 
     def __init__(
-        self, declaration: Declaration, processes: WorkerProcesses, nodes: Nodes | None = None
+        self, declaration: Declaration, processes: WorkerProcesses, hosts: HostProcesses | None = None
     ) -> None:
         declaration.check_processes()
         self.doing = Doing()
-        self._nodes = nodes
+        self._hosts = hosts
         self._sends = Sends(self._deliver, self._tell)
         self._declaration = declaration
         self._processes = processes
         self._has_begun = False
-        self._link: MasterLink | None = None
+        self._link: MasterStream | None = None
         self._store: DataManager | None = None
         self._pids: dict[int, int] = {}
         self._departures = Departures()
@@ -110,7 +134,7 @@ class ProcessBackend:
         Raises:
             FlowError: a worker failed before it had made its objects.
         """
-        links = self._nodes.links() if self._nodes is not None else None
+        links = self._hosts.links() if self._hosts is not None else None
         # This process comes after all workers: by this number places name it.
         self._store = DataManager(max(self._declaration.workers) + 1, links=links)
         self._sends.held = held
@@ -119,8 +143,8 @@ class ProcessBackend:
         try:
             self._link = self._processes.start()
             self._join(self._link)
-            if self._nodes is not None:
-                nodes, here = self._nodes.nodes(), self._store.node
+            if self._hosts is not None:
+                nodes, here = self._hosts.nodes(), self._store.node
                 held.begin({**nodes, DRIVER: here})
                 # Hosts may have equal names.
                 self._here = {worker for worker, node in nodes.items() if node == here}
@@ -130,7 +154,7 @@ class ProcessBackend:
         self._has_begun = True
         return list(self._declaration.first_publishing())
 
-    def _join(self, link: MasterLink) -> None:
+    def _join(self, link: MasterStream) -> None:
         end_s = time.monotonic() + _JOIN_S
         while set(self._pids) != set(self._declaration.workers):
             for event in link.receive(_SLICE_S):
@@ -151,7 +175,7 @@ class ProcessBackend:
         link, self._link = self._link, None
         store, self._store = self._store, None
         try:
-            if link is not None and not (goes_on and self._nodes is not None):
+            if link is not None and not (goes_on and self._hosts is not None):
                 for worker in set(self._pids) - self._left | self._away:
                     link.send(worker, End())
             self._processes.close()
@@ -189,7 +213,7 @@ class ProcessBackend:
 
     def free_bytes(self) -> int:
         """Return what /dev/shm has free on the host with the least."""
-        return min(bytes_free(), self._nodes.free_bytes()) if self._nodes is not None else bytes_free()
+        return min(bytes_free(), self._hosts.free_bytes()) if self._hosts is not None else bytes_free()
 
     def send(self, worker: int, step: Step, work: Callable[[], Work | None]) -> None:
         """Send a step."""
@@ -205,7 +229,7 @@ class ProcessBackend:
         if worker == DRIVER:
             self._own.append((step, made))
         elif made is None:
-            self._end(worker, Result(step.incarnation, step.ticket))
+            self._end(worker, Result(step.ticket))
         elif worker not in self._left:
             self._link.send(worker, message_of(self._declaration, step, made))
 
@@ -327,7 +351,7 @@ class ProcessBackend:
 
     def _ask(self, worker: int, what: str) -> bytes:
         assert self._link is not None
-        return self._link.ask(worker, what, _ASK_S)
+        return self._link.ask(worker, what, _ASK_S).value
 
     def _receive(self, timeout_s: float) -> None:
         assert self._link is not None
@@ -355,7 +379,7 @@ class ProcessBackend:
 
     def _note_node(self, worker: int, node: str) -> None:
         self._sends.held.join(worker, node)
-        if self._nodes is not None and self._store is not None:
+        if self._hosts is not None and self._store is not None:
             self._here -= {worker}
             self._here |= {worker} if node == self._store.node else set()
 
@@ -437,16 +461,16 @@ class ProcessBackend:
 
     def _run(self, step: Step, work: Work | None) -> None:
         """Run a function without a role."""
-        result = Result(step.incarnation, step.ticket)
+        result = Result(step.ticket)
         if work is not None:
             with self.doing.what(f"runs {step.work}, a function without a role,"):
-                result = self._part.run(work, step.incarnation, step.ticket, _no_state, lambda shown: None)
+                result = self._part.run(work, step.ticket, _no_state, lambda shown: None)
         self._end(DRIVER, result)
 
 
 def _aborted(abort: Abort) -> Result:
     """Return the result of a step that is skipped."""
-    return Result(abort.incarnation, abort.ticket, failure=Failure(abort.reason, abort.reason))
+    return Result(abort.ticket, failure=Failure(abort.reason, abort.reason))
 
 
 def _no_state(role: int, known: int) -> list[Shown]:

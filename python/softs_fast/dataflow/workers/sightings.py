@@ -12,7 +12,7 @@ import msgpack
 
 from ...errors import FlowError
 from ...identity import state_of
-from ..link.links import MasterLink
+from ..link.stream import MasterStream
 from ..master.order.deadlines import Seen
 from ..process.stack import STACK
 
@@ -57,7 +57,12 @@ class Sight:
 
 
 def sights_of(
-    link: MasterLink, pids: Mapping[int, int], here: Iterable[int], timeout_s: float, *, stacks: bool = False
+    link: MasterStream,
+    pids: Mapping[int, int],
+    here: Iterable[int],
+    timeout_s: float,
+    *,
+    stacks: bool = False,
 ) -> dict[int, Sight]:
     """Return what each worker is inside of; one that does not answer is said to.
 
@@ -95,7 +100,7 @@ def _left_s(end_s: float) -> float:
     return max(end_s - time.monotonic(), 0.05)
 
 
-def look_at(link: MasterLink, worker: int, pid: int | None) -> Seen:
+def look_at(link: MasterStream, worker: int, pid: int | None) -> Seen:
     """Return what is seen of a worker; a process that is stopped is not asked.
 
     Args:
@@ -115,13 +120,13 @@ def look_at(link: MasterLink, worker: int, pid: int | None) -> Seen:
     return Seen(inside=inside.get("ticket"), waits=str(inside.get("waits", "")), where=where)
 
 
-def inside_of(link: MasterLink, worker: int, timeout_s: float) -> dict[str, Any]:
+def inside_of(link: MasterStream, worker: int, timeout_s: float) -> dict[str, Any]:
     """Return what a worker says it is inside of, and for how long.
 
     Raises:
         FlowError: it does not answer in time, or has left.
     """
-    published = link.ask_with_age(worker, "inside", timeout_s)
+    published = link.ask(worker, "inside", timeout_s)
     inside = msgpack.unpackb(published.value)
     if not isinstance(inside, dict):
         raise FlowError(f"worker {worker} answers 'inside' with a {type(inside).__name__}")
@@ -138,7 +143,7 @@ def stopped(pid: int) -> str:
     return _STATES.get(state_of(pid), "")
 
 
-def stack_of(link: MasterLink, worker: int, timeout_s: float) -> tuple[str, ...]:
+def stack_of(link: MasterStream, worker: int, timeout_s: float) -> tuple[str, ...]:
     """Return where the Python code of a worker is, the innermost frame first, as "FILE:LINE FUNCTION".
 
     Args:
@@ -150,7 +155,7 @@ def stack_of(link: MasterLink, worker: int, timeout_s: float) -> tuple[str, ...]
         Otherwise one line that says why there is no stack.
     """
     try:
-        text = link.ask(worker, STACK, timeout_s).decode(errors="replace")
+        text = link.ask(worker, STACK, timeout_s).value.decode(errors="replace")
     except FlowError as error:
         return (_printable(f"no stack: {error}"[:_MOST_CHARACTERS]),)
     return frames_of(text)

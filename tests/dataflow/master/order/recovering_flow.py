@@ -109,7 +109,7 @@ class RecoveringWorld(World):
         self.workers[number] = Worker(number)
         self.master.order.join(number)
         for ticket in late:
-            self.master.order.report(number, 1, ticket, "late")
+            self.master.order.report(number, ticket, "late")
         self.restore(number)
         self.act()
 
@@ -232,7 +232,7 @@ class RecoveringWorld(World):
 
     def report_unread(self, number: int, order: Step) -> None:
         self.master.unread(order.call)
-        self.master.order.report(number, 1, order.ticket, "unread")
+        self.master.order.report(number, order.ticket, "unread")
 
     def write(self, order: Step) -> None:
         """Values get a new instance where the function has run."""

@@ -262,7 +262,7 @@ class World:
         self.report(worker, worker.executor.leave().ticket, reason)
 
     def report(self, worker: Worker, ticket: int, reason: str | None) -> None:
-        self.to_master(worker, lambda: self.master.order.report(worker.number, 1, ticket, reason))
+        self.to_master(worker, lambda: self.master.order.report(worker.number, ticket, reason))
 
     def to_master(self, worker: Worker, event: Callable[[], None]) -> None:
         worker.from_s = max(worker.from_s, self.now_s + self.delay())

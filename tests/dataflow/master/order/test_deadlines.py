@@ -18,7 +18,7 @@ DEADLINE_S = STRAGGLER + 2.0
 def ticket(number: int, *missing: int, since_s: float = 0.0) -> Step:
     workers = frozenset(missing)
     return Step(
-        *(Kind.MAIN, workers, None, 1.0, 1, number, number, f"f{number}"),
+        *(Kind.MAIN, workers, None, 1.0, number, number, f"f{number}"),
         missing=set(missing),
         since_s=since_s,
     )

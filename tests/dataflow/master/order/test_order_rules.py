@@ -38,9 +38,9 @@ def only_answers(outputs: list[Output]) -> list[tuple[int, str, str | None]]:
     return answers(outputs)
 
 
-def given(incarnation: int, ticket: int, number: int) -> Step:
+def given(ticket: int, number: int) -> Step:
     """A step with a ticket."""
-    return Step(Kind.MAIN, frozenset({0}), incarnation=incarnation, ticket=ticket, call=number)
+    return Step(Kind.MAIN, frozenset({0}), ticket=ticket, call=number)
 
 
 def aborts(outputs: list[Output]) -> list[tuple[int, int]]:
@@ -97,7 +97,7 @@ def test_a_call_waits_for_the_late_hooks_of_one_that_encloses_its_workers() -> N
     assert sorted(number for _, number in said) == [1, 1, 3]
     for ticket, number in said:
         if number == 1:
-            order.report(0, 1, ticket)
+            order.report(0, ticket)
     assert [number for _, number in tickets(order.advance(0.0))] == [1, 2]
 
 
@@ -107,7 +107,7 @@ def test_a_worker_has_at_most_so_many_unfinished_mains() -> None:
         order.offer(call(number, 0))
     order.offer(call(5, 1))
     assert {number for _, number in tickets(order.advance(0.0))} == {1, 2, 5}
-    order.report(0, 1, next(step.ticket for step in order.tickets if step.call == 1))
+    order.report(0, next(step.ticket for step in order.tickets if step.call == 1))
     assert [number for _, number in tickets(order.advance(0.0))] == [3]
 
 
@@ -118,7 +118,7 @@ def test_a_call_of_many_workers_does_not_starve() -> None:
     order.offer(call(2, 0, 1, oldest=1))
     order.offer(call(3, 1, oldest=2))  # worker 1 is free, but call 2 is older and waits for it, too
     assert tickets(order.advance(0.0)) == []
-    order.report(0, 1, 1)
+    order.report(0, 1)
     assert [number for _, number in tickets(order.advance(0.0))] == [2]
 
 
@@ -128,14 +128,14 @@ def test_a_death_fails_the_calls_of_the_worker_and_spares_the_others() -> None:
     order.offer(call(2, 2))
     order.advance(0.0)
     order.park(call(3, 1))
-    order.report(0, 1, 1)
+    order.report(0, 1)
     order.lose(1, "worker 1 died")
     order.lose(1, "again")
     outputs = order.advance(0.0)
     assert set(answers(outputs)) == {(1, "both", "worker 1 died"), (3, "f3", "worker 1 died")}
     assert all(worker == 0 for worker, _ in aborts(outputs))
     for worker, ticket in aborts(outputs):
-        order.report(worker, 1, ticket, "aborted")
+        order.report(worker, ticket, "aborted")
     assert [step.call for step in order.tickets] == [2]
     order.offer(call(4, 1))
     assert answers(order.advance(0.0)) == [(4, "f4", "workers [1] are lost")]
@@ -152,15 +152,15 @@ def test_a_worker_gets_a_hook_of_others_when_their_main_part_has_ended() -> None
     assert tickets(order.advance(0.0)) == [(1, 1), (2, 1)]  # the hook of the same worker at once
     order.offer(call(2, 1))
     assert tickets(order.advance(0.0)) == [(3, 2)]  # before the weights come
-    order.report(0, 1, 1)
+    order.report(0, 1)
     assert not order.advance(0.0)
-    order.report(0, 1, 2)
+    order.report(0, 2)
     order.offer(call(3, 0))
     assert order.has_run(1)
     # Hooks that are due come before what begins now, in their own order.
     assert tickets(order.advance(0.0)) == [(4, 1), (5, 1), (6, 3)]
     for worker, ticket in ((0, 4), (1, 4), (0, 5)):
-        order.report(worker, 1, ticket)
+        order.report(worker, ticket)
     assert answers(order.advance(0.0)) == [(1, "train", None)]
 
 
@@ -170,12 +170,12 @@ def test_a_death_before_a_hook_has_its_ticket_fails_the_call(is_due: bool) -> No
     order.offer(train_and_publish(1))
     order.advance(0.0)
     if is_due:
-        order.report(0, 1, 1)
+        order.report(0, 1)
     order.lose(1, "worker 1 died")
     outputs = order.advance(0.0)
     assert answers(outputs) == [(1, "train", "worker 1 died")]
     assert aborts(outputs) == ([] if is_due else [(0, 1)])
-    order.report(0, 1, 1)
+    order.report(0, 1)
     order.offer(call(2, 0))
     order.offer(call(3, 0))
     assert tickets(order.advance(0.0)) == [(2, 2), (3, 3)]  # nothing counts the call of before
@@ -185,7 +185,7 @@ def test_hooks_of_a_main_part_that_failed_get_no_tickets() -> None:
     order = Sequencer([0, 1], has_late_hooks=True)
     order.offer(train_and_publish(1))
     order.advance(0.0)
-    order.report(0, 1, 1, "it failed")
+    order.report(0, 1, "it failed")
     assert only_answers(order.advance(0.0)) == [(1, "train", "it failed")]
     assert not order.tickets
     assert order.advance(0.0) == []
@@ -203,11 +203,11 @@ def test_hooks_come_with_their_main_part_where_nothing_overlaps() -> None:
     assert tickets(order.advance(0.0)) == [(1, 1), (2, 1), (3, 1)]
 
 
-def test_reports_to_another_master_are_dropped() -> None:
-    order = Sequencer([0], incarnation=3)
+def test_a_report_without_a_ticket_is_dropped_and_what_has_tickets_is_not_cancelled() -> None:
+    order = Sequencer([0])
     order.offer(call(1, 0))
     order.advance(0.0)
-    order.report(0, 2, 1)
+    order.report(0, 2)
     assert [step.ticket for step in order.tickets] == [1]
     assert order.cancel(1, "too late") is False
     order.park(call(2, 0))
@@ -217,21 +217,16 @@ def test_reports_to_another_master_are_dropped() -> None:
 
 def test_an_executor_runs_by_ticket_and_refuses_what_is_out_of_order() -> None:
     executor = Executor[Step]()
-    assert all(executor.receive(given(2, ticket, ticket)) for ticket in (1, 4, 5))
-    assert executor.receive(given(1, 9, 9)) is False
+    assert all(executor.receive(given(ticket, ticket)) for ticket in (1, 4, 5))
     with pytest.raises(ValueError, match="ticket 3 arrived after ticket 5"):
-        executor.receive(given(2, 3, 3))
+        executor.receive(given(3, 3))
     first = executor.enter()
     assert first is not None
     assert (first.ticket, executor.enter()) == (1, None)
-    assert executor.abort(Abort(2, 1, "")) == "inside"
-    assert executor.abort(Abort(2, 4, "")) == "skipped"
-    assert executor.abort(Abort(2, 4, "")) == "gone"
-    assert executor.abort(Abort(1, 5, "")) == "gone"
+    assert executor.abort(Abort(1, "")) == "inside"
+    assert executor.abort(Abort(4, "")) == "skipped"
+    assert executor.abort(Abort(4, "")) == "gone"
+    assert executor.abort(Abort(9, "")) == "gone"
     assert executor.leave().ticket == 1
     with pytest.raises(ValueError, match="no step is running"):
         executor.leave()
-    assert executor.receive(given(3, 1, 1))  # a newer master: what waited of the older one is dropped
-    second = executor.enter()
-    assert second is not None
-    assert (second.incarnation, executor.waiting) == (3, 0)

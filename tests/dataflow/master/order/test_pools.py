@@ -68,7 +68,7 @@ class Pooled:
         order = self.orders[worker].pop(0)
         if order.kind is Kind.MAIN and worker:
             make_columns(self.master, order.call, worker)
-        self.master.order.report(worker, 1, order.ticket)
+        self.master.order.report(worker, order.ticket)
         self.turn()
 
     def lose(self, worker: int) -> None:
@@ -107,7 +107,7 @@ def test_calls_of_a_replica_that_dies_go_to_others_and_count_once() -> None:
     flow.end(2)
     flow.lose(1)
     assert flow.rows() == {1: [], 2: [3], 3: [2]}
-    flow.master.order.report(1, 1, 1)  # what it had sent is late
+    flow.master.order.report(1, 1)  # what it had sent is late
     flow.end(3)
     assert flow.rows() == {1: [], 2: [3], 3: [0]}  # its row comes before younger ones
     while flow.orders[2] or flow.orders[3]:

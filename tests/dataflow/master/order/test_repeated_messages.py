@@ -60,18 +60,17 @@ def test_what_is_remembered_of_tickets_is_bounded(monkeypatch: pytest.MonkeyPatc
     executor = Executor[Step]()
     n = executors._MOST_KNOWN + 10
     for ticket in range(1, n):
-        assert executor.receive(given(1, ticket, ticket))
+        assert executor.receive(given(ticket, ticket))
         executor.enter()
         executor.leave()
     assert len(executor._known) == executors._MOST_KNOWN
-    assert not executor.receive(given(1, 1, 1)), "older than all that is remembered"
-    assert executor.receive(given(2, 1, 1)), "of the next master"
+    assert not executor.receive(given(1, 1)), "older than all that is remembered"
 
 
 def test_steps_of_a_call_that_has_failed_here_are_void() -> None:
     executor = Executor[Step]()
     for ticket, number in ((1, 7), (2, 8), (3, 7)):
-        executor.receive(given(1, ticket, number))
+        executor.receive(given(ticket, number))
     void = []
     while (order := executor.enter()) is not None:
         void.append(executor.is_void(order))
@@ -79,10 +78,6 @@ def test_steps_of_a_call_that_has_failed_here_are_void() -> None:
         if order.ticket == 1:
             executor.fail(order.call)
     assert void == [False, False, True]
-    executor.receive(given(2, 1, 7))
-    again = executor.enter()
-    assert again is not None
-    assert not executor.is_void(again), "another master counts calls anew"
 
 
 def test_a_flush_that_names_a_call_again_changes_nothing() -> None:
@@ -95,7 +90,7 @@ def test_a_flush_that_names_a_call_again_changes_nothing() -> None:
     order.flush([2, 1])  # 2 has its ticket
     order.flush([1])
     assert tickets(order.advance(0.0)) == []
-    order.report(0, 1, 1)
+    order.report(0, 1)
     said = order.advance(0.0)
     assert (answers(said), tickets(said)) == ([(2, "f2", None)], [(2, 1)])
     assert [one.number for one in order.parked] == [3]
@@ -109,7 +104,7 @@ def test_a_call_that_is_withdrawn_gets_no_ticket_and_no_answer() -> None:
     order.advance(0.0)
     assert [getattr(order.withdraw(number), "number", None) for number in (1, 2, 3, 9)] == [1, None, 3, None]
     assert order.withdraw(1) is None
-    order.report(0, 1, 1)
+    order.report(0, 1)
     assert only_answers(order.advance(0.0)) == [(2, "f2", None)]
     with pytest.raises(ValueError, match=r"flush names calls \[1\]"):
         order.flush([1])

@@ -31,9 +31,9 @@ def test_a_call_goes_on_without_a_worker_that_only_takes_part_in_its_hooks() -> 
     order.advance(0.0)
     order.lose(1, "worker 1 died", returns=True)
     assert order.advance(0.0) == []
-    order.report(0, 1, 1)
+    order.report(0, 1)
     assert parts(order.advance(0.0)) == [(0, 2)]
-    order.report(0, 1, 2)
+    order.report(0, 2)
     assert only_answers(order.advance(0.0)) == [(1, "train", None)]
     order.offer(train_and_publish(2))
     assert parts(order.advance(0.0)) == [(0, 3), (0, 4)]
@@ -57,7 +57,7 @@ def test_calls_wait_for_a_worker_that_joins_again_and_younger_ones_do_not() -> N
     order.offer(CallState(6, "publish", (Step(Kind.MAIN, frozenset({0, 1})),), restores=True))
     assert tickets(order.advance(0.0)) == [(3, 6)]
     for worker in (0, 1):
-        order.report(worker, 1, 3)
+        order.report(worker, 3)
     assert tickets(order.advance(0.0)) == []
     order.restored(1)
     assert tickets(order.advance(0.0)) == [(4, 4)]
@@ -69,7 +69,7 @@ def test_a_worker_that_is_not_restored_yet_takes_part_in_hooks() -> None:
     order.join(1)
     order.offer(train_and_publish(1))
     assert parts(order.advance(0.0)) == [(0, 1)]
-    order.report(0, 1, 1)
+    order.report(0, 1)
     assert parts(order.advance(0.0)) == [(0, 2), (1, 2)]
 
 
@@ -79,7 +79,7 @@ def test_a_call_goes_on_without_a_worker_that_is_lost_before_its_hooks_have_tick
     order.offer(CallState(1, "train", (Step(Kind.MAIN, frozenset({0})), publish)))
     order.advance(0.0)
     order.lose(1, "worker 1 died", returns=True)
-    order.report(0, 1, 1)
+    order.report(0, 1)
     assert only_answers(order.advance(0.0)) == [(1, "train", None)]
     assert order.advance(0.0) == []
 
@@ -117,7 +117,7 @@ def orders(outputs: list[Output]) -> list[tuple[str, int, int]]:
 
 def end(made: Master, worker: int, ticket: int, call: int) -> None:
     make_columns(made, call, worker)
-    made.order.report(worker, 1, ticket)
+    made.order.report(worker, ticket)
 
 
 def test_a_training_call_begins_when_the_one_before_cannot_run_again() -> None:
@@ -132,7 +132,7 @@ def test_a_training_call_begins_when_the_one_before_cannot_run_again() -> None:
     made.lose(1, "worker 1 died")
     made.advance(0.0)
     made.unread(train[2])
-    made.order.report(0, 1, train[1], "unread")
+    made.order.report(0, train[1], "unread")
     outputs = made.advance(0.0)
     assert made.repeated == {train[2], said[1][2]}
     assert orders(outputs) == []
@@ -152,7 +152,7 @@ def test_a_training_call_that_was_entered_is_not_given_back() -> None:
     for _, ticket, number in orders(made.advance(0.0)):
         end(made, 1, ticket, number)
     train = next(one for one in orders(made.advance(0.0)) if one[0] == "train")
-    made.order.report(0, 1, train[1], "it failed")
+    made.order.report(0, train[1], "it failed")
     assert answers(made.advance(0.0)) == [(train[2], "train", "it failed")]
     assert made.rows.missing("train") == {"y": 1}
     assert not any(0 in state.taken.ids for state in made.calls.values() if state.taken is not None)

@@ -16,7 +16,7 @@ def test_what_is_just_small_enough_is_that_for_messages() -> None:
     values = [-(1 << 63), (1 << 64) - 1, "é" * 65_536, True, -0.0, math.inf, np.float64(0.1)]
     tags = checked_tags(3, {f"{i:01024}": value for i, value in enumerate([*values, *range(1017)])})
     reason = checked_reason("é" * (1 << 17))
-    message = Result(1, 2, ids=(3,), tags={3: tags}, dropped={3: reason}, failed={3: reason})
+    message = Result(2, ids=(3,), tags={3: tags}, dropped={3: reason}, failed={3: reason})
     message.numbers[checked_name("name", "n" * 1024)] = 1.0
     assert decode(encode(message)) == message
 

@@ -84,7 +84,7 @@ def worker_of(rank: int, declaration: Declaration, store: DataManager, folder: s
 
     def run(hook: Any, owner: df.Placement | None, ticket: int) -> None:
         def show_to(shown: Shown) -> None:
-            mail.set(f"{ticket} {shown.role} {rank}", encode(State(1, ticket, shown)))
+            mail.set(f"{ticket} {shown.role} {rank}", encode(State(ticket, shown)))
 
         def await_state(role: int, known: int) -> Sequence[Shown]:
             others = [worker for worker in declaration.roles[role].on if worker != rank]
@@ -95,7 +95,7 @@ def worker_of(rank: int, declaration: Declaration, store: DataManager, folder: s
                 found.append(state.shown)
             return found
 
-        result = part.run(HookWork(hook, owner, 1), 1, ticket, await_state, show_to)
+        result = part.run(HookWork(hook, owner, 1), ticket, await_state, show_to)
         assert result.failure is None, result.failure.text
         dist.barrier()
         store.free([state_id(ticket)])

@@ -18,10 +18,6 @@ class _Ticketed(Protocol):
     """What tells a worker to run a step: a step, or a message."""
 
     @property
-    def incarnation(self) -> int:
-        """Incarnation of the master."""
-
-    @property
     def ticket(self) -> int:
         """Place in the order."""
 
@@ -36,11 +32,10 @@ _Task = TypeVar("_Task", bound=_Ticketed)
 class Executor(Generic[_Task]):
     """Which step a worker runs next. It begins one when the one before has ended, and never out of order.
 
-    Each message is known by what it is about: a task by incarnation and ticket. So one that arrives twice counts once.
+    Each message is known by what it is about: a task by its ticket. So one that arrives twice counts once.
     """
 
     def __init__(self) -> None:
-        self._incarnation = 0
         #: The last tickets that have arrived; they grow.
         self._known: deque[int] = deque(maxlen=_MOST_KNOWN)
         self._queue: deque[_Task] = deque()
@@ -59,19 +54,11 @@ class Executor(Generic[_Task]):
         return len(self._queue)
 
     def receive(self, task: _Task) -> bool:
-        """Take a task; returns False for one of an older master, or that was here before: it is dropped.
-
-        A newer master has an order of its own: what waits of the older one is dropped.
+        """Take a task; returns False for one that was here before: it is dropped.
 
         Raises:
             ValueError: the ticket is new and does not follow those before it: the connection has lost or mixed messages.
         """
-        if task.incarnation < self._incarnation:
-            return False
-        if task.incarnation > self._incarnation:
-            self._incarnation = task.incarnation
-            for known in (self._known, self._failed, self._queue):
-                known.clear()
         if self._known and task.ticket <= self._known[-1]:
             if task.ticket in self._known or task.ticket < self._known[0]:
                 return False
@@ -114,14 +101,9 @@ class Executor(Generic[_Task]):
 
         Returns:
             "inside": the step is running, and the caller has it return; "skipped": it will not run, and the caller
-            reports that; "gone": it has ended, was skipped before, or is of another master.
+            reports that; "gone": it has ended, or was skipped before.
         """
-        if abort.incarnation != self._incarnation:
-            return "gone"
-        if self._inside is not None and (self._inside.incarnation, self._inside.ticket) == (
-            abort.incarnation,
-            abort.ticket,
-        ):
+        if self._inside is not None and self._inside.ticket == abort.ticket:
             return "inside"
         for task in self._queue:
             if task.ticket == abort.ticket:

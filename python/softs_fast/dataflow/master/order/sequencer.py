@@ -23,7 +23,6 @@ class Sequencer:
     Args:
         workers: Numbers of all workers.
         depth: Number of unfinished mains that a worker may have; with 2 none is idle for a round trip.
-        incarnation: Incarnation of this master; larger than that of the one before it.
         has_late_hooks: Whether post-hooks in which other workers take part get tickets when the main part has ended,
             and not with it. A worker that takes part in a hook alone, such as a generator that gets weights, would
             enter it, and wait there until the main part has ended, in place of calls that it could run. Where no
@@ -35,10 +34,8 @@ class Sequencer:
         workers: Iterable[int],
         *,
         depth: int = 2,
-        incarnation: int = 1,
         has_late_hooks: bool = False,
     ) -> None:
-        self.incarnation = incarnation
         self._alive = set(workers)
         # Workers that will join again, and those of the living that have joined again and are not restored yet.
         self._away: set[int] = set()
@@ -88,16 +85,15 @@ class Sequencer:
 
     # --- Events ---
 
-    def report(self, worker: int, incarnation: int, ticket: int, reason: str | None = None) -> None:
+    def report(self, worker: int, ticket: int, reason: str | None = None) -> None:
         """A worker's part in a step has ended; late and double reports are dropped.
 
         Args:
             worker: Number of the worker.
-            incarnation: Incarnation of the master, as in the order.
             ticket: Ticket of the step, as in the order.
             reason: Reason of the failure; None if the part is done.
         """
-        one = self._tickets.get(ticket) if incarnation == self.incarnation else None
+        one = self._tickets.get(ticket)
         if one is None or worker not in one.missing:
             return
         one.missing.discard(worker)
@@ -289,7 +285,7 @@ class Sequencer:
     def _give(self, call: CallState, step: Step, now_s: float) -> None:
         """Give a ticket to a step."""
         number, self._next = self._next, self._next + 1
-        place = (self.incarnation, number, call.number, call.name, set(step.workers), now_s)
+        place = (number, call.number, call.name, set(step.workers), now_s)
         given = Step(step.kind, step.workers, step.work, step.expected_s, *place)
         self._tickets[number] = given
         call.open.add(number)
@@ -302,7 +298,7 @@ class Sequencer:
         self._answer(call, reason)
         for number in sorted(call.open):
             for worker in sorted(self._tickets[number].missing):
-                self._outputs.append((worker, Abort(self.incarnation, number, reason)))
+                self._outputs.append((worker, Abort(number, reason)))
 
     def _answer(self, call: CallState, reason: str | None = None) -> None:
         call.is_answered, call.reason = True, reason

@@ -32,7 +32,6 @@ class Step:
         work: Work that they do; of no meaning to the order.
         expected_s: Constant for each kind of step; it only chooses between orders that are all correct. Measured
             times are no better, see docs/dataflow_design.md.
-        incarnation: Incarnation of the master that has given the ticket.
         ticket: Place in the order, from 1; a worker runs the step when all tickets before it have ended there.
         call: Number of the call that the step belongs to.
         name: Name of that call.
@@ -44,7 +43,6 @@ class Step:
     workers: frozenset[int]
     work: object = None
     expected_s: float = 1.0
-    incarnation: int = 0
     ticket: int = 0
     call: int = 0
     name: str = ""
@@ -147,12 +145,10 @@ class Abort(Message, tag=3):
     """To a worker: skip a step that waits, or return from a hook; what a function that runs makes is dropped.
 
     Attributes:
-        incarnation: Incarnation of the master.
         ticket: Ticket of the step.
         reason: Reason of the abort.
     """
 
-    incarnation: Count
     ticket: Count
     reason: Text
 

@@ -1,40 +1,35 @@
-"""What the two ends of a control stream receive."""
+"""What the master's end of a stream receives, and what its workers have published."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Ended", "Joined", "Left", "Published", "Received"]
+from .messages import Message
+
+__all__ = ["Joined", "Left", "LinkEvent", "Published", "Received"]
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A worker has joined; the master can send to it from now on.
+    """A worker has connected; the master can send to it from now on.
 
     Attributes:
         worker: Number of the worker.
         pid: Process id of the worker, as the worker says.
         host: Host of the worker, as the worker says.
-        incarnation: Incarnation of the master that the worker was started for.
     """
 
     worker: int
     pid: int
     host: str
-    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of a worker.
-
-    Attributes:
-        worker: its number.
-        payload: the bytes that it sent.
-    """
+    """A worker has sent a message."""
 
     worker: int
-    payload: bytes
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +37,15 @@ class Left:
     """A worker is gone; everything that it sent before was received. Another one may have its number now.
 
     Attributes:
-        worker: its number.
-        reason: how it left.
+        worker: Number of the worker.
+        reason: Text that says how the worker left.
     """
 
     worker: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The connection to the master has ended.
-
-    Attributes:
-        reason: how it ended.
-    """
-
-    reason: str
+LinkEvent = Joined | Received | Left
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +53,8 @@ class Published:
     """What a worker has published.
 
     Attributes:
-        value: the last value.
-        age_s: seconds from its publication to the answer.
+        value: Value that was published last.
+        age_s: Seconds from its publication to the answer, by the clock of the worker.
     """
 
     value: bytes

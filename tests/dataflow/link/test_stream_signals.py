@@ -8,16 +8,17 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stream_peers import TOKEN, events, opened, said, say
 from waiting import WATCHDOG_S, eventually
 
-from softs_fast.dataflow.link.control import ControlClient, ControlServer, Joined, Left, Received
+from softs_fast.dataflow.link.events import Joined, LinkEvent, Received
+from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join
 
 
 def to_the_process() -> None:
@@ -33,7 +34,7 @@ def without_a_signal() -> None:
     _thread.interrupt_main()
 
 
-def interrupted_by(send: Callable[[], None], client: ControlClient) -> None:
+def interrupted_by(send: Callable[[], None], stream: WorkerStream) -> None:
     def interrupt() -> None:
         wait_for_sleep(os.getpid())
         send()
@@ -41,40 +42,40 @@ def interrupted_by(send: Callable[[], None], client: ControlClient) -> None:
     thread = threading.Thread(target=interrupt)
     try:
         thread.start()
-        client.receive()
+        stream.receive(None)
     except KeyboardInterrupt:
-        client.send(b"interrupted")
+        stream.send(say("interrupted"))
     thread.join()
 
 
-def handled(client: ControlClient) -> None:
+def handled(stream: WorkerStream) -> None:
     """A handler that returns ends no wait."""
-    signal.signal(signal.SIGUSR1, lambda number, frame: client.send(b"handled"))
-    client.send(b"ready")
-    assert client.receive() == [b"go on"]
-    client.send(b"received")
+    signal.signal(signal.SIGUSR1, lambda number, frame: stream.send(say("handled")))
+    stream.send(say("ready"))
+    assert stream.receive(None) == [say("go on")]
+    stream.send(say("received"))
 
 
-def with_an_event_loop(client: ControlClient) -> None:
+def with_an_event_loop(stream: WorkerStream) -> None:
     """The descriptor of an event loop stays its own, and gets the signal; the wait gets it, too."""
     reader, writer = os.pipe2(os.O_NONBLOCK)
     signal.set_wakeup_fd(writer)
-    signal.signal(signal.SIGUSR1, lambda number, frame: client.send(b"handled"))
-    client.send(b"ready")
-    assert client.receive() == [b"go on"]
+    signal.signal(signal.SIGUSR1, lambda number, frame: stream.send(say("handled")))
+    stream.send(say("ready"))
+    assert stream.receive(None) == [say("go on")]
     assert os.read(reader, 10) == bytes([signal.SIGUSR1])
     assert signal.set_wakeup_fd(-1) == writer
-    client.send(b"received")
+    stream.send(say("received"))
 
 
-def idle(client: ControlClient) -> None:
-    client.send(b"ready")
-    client.receive()
+def idle(stream: WorkerStream) -> None:
+    stream.send(say("ready"))
+    stream.receive(None)
 
 
-def idle_in_a_thread(client: ControlClient) -> None:
-    client.send(b"ready")
-    thread = threading.Thread(target=client.receive, daemon=True)
+def idle_in_a_thread(stream: WorkerStream) -> None:
+    stream.send(say("ready"))
+    thread = threading.Thread(target=stream.receive, args=(None,), daemon=True)
     thread.start()
     signal.pause()
 
@@ -110,41 +111,29 @@ def switches(pid: int) -> dict[str, int]:
 
 def serve(endpoint: str, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    client = ControlClient(endpoint, 3)
-    function(*arguments, client)
-    client.close()
+    stream = WorkerStream(join(endpoint, TOKEN, 3))
+    function(*arguments, stream)
+    stream.close()
 
 
-class Master:
-    """One message after the other."""
-
-    def __init__(self, server: ControlServer) -> None:
-        self._server = server
-        self._events: deque[Joined | Received | Left] = deque()
-
-    def send(self, text: bytes) -> None:
-        self._server.send(3, text)
-
-    def message(self) -> bytes:
-        while True:
-            if not self._events:
-                self._events.extend(self._server.receive(WATCHDOG_S))
-                assert self._events, f"nothing came within {WATCHDOG_S} s"
-            event = self._events.popleft()
-            assert not isinstance(event, Left), event
-            if isinstance(event, Received):
-                return event.payload
+def text(master: MasterStream) -> str:
+    """Wait for the next message. Before it the worker may join, and behind the last one it leaves."""
+    found: list[LinkEvent] = []
+    while not found:
+        found = [one for one in events(master) if not isinstance(one, Joined)]
+    assert isinstance(found[0], Received), found
+    return said(found[0].message)
 
 
 @contextmanager
-def worker(function: Callable[..., None], *arguments: Any) -> Iterator[tuple[Master, Any]]:
+def worker(function: Callable[..., None], *arguments: Any) -> Iterator[tuple[MasterStream, Any]]:
     """A worker in the main thread of a process of its own."""
-    with ControlServer(incarnation=1) as server:
+    with opened() as stream:
         context = multiprocessing.get_context("forkserver")
-        process = context.Process(target=serve, args=(server.endpoint, function, arguments))
+        process = context.Process(target=serve, args=(stream.endpoint, function, arguments))
         process.start()
         try:
-            yield Master(server), process
+            yield stream, process
         finally:
             process.kill()
             process.join()
@@ -154,25 +143,25 @@ def worker(function: Callable[..., None], *arguments: Any) -> Iterator[tuple[Mas
 @pytest.mark.parametrize("send", [to_the_process, to_another_thread, without_a_signal])
 def test_ctrl_c_ends_a_wait_whichever_thread_gets_it(send: Callable[[], None]) -> None:
     with worker(interrupted_by, send) as (master, _):
-        assert master.message() == b"interrupted"
+        assert text(master) == "interrupted"
 
 
 @pytest.mark.parametrize("function", [handled, with_an_event_loop])
-def test_a_handler_runs_while_the_wait_goes_on(function: Callable[[ControlClient], None]) -> None:
+def test_a_handler_runs_while_the_wait_goes_on(function: Callable[[WorkerStream], None]) -> None:
     with worker(function) as (master, process):
-        assert master.message() == b"ready"
+        assert text(master) == "ready"
         if function is handled:
             wait_for_sleep(process.pid)
         os.kill(process.pid, signal.SIGUSR1)
-        assert master.message() == b"handled"
-        master.send(b"go on")
-        assert master.message() == b"received"
+        assert text(master) == "handled"
+        master.send(3, say("go on"))
+        assert text(master) == "received"
 
 
 @pytest.mark.parametrize("function", [idle, idle_in_a_thread])
-def test_a_process_that_waits_for_messages_does_not_wake(function: Callable[[ControlClient], None]) -> None:
+def test_a_process_that_waits_for_messages_does_not_wake(function: Callable[[WorkerStream], None]) -> None:
     with worker(function) as (master, process):
-        assert master.message() == b"ready"
+        assert text(master) == "ready"
         # On a busy machine a thread may be on its way to its first wait.
         eventually(lambda: sleeps(lambda: switches(process.pid)), "it does not wake")
         assert process.is_alive()
@@ -180,10 +169,10 @@ def test_a_process_that_waits_for_messages_does_not_wake(function: Callable[[Con
 
 def test_a_master_that_waits_sleeps_too() -> None:
     """In this process: of the thread that waits."""
-    with ControlServer(incarnation=1) as server:
-        thread = threading.Thread(target=server.receive, args=(2 * WATCHDOG_S,))
+    with opened() as stream:
+        thread = threading.Thread(target=stream.receive, args=(2 * WATCHDOG_S,))
         thread.start()
         # It is busy until it has had the interpreter, and has released it.
         eventually(lambda: sleeps(lambda: switches(os.getpid())[str(thread.native_id)]), "it does not wake")
-        ControlClient(server.endpoint, 3).close()
+        WorkerStream(join(stream.endpoint, TOKEN, 3)).close()
         thread.join()

@@ -13,24 +13,24 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from stream_peers import TOKEN, both, events, opened
 from waiting import WATCHDOG_S, eventually
 
-from softs_fast.dataflow.link.links import Joined, Received
+from softs_fast.dataflow.link.events import Joined, Received
 from softs_fast.dataflow.link.messages import Ready
-from softs_fast.dataflow.link.stream import ControlMaster, ControlWorker
+from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join
 from softs_fast.dataflow.process.stack import answers_stack
 from softs_fast.dataflow.workers.sightings import stack_of
 from softs_fast.errors import ConfigError
-from softs_fast.trust import new_token
 
 
-def hold_the_gil(link: ControlWorker) -> None:
+def hold_the_gil(link: WorkerStream) -> None:
     link.send(Ready())
     while True:  # a signal ends one of them early
         ctypes.PyDLL(None).sleep(600)
 
 
-def match_for_hours(link: ControlWorker) -> None:
+def match_for_hours(link: WorkerStream) -> None:
     """The interpreter sees no signal before a match ends; this one takes longer than any test."""
     import re
 
@@ -38,23 +38,23 @@ def match_for_hours(link: ControlWorker) -> None:
     re.match("(a|a)+$", "a" * 60 + "b")
 
 
-def wait_for_an_event(link: ControlWorker) -> None:
+def wait_for_an_event(link: WorkerStream) -> None:
     link.send(Ready())
     threading.Event().wait()
 
 
-def wait_without_the_signal(link: ControlWorker) -> None:
+def wait_without_the_signal(link: WorkerStream) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGURG])
     wait_for_an_event(link)
 
 
-def wait_with_another_handler(link: ControlWorker) -> None:
+def wait_with_another_handler(link: WorkerStream) -> None:
     # A handler of Python can be set in the main thread alone, which `serve` is in.
     signal.signal(signal.SIGURG, lambda number, frame: os._exit(3))
     wait_for_an_event(link)
 
 
-def wait_beside_threads_that_compute(link: ControlWorker) -> None:
+def wait_beside_threads_that_compute(link: WorkerStream) -> None:
     """Stacks of such threads change all the time: one that were read beside them would end the process."""
 
     def deep(n: int) -> int:
@@ -69,8 +69,8 @@ def wait_beside_threads_that_compute(link: ControlWorker) -> None:
     wait_for_an_event(link)
 
 
-def serve(endpoint: str, token: str, function: Callable[[ControlWorker], None], first: str) -> None:
-    link = ControlWorker(endpoint, token, 3)
+def serve(endpoint: str, function: Callable[[WorkerStream], None], first: str) -> None:
+    link = WorkerStream(join(endpoint, TOKEN, 3))
     if first == "taken":
         signal.signal(signal.SIGURG, lambda number, frame: os._exit(3))
     with answers_stack(link):
@@ -78,35 +78,31 @@ def serve(endpoint: str, token: str, function: Callable[[ControlWorker], None], 
 
 
 @contextmanager
-def worker(function: Callable[[ControlWorker], None], first: str = "") -> Iterator[tuple[ControlMaster, Any]]:
+def worker(function: Callable[[WorkerStream], None], first: str = "") -> Iterator[tuple[MasterStream, Any]]:
     """A worker in a process of its own that is inside of a function."""
-    token = new_token()
-    master = ControlMaster(token)
-    arguments = (master.endpoint, token, function, first)
-    process = multiprocessing.get_context("forkserver").Process(target=serve, args=arguments)
-    process.start()
-    try:
-        seen: list[type] = []
-        while seen != [Joined, Received]:
-            events = master.receive(WATCHDOG_S)
-            assert events, f"nothing came within {WATCHDOG_S} s"
-            seen += [type(one) for one in events]
-        yield master, process
-        assert process.is_alive(), "the question has ended the process"
-    finally:
-        process.kill()
-        process.join()
-        process.close()
-        master.close()
+    with opened() as master:
+        arguments = (master.endpoint, function, first)
+        process = multiprocessing.get_context("forkserver").Process(target=serve, args=arguments)
+        process.start()
+        try:
+            seen: list[type] = []
+            while seen != [Joined, Received]:
+                seen += [type(one) for one in events(master)]
+            yield master, process
+            assert process.is_alive(), "the question has ended the process"
+        finally:
+            process.kill()
+            process.join()
+            process.close()
 
 
 @pytest.mark.parametrize("function", [hold_the_gil, match_for_hours])
-def test_a_function_that_holds_the_gil_is_named(function: Callable[[ControlWorker], None]) -> None:
+def test_a_function_that_holds_the_gil_is_named(function: Callable[[WorkerStream], None]) -> None:
     with worker(function) as (master, _):
         # The function has said that it begins just before it does.
         eventually(
             lambda: any(
-                "test_control_stacks.py" in one and one.endswith(f" {function.__name__}")
+                "test_stream_stacks.py" in one and one.endswith(f" {function.__name__}")
                 for one in stack_of(master, 3, WATCHDOG_S)
             ),
             "the function is named",
@@ -117,7 +113,7 @@ def test_a_stack_is_answered_again_and_again_beside_threads_that_compute() -> No
     with worker(wait_beside_threads_that_compute) as (master, _):
         for _ in range(100):
             stack = stack_of(master, 3, WATCHDOG_S)
-            assert "test_control_stacks.py" in stack[-1] or len(stack) > 3, stack
+            assert "test_stream_stacks.py" in stack[-1] or len(stack) > 3, stack
             assert all(" deep" not in one and " compute" not in one for one in stack)
 
 
@@ -141,25 +137,17 @@ def test_a_handler_that_was_there_before_stays() -> None:
 
 
 def test_the_signal_is_as_before_when_the_link_has_ended() -> None:
-    token = new_token()
-    master = ControlMaster(token)
-    link = ControlWorker(master.endpoint, token, 3)
-    with answers_stack(link):
-        assert master.receive(WATCHDOG_S)
-        assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL, "a handler of Python was set"
-    os.kill(os.getpid(), signal.SIGURG)
-    assert not faulthandler.unregister(signal.SIGURG)
-    master.close()
+    with both() as (_, link):
+        with answers_stack(link):
+            assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL, "a handler of Python was set"
+        os.kill(os.getpid(), signal.SIGURG)
+        assert not faulthandler.unregister(signal.SIGURG)
 
 
 def test_a_question_that_cannot_be_answered_is_refused() -> None:
-    token = new_token()
-    master = ControlMaster(token)
-    link = ControlWorker(master.endpoint, token, 3)
-    with pytest.raises(ConfigError, match="there is no pipe"):
-        link.answer_stack("stack", signal.SIGURG)
-    os.close(link.stack_pipe())
-    with pytest.raises(ConfigError, match="signal 23 has no handler"):
-        link.answer_stack("stack", signal.SIGURG)
-    link.close()
-    master.close()
+    with both() as (_, link):
+        with pytest.raises(ConfigError, match="there is no pipe"):
+            link.answer_stack("stack", signal.SIGURG)
+        os.close(link.stack_pipe())
+        with pytest.raises(ConfigError, match="signal 23 has no handler"):
+            link.answer_stack("stack", signal.SIGURG)
