@@ -4,8 +4,8 @@
 //! * [`BrokerHandle`]: a broker in a thread of its own.
 //! * [`control`]: the channel that distributes which model the workers run, all three ends of it.
 //! * [`client`] and [`supplier`]: the drivers of the two peers of a broker.
+//! * [`HostLink`]: samples from and to other hosts.
 //! * [`flow`]: the control stream between the master of a flow and its workers.
-//! * [`link`]: the link between two hosts.
 //! * [`end_after`]: ends this process after another one.
 //! * [`Connection`]: a peer's connection to a broker; [`wait`] blocks until it can be read or written.
 
@@ -25,5 +25,6 @@ mod waited;
 pub use broker::{BrokerHandle, BrokerOptions};
 pub use error::NetError;
 pub use lanes::counters;
+pub use link::HostLink;
 pub use runtime::end_after;
 pub use transport::{Connection, Endpoint, KeepAlive, MAX_SOCKET_PATH_BYTES, SPIN, wait};

@@ -58,5 +58,7 @@ pub const MAX_BRIDGES: usize = 65_536;
 pub const MAX_WANTED: usize = 65_536;
 /// Entries of one WANT, CANCEL or RETURN.
 pub const MAX_TAGS: usize = 16_384;
+/// Bytes of frames of a link, other than samples, that are made before the socket takes them; at least one frame is.
+pub const MAX_UNSENT_FRAMES: usize = 64 << 10;
 /// Bytes of a sample in one frame of a link.
 pub const MAX_PIECE_BYTES: usize = 256 << 10;

@@ -73,7 +73,7 @@ mod lane;
 mod process;
 mod segment;
 
-pub use copy::{CachePolicy, Decode, DecodeError, ForeignBytes, decode_row};
+pub use copy::{CachePolicy, Decode, DecodeError, ForeignBytes, SendList, decode_row};
 pub use error::{SegmentError, is_used_up};
 pub use lane::LaneRef;
 #[cfg(not(feature = "loom"))]

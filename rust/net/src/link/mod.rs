@@ -1,3 +1,18 @@
-//! The link between two hosts, with what `softs_proto::link` leaves to a driver.
+//! The links of one host to others: sockets, lanes and a thread around [`softs_proto::bridge`].
+//!
+//! Towards the clients of its host a link is one more supplier of their lanes, towards the suppliers one more client with
+//! a segment of its own. The bytes of a sample go from a slot there into the claimed slot here, through the sockets of
+//! both kernels alone. Small pieces that arrive many at a time are read together, and copied into their slots once.
+//!
+//! Connections are plain, so they are made and accepted on loopback only, between processes of one user.
 
+mod connection;
+mod driver;
+mod egress;
+mod host_link;
+mod ingress;
+#[cfg(test)]
+mod tests;
 pub mod tls;
+
+pub use host_link::HostLink;

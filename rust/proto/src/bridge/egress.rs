@@ -1,10 +1,11 @@
 //! The teachers' end of the bridges of one product: orders of other hosts in a lane of this one, and what is sent back.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeInclusive};
+
+use rustc_hash::FxHashMap;
 
 use super::message::{Message, Numbers, Offer, bytes_of, numbers};
-use super::turns::Turns;
 use crate::client::{Ending, LaneRef, Lanes, SlotId};
 use crate::framing::Outbox;
 use crate::limits::{MAX_PIECE_BYTES, MAX_TAGS, MAX_WANTED};
@@ -16,14 +17,13 @@ const MOST_LOSSES: u32 = 3;
 #[derive(Debug)]
 pub(super) struct Egress<L> {
     lanes: L,
-    lane: Option<LaneRef>,
+    lane: LaneRef,
     lengths: RangeInclusive<u64>,
     slots: Vec<Slot>,
     free: Vec<SlotId>,
     hosts: BTreeMap<HostId, Queue>,
-    /// Hosts with orders that have no slot yet.
-    turns: Turns<HostId>,
-    longest_call_us: u32,
+    /// The host of which an order was placed last.
+    turn: HostId,
     is_draining: bool,
 }
 
@@ -54,7 +54,7 @@ struct Queue {
     /// Without a slot: sequence numbers by tags.
     wanted: BTreeMap<u64, u64>,
     /// With one.
-    placed: BTreeMap<u64, SlotId>,
+    placed: FxHashMap<u64, SlotId>,
     returned: VecDeque<u64>,
     failed: VecDeque<SlotId>,
     offered: Option<Offer>,
@@ -67,9 +67,7 @@ impl Queue {
 }
 
 impl<L: Lanes> Egress<L> {
-    /// With a lane for `product` in a segment of `n_slots`.
-    pub(super) fn new(mut lanes: L, product: &str, n_slots: u32, lengths: RangeInclusive<u64>) -> Self {
-        let lane = lanes.open(product);
+    pub(super) fn new(lanes: L, lane: LaneRef, n_slots: u32, lengths: RangeInclusive<u64>) -> Self {
         Self {
             lanes,
             lane,
@@ -77,15 +75,13 @@ impl<L: Lanes> Egress<L> {
             slots: (0..n_slots).map(|_| Slot::Free).collect(),
             free: (0..n_slots).rev().collect(),
             hosts: BTreeMap::new(),
-            turns: Turns::default(),
-            longest_call_us: 0,
+            turn: HostId(0),
             is_draining: false,
         }
     }
 
-    /// The longest call of late.
-    pub(super) fn set_longest_call(&mut self, us: u32) {
-        self.longest_call_us = us;
+    pub(super) fn lanes(&mut self) -> &mut L {
+        &mut self.lanes
     }
 
     /// A host has opened a bridge; `false`: it has one.
@@ -96,7 +92,7 @@ impl<L: Lanes> Egress<L> {
                 bridge,
                 next_tag: 0,
                 wanted: BTreeMap::new(),
-                placed: BTreeMap::new(),
+                placed: FxHashMap::default(),
                 returned: VecDeque::new(),
                 failed: VecDeque::new(),
                 offered: None,
@@ -146,7 +142,6 @@ impl<L: Lanes> Egress<L> {
                 queue.wanted.insert(tag, sequence);
             }
         }
-        self.turns.push(host);
         self.fill();
         Ok(())
     }
@@ -185,12 +180,17 @@ impl<L: Lanes> Egress<L> {
         }
     }
 
-    /// Orders have ended in the lane, or suppliers have come or gone. Returns the hosts of what is written, and the slots.
+    /// Orders have ended in the lane, or suppliers have come or gone; whether one has ended. `written`: a slot has a sample for a host.
     ///
     /// `measure`: how many bytes from the beginning of a slot on the sample has.
-    pub(super) fn handle_lanes(&mut self, measure: &mut dyn FnMut(SlotId) -> u64) -> Vec<(HostId, SlotId)> {
-        let mut written = Vec::new();
+    pub(super) fn handle_lanes(
+        &mut self,
+        mut written: impl FnMut(HostId, SlotId),
+        measure: &mut dyn FnMut(SlotId) -> u64,
+    ) -> bool {
+        let mut any = false;
         while let Some(event) = self.lanes.poll() {
+            any = true;
             let id = event.slot;
             let Some(slot) = self.slots.get_mut(id as usize) else { continue };
             let Slot::Placed(order, n_lost) = *slot else {
@@ -204,7 +204,7 @@ impl<L: Lanes> Egress<L> {
                     let bytes = measure(id);
                     if self.lengths.contains(&bytes) {
                         *slot = Slot::Sending(order, bytes, 0);
-                        written.push((order.host, id));
+                        written(order.host, id);
                         continue;
                     }
                     format!("a sample of {bytes} bytes, and {:?} may be", self.lengths)
@@ -212,8 +212,7 @@ impl<L: Lanes> Egress<L> {
                 Ending::Failed(why) => why.unwrap_or_default(),
                 Ending::Lost if n_lost + 1 < MOST_LOSSES => {
                     *slot = Slot::Placed(order, n_lost + 1);
-                    let is_placed = self.lane.is_some_and(|lane| self.lanes.place(lane, id, order.sequence));
-                    if is_placed {
+                    if self.lanes.place(self.lane, id, order.sequence) {
                         continue;
                     }
                     "its supplier has exited, and the lane is full".to_owned()
@@ -226,22 +225,17 @@ impl<L: Lanes> Egress<L> {
             }
         }
         self.fill();
-        written
+        any
     }
 
-    /// The bridge and the tag of a slot that is written, and the bytes of it that are to be sent next: from, to, and
-    /// whether they are the last ones.
-    pub(super) fn piece(&self, slot: SlotId) -> Option<(u32, u64, u64, u64, bool)> {
-        let Slot::Sending(order, bytes, from) = *self.slots.get(slot as usize)? else { return None };
-        let to = bytes.min(from + MAX_PIECE_BYTES as u64);
-        Some((self.hosts.get(&order.host)?.bridge, order.tag, from, to, to == bytes))
-    }
-
-    /// The bytes up to there were handed out.
-    pub(super) fn handed_out(&mut self, slot: SlotId, to: u64) {
-        if let Some(Slot::Sending(_, _, from)) = self.slots.get_mut(slot as usize) {
-            *from = to;
-        }
+    /// Hands out the next bytes of a slot that is written: its bridge and tag, from where to where, and whether they are
+    /// the last ones.
+    pub(super) fn next_piece(&mut self, slot: SlotId) -> Option<(u32, u64, u64, u64, bool)> {
+        let Slot::Sending(order, bytes, handed_out) = self.slots.get_mut(slot as usize)? else { return None };
+        let bridge = self.hosts.get(&order.host)?.bridge;
+        let (from, to) = (*handed_out, (*bytes).min(*handed_out + MAX_PIECE_BYTES as u64));
+        *handed_out = to;
+        Some((bridge, order.tag, from, to, to == *bytes))
     }
 
     /// All bytes of a slot were sent.
@@ -251,21 +245,15 @@ impl<L: Lanes> Egress<L> {
         }
     }
 
-    /// The hosts that are to be told something.
-    pub(super) fn speakers(&self) -> impl Iterator<Item = HostId> {
-        let offer = self.offer();
-        self.hosts.iter().filter(move |(_, queue)| waiting(queue, offer) > 0).map(|(&host, _)| host)
+    /// The hosts that have opened it.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = HostId> {
+        self.hosts.keys().copied()
     }
 
-    /// Bytes of the next frame for a host; 0 where there is none.
-    pub(super) fn waiting(&self, host: HostId) -> usize {
-        self.hosts.get(&host).map_or(0, |queue| waiting(queue, self.offer()))
-    }
-
-    /// Appends the next frame for a host.
-    pub(super) fn encode(&mut self, host: HostId, out: &mut Outbox) {
+    /// Appends the next frame for a host; whether there was one.
+    pub(super) fn encode(&mut self, host: HostId, out: &mut Outbox) -> bool {
         let offer = self.offer();
-        let Some(queue) = self.hosts.get_mut(&host) else { return };
+        let Some(queue) = self.hosts.get_mut(&host) else { return false };
         let bridge = queue.bridge;
         if queue.offered != Some(offer) {
             queue.offered = Some(offer);
@@ -278,36 +266,34 @@ impl<L: Lanes> Egress<L> {
         {
             Message::Failed(order.tag, &why).encode(bridge, out);
             self.finish(order, slot);
+        } else {
+            return false;
         }
+        true
     }
 
     fn offer(&self) -> Offer {
-        let suppliers = self.lane.map_or(0, |lane| self.lanes.n_attached(lane));
         let slots = if self.is_draining { 0 } else { self.slots.len() as u32 };
-        Offer { suppliers, slots, longest_call_us: self.longest_call_us }
+        Offer { suppliers: self.lanes.n_attached(self.lane), slots }
     }
 
     /// Free slots get orders, one of each host in turn.
     fn fill(&mut self) {
-        let Some(lane) = self.lane else { return };
-        while let (Some(&slot), Some(host)) = (self.free.last(), self.turns.front()) {
-            let queue = self.hosts.get_mut(&host);
-            let Some((queue, (tag, sequence))) = queue.and_then(|queue| {
-                let (&tag, &sequence) = queue.wanted.first_key_value()?;
-                Some((queue, (tag, sequence)))
-            }) else {
-                self.turns.pop();
-                continue;
-            };
-            if !self.lanes.place(lane, slot, sequence) {
+        while let Some(&slot) = self.free.last() {
+            let after = (Bound::Excluded(self.turn), Bound::Unbounded);
+            let mut others = self.hosts.range(after).chain(self.hosts.range(..=self.turn));
+            let Some((&host, _)) = others.find(|(_, queue)| !queue.wanted.is_empty()) else { return };
+            let Some(queue) = self.hosts.get_mut(&host) else { return };
+            let Some(first) = queue.wanted.first_entry() else { return };
+            let order = Order { host, tag: *first.key(), sequence: *first.get() };
+            if !self.lanes.place(self.lane, slot, order.sequence) {
                 return;
             }
-            queue.wanted.remove(&tag);
-            queue.placed.insert(tag, slot);
+            first.remove();
+            queue.placed.insert(order.tag, slot);
             self.free.pop();
-            self.slots[slot as usize] = Slot::Placed(Order { host, tag, sequence }, 0);
-            self.turns.pop();
-            self.turns.push(host);
+            self.slots[slot as usize] = Slot::Placed(order, 0);
+            self.turn = host;
         }
     }
 
@@ -323,10 +309,4 @@ impl<L: Lanes> Egress<L> {
         self.slots[slot as usize] = Slot::Free;
         self.free.push(slot);
     }
-}
-
-fn waiting(queue: &Queue, offer: Offer) -> usize {
-    16 * usize::from(queue.offered != Some(offer))
-        + 8 * queue.returned.len().min(MAX_TAGS)
-        + 512 * queue.failed.len().min(1)
 }

@@ -1,8 +1,10 @@
 //! The student's end of a bridge: claims, the tags by which they are wanted, and how each ends.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
 
 use super::message::{Message, Numbers, Offer, bytes_of, numbers};
 use super::window::Window;
@@ -30,12 +32,11 @@ pub(super) struct Ingress<C> {
     /// Bytes that a sample may have.
     lengths: RangeInclusive<u64>,
     /// By their tags, which only grow, over all sessions.
-    claims: BTreeMap<u64, Claimed<C>>,
+    claims: FxHashMap<u64, Claimed<C>>,
     next_tag: u64,
     /// Tags from here on were not sent.
     unsent: u64,
     cancels: VecDeque<u64>,
-    is_open: bool,
     must_open: bool,
     /// OPEN has no answer yet.
     awaits_offer: bool,
@@ -49,6 +50,7 @@ pub(super) struct Ingress<C> {
 struct Claimed<C> {
     claim: C,
     sequence: u64,
+    since: Instant,
     received: u64,
     is_cancelled: bool,
 }
@@ -58,11 +60,10 @@ impl<C> Ingress<C> {
         Self {
             ticket,
             lengths,
-            claims: BTreeMap::new(),
+            claims: FxHashMap::default(),
             next_tag: 0,
             unsent: 0,
             cancels: VecDeque::new(),
-            is_open: false,
             must_open: false,
             awaits_offer: false,
             offer: Offer::default(),
@@ -84,16 +85,17 @@ impl<C> Ingress<C> {
 
     /// A session has begun.
     pub(super) fn begin(&mut self) {
-        (self.is_open, self.must_open, self.awaits_offer) = (true, true, true);
+        (self.must_open, self.awaits_offer) = (true, true);
         self.window = Window::default();
     }
 
     /// The session is over, or the other host does not serve this bridge.
     pub(super) fn end(&mut self, ended: &mut VecDeque<(C, Fate)>) {
-        ended.extend(
-            std::mem::take(&mut self.claims).into_values().map(|claimed| (claimed.claim, Fate::Returned)),
-        );
-        (self.is_open, self.must_open, self.awaits_offer) = (false, false, false);
+        let mut claims: Vec<_> = std::mem::take(&mut self.claims).into_iter().collect();
+        // Lanes have the oldest order first again.
+        claims.sort_unstable_by_key(|(tag, _)| *tag);
+        ended.extend(claims.into_iter().map(|(_, claimed)| (claimed.claim, Fate::Returned)));
+        (self.must_open, self.awaits_offer) = (false, false);
         self.offer = Offer::default();
         self.unsent = self.next_tag;
         self.cancels.clear();
@@ -103,12 +105,11 @@ impl<C> Ingress<C> {
         (self.offer, self.awaits_offer) = (offer, false);
     }
 
-    /// How many more orders may be claimed.
-    pub(super) fn room(&mut self, now: Instant, rtt: Duration) -> usize {
+    /// How many more orders may be claimed; none without an offer of this session.
+    pub(super) fn room(&mut self, now: Instant) -> usize {
         self.held_until.take_if(|until| *until <= now);
-        let is_held = self.held_until.is_some();
-        let window = self.window.len(now, self.offer, rtt, self.share) as usize;
-        if is_held || !self.is_open { 0 } else { window.saturating_sub(self.claims.len()) }
+        let window = self.window.len(now, self.offer, self.share) as usize;
+        if self.held_until.is_some() { 0 } else { window.saturating_sub(self.claims.len()) }
     }
 
     /// When [`Self::room`] may be another one although nothing happens.
@@ -116,23 +117,28 @@ impl<C> Ingress<C> {
         self.held_until
     }
 
-    pub(super) fn claimed(&mut self, claim: C, sequence: u64) {
-        let claimed = Claimed { claim, sequence, received: 0, is_cancelled: false };
+    pub(super) fn claimed(&mut self, now: Instant, claim: C, sequence: u64) {
+        let claimed = Claimed { claim, sequence, since: now, received: 0, is_cancelled: false };
         self.claims.insert(self.next_tag, claimed);
         self.next_tag += 1;
     }
 
     /// `n` suppliers of this host wait while orders are here that none has begun with: gives them back, the newest first.
+    /// Not again before those had their time to take them.
     pub(super) fn give_back(&mut self, now: Instant, n: usize, ended: &mut VecDeque<(C, Fate)>) {
-        let unstarted = self.claims.iter().rev().filter(|(_, one)| one.received == 0 && !one.is_cancelled);
-        let tags: Vec<_> = unstarted.map(|(&tag, _)| tag).take(n).collect();
-        for tag in tags {
+        if self.held_until.is_some_and(|until| now < until) {
+            return;
+        }
+        let unstarted = self.claims.iter().filter(|(_, one)| one.received == 0 && !one.is_cancelled);
+        let mut tags: Vec<_> = unstarted.map(|(&tag, _)| tag).collect();
+        tags.sort_unstable();
+        for tag in tags.into_iter().rev().take(n) {
+            self.held_until = Some(now + HOLD_TIME);
             if tag < self.unsent {
                 self.cancels.push_back(tag);
                 self.claims.entry(tag).and_modify(|claimed| claimed.is_cancelled = true);
             } else if let Some(claimed) = self.claims.remove(&tag) {
                 ended.push_back((claimed.claim, Fate::Returned));
-                self.held_until = Some(now + HOLD_TIME);
             }
         }
     }
@@ -159,11 +165,18 @@ impl<C> Ingress<C> {
     }
 
     /// `n` bytes of a piece were stored; `is_complete`: with them the sample is complete.
-    pub(super) fn stored(&mut self, tag: u64, n: usize, is_complete: bool, ended: &mut VecDeque<(C, Fate)>) {
+    pub(super) fn stored(
+        &mut self,
+        now: Instant,
+        tag: u64,
+        n: usize,
+        is_complete: bool,
+        ended: &mut VecDeque<(C, Fate)>,
+    ) {
         let Some(claimed) = self.claims.get_mut(&tag) else { return };
         claimed.received += n as u64;
         if is_complete && let Some(claimed) = self.claims.remove(&tag) {
-            self.window.arrived(1);
+            self.window.arrived(now, now.saturating_duration_since(claimed.since));
             ended.push_back((claimed.claim, Fate::Written(claimed.received)));
         }
     }
@@ -187,14 +200,8 @@ impl<C> Ingress<C> {
         self.finish(tag, Fate::Failed(why.to_owned()), ended)
     }
 
-    /// Bytes of the next frame; 0 where there is none.
-    pub(super) fn waiting(&self) -> usize {
-        let n_unsent = (self.next_tag - self.unsent).min(MAX_TAGS as u64) as usize;
-        20 * usize::from(self.must_open) + 8 * self.cancels.len().min(MAX_TAGS) + 16 * n_unsent
-    }
-
-    /// Appends the next frame.
-    pub(super) fn encode(&mut self, bridge: u32, out: &mut Outbox) {
+    /// Appends the next frame; whether there was one.
+    pub(super) fn encode(&mut self, bridge: u32, out: &mut Outbox) -> bool {
         if std::mem::take(&mut self.must_open) {
             Message::Open(self.ticket).encode(bridge, out);
         } else if !self.cancels.is_empty() {
@@ -202,17 +209,17 @@ impl<C> Ingress<C> {
             let bytes = bytes_of(self.cancels.drain(..n));
             Message::Cancel(numbers(&bytes)).encode(bridge, out);
         } else {
-            let wanted = self.claims.range(self.unsent..).take(MAX_TAGS);
-            let (last, bytes) =
-                wanted.fold((self.next_tag, Vec::new()), |(_, mut bytes), (&tag, claimed)| {
-                    bytes.extend_from_slice([tag, claimed.sequence].map(u64::to_le_bytes).as_flattened());
-                    (tag + 1, bytes)
-                });
-            self.unsent = last;
-            if !bytes.is_empty() {
-                Message::Want(numbers(&bytes)).encode(bridge, out);
+            let end = self.next_tag.min(self.unsent + MAX_TAGS as u64);
+            // Some were given back before they were sent.
+            let wanted = (self.unsent..end).filter_map(|tag| Some([tag, self.claims.get(&tag)?.sequence]));
+            let bytes = bytes_of(wanted.flatten());
+            self.unsent = end;
+            if bytes.is_empty() {
+                return false;
             }
+            Message::Want(numbers(&bytes)).encode(bridge, out);
         }
+        true
     }
 
     /// The claim of a tag that a WANT of this session has posted.

@@ -26,8 +26,6 @@ pub struct Offer {
     pub suppliers: u32,
     /// Slots for their samples.
     pub slots: u32,
-    /// The longest call of late, microseconds.
-    pub longest_call_us: u32,
 }
 
 /// Tags, or tags and sequence numbers, of one frame.
@@ -91,10 +89,7 @@ impl<'a> Message<'a> {
         let message = match kind {
             OPEN => Self::Open(Ticket(fields.array()?)),
             CLOSED => return Ok((bridge, Self::Closed(fields.text(1024)?))),
-            OFFER => {
-                let (suppliers, slots) = (fields.u32()?, fields.u32()?);
-                Self::Offer(Offer { suppliers, slots, longest_call_us: fields.u32()? })
-            }
+            OFFER => Self::Offer(Offer { suppliers: fields.u32()?, slots: fields.u32()? }),
             WANT | CANCEL | RETURN => {
                 let (numbers, unit) = (Numbers(fields.0), if kind == WANT { 16 } else { 8 });
                 if fields.0.is_empty() || !fields.0.len().is_multiple_of(unit) {
@@ -127,9 +122,8 @@ impl<'a> Message<'a> {
         match self {
             Self::Open(Ticket(number)) => out.push(OPEN, &[bridge, number]),
             Self::Closed(why) => out.push(CLOSED, &[bridge, cut(why, 1020).as_bytes()]),
-            Self::Offer(Offer { suppliers, slots, longest_call_us }) => {
-                let numbers = [*suppliers, *slots, *longest_call_us].map(u32::to_le_bytes);
-                out.push(OFFER, &[bridge, numbers.as_flattened()]);
+            Self::Offer(Offer { suppliers, slots }) => {
+                out.push(OFFER, &[bridge, [*suppliers, *slots].map(u32::to_le_bytes).as_flattened()]);
             }
             Self::Want(numbers) => out.push(WANT, &[bridge, numbers.0]),
             Self::Cancel(numbers) => out.push(CANCEL, &[bridge, numbers.0]),
@@ -144,7 +138,10 @@ impl<'a> Message<'a> {
 
 /// Numbers as [`Numbers`] has them, at most as many as one frame takes.
 pub(super) fn bytes_of(numbers: impl Iterator<Item = u64>) -> Vec<u8> {
-    numbers.flat_map(u64::to_le_bytes).collect()
+    numbers.fold(Vec::new(), |mut bytes, number| {
+        bytes.extend_from_slice(&number.to_le_bytes());
+        bytes
+    })
 }
 
 /// The same as a message.

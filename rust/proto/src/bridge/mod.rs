@@ -20,11 +20,8 @@ mod egress;
 mod host;
 mod ingress;
 mod message;
-mod remote;
-mod turns;
 mod window;
 
-pub use host::{Bridges, Output};
+pub use host::{Bridges, Output, Piece};
 pub use ingress::{Fate, HOLD_TIME};
 pub use message::{Message, Numbers, Offer, PIECE_HEADER_BYTES, piece_header, shape};
-pub use remote::Piece;

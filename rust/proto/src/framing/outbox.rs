@@ -59,6 +59,13 @@ impl Outbox {
         &self.buffer[self.start..]
     }
 
+    /// All that waits.
+    #[must_use]
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        self.buffer.drain(..self.start);
+        self.buffer
+    }
+
     /// `n` bytes of it were written.
     pub fn advance(&mut self, n: usize) {
         self.start = (self.start + n).min(self.buffer.len());

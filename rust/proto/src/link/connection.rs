@@ -12,19 +12,19 @@ pub(super) struct Connection {
     pub(super) deadline: Option<Instant>,
     pub(super) reader: BulkReader,
     pub(super) outbox: Outbox,
-    /// The number of a PING that has no answer yet; of several the last.
-    pub(super) asked: Option<u64>,
+    /// A PING has no answer yet.
+    pub(super) is_asked: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Dialled; not connected yet.
     Dialled(HostId),
-    /// HELLO has gone out, at that time.
-    Greeting(HostId, Instant),
+    /// HELLO has gone out.
+    Greeting(HostId),
     Accepted,
     /// WELCOME has gone out.
-    Welcomed(HostId, SessionId, Instant),
+    Welcomed(HostId, SessionId),
     /// Of this host: the session, or the next one.
     Begun(HostId),
     /// It is to be closed once its output was written, as far as that goes at once. Of the session with that host.
@@ -34,6 +34,6 @@ pub(super) enum Phase {
 impl Connection {
     pub(super) fn new(phase: Phase, deadline: Instant) -> Self {
         let (reader, outbox) = (BulkReader::default(), Outbox::default());
-        Self { phase, deadline: Some(deadline), reader, outbox, asked: None }
+        Self { phase, deadline: Some(deadline), reader, outbox, is_asked: false }
     }
 }

@@ -33,10 +33,10 @@ pub enum Frame {
     Begin(SessionId),
     /// The connection ends, and why; also a refusal.
     End(String),
-    /// To be answered by PONG with the same number.
-    Ping(u64),
+    /// To be answered by PONG.
+    Ping,
     /// The answer.
-    Pong(u64),
+    Pong,
 }
 
 impl Frame {
@@ -71,11 +71,8 @@ impl Frame {
                 fields.1 = "END";
                 return Ok(Self::End(printable(fields.text(MAX_REASON_BYTES)?)));
             }
-            PING | PONG => {
-                fields.1 = "PING";
-                let number = fields.u64()?;
-                if kind == PING { Self::Ping(number) } else { Self::Pong(number) }
-            }
+            PING => Self::Ping,
+            PONG => Self::Pong,
             other => return Err(MessageError::Kind(other)),
         };
         fields.end().map(|()| frame)
@@ -95,8 +92,8 @@ impl Frame {
                 out.push(BEGIN, &[[*boot, *number].map(u64::to_le_bytes).as_flattened()]);
             }
             Self::End(reason) => out.push(END, &[cut(reason, MAX_REASON_BYTES).as_bytes()]),
-            Self::Ping(number) => out.push(PING, &[&number.to_le_bytes()]),
-            Self::Pong(number) => out.push(PONG, &[&number.to_le_bytes()]),
+            Self::Ping => out.push(PING, &[]),
+            Self::Pong => out.push(PONG, &[]),
         }
     }
 }

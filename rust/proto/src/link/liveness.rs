@@ -1,4 +1,4 @@
-//! When a session sends PING, when its peer counts as lost, and how far away the peer is.
+//! When a session sends PING, and when its peer counts as lost.
 //!
 //! While an end waits for something, the rules of [`crate::silence`] hold: PING in each beat of 0.2 s without a byte,
 //! lost after 1.0 to 1.2 s. An idle session has one PING in 7.5 s, of one of its ends, and is lost if no byte has come
@@ -14,8 +14,8 @@ pub const KEEP_TIME: Duration = Duration::from_millis(7_500);
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// PING with this number, which PONG is to repeat.
-    Ask(u64),
+    /// PING, which PONG answers.
+    Ask,
     /// The peer is lost.
     Lost,
 }
@@ -28,27 +28,16 @@ pub struct Liveness {
     keep_at: Instant,
     /// Until when the peer's PINGs make those of this end needless while nothing is owed.
     kept_until: Instant,
-    /// The number of the last PING that has had no answer yet, and when it went out.
-    asked: Option<(u64, Instant)>,
-    /// A byte has come since.
+    /// A byte has come since the last PING.
     is_heard: bool,
-    last: u64,
-    rtt: Duration,
 }
 
 impl Liveness {
-    /// Of a session that begins; `rtt` is that of its handshake.
+    /// Of a session that begins.
     #[must_use]
-    pub fn new(now: Instant, silence: Silence, rtt: Duration) -> Self {
+    pub fn new(now: Instant, silence: Silence) -> Self {
         let keep_at = now + KEEP_TIME;
-        let pulse = Pulse::default();
-        Self { pulse, silence, keep_at, kept_until: now, asked: None, is_heard: true, last: 0, rtt }
-    }
-
-    /// The round trip, smoothed.
-    #[must_use]
-    pub fn rtt(&self) -> Duration {
-        self.rtt
+        Self { pulse: Pulse::default(), silence, keep_at, kept_until: now, is_heard: true }
     }
 
     /// That of the next session: twice as patient if this one was lost.
@@ -68,13 +57,6 @@ impl Liveness {
         self.kept_until = now + KEEP_TIME * 3 / 2;
     }
 
-    /// An answer has come.
-    pub fn answered(&mut self, now: Instant, number: u64) {
-        if let Some((_, at)) = self.asked.take_if(|&mut (asked, _)| asked == number) {
-            self.rtt = (self.rtt * 3 + now.saturating_duration_since(at)) / 4;
-        }
-    }
-
     /// What is due; to be called after everything that has arrived was read. `is_owed`: this end waits for the peer.
     pub fn poll(&mut self, now: Instant, is_owed: bool) -> Option<Due> {
         if !is_owed {
@@ -90,9 +72,8 @@ impl Liveness {
             _ if !is_owed && !self.is_heard => Some(Due::Lost),
             _ => {
                 self.keep_at = now + KEEP_TIME;
-                self.last += 1;
-                (self.asked, self.is_heard) = (Some((self.last, now)), false);
-                Some(Due::Ask(self.last))
+                self.is_heard = false;
+                Some(Due::Ask)
             }
         }
     }
@@ -125,12 +106,12 @@ mod tests {
     #[test]
     fn a_peer_that_owes_something_is_asked_and_lost_after_a_second() {
         let mut now = Instant::now();
-        let mut liveness = Liveness::new(now, Silence::default(), MS);
+        let mut liveness = Liveness::new(now, Silence::default());
         let due = run(&mut liveness, &mut now, 1_000 * MS, true);
-        assert_eq!(due, (1..=3).map(Due::Ask).collect::<Vec<_>>());
-        assert_eq!(run(&mut liveness, &mut now, 201 * MS, true), [Due::Ask(4), Due::Lost]);
+        assert_eq!(due, [Due::Ask; 3]);
+        assert_eq!(run(&mut liveness, &mut now, 201 * MS, true), [Due::Ask, Due::Lost]);
         // The next session waits longer.
-        let mut next = Liveness::new(now, liveness.silence(), MS);
+        let mut next = Liveness::new(now, liveness.silence());
         let due = run(&mut next, &mut now, 2_300 * MS, true);
         assert!(!due.contains(&Due::Lost), "{due:?}");
         assert_eq!(run(&mut next, &mut now, 200 * MS, true).last(), Some(&Due::Lost));
@@ -139,12 +120,12 @@ mod tests {
     #[test]
     fn an_idle_session_is_kept_by_one_end_until_no_answer_comes() {
         let mut now = Instant::now();
-        let mut ends = [0; 2].map(|_| Liveness::new(now, Silence::default(), MS));
+        let mut ends = [0; 2].map(|_| Liveness::new(now, Silence::default()));
         let mut sent = [0; 2];
         for ms in 0..60_000 {
             for end in 0..2 {
                 if let Some(due) = ends[end].poll(now, false) {
-                    assert!(matches!(due, Due::Ask(_)), "{due:?} after {ms} ms");
+                    assert!(matches!(due, Due::Ask), "{due:?} after {ms} ms");
                     sent[end] += 1;
                     ends[1 - end].kept(now);
                     ends.iter_mut().for_each(Liveness::heard);
@@ -156,25 +137,7 @@ mod tests {
         // Neither hears the other one any more.
         for liveness in &mut ends {
             let due = run(liveness, &mut now.clone(), 3 * KEEP_TIME, false);
-            assert!(matches!(due[..], [Due::Ask(_), Due::Lost, ..]), "{due:?}");
+            assert!(matches!(due[..], [Due::Ask, Due::Lost, ..]), "{due:?}");
         }
-    }
-
-    #[test]
-    fn the_round_trip_is_measured_while_data_flows() {
-        let mut now = Instant::now();
-        let mut liveness = Liveness::new(now, Silence::default(), 80 * MS);
-        for _ in 0..10 {
-            while liveness.poll(now, true).is_none() {
-                liveness.heard();
-                now += MS;
-            }
-            let asked = liveness.last;
-            liveness.answered(now + 40 * MS, asked + 1);
-            liveness.answered(now + 40 * MS, asked);
-            liveness.answered(now + 900 * MS, asked);
-        }
-        assert!(liveness.rtt() < 43 * MS && liveness.rtt() > 40 * MS, "{:?}", liveness.rtt());
-        assert!(liveness.next_at() <= now + 200 * MS);
     }
 }

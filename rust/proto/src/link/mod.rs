@@ -3,10 +3,8 @@
 //! * [`Sessions`]: all links of one host: dialling, handshakes, which connection is the session, reconnecting.
 //! * [`Frame`]: what both ends say for that.
 //! * [`Liveness`]: when a silent peer is lost.
-//! * [`Classes`]: which class of frames is written next.
 //! * [`Tickets`]: which host may open what. Certificates and the names in them are the driver's part.
 
-mod classes;
 mod connection;
 mod frames;
 mod identity;
@@ -14,7 +12,6 @@ mod liveness;
 mod peer;
 mod session;
 
-pub use classes::{Class, Classes, N_CLASSES};
 pub use frames::Frame;
 pub use identity::{HostId, Identity, SessionId, TICKET_TIME, Ticket, Tickets};
 pub use liveness::{Due, KEEP_TIME, Liveness};

@@ -24,7 +24,7 @@ pub(super) struct Peer {
     /// The one of this end's own dial.
     pub(super) dial: Option<PeerId>,
     /// One that has said BEGIN while the connection of the session before is still to be closed.
-    pub(super) next: Option<(PeerId, Duration)>,
+    pub(super) next: Option<PeerId>,
     pause: Duration,
     dial_at: Instant,
     silence: Silence,
@@ -60,8 +60,8 @@ impl Peer {
         (self.is_wanted && is_down).then_some(self.dial_at)
     }
 
-    pub(super) fn begin(&mut self, now: Instant, connection: PeerId, rtt: Duration) {
-        let liveness = Liveness::new(now, self.silence, rtt);
+    pub(super) fn begin(&mut self, now: Instant, connection: PeerId) {
+        let liveness = Liveness::new(now, self.silence);
         self.current = Some(Current { connection, liveness, began: now });
     }
 

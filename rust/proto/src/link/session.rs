@@ -98,11 +98,11 @@ impl Sessions {
     }
 
     /// A dial has connected, and each end knows the other one's certificate if they have some.
-    pub fn connected(&mut self, now: Instant, id: PeerId) {
+    pub fn connected(&mut self, id: PeerId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Phase::Dialled(host) = connection.phase {
             Frame::Hello(self.me, host).encode(&mut connection.outbox);
-            connection.phase = Phase::Greeting(host, now);
+            connection.phase = Phase::Greeting(host);
         }
     }
 
@@ -122,7 +122,7 @@ impl Sessions {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.leave_handshake(&connection.phase);
         let (host, why) = match connection.phase {
-            Phase::Dialled(host) | Phase::Greeting(host, _) => {
+            Phase::Dialled(host) | Phase::Greeting(host) => {
                 return self.end_dial(now, host, id);
             }
             Phase::Begun(host) => (host, why.to_owned()),
@@ -130,12 +130,12 @@ impl Sessions {
             Phase::Accepted | Phase::Welcomed(..) | Phase::Ending(None, _) => return,
         };
         let Some(peer) = self.peers.get_mut(&host) else { return };
-        peer.next.take_if(|(next, _)| *next == id);
+        peer.next.take_if(|next| *next == id);
         if peer.is_current(id) {
             peer.end(now);
             self.events.push_back(Event::Ended(host, why));
-            if let Some((next, rtt)) = peer.next.take() {
-                peer.begin(now, next, rtt);
+            if let Some(next) = peer.next.take() {
+                peer.begin(now, next);
                 self.events.push_back(Event::Began(host));
             }
         }
@@ -229,8 +229,8 @@ impl Sessions {
     /// What the session itself has to write to a connection.
     pub fn outbox(&mut self, id: PeerId) -> Option<&mut Outbox> {
         let connection = self.connections.get_mut(&id)?;
-        if let Some(number) = connection.asked.take() {
-            Frame::Pong(number).encode(&mut connection.outbox);
+        if std::mem::take(&mut connection.is_asked) {
+            Frame::Pong.encode(&mut connection.outbox);
         }
         Some(&mut connection.outbox)
     }
@@ -244,12 +244,12 @@ impl Sessions {
         }
     }
 
-    /// The connection of the session with a host, and the round trip.
+    /// The connection of the session with a host.
     #[must_use]
-    pub fn session(&self, host: HostId) -> Option<(PeerId, Duration)> {
+    pub fn session(&self, host: HostId) -> Option<PeerId> {
         let current = self.peers.get(&host)?.current.as_ref()?;
         let is_open = matches!(self.connections.get(&current.connection)?.phase, Phase::Begun(_));
-        is_open.then(|| (current.connection, current.liveness.rtt()))
+        is_open.then_some(current.connection)
     }
 
     /// A connection to close after its outbox was written as far as that goes at once; then comes
@@ -284,7 +284,7 @@ impl Sessions {
                 continue;
             }
             match current.liveness.poll(now, is_owed(host)) {
-                Some(Due::Ask(number)) => Frame::Ping(number).encode(&mut connection.outbox),
+                Some(Due::Ask) => Frame::Ping.encode(&mut connection.outbox),
                 Some(Due::Lost) => lost.push(id),
                 None => {}
             }
@@ -308,28 +308,24 @@ impl Sessions {
         match (frame, &connection.phase) {
             (Frame::End(why), _) => self.end(now, id, &why),
             (Frame::Hello(them, to), Phase::Accepted) => return self.welcome(now, id, them.host, to),
-            (Frame::Welcome(from, session), &Phase::Greeting(host, at)) => {
+            (Frame::Welcome(from, session), &Phase::Greeting(host)) => {
                 if from != host {
                     return Err("another host answers".to_owned());
                 }
                 Frame::Begin(session).encode(&mut connection.outbox);
-                self.begin(now, id, host, now.saturating_duration_since(at));
+                self.begin(now, id, host);
             }
-            (Frame::Begin(session), &Phase::Welcomed(host, ours, at)) if session == ours => {
+            (Frame::Begin(session), &Phase::Welcomed(host, ours)) if session == ours => {
                 self.n_handshakes -= 1;
-                self.begin(now, id, host, now.saturating_duration_since(at));
+                self.begin(now, id, host);
             }
-            (Frame::Ping(number), Phase::Begun(host)) => {
-                connection.asked = Some(number);
+            (Frame::Ping, Phase::Begun(host)) => {
+                connection.is_asked = true;
                 if let Some(current) = self.peers.get_mut(host).and_then(|peer| peer.current.as_mut()) {
                     current.liveness.kept(now);
                 }
             }
-            (Frame::Pong(number), Phase::Begun(host)) => {
-                if let Some(current) = self.peers.get_mut(host).and_then(|peer| peer.current.as_mut()) {
-                    current.liveness.answered(now, number);
-                }
-            }
+            (Frame::Pong, Phase::Begun(_)) => {}
             _ => return Err(MessageError::Malformed("handshake").to_string()),
         }
         Ok(())
@@ -345,7 +341,7 @@ impl Sessions {
         let Some(peer) = self.peers.get_mut(&host) else { return Ok(()) };
         // Only a dial that has connected counts: perhaps the peer can reach this host, and this host not the peer.
         let dial = peer.dial.filter(|dial| {
-            self.connections.get(dial).is_some_and(|own| matches!(own.phase, Phase::Greeting(..)))
+            self.connections.get(dial).is_some_and(|own| matches!(own.phase, Phase::Greeting(_)))
         });
         if let Some(dial) = dial {
             if self.me.host < host {
@@ -357,20 +353,20 @@ impl Sessions {
         let session = SessionId { boot: self.me.boot, number: self.n_sessions };
         if let Some(connection) = self.connections.get_mut(&id) {
             Frame::Welcome(self.me.host, session).encode(&mut connection.outbox);
-            connection.phase = Phase::Welcomed(host, session, now);
+            connection.phase = Phase::Welcomed(host, session);
         }
         Ok(())
     }
 
     /// The handshake of a connection is over: it is the session, at the latest when that before was closed.
-    fn begin(&mut self, now: Instant, id: PeerId, host: HostId, rtt: Duration) {
+    fn begin(&mut self, now: Instant, id: PeerId, host: HostId) {
         let (Some(peer), Some(connection)) = (self.peers.get_mut(&host), self.connections.get_mut(&id))
         else {
             return;
         };
         (connection.phase, connection.deadline) = (Phase::Begun(host), None);
         let is_own = peer.dial.take_if(|dial| *dial == id).is_some();
-        let (next, dial) = (peer.next.take().map(|(next, _)| next), peer.dial.filter(|_| !is_own));
+        let (next, dial) = (peer.next.take(), peer.dial.filter(|_| !is_own));
         // Whatever else was on its way to a session with this host would end the new one.
         let welcomed =
             self.connections.iter().filter(|(_, c)| matches!(c.phase, Phase::Welcomed(to, ..) if to == host));
@@ -381,12 +377,12 @@ impl Sessions {
         let Some(peer) = self.peers.get_mut(&host) else { return };
         match &peer.current {
             None => {
-                peer.begin(now, id, rtt);
+                peer.begin(now, id);
                 self.events.push_back(Event::Began(host));
             }
             Some(current) => {
                 let before = current.connection;
-                peer.next = Some((id, rtt));
+                peer.next = Some(id);
                 self.refuse(now, before, "a newer session has begun");
             }
         }
@@ -408,7 +404,7 @@ impl Sessions {
         let phase = std::mem::replace(&mut connection.phase, Phase::Ending(host, why.to_owned()));
         self.leave_handshake(&phase);
         self.closing.push_back(id);
-        if let Phase::Dialled(host) | Phase::Greeting(host, _) = phase {
+        if let Phase::Dialled(host) | Phase::Greeting(host) = phase {
             self.end_dial(now, host, id);
         }
     }

@@ -21,13 +21,14 @@ fn frames_of_sessions_have_the_bytes_of_the_document() {
         (Frame::Welcome(HostId(5), session), 2, numbers(&[5, 3, 4])),
         (Frame::Begin(session), 3, numbers(&[3, 4])),
         (Frame::End("why".to_owned()), 4, b"why".to_vec()),
-        (Frame::Ping(7), 5, numbers(&[7])),
-        (Frame::Pong(7), 6, numbers(&[7])),
+        (Frame::Ping, 5, Vec::new()),
+        (Frame::Pong, 6, Vec::new()),
     ] {
         let expected = [&(payload.len() as u32).to_le_bytes()[..], &[kind], &payload].concat();
         assert_eq!(bytes(|out| frame.encode(out)), expected);
         assert_eq!(Frame::decode(kind, &payload), Ok(frame));
-        assert!(kind == 4 || Frame::decode(kind, &payload[..payload.len() - 1]).is_err());
+        let shorter = payload.split_last().map(|(_, shorter)| Frame::decode(kind, shorter));
+        assert!(kind == 4 || shorter.is_none_or(|decoded| decoded.is_err()));
         assert!(kind == 4 || Frame::decode(kind, &[&payload[..], b"x"].concat()).is_err());
     }
     assert_eq!(Frame::decode(4, b"a\nb"), Ok(Frame::End("a b".to_owned())), "in one line");
@@ -36,11 +37,11 @@ fn frames_of_sessions_have_the_bytes_of_the_document() {
 
 #[test]
 fn frames_of_bridges_have_the_bytes_of_the_document() {
-    let offer = Offer { suppliers: 1, slots: 2, longest_call_us: 3 };
+    let offer = Offer { suppliers: 1, slots: 2 };
     for (message, kind, payload) in [
         (Message::Open(Ticket([6; 16])), 16, [6; 16].to_vec()),
         (Message::Closed("why"), 17, b"why".to_vec()),
-        (Message::Offer(offer), 18, vec![1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]),
+        (Message::Offer(offer), 18, vec![1, 0, 0, 0, 2, 0, 0, 0]),
         (Message::Failed(4, "why"), 22, b"\x04\0\0\0\0\0\0\0why".to_vec()),
     ] {
         let payload = [&9u32.to_le_bytes()[..], &payload].concat();

@@ -64,7 +64,7 @@ fn bytes_that_were_not_posted_end_the_session_before_one_is_stored() {
     ] {
         let (mut pair, _) = posted();
         let now = pair.now;
-        pair.ends[0].receive(now, DIALLED, &mut &bytes[..]);
+        pair.ends[0].receive(now, DIALLED, &mut &bytes[..], |_, _, _| {});
         assert!(pair.ends[0].piece(DIALLED).is_none(), "{why}");
         match pair.end_of(0) {
             Some(told) => assert!(told.contains(why), "{told}: {why}"),
@@ -91,34 +91,44 @@ fn a_sample_that_began_well_may_not_end_wrong() {
         let (mut pair, _) = posted();
         let now = pair.now;
         let first = piece(0, 0, false, PIECE);
-        pair.ends[0].receive(now, DIALLED, &mut &first[..]);
+        pair.ends[0].receive(now, DIALLED, &mut &first[..], |_, _, _| {});
         assert_eq!(
             pair.ends[0].piece(DIALLED).map(|(claim, at, left)| (claim.slot, at, left)),
             Some((0, 0, PIECE))
         );
-        pair.ends[0].stored(DIALLED, 100);
+        pair.ends[0].stored(now, DIALLED, 100);
         assert_eq!(pair.ends[0].piece(DIALLED).map(|(_, at, left)| (at, left)), Some((100, PIECE - 100)));
-        pair.ends[0].stored(DIALLED, PIECE - 100);
-        pair.ends[0].receive(now, DIALLED, &mut &bytes[..]);
+        pair.ends[0].stored(now, DIALLED, PIECE - 100);
+        pair.ends[0].receive(now, DIALLED, &mut &bytes[..], |_, _, _| {});
         if !why.is_empty() {
             assert!(pair.end_of(0).unwrap().contains(why), "{why}");
             continue;
         }
-        pair.ends[0].stored(DIALLED, PIECE);
+        pair.ends[0].stored(now, DIALLED, PIECE);
         for (is_last, len) in [(true, rest as usize - 1), (true, rest as usize + 1), (false, rest as usize)] {
             let (mut other, _) = posted();
             for at in [0, PIECE as u64] {
-                other.ends[0].receive(now, DIALLED, &mut &piece(0, at, false, PIECE)[..]);
-                other.ends[0].stored(DIALLED, PIECE);
+                other.ends[0].receive(now, DIALLED, &mut &piece(0, at, false, PIECE)[..], |_, _, _| {});
+                other.ends[0].stored(now, DIALLED, PIECE);
             }
-            other.ends[0].receive(now, DIALLED, &mut &piece(0, 2 * PIECE as u64, is_last, len)[..]);
+            other.ends[0].receive(
+                now,
+                DIALLED,
+                &mut &piece(0, 2 * PIECE as u64, is_last, len)[..],
+                |_, _, _| {},
+            );
             assert!(other.end_of(0).unwrap().contains("of a sample of 600000"), "{is_last} {len}");
         }
-        pair.ends[0].receive(now, DIALLED, &mut &piece(0, 2 * PIECE as u64, true, rest as usize)[..]);
-        pair.ends[0].stored(DIALLED, rest as usize);
+        pair.ends[0].receive(
+            now,
+            DIALLED,
+            &mut &piece(0, 2 * PIECE as u64, true, rest as usize)[..],
+            |_, _, _| {},
+        );
+        pair.ends[0].stored(now, DIALLED, rest as usize);
         assert_eq!(pair.ended(), [(100, Fate::Written(LENGTH))]);
         // A second time is once too often.
-        pair.ends[0].receive(now, DIALLED, &mut &piece(0, 0, false, PIECE)[..]);
+        pair.ends[0].receive(now, DIALLED, &mut &piece(0, 0, false, PIECE)[..], |_, _, _| {});
         assert!(pair.end_of(0).unwrap().contains("or has ended"));
     }
 }
@@ -129,7 +139,7 @@ fn a_tag_that_was_claimed_but_not_wanted_yet_takes_nothing() {
     let mut pair = Pair::bridged(first, second);
     assert_eq!(pair.claim(&lanes), 2);
     let now = pair.now;
-    pair.ends[0].receive(now, DIALLED, &mut &piece(0, 0, false, PIECE)[..]);
+    pair.ends[0].receive(now, DIALLED, &mut &piece(0, 0, false, PIECE)[..], |_, _, _| {});
     assert!(pair.end_of(0).unwrap().contains("tag 0 was not posted"));
 }
 
@@ -147,13 +157,13 @@ fn tags_of_an_earlier_session_are_not_of_this_one() {
     let (_, name) = again.ends[0].sessions().poll_dial(again.now).unwrap();
     let theirs = softs_proto::broker::PeerId(4);
     again.ends[1].sessions().accepted(again.now, theirs);
-    again.ends[0].sessions().connected(again.now, name);
+    again.ends[0].sessions().connected(name);
     for _ in 0..4 {
         while let Some(Output::Frames(bytes)) = again.ends[0].poll_output(name) {
-            again.ends[1].receive(again.now, theirs, &mut &bytes[..]);
+            again.ends[1].receive(again.now, theirs, &mut &bytes[..], |_, _, _| {});
         }
         while let Some(Output::Frames(bytes)) = again.ends[1].poll_output(theirs) {
-            again.ends[0].receive(again.now, name, &mut &bytes[..]);
+            again.ends[0].receive(again.now, name, &mut &bytes[..], |_, _, _| {});
         }
     }
     assert_eq!(again.claim(&lanes), 2);
@@ -161,9 +171,9 @@ fn tags_of_an_earlier_session_are_not_of_this_one() {
     // Of the connection before, which is closed, nothing is taken; of this one no tag of before.
     let old = piece(0, 0, false, PIECE);
     let mut rest = &old[..];
-    again.ends[0].receive(again.now, DIALLED, &mut rest);
+    again.ends[0].receive(again.now, DIALLED, &mut rest, |_, _, _| {});
     assert_eq!(rest.len(), PIECE_HEADER_BYTES);
-    again.ends[0].receive(again.now, name, &mut &old[..]);
+    again.ends[0].receive(again.now, name, &mut &old[..], |_, _, _| {});
     assert_eq!(again.ends[0].sessions().poll_closing(), Some(name));
 }
 
@@ -196,7 +206,7 @@ fn a_student_that_lies_ends_its_session_and_holds_no_slot() {
     ] {
         let mut pair = opened();
         let now = pair.now;
-        pair.ends[1].receive(now, ACCEPTED, &mut &bytes[..]);
+        pair.ends[1].receive(now, ACCEPTED, &mut &bytes[..], |_, _, _| {});
         let told = pair.end_of(1).unwrap_or_else(|| panic!("{why}"));
         assert!(told.contains(why), "{told}: {why}");
         pair.ends[1].disconnected(now, ACCEPTED, "");
@@ -214,8 +224,9 @@ fn orders_that_are_wanted_and_cancelled_without_end_are_bounded_too() {
             now,
             ACCEPTED,
             &mut &numbers(19, 0, tags.clone().flat_map(|tag| [tag, tag]))[..],
+            |_, _, _| {},
         );
-        pair.ends[1].receive(now, ACCEPTED, &mut &numbers(20, 0, tags)[..]);
+        pair.ends[1].receive(now, ACCEPTED, &mut &numbers(20, 0, tags)[..], |_, _, _| {});
     }
     assert!(pair.end_of(1).unwrap().contains("65536 orders are open"));
 }
@@ -227,7 +238,12 @@ fn a_second_bridge_for_a_product_and_a_foreign_ticket_are_closed_without_a_word_
     for (bridge, number, why) in
         [(1, 9, "this product is open already"), (2, 8, "this ticket opens nothing here")]
     {
-        pair.ends[1].receive(now, ACCEPTED, &mut &message(Message::Open(ticket(number)), bridge)[..]);
+        pair.ends[1].receive(
+            now,
+            ACCEPTED,
+            &mut &message(Message::Open(ticket(number)), bridge)[..],
+            |_, _, _| {},
+        );
         assert_eq!(
             pair.ends[1].poll_output(ACCEPTED),
             Some(Output::Frames(message(Message::Closed(why), bridge)))
@@ -239,13 +255,12 @@ fn a_second_bridge_for_a_product_and_a_foreign_ticket_are_closed_without_a_word_
 fn a_peer_that_offers_nothing_or_everything_gets_what_is_due() {
     let (mut pair, lanes) = posted();
     let now = pair.now;
-    let offer = |suppliers, slots| {
-        message(Message::Offer(softs_proto::bridge::Offer { suppliers, slots, longest_call_us: u32::MAX }), 0)
-    };
+    let offer =
+        |suppliers, slots| message(Message::Offer(softs_proto::bridge::Offer { suppliers, slots }), 0);
     pair.ends[0].set_share(HostId(2), 0, 4);
-    pair.ends[0].receive(now, DIALLED, &mut &offer(u32::MAX, u32::MAX)[..]);
+    pair.ends[0].receive(now, DIALLED, &mut &offer(u32::MAX, u32::MAX)[..], |_, _, _| {});
     assert_eq!(pair.ends[0].room(now, HostId(2), 0), 2, "its share");
-    pair.ends[0].receive(now, DIALLED, &mut &offer(9, 0)[..]);
+    pair.ends[0].receive(now, DIALLED, &mut &offer(9, 0)[..], |_, _, _| {});
     assert_eq!(pair.ends[0].room(now, HostId(2), 0), 0);
     assert_eq!(lanes.n_attached(lanes.lane_of("p").unwrap()), 1);
     assert_ne!(TEACHER, 1);

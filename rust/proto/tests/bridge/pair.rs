@@ -37,9 +37,10 @@ pub(crate) fn student(n: u32) -> (Machine, ModelLanes, LaneRef) {
 
 /// A teachers' host with an egress of so many slots, and its lanes.
 pub(crate) fn teacher(host: u64, n_slots: u32) -> (Machine, ModelLanes) {
-    let (mut machine, lanes) = (machine(host), ModelLanes::new(1, 64));
-    machine.add_egress(PRODUCT, "p", lanes.clone(), n_slots, LENGTH..=LENGTH);
-    assert!(lanes.attach(TEACHER, lanes.lane_of("p").unwrap()));
+    let (mut machine, mut lanes) = (machine(host), ModelLanes::new(1, 64));
+    let lane = lanes.open("p").unwrap();
+    machine.add_egress(PRODUCT, lanes.clone(), lane, n_slots, LENGTH..=LENGTH);
+    assert!(lanes.attach(TEACHER, lane));
     (machine, lanes)
 }
 
@@ -62,7 +63,7 @@ impl Pair {
         let (_, name) = pair.ends[0].sessions().poll_dial(pair.now).expect("it wants a session");
         assert_eq!(name, DIALLED);
         assert!(pair.ends[1].sessions().accepted(pair.now, ACCEPTED));
-        pair.ends[0].sessions().connected(pair.now, DIALLED);
+        pair.ends[0].sessions().connected(DIALLED);
         pair
     }
 
@@ -100,13 +101,13 @@ impl Pair {
             moved = true;
             let (there, name) = (&mut self.ends[1 - from], names[1 - from]);
             match output {
-                Output::Frames(bytes) => there.receive(self.now, name, &mut &bytes[..]),
+                Output::Frames(bytes) => there.receive(self.now, name, &mut &bytes[..], |_, _, _| {}),
                 Output::Piece(piece) => {
-                    there.receive(self.now, name, &mut &piece.header[..]);
+                    there.receive(self.now, name, &mut &piece.header[..], |_, _, _| {});
                     let (claim, offset, left) = there.piece(name).expect("it was posted");
                     assert_eq!((offset, left as u64), (piece.from, piece.to - piece.from));
                     *self.stored.entry(claim.slot).or_default() += left as u64;
-                    there.stored(name, left);
+                    there.stored(self.now, name, left);
                     self.ends[from].sent(&piece);
                 }
             }
@@ -126,7 +127,7 @@ impl Pair {
         let n = claims.len();
         for claim in claims {
             let sequence = claim.sequence;
-            self.ends[0].claimed(HostId(2), 0, claim, sequence);
+            self.ends[0].claimed(self.now, HostId(2), 0, claim, sequence);
         }
         n
     }

@@ -153,7 +153,7 @@ fn each_host_has_one_order_in_turn() {
             first.add_ingress(now, HostId(2), ticket(host as u8), LENGTH..=LENGTH).unwrap();
             let (_, name) = first.sessions().poll_dial(now).unwrap();
             assert!(second.sessions().accepted(now, PeerId(2 * host)));
-            first.sessions().connected(now, name);
+            first.sessions().connected(name);
             (first, name, PeerId(2 * host))
         })
         .collect();
@@ -162,10 +162,10 @@ fn each_host_has_one_order_in_turn() {
         for _ in 0..4 {
             for (first, name, theirs) in students.iter_mut() {
                 while let Some(softs_proto::bridge::Output::Frames(bytes)) = first.poll_output(*name) {
-                    second.receive(now, *theirs, &mut &bytes[..]);
+                    second.receive(now, *theirs, &mut &bytes[..], |_, _, _| {});
                 }
                 while let Some(softs_proto::bridge::Output::Frames(bytes)) = second.poll_output(*theirs) {
-                    first.receive(now, *name, &mut &bytes[..]);
+                    first.receive(now, *name, &mut &bytes[..], |_, _, _| {});
                 }
             }
         }
@@ -177,7 +177,7 @@ fn each_host_has_one_order_in_turn() {
         for i in 0..3 {
             let sequence = 10 * n as u64 + i;
             let claim = crate::lane_model::Claim { slot: 0, sequence, product: "p".to_owned(), owner: 1 };
-            first.claimed(HostId(2), 0, claim, sequence);
+            first.claimed(now, HostId(2), 0, claim, sequence);
         }
     }
     wire(&mut second, &mut students);
@@ -188,7 +188,7 @@ fn each_host_has_one_order_in_turn() {
         second.handle_lanes(PRODUCT, &mut |_| LENGTH);
         wire(&mut second, &mut students);
     }
-    assert_eq!(order, [0, 1, 10, 2, 11, 12]);
+    assert_eq!(order, [0, 10, 1, 11, 2, 12]);
 }
 
 #[test]
@@ -223,14 +223,14 @@ fn a_bridge_needs_a_ticket_and_keeps_it_over_sessions() {
     }
     let at = pair.ends[0].next_at().unwrap();
     let (_, name) = pair.ends[0].sessions().poll_dial(at).unwrap();
-    pair.ends[0].sessions().connected(at, name);
+    pair.ends[0].sessions().connected(name);
     pair.ends[1].sessions().accepted(at, PeerId(4));
     for _ in 0..4 {
         while let Some(softs_proto::bridge::Output::Frames(bytes)) = pair.ends[0].poll_output(name) {
-            pair.ends[1].receive(at, PeerId(4), &mut &bytes[..]);
+            pair.ends[1].receive(at, PeerId(4), &mut &bytes[..], |_, _, _| {});
         }
         while let Some(softs_proto::bridge::Output::Frames(bytes)) = pair.ends[1].poll_output(PeerId(4)) {
-            pair.ends[0].receive(at, name, &mut &bytes[..]);
+            pair.ends[0].receive(at, name, &mut &bytes[..], |_, _, _| {});
         }
     }
     assert_eq!(pair.ends[0].room(at, HostId(2), 1), 2, "an hour later, without the broker");

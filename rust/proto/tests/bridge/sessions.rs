@@ -66,7 +66,7 @@ fn linked(now: Instant) -> (Sessions, Sessions, PeerId, PeerId) {
     assert_eq!(host, HostId(2));
     let accepted = PeerId(2);
     assert!(second.accepted(now, accepted));
-    first.connected(now, dialled);
+    first.connected(dialled);
     pump(now, &mut [(&mut first, dialled), (&mut second, accepted)]);
     assert_eq!(events(&mut first), [Event::Began(HostId(2))]);
     assert_eq!(events(&mut second), [Event::Began(HostId(1))]);
@@ -91,8 +91,8 @@ fn of_two_dials_at_once_that_of_the_lower_host_holds() {
     let (at_high, at_low) = (PeerId(2), PeerId(2));
     high.accepted(now, at_high);
     low.accepted(now, at_low);
-    low.connected(now, a);
-    high.connected(now, b);
+    low.connected(a);
+    high.connected(b);
     let (from_low, from_high) = (taken(&mut low, a), taken(&mut high, b));
     give(&mut low, now, at_low, &from_high);
     give(&mut high, now, at_high, &from_low);
@@ -129,7 +129,7 @@ fn a_new_session_begins_once_the_old_one_is_closed_and_its_number_never_comes_ag
         let Frame::Welcome(_, session) = Frame::decode(welcome[4], &welcome[5..]).unwrap() else { panic!() };
         numbers.push(session);
         assert_eq!(events(&mut second), [], "a HELLO alone ends no session");
-        let old = second.session(HostId(1)).unwrap().0;
+        let old = second.session(HostId(1)).unwrap();
         give(&mut second, now, id, &frame(&Frame::Begin(session)));
         assert_eq!(second.poll_closing(), Some(old));
         assert_eq!((second.session(HostId(1)), events(&mut second)), (None, vec![]));
@@ -157,7 +157,7 @@ fn what_is_no_handshake_is_refused() {
         (frame(&hello(1, 3)), "this is another host"),
         (frame(&hello(2, 2)), "no further link"),
         (frame(&begin), "malformed handshake"),
-        (frame(&Frame::Ping(1)), "malformed handshake"),
+        (frame(&Frame::Ping), "malformed handshake"),
         ([frame(&hello(1, 2)), frame(&hello(1, 2))].concat(), "malformed handshake"),
         (
             [frame(&hello(1, 2)), frame(&Frame::Begin(SessionId { boot: 102, number: 7 }))].concat(),
@@ -179,7 +179,7 @@ fn what_is_no_handshake_is_refused() {
     let (mut first, ..) = (sessions(1), ());
     first.want(now, HostId(2), true);
     let id = first.poll_dial(now).unwrap().1;
-    first.connected(now, id);
+    first.connected(id);
     give(&mut first, now, id, &frame(&Frame::Welcome(HostId(3), SessionId { boot: 1, number: 1 })));
     assert_eq!(first.poll_closing(), Some(id), "another host answers");
 }
@@ -222,7 +222,7 @@ fn dials_are_further_and_further_apart_until_a_session_lasts() {
     assert_eq!(pauses, expected);
     for (lasts, pause) in [(999 * MS, LONGEST_PAUSE), (1_000 * MS, FIRST_PAUSE)] {
         let (_, id) = first.poll_dial(now).unwrap();
-        first.connected(now, id);
+        first.connected(id);
         give(&mut first, now, id, &frame(&Frame::Welcome(HostId(2), SessionId { boot: 1, number: 1 })));
         now += lasts;
         first.disconnected(now, id, "");
@@ -249,11 +249,11 @@ fn a_peer_that_owes_something_is_asked_and_lost_in_silence() {
         now += MS;
     }
     assert!(now - cut > 1_000 * MS && now - cut < 1_300 * MS, "{:?}", now - cut);
-    // Only the newest of the questions is answered, so they hold nothing.
-    for number in 1..1000 {
-        give(&mut second, now, accepted, &frame(&Frame::Ping(number)));
+    // Many questions get one answer, so they hold nothing.
+    for _ in 1..1000 {
+        give(&mut second, now, accepted, &frame(&Frame::Ping));
     }
-    assert_eq!(taken(&mut second, accepted), frame(&Frame::Pong(999)));
+    assert_eq!(taken(&mut second, accepted), frame(&Frame::Pong));
 }
 
 #[test]

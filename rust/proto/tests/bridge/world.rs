@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use softs_proto::bridge::{Bridges, Output};
 use softs_proto::broker::PeerId;
+use softs_proto::client::Lanes;
 use softs_proto::link::{HostId, Identity, Ticket};
 
 mod hosts;
@@ -131,13 +132,13 @@ impl World {
             assert!(student.lanes.attach(boot, student.lane));
             student.bridges.clear();
         } else {
-            let lanes = ModelLanes::new(1, 64);
+            let mut lanes = ModelLanes::new(1, 64);
+            let lane = lanes.open("p").unwrap();
             let n_suppliers = 1 + self.random.below(3);
             let suppliers = (0..n_suppliers).map(|_| self.new_supplier()).collect::<Vec<_>>();
             let (n_slots, lengths) = (1 + self.random.below(12) as u32, self.lengths());
             let process = &mut self.nodes[node];
-            process.machine.add_egress(PRODUCT, "p", lanes.clone(), n_slots, lengths);
-            let lane = lanes.lane_of("p").unwrap();
+            process.machine.add_egress(PRODUCT, lanes.clone(), lane, n_slots, lengths);
             assert!(suppliers.iter().all(|supplier| lanes.attach(supplier.owner, lane)));
             process.teacher = Some(Teacher { lanes, suppliers, memory: BTreeMap::new(), drained: false });
         }
@@ -249,13 +250,13 @@ impl World {
                     self.network.send(self.now, key, 1 - to, Segment::Accepted);
                 }
             }
-            (Segment::Accepted, Some(name)) => process.machine.sessions().connected(now, name),
+            (Segment::Accepted, Some(name)) => process.machine.sessions().connected(name),
             (Segment::Bytes(bytes), Some(name)) => {
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
                     let n = (1 + self.random.below(40) as usize).min(rest.len());
                     let (mut part, later) = rest.split_at(n);
-                    process.machine.receive(now, name, &mut part);
+                    process.machine.receive(now, name, &mut part, |_, _, _| {});
                     if !part.is_empty() && process.machine.sessions().wants_bytes(name) {
                         panic!("seed {}: a piece in a frame", self.seed);
                     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use softs_proto::bridge::{Bridges, Message, Offer, Output, piece_header, shape};
 use softs_proto::broker::PeerId;
-use softs_proto::client::NoLanes;
+use softs_proto::client::{LaneRef, NoLanes};
 use softs_proto::framing::{BulkReader, HEADER_BYTES, Outbox};
 use softs_proto::link::{Frame, HostId, Identity, SessionId, Ticket};
 
@@ -38,8 +38,8 @@ fn push_frame(rng: &mut Rng, out: &mut Outbox) {
         1 => Frame::Welcome(HostId(1), session),
         2 => Frame::Begin(session),
         3 => Frame::End("why".to_owned()),
-        4 => Frame::Ping(rng.below(3) as u64),
-        _ => Frame::Pong(rng.below(3) as u64),
+        4 => Frame::Ping,
+        _ => Frame::Pong,
     }
     .encode(out);
 }
@@ -51,7 +51,7 @@ fn push_message(rng: &mut Rng, out: &mut Outbox) {
     match rng.below(9) {
         0 => Message::Open(TICKET).encode(bridge, out),
         1 => Message::Closed("why").encode(bridge, out),
-        2 => Message::Offer(Offer { suppliers: 1, slots: 4, longest_call_us: 9 }).encode(bridge, out),
+        2 => Message::Offer(Offer { suppliers: 1, slots: 4 }).encode(bridge, out),
         3 => Message::Failed(rng.below(4) as u64, "why").encode(bridge, out),
         n @ 4..=6 => out.push(15 + n as u8, &[&bridge.to_le_bytes(), &tags]),
         n => {
@@ -92,7 +92,7 @@ fn fuzz_decoders(bytes: &[u8], seed: u64) {
 fn fuzz_host(rng: &mut Rng, bytes: &[u8], seed: u64) {
     let now = Instant::now();
     let mut host: Bridges<u64, NoLanes> = Bridges::new(Identity { host: HostId(2), boot: 2 });
-    host.add_egress(0, "p", NoLanes, 4, 1..=9);
+    host.add_egress(0, NoLanes, LaneRef { index: 0, generation: 1 }, 4, 1..=9);
     assert!(
         host.admit(now, TICKET, HostId(1), 0) && host.add_ingress(now, HostId(1), TICKET, 1..=9).is_some()
     );
@@ -101,21 +101,21 @@ fn fuzz_host(rng: &mut Rng, bytes: &[u8], seed: u64) {
         let mut out = Outbox::default();
         Frame::Hello(Identity { host: HostId(1), boot: 1 }, HostId(2)).encode(&mut out);
         Frame::Begin(SessionId { boot: 2, number: 1 }).encode(&mut out);
-        Message::Offer(Offer { suppliers: 1, slots: 4, longest_call_us: 9 }).encode(0, &mut out);
-        host.receive(now, CALLED, &mut out.bytes());
-        (0..2).for_each(|claim| host.claimed(HostId(1), 0, claim, claim));
+        Message::Offer(Offer { suppliers: 1, slots: 4 }).encode(0, &mut out);
+        host.receive(now, CALLED, &mut out.bytes(), |_, _, _| {});
+        (0..2).for_each(|claim| host.claimed(now, HostId(1), 0, claim, claim));
         while host.poll_output(CALLED).is_some() {}
     }
     let (mut ended, mut stored) = ([0; 2], 0);
     for mut piece in bytes.chunks(1 + rng.below(bytes.len())) {
         while !piece.is_empty() && host.sessions().wants_bytes(CALLED) {
-            host.receive(now, CALLED, &mut piece);
+            host.receive(now, CALLED, &mut piece, |_, _, _| {});
             if let Some((&claim, offset, left)) = host.piece(CALLED) {
                 assert!(offset + left as u64 <= 9 && ended[claim as usize] == 0, "seed {seed}");
                 let n = left.min(piece.len());
                 stored += n;
                 piece = &piece[n..];
-                host.stored(CALLED, n);
+                host.stored(now, CALLED, n);
             }
         }
         let mut said = 0;

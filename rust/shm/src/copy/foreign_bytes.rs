@@ -95,18 +95,24 @@ impl<'a> ForeignBytes<'a> {
     /// # Errors
     /// As `recv` has.
     pub fn receive(self, socket: BorrowedFd<'_>) -> Result<Option<usize>, Errno> {
-        loop {
-            // SAFETY: M6: valid for writes of its length; the kernel writes no more, and no Rust reference to it exists.
-            let n = unsafe { libc::recv(socket.as_raw_fd(), self.as_ptr().cast(), self.len(), 0) };
-            if let Ok(n) = usize::try_from(n) {
-                return Ok(Some(n));
-            }
-            match Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL) {
-                Errno::AGAIN => return Ok(None),
-                Errno::INTR => {}
-                other => return Err(other),
-            }
-        }
+        self.receive_with(socket, &mut [])
+    }
+
+    /// As [`Self::receive`]; what comes behind these bytes goes to `behind`.
+    ///
+    /// # Errors
+    /// As `recvmsg` has.
+    pub fn receive_with(self, socket: BorrowedFd<'_>, behind: &mut [u8]) -> Result<Option<usize>, Errno> {
+        let parts = [
+            libc::iovec { iov_base: self.as_ptr().cast(), iov_len: self.len() },
+            libc::iovec { iov_base: behind.as_mut_ptr().cast(), iov_len: behind.len() },
+        ];
+        let n_parts = if behind.is_empty() { 1 } else { 2 };
+        outcome(|| {
+            // SAFETY: M6: valid for writes of its length, and no Rust reference to it exists; `behind` is borrowed; M8:
+            // `parts`. The kernel writes no more.
+            unsafe { libc::readv(socket.as_raw_fd(), parts.as_ptr(), n_parts) }
+        })
     }
 
     /// Waits while the first four bytes are `word`, until [`Self::wake`] is called on the same memory in any process,
@@ -175,6 +181,59 @@ impl<'a> ForeignBytes<'a> {
 
     pub(crate) fn as_ptr(self) -> *mut u8 {
         self.bytes.as_ptr().cast()
+    }
+}
+
+/// Bytes of this process and foreign ones, to be sent one behind the other.
+#[derive(Default)]
+pub struct SendList<'a> {
+    parts: Vec<libc::iovec>,
+    owners: PhantomData<&'a [u8]>,
+}
+
+impl<'a> SendList<'a> {
+    /// Parts that are sent at once, as the kernel takes them.
+    pub const MAX: usize = libc::UIO_MAXIOV as usize;
+
+    /// Appends bytes of this process.
+    pub fn push(&mut self, bytes: &'a [u8]) {
+        self.parts.push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
+    }
+
+    /// Appends foreign bytes.
+    pub fn push_foreign(&mut self, bytes: ForeignBytes<'a>) {
+        self.parts.push(libc::iovec { iov_base: bytes.as_ptr().cast(), iov_len: bytes.len() });
+    }
+
+    /// Sends what the socket takes, of the first [`Self::MAX`] parts; 0 where it takes nothing now. A peer that has closed
+    /// is an error, never a signal.
+    ///
+    /// # Errors
+    /// As `sendmsg` has.
+    pub fn send(&self, socket: BorrowedFd<'_>) -> Result<usize, Errno> {
+        // SAFETY: M8: a message is numbers and addresses, for which zeros are valid.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = self.parts.as_ptr().cast_mut();
+        message.msg_iovlen = self.parts.len().min(Self::MAX) as _;
+        let sent = outcome(|| {
+            // SAFETY: M6, M8: each part is borrowed for `'a`; the kernel only reads them and `message`.
+            unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) }
+        });
+        sent.map(|n| n.unwrap_or(0))
+    }
+}
+
+/// The result of a call that a signal may interrupt; `None` where it would have to wait.
+fn outcome(mut call: impl FnMut() -> isize) -> Result<Option<usize>, Errno> {
+    loop {
+        if let Ok(n) = usize::try_from(call()) {
+            return Ok(Some(n));
+        }
+        match Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL) {
+            Errno::AGAIN => return Ok(None),
+            Errno::INTR => {}
+            other => return Err(other),
+        }
     }
 }
 

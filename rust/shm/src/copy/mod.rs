@@ -9,5 +9,5 @@ mod raw_copy;
 pub use cache_policy::CachePolicy;
 pub use decode::{Decode, DecodeError, decode_row};
 pub(crate) use decode::{Pieces, decode_row_in};
-pub use foreign_bytes::ForeignBytes;
+pub use foreign_bytes::{ForeignBytes, SendList};
 pub(crate) use raw_copy::copy;

@@ -170,6 +170,14 @@ impl LaneSupplier {
         self.ring(lane).map_or(0, |ring| ring.attached().count_ones())
     }
 
+    /// How many other suppliers of a lane wait for orders.
+    #[must_use]
+    pub fn n_others_waiting(&self, lane: LaneRef) -> u32 {
+        let waiting = doorbell::waiting_peers(&self.area.header().suppliers_waiting.word);
+        let others = waiting & !(1 << self.entry.index);
+        self.ring(lane).map_or(0, |ring| (ring.attached() & others).count_ones())
+    }
+
     /// Whether an order waits in a lane.
     #[must_use]
     pub fn has_orders(&self, lane: LaneRef) -> bool {

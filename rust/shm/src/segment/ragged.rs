@@ -153,15 +153,39 @@ impl Segment {
             self.read(u64::from(slot) * self.slot_stride(), &mut stated)?;
             let (numbers, _) = stated.as_chunks::<NUMBER_LEN>();
             for (i, (tensor, number)) in layout.tensors.iter().zip(numbers).enumerate() {
-                let length = tensor.checked(i64::from_ne_bytes(*number)).map_err(|why| {
-                    let (name, start) = (self.address().to_owned(), (i * NUMBER_LEN) as u64);
-                    SegmentError::Malformed { name, slot, start, why }
-                })?;
+                let length = self.length(slot, i, tensor, *number)?;
                 let end = ragged.offset(i, row).and_then(|begin| begin.checked_add(length));
                 end.and_then(|end| ragged.set_offset(i, row + 1, end)).ok_or_else(outside)?;
             }
         }
         Ok(())
+    }
+
+    /// Bytes of the sample in a slot, by the lengths of its tensors.
+    ///
+    /// # Errors
+    /// As [`Segment::read`]; [`SegmentError::Malformed`] where a length is none that a sample may have.
+    pub fn sample_len(&self, slot: u32, layout: &RaggedLayout) -> Result<u64, SegmentError> {
+        let mut stated = vec![0; layout.tensors.len() * NUMBER_LEN];
+        self.read(u64::from(slot) * self.slot_stride(), &mut stated)?;
+        let mut numbers = layout.tensors.iter().zip(stated.as_chunks().0).enumerate();
+        numbers.try_fold(layout.values_at as u64, |len, (i, (tensor, number))| {
+            Ok(len + (self.length(slot, i, tensor, *number)? * tensor.step_len) as u64)
+        })
+    }
+
+    /// The length that a slot states for its tensor number `i`.
+    fn length(
+        &self,
+        slot: u32,
+        i: usize,
+        tensor: &RaggedTensor,
+        number: [u8; NUMBER_LEN],
+    ) -> Result<usize, SegmentError> {
+        tensor.checked(i64::from_ne_bytes(number)).map_err(|why| {
+            let (name, start) = (self.address().to_owned(), (i * NUMBER_LEN) as u64);
+            SegmentError::Malformed { name, slot, start, why }
+        })
     }
 
     /// Copies the values of slots that were measured for the rows from `first_row` on.

@@ -10,6 +10,7 @@ use super::access::Access;
 use super::handle::Segment;
 use super::layout::BLOCK_LEN;
 use crate::SegmentError;
+use crate::copy::ForeignBytes;
 
 /// Bytes of a mapped segment, which stay mapped while this lives (M5).
 ///
@@ -47,6 +48,14 @@ impl SlotView {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The bytes, to be copied, sent and received.
+    #[must_use]
+    pub fn bytes(&self) -> ForeignBytes<'_> {
+        // SAFETY: M1, M3, M4, M5: they exist, `segment` keeps them mapped while `self` is borrowed, and no Rust reference
+        // to them is ever made.
+        unsafe { ForeignBytes::new(NonNull::slice_from_raw_parts(self.start, self.len), self) }
     }
 
     /// As [`Segment::reserve`], for `len` bytes that begin `start` bytes after this view does, and end where its slot

@@ -73,7 +73,7 @@ impl World {
     pub(super) fn store(&mut self, key: u64, name: PeerId, sample: u64, from: u64, to: u64) {
         let nodes = self.network.connections[&key].nodes;
         let node = *nodes.iter().find(|&&node| node < self.n_students).unwrap();
-        let length = self.length_of(sample);
+        let (length, now) = (self.length_of(sample), self.instant());
         let Process { machine, student, .. } = &mut self.nodes[node];
         let student = student.as_mut().unwrap();
         let mut at = from;
@@ -86,7 +86,7 @@ impl World {
             let n = (1 + self.random.below(200_000)).min(to - at);
             let memory = student.memory.entry(claim.slot).or_insert((sample, 0));
             *memory = if at == 0 { (sample, n) } else { (memory.0, memory.1 + n) };
-            machine.stored(name, n as usize);
+            machine.stored(now, name, n as usize);
             at += n;
         }
     }
@@ -166,7 +166,7 @@ impl World {
             for _ in 0..machine.room(now, host, bridge) {
                 let Some(claim) = student.lanes.claim(student.ingress) else { break };
                 let sequence = claim.sequence;
-                machine.claimed(host, bridge, claim, sequence);
+                machine.claimed(now, host, bridge, claim, sequence);
             }
             if n_idle > 0 && !student.lanes.has_orders() {
                 machine.handle_idle_suppliers(now, host, bridge, n_idle);
@@ -193,7 +193,6 @@ impl World {
                 supplier.call = Some((claim, self.now + MS + self.random.below(20 * MS)));
             }
         }
-        machine.set_longest_call(PRODUCT, 20_000);
         machine.handle_lanes(PRODUCT, &mut |slot| lengths[&slot]);
     }
 }

@@ -1,0 +1,383 @@
+//! The thread of a link. A step: take what sockets and lanes have, let the machine decide, write once per connection. It
+//! sleeps while neither has something.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use softs_proto::bridge::Bridges;
+use softs_proto::broker::PeerId;
+use softs_proto::limits::HANDSHAKE_TIMEOUT;
+use softs_proto::link::{DIAL_TIMEOUT, Event as LinkEvent, HostId, Identity};
+use softs_proto::log::{Level, LogRecord};
+
+use super::connection::Connection;
+use super::egress::Product;
+use super::host_link::Command;
+use super::ingress::{Claimed, Ingresses};
+use crate::Endpoint;
+use crate::lanes::client::{ClientLanes, LaneSleep};
+use crate::lanes::doorbell::Doorbell;
+use crate::runtime::log_queue::LogQueue;
+use crate::transport::acceptor::Acceptor;
+use crate::transport::connecting::{Connecting, Hosts};
+use crate::transport::listener::Listener;
+use crate::transport::socket;
+
+pub(super) type Machine = Bridges<Claimed, ClientLanes>;
+
+/// Bytes read at once, where they are not received into slots.
+const READ_BYTES: usize = 256 << 10;
+/// Sockets served in one step.
+const STEP_EVENTS: usize = 256;
+/// While there is something to do, the tables of suppliers are looked at this often.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(2);
+/// While this host owes samples, orders that no supplier claims, and suppliers that run another program, are searched
+/// for this often.
+const SLICE: Duration = Duration::from_millis(50);
+/// A supplier is woken for so many orders, rather than for each.
+const BUNCH: usize = 16;
+/// The epoll data of the eventfd; no connection has this number.
+const WAKE: u64 = u64::MAX;
+const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+
+pub(super) struct Driver {
+    machine: Machine,
+    ingresses: Ingresses,
+    products: Vec<Product>,
+    addresses: BTreeMap<HostId, Endpoint>,
+    dials: Vec<(PeerId, Connecting)>,
+    connections: BTreeMap<PeerId, Connection>,
+    n_accepted: u64,
+    acceptor: Acceptor,
+    epoll: OwnedFd,
+    buffer: Box<[u8]>,
+    maintain_at: Instant,
+    remind_at: Instant,
+    wake: Arc<OwnedFd>,
+    commands: mpsc::Receiver<Command>,
+    log: Arc<LogQueue>,
+}
+
+impl Driver {
+    /// `wake` is a non-blocking eventfd, written to after each command.
+    pub(super) fn new(
+        me: Identity,
+        listener: Listener,
+        wake: Arc<OwnedFd>,
+        commands: mpsc::Receiver<Command>,
+        log: Arc<LogQueue>,
+    ) -> Result<Self, Errno> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &*wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let now = Instant::now();
+        Ok(Self {
+            machine: Machine::new(me),
+            ingresses: Ingresses::new(Doorbell::new()?),
+            products: Vec::new(),
+            addresses: BTreeMap::new(),
+            dials: Vec::new(),
+            connections: BTreeMap::new(),
+            n_accepted: 0,
+            acceptor: Acceptor::new(&epoll, [listener], HANDSHAKE_TIMEOUT)?,
+            epoll,
+            buffer: vec![0; READ_BYTES].into_boxed_slice(),
+            maintain_at: now,
+            remind_at: now,
+            wake,
+            commands,
+            log,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        let mut events = Vec::with_capacity(STEP_EVENTS);
+        loop {
+            events.clear();
+            let at_once = socket::timespec(Duration::ZERO);
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&at_once)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                // Only a descriptor that is not ours any more can make it fail.
+                Err(_) => break,
+            }
+            let now = Instant::now();
+            let Some(is_busy) = self.step(now, &events) else { break };
+            if !is_busy && events.is_empty() && self.sleep(now).is_err() {
+                break;
+            }
+        }
+        // Claims go back to their lanes.
+        let ids: Vec<_> = self.connections.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.close(Instant::now(), id, "this link ends"));
+    }
+
+    /// Whether there was something to do; `None`: the owner ends the link.
+    fn step(&mut self, now: Instant, events: &[Event]) -> Option<bool> {
+        for event in events {
+            let (data, flags) = (event.data.u64(), event.flags);
+            match data {
+                WAKE => self.obey(now)?,
+                Acceptor::FIRST => self.accept(now),
+                id => self.serve(now, PeerId(id), flags),
+            }
+        }
+        self.dial(now);
+        self.acceptor.handle_timeout(&self.epoll, now);
+        self.machine.handle_timeout(now);
+        let mut is_busy = self.use_lanes(now);
+        let ids: Vec<_> = self.connections.keys().copied().collect();
+        for id in ids {
+            is_busy |= self.write(now, id);
+        }
+        while let Some(id) = self.machine.sessions().poll_closing() {
+            self.write(now, id);
+            self.close(now, id, "");
+            is_busy = true;
+        }
+        self.report();
+        Some(is_busy)
+    }
+
+    /// Takes what the lanes of both kinds have; whether there was something.
+    fn use_lanes(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.maintain_at;
+        let is_slow = now >= self.remind_at;
+        if is_due {
+            self.maintain_at = now + MAINTENANCE_INTERVAL;
+        }
+        if is_slow {
+            self.remind_at = now + SLICE;
+            self.ingresses.check();
+        }
+        let mut any = false;
+        for product in &self.products {
+            if let Some(lanes) = self.machine.lanes(product.number).filter(|_| is_due) {
+                lanes.update_suppliers();
+                if is_slow {
+                    lanes.remove_closed();
+                    lanes.remind();
+                }
+            }
+            any |= self.machine.handle_lanes(product.number, &mut |slot| product.measure(slot));
+            if let Some(lanes) = self.machine.lanes(product.number) {
+                lanes.ring(true, BUNCH);
+            }
+        }
+        any | Ingresses::end(&mut self.machine) | self.ingresses.claim(now, &mut self.machine)
+    }
+
+    /// Blocks until a socket or a lane has something, or it is time.
+    fn sleep(&mut self, now: Instant) -> Result<(), Errno> {
+        for product in &self.products {
+            if let Some(lanes) = self.machine.lanes(product.number) {
+                lanes.wake_for_all();
+                lanes.await_ended(1);
+            }
+        }
+        self.ingresses.set_waiting(now, &mut self.machine, true);
+        // What came before that was announced rings no doorbell (L6).
+        let slept = if self.use_lanes(now) { Ok(()) } else { self.block(now) };
+        self.ingresses.set_waiting(now, &mut self.machine, false);
+        for product in &self.products {
+            if let Some(lanes) = self.machine.lanes(product.number) {
+                lanes.await_ended(0);
+            }
+        }
+        slept
+    }
+
+    fn block(&mut self, now: Instant) -> Result<(), Errno> {
+        let owes = self.machine.owes();
+        let due = self.machine.next_at().into_iter().chain(self.acceptor.poll_timeout());
+        let due = due.chain(self.dials.iter().filter_map(|(_, dial)| dial.deadline())).min();
+        let limits = due.map(|due| due.saturating_duration_since(now) + Duration::from_micros(100));
+        let limit = limits.into_iter().chain(self.ingresses.limit()).chain(owes.then_some(SLICE)).min();
+        let numbers: Vec<_> = self.products.iter().map(|product| product.number).collect();
+        let lanes = numbers.iter().filter_map(|&number| Some(self.machine.lanes(number)?.sleep()));
+        let lanes: Vec<_> = lanes.collect();
+        let dials: Vec<_> = self.dials.iter().filter_map(|(_, dial)| dial.waitable()).collect();
+        let reading = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut fds = vec![reading(self.epoll.as_fd())];
+        fds.extend(self.ingresses.wake_ups().chain(lanes.iter().flat_map(LaneSleep::fds)).map(reading));
+        fds.extend(dials.iter().map(|(fd, is_write)| {
+            PollFd::from_borrowed_fd(fd.as_fd(), if *is_write { PollFlags::OUT } else { PollFlags::IN })
+        }));
+        let limit = limit.map(socket::timespec);
+        match rustix::event::poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        let is_rung = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let n_lanes = fds.len() - dials.len();
+        if fds[1..n_lanes].iter().any(is_rung) {
+            self.ingresses.drain();
+            for number in numbers {
+                if let Some(lanes) = self.machine.lanes(number) {
+                    lanes.drain();
+                }
+            }
+            self.ingresses.check();
+            self.maintain_at = now;
+        }
+        Ok(())
+    }
+
+    /// Does what the owner wants; `None`: it wants the end.
+    fn obey(&mut self, now: Instant) -> Option<()> {
+        // Before the commands, so that one that comes later wakes this thread again.
+        let _count = rustix::io::read(&*self.wake, &mut [0; 8]);
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Serve { product, lanes, lane, memory, lengths }) => {
+                    let n_slots = memory.n_slots();
+                    self.machine.add_egress(product, *lanes, lane, n_slots, lengths);
+                    self.products.push(memory);
+                }
+                Ok(Command::Admit { ticket, host, address, product }) => {
+                    self.addresses.insert(host, address);
+                    if !self.machine.admit(now, ticket, host, product) {
+                        self.complain(format!("cannot admit host {}: too many hosts or tickets", host.0));
+                    }
+                }
+                Ok(Command::Bring { host, address, ticket, lengths, slot_size, lanes }) => {
+                    self.addresses.insert(host, address);
+                    let Some(bridge) = self.machine.add_ingress(now, host, ticket, lengths) else {
+                        self.complain(format!(
+                            "cannot reach host {}: too many hosts, or it is this one",
+                            host.0
+                        ));
+                        continue;
+                    };
+                    for id in lanes {
+                        if let Err(refusal) = self.ingresses.attach((host, bridge), &id, slot_size) {
+                            self.complain(format!("does not serve {}: {}", id.address, refusal.why));
+                        }
+                    }
+                }
+                Ok(Command::Drain) => self.machine.drain(),
+                Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return None,
+                Err(mpsc::TryRecvError::Empty) => return Some(()),
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        for arrival in self.acceptor.accept(&self.epoll, now, Acceptor::FIRST) {
+            match arrival {
+                Ok(fd) => {
+                    self.n_accepted += 1;
+                    let id = PeerId(2 * self.n_accepted);
+                    if self.machine.sessions().accepted(now, id) {
+                        self.watch(now, id, Arc::new(fd));
+                    } else {
+                        socket::hang_up(&fd);
+                    }
+                }
+                Err(text) => self.complain(text),
+            }
+        }
+    }
+
+    fn dial(&mut self, now: Instant) {
+        while let Some((host, id)) = self.machine.sessions().poll_dial(now) {
+            match self.addresses.get(&host) {
+                Some(address) => {
+                    let dial = Connecting::begin_to(Hosts::Loopback, address, DIAL_TIMEOUT, now);
+                    self.dials.push((id, dial));
+                }
+                None => self.machine.disconnected(now, id, "it has no address"),
+            }
+        }
+        for at in (0..self.dials.len()).rev() {
+            let Some(outcome) = self.dials[at].1.poll(now) else { continue };
+            let (id, _) = self.dials.swap_remove(at);
+            match outcome {
+                Ok(fd) => {
+                    self.machine.sessions().connected(id);
+                    self.watch(now, id, fd);
+                }
+                Err(error) => {
+                    self.complain(error.to_string());
+                    self.machine.disconnected(now, id, &error.to_string());
+                }
+            }
+        }
+    }
+
+    fn watch(&mut self, now: Instant, id: PeerId, fd: Arc<OwnedFd>) {
+        let added = epoll::add(&self.epoll, &*fd, EventData::new_u64(id.0), READABLE);
+        self.connections.insert(id, Connection::new(fd));
+        if let Err(error) = added {
+            self.close(now, id, &crate::error::os_text(error));
+        }
+    }
+
+    fn serve(&mut self, now: Instant, id: PeerId, flags: EventFlags) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.is_writable = flags.contains(EventFlags::OUT);
+        if flags.intersects(READABLE | EventFlags::HUP | EventFlags::ERR)
+            && let Err(why) = connection.read(&mut self.machine, id, now, &mut self.buffer)
+        {
+            self.close(now, id, &why);
+        }
+    }
+
+    /// Whether the socket took something.
+    fn write(&mut self, now: Instant, id: PeerId) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let was_blocked = connection.is_blocked;
+        match connection.write(&mut self.machine, id, &self.products) {
+            Ok(any) => {
+                if connection.is_blocked != was_blocked {
+                    let mut flags = READABLE;
+                    flags.set(EventFlags::OUT, connection.is_blocked);
+                    // It is in the epoll from its beginning to its end, so there is nothing that could fail.
+                    let _watched =
+                        epoll::modify(&self.epoll, &*connection.fd, EventData::new_u64(id.0), flags);
+                }
+                any
+            }
+            Err(why) => {
+                self.close(now, id, &why);
+                true
+            }
+        }
+    }
+
+    /// Ends a connection, and returns its claims before anything else is read (N2).
+    fn close(&mut self, now: Instant, id: PeerId, why: &str) {
+        self.dials.retain(|(dial, _)| *dial != id);
+        if let Some(connection) = self.connections.remove(&id) {
+            // By name, as a copy of the descriptor in a forked child would keep it in the epoll.
+            let _deleted = epoll::delete(&self.epoll, &*connection.fd);
+            drop(connection);
+            self.acceptor.resume(&self.epoll);
+        }
+        self.machine.disconnected(now, id, why);
+        Ingresses::end(&mut self.machine);
+    }
+
+    fn report(&mut self) {
+        while let Some(event) = self.machine.poll_event() {
+            let (level, text) = match event {
+                LinkEvent::Began(host) => (Level::Info, format!("a session with host {} has begun", host.0)),
+                LinkEvent::Ended(host, why) => {
+                    (Level::Warning, format!("the session with host {} has ended: {why}", host.0))
+                }
+            };
+            self.log.push(LogRecord { level, text });
+        }
+        while let Some((host, bridge, why)) = self.machine.poll_refused() {
+            self.complain(format!("host {} does not serve bridge {bridge}: {why}", host.0));
+        }
+    }
+
+    fn complain(&self, text: String) {
+        self.log.push(LogRecord { level: Level::Warning, text });
+    }
+}
