@@ -43,7 +43,7 @@ def test_a_killed_rank_ends_the_calls_of_all(tmp_path: Path) -> None:
         os.kill(pids[1], signal.SIGKILL)
         for rank in (0, 2, 3):
             said = running.receive(rank)
-            assert "all_reduce among 4 ranks failed: the connection to rank 1 is closed" in said
+            assert "all_reduce among 4 ranks failed: the connection to rank 1 is closed" in said, said
 
 
 def gives_up(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
