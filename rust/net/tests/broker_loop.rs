@@ -168,9 +168,9 @@ fn junk_is_answered_with_the_door_and_the_others_go_on() {
 fn a_peer_with_a_slow_greeting_is_closed_at_the_deadline() {
     let scratch = Scratch::new();
     let mut options = scratch.options();
-    options.handshake_timeout = Duration::from_millis(300);
+    // These two finish within it on a busy machine, too, and have all the time in the world afterwards.
+    options.handshake_timeout = Duration::from_secs(1);
     let broker = BrokerHandle::start(options).unwrap();
-    // These two finish in time and have all the time in the world afterwards.
     let mut client = Peer::client(&broker);
     let mut slow = raw(&broker.endpoints().0);
     let mut silent = raw(&broker.endpoints().1);
@@ -189,8 +189,8 @@ fn a_peer_with_a_slow_greeting_is_closed_at_the_deadline() {
         }
     }
     read_to_end(&mut silent);
-    assert!(warning(&broker).contains("no handshake within 0.3 s"));
-    assert!(warning(&broker).contains("no handshake within 0.3 s"));
+    assert!(warning(&broker).contains("no handshake within 1 s"));
+    assert!(warning(&broker).contains("no handshake within 1 s"));
     client.order(&[(1, 0)]);
     eventually("the client is still there", || broker.stats().pending_orders == 1);
 }
