@@ -165,7 +165,8 @@ fn rest(names: &[&str]) {
 /// A file of each thread of that name.
 fn of_threads(name: &str, file: &str) -> Vec<String> {
     let threads = fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
-    let named = threads.filter(|path| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name));
+    let named =
+        threads.filter(|path| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name));
     named.map(|path| fs::read_to_string(path.join(file)).unwrap()).collect()
 }
 
