@@ -2,15 +2,19 @@
 
 use std::process::{Child, Command};
 use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 use softs_proto::supplier::LaneId;
+use softs_shm::LaneRef;
 
-use super::hosts::{N_SLOTS, Remote, Student, serve};
+use super::hosts::{N_SLOTS, Remote, Student, WATCHDOG, join, serve};
 use super::wire::Wire;
 
 /// A few, so that slots that are lost would be missed.
 const FEW_SLOTS: u64 = 3;
 const SIZES: [u64; 2] = [64, 600_000];
+/// The only lane of a segment.
+const LANE: LaneRef = LaneRef { index: 0, generation: 1 };
 
 fn cut_often(slot_size: u64, cut: impl Fn(&Wire, u64)) {
     let remote = Remote::new(slot_size, None, FEW_SLOTS);
@@ -89,9 +93,15 @@ fn the_link_of_the_student_ends_and_its_claims_go_back() {
     let remote = Remote::new(64, None, N_SLOTS);
     let mut student = Student::new(64, None);
     student.link_to(&remote, &remote.link.endpoint().clone());
-    // No supplier is there: what is claimed waits.
+    // A supplier that is there and claims nothing.
+    let _there = join(&remote.lane, 64);
+    let waiting = join(&student.lane_id(), 64);
     student.turn(10);
-    student.await_log("has begun");
+    let deadline = Instant::now() + WATCHDOG;
+    while waiting.lanes.next_sequence(LANE) == Some(0) {
+        assert!(Instant::now() < deadline, "nothing was claimed");
+        std::thread::yield_now();
+    }
     student.link.stop();
     let here = super::Supplier::spawn(&student.lane_id(), 64, None);
     student.take(50);

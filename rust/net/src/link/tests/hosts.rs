@@ -90,6 +90,18 @@ impl Drop for Supplier {
     }
 }
 
+/// A supplier that has joined a lane.
+pub(super) fn join(id: &LaneId, slot_size: u64) -> AttachedSegment {
+    join_with(id, slot_size, &Doorbell::new().unwrap())
+}
+
+fn join_with(id: &LaneId, slot_size: u64, doorbell: &Doorbell) -> AttachedSegment {
+    let attached = AttachedSegment::open(&LanePolicy::Shm, id, slot_size, doorbell).unwrap();
+    assert!(attached.lanes.join(ShmLaneRef { index: id.lane, generation: id.generation }));
+    attached.wake_client();
+    attached
+}
+
 /// Serves a lane in this thread.
 pub(super) fn serve(
     id: &LaneId,
@@ -100,10 +112,8 @@ pub(super) fn serve(
     mut is_over: impl FnMut() -> bool,
 ) {
     let doorbell = Doorbell::new().unwrap();
-    let attached = AttachedSegment::open(&LanePolicy::Shm, id, slot_size, &doorbell).unwrap();
+    let attached = join_with(id, slot_size, &doorbell);
     let lane = ShmLaneRef { index: id.lane, generation: id.generation };
-    assert!(attached.lanes.join(lane));
-    attached.wake_client();
     let mut failed = BTreeSet::new();
     while !is_over() {
         while let Some(claim) = attached.lanes.claim(lane) {
