@@ -44,8 +44,9 @@ class Parts:
         self.device = device
         self.feed = Feed()
         self._place = (-1, 0)
-        # Of the step that is not committed: batches by their first number, to see whether they are made the same again.
-        self._seen: dict[int, Any] = {}
+        # The first batch of the step that is not committed, and its first number, to see whether it is made the same again.
+        # Memory of the others is used again.
+        self._seen: tuple[int, Any] | None = None
         self._has_warned = False
 
     def tell_place(self, rank: int, size: int, n_micro_batches: int, own: int) -> None:
@@ -75,9 +76,11 @@ class Parts:
 
     def compare(self, taken: MicroBatch, batch: Any) -> None:
         """Say once if numbers that were handed out before come with other samples."""
-        before = self._seen.get(taken.numbers.start)
-        self._seen[taken.numbers.start] = batch
-        if before is None or self._has_warned or _are_equal(before, batch):
+        if self._seen is None:
+            self._seen = (taken.numbers.start, batch)
+            return
+        first, before = self._seen
+        if first != taken.numbers.start or self._has_warned or _are_equal(before, batch):
             return
         self._has_warned = True
         logger.warning(
@@ -89,8 +92,8 @@ class Parts:
         )
 
     def forget(self) -> None:
-        """Keep no batch any more: their step is committed."""
-        self._seen.clear()
+        """Keep no batch any more: its step is committed."""
+        self._seen = None
 
 
 class JobStep:
