@@ -50,6 +50,8 @@ def test_it_trains_each_number_once_without_grpc_and_with_the_bits_of_a_replay(
     options = {"frontend": frontend, "coordinator": None, "seed": 0, "n_steps": n_steps}
     with supplier(backend), ranks.start(train_without_grpc, 1, options) as running:
         said = [running.receive(0) for _ in range(n_steps + 1)]
+        # It has closed its client when it returns.
+        assert running.receive(0) is None
     assert not isinstance(said[0], ranks.Raised), said[0].trace
     taken = [number for one in said[:-1] for number in one["taken"]]
     assert taken == list(range(n_steps * GLOBAL))

@@ -18,8 +18,6 @@ class AloneWorker:
     """
 
     rank, size, epoch = 0, 1, 1
-    #: No collective is made.
-    strategy = None
     #: It is always a member.
     not_ready = ""
     is_leaving = False

@@ -94,8 +94,9 @@ class Job:
         """
         with ExitStack() as running:
             running.callback(self._parts.batches.close)
+            position, losses = self._position, self._parts.losses
             running.enter_context(
-                self._state.carry("position in the samples", self._position, self._position.applied)
+                self._state.carry("position in the samples", position, position.applied, losses)
             )
             running.enter_context(self._worker)
             self._running = running.pop_all()

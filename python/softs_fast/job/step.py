@@ -42,10 +42,13 @@ class Parts:
         self.position = position
         self.batches = batches
         self.device = device
+        #: Losses of the present step; ranks reduce them with the gradients.
+        self.losses = torch.zeros((), device=device)
         self.feed = Feed()
         self._place = (-1, 0)
-        # Of the step that is not committed: batches by their first number, to see whether they are made the same again.
-        self._seen: dict[int, Any] = {}
+        # The first batch of the step that is not committed, and its first number, to see whether it is made the same again.
+        # Memory of the others is used again.
+        self._seen: tuple[int, Any] | None = None
         self._has_warned = False
 
     def tell_place(self, rank: int, size: int, n_micro_batches: int, own: int) -> None:
@@ -75,9 +78,11 @@ class Parts:
 
     def compare(self, taken: MicroBatch, batch: Any) -> None:
         """Say once if numbers that were handed out before come with other samples."""
-        before = self._seen.get(taken.numbers.start)
-        self._seen[taken.numbers.start] = batch
-        if before is None or self._has_warned or _are_equal(before, batch):
+        if self._seen is None:
+            self._seen = (taken.numbers.start, batch)
+            return
+        first, before = self._seen
+        if first != taken.numbers.start or self._has_warned or _are_equal(before, batch):
             return
         self._has_warned = True
         logger.warning(
@@ -89,8 +94,8 @@ class Parts:
         )
 
     def forget(self) -> None:
-        """Keep no batch any more: their step is committed."""
-        self._seen.clear()
+        """Keep no batch any more: its step is committed."""
+        self._seen = None
 
 
 class JobStep:
@@ -112,7 +117,7 @@ class JobStep:
         self._n_micro_batches = 1
         self._scale = 1.0
         self._n_taken = self._n_backward = 0
-        self._losses = torch.zeros((), device=parts.device)
+        self._losses = parts.losses
 
     @property
     def was_entered(self) -> bool:
@@ -164,7 +169,8 @@ class JobStep:
         # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on how many each has.
         (loss * self._scale).backward()  # type: ignore[no-untyped-call]
         self._n_backward += 1
-        self._losses.add_(loss.detach(), alpha=1 / self._n_micro_batches)
+        # As of the gradients, ranks reduce the mean.
+        self._losses.add_(loss.detach(), alpha=self._scale)
 
     def __enter__(self) -> Self:
         """Wait for an epoch, and begin the step."""
@@ -188,6 +194,7 @@ class JobStep:
         self.numbers = position.ledger.numbers(step)
         n = self._n_micro_batches = position.ledger.segment(step).n_micro_batches
         self._scale = size / n
+        self._losses.zero_()
         aim = parts.feed.begin(position.ledger, step, rank, size)
         parts.tell_place(rank, size, n, parts.feed.n_due)
         if aim is not None:
@@ -201,14 +208,14 @@ class JobStep:
         if error is None:
             try:
                 self._check_complete()
-                if self._worker.strategy is not None:
-                    self._worker.strategy.all_reduce(self._losses, "sum")
-            except (ConfigError, PeerLost) as failure:
+            except ConfigError as failure:
                 error = failure
         try:
             is_taken = inner.__exit__(None if error is None else type(error), error, trace)
         finally:
             self.is_committed = inner.is_committed
+            # The next step begins with none.
+            self._losses = self._losses.clone()
             if self.is_committed:
                 parts.feed.committed()
                 parts.forget()

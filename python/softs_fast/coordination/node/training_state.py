@@ -59,6 +59,7 @@ class TrainingState:
         self._parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, **(others or {})}
         self._apply = apply or optimizer.step
         self._applied: list[Callable[[], object]] = []
+        self._means: dict[str, torch.Tensor] = {}
         # From `backward` until gradients are dropped.
         self._later: list[RemovableHandle] = []
 
@@ -106,7 +107,7 @@ class TrainingState:
         # others in the next call. The dtype of a gradient saves a run of its own.
         some = next(iter(gradients.values()))
         presence = torch.tensor(has, device=some.device).to(some.dtype)
-        strategy.all_reduce_gradients({**gradients, _PRESENCE: presence}, ReduceOp.MEAN)
+        strategy.all_reduce_gradients({**gradients, _PRESENCE: presence, **self._means}, ReduceOp.MEAN)
         for parameter, count in zip(trained.values(), presence.tolist(), strict=True):
             if not count:
                 parameter.grad = None
@@ -134,7 +135,9 @@ class TrainingState:
     # --- Copies ---
 
     @contextmanager
-    def carry(self, name: str, part: Stateful, applied: Callable[[], object]) -> Iterator[None]:
+    def carry(
+        self, name: str, part: Stateful, applied: Callable[[], object], mean: torch.Tensor
+    ) -> Iterator[None]:
         """Have another object travel with the state in a block: a worker that copies the weights copies it too.
 
         Args:
@@ -142,6 +145,7 @@ class TrainingState:
             part: Object, with what belongs to the weights, such as where their samples end.
             applied: Function called each time gradients were applied, also after the epoch of their step, so that
                 the object and the weights are of one step. It must not raise.
+            mean: Tensor that `reduce` replaces by its mean over all ranks, in the call that reduces the gradients.
 
         Raises:
             ConfigError: The state has an object of that name.
@@ -150,11 +154,13 @@ class TrainingState:
             raise ConfigError(f'the state has an object "{name}" already: {list(self._parts)}')
         self._parts[name] = part
         self._applied.append(applied)
+        self._means[name] = mean
         try:
             yield
         finally:
             del self._parts[name]
             self._applied.remove(applied)
+            del self._means[name]
 
     def check(self) -> None:
         """Check that the state can be sent to another worker.
