@@ -85,7 +85,7 @@ class World:
     """
 
     def __init__(self, n_ranks: int, n_micro_batches: int, n_steps: int, n_faults: int) -> None:
-        self.ledger = Ledger.of("p", n_micro_batches, 1)
+        self.ledger = Ledger("p", n_micro_batches, 1)
         self.n_steps, self.n_faults = n_steps, n_faults
         options = JobOptions("job", 1, 3, form_timeout_s=2.0, join_s=0.5, rejoin_timeout_s=60.0)
         self.now_s = 0.0
@@ -295,7 +295,7 @@ class World:
         step = rank.position.committed
         assert len(rank.weights) == step, "J4: weights and position are of different steps"
         trained = [number for numbers in rank.weights for number in numbers]
-        expected = [number for one in range(step) for number in rank.position.ledger.trained(one)]
+        expected = [number for one in range(step) for number in rank.position.ledger.numbers(one)]
         assert trained == expected, f"J2, J3: {rank.name} has trained {trained} in {step} steps"
         assert self.truth.setdefault(step, rank.weights) == rank.weights, "J3: two histories of one step"
 

@@ -214,12 +214,13 @@ class LiveJob:
         new.rename(self._gate)
 
     def start(self) -> Rank:
-        """Start a rank; only the weights of the first one count."""
+        """Start a rank. Any of the first ones may come first, and have the weights that count; joiners have others."""
+        is_joiner = any(one.committed for one in self.ranks)
         self.ranks.append(
             Rank(
                 frontend=self._frontend,
                 coordinator=self.coordinator.address,
-                seed=len(self.ranks),
+                seed=len(self.ranks) if is_joiner else 0,
                 n_steps=self.n_steps,
                 gate=self._gate,
             )

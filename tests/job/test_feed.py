@@ -58,7 +58,7 @@ class Rank:
 @pytest.mark.parametrize("n_micro_batches", range(1, 13))
 def test_any_size_after_any_other_and_after_any_part_of_a_step(n_micro_batches: int) -> None:
     """Exhaustively: a rank takes a part of a step, loses the epoch, and takes its next place in the same step or a later one."""
-    ledger = Ledger.of("p", 2 * n_micro_batches, 2)
+    ledger = Ledger("p", 2 * n_micro_batches, 2)
     places = [(rank, size) for size in range(1, min(n_micro_batches, 4) + 2) for rank in range(size)]
     for (before, after), later in itertools.product(itertools.product(places, repeat=2), (0, 1)):
         n_due = len(
@@ -82,7 +82,7 @@ def test_any_size_after_any_other_and_after_any_part_of_a_step(n_micro_batches: 
 def test_committed_steps_train_each_number_once(n_micro_batches: int, seed: int, n_events: int) -> None:
     """J2 under random deaths, joins and lost epochs, with steps that are rolled forward."""
     chance = random.Random(seed)
-    ledger = Ledger.of("p", n_micro_batches, 1)
+    ledger = Ledger("p", n_micro_batches, 1)
     ranks = [Rank(ledger) for _ in range(chance.randint(1, 4))]
     trained: list[int] = []
     step = 0
@@ -114,7 +114,7 @@ def test_committed_steps_train_each_number_once(n_micro_batches: int, seed: int,
 
 def test_a_stream_that_is_in_place_is_left_alone() -> None:
     """Samples that are ordered ahead are thrown away by each aim."""
-    one = Rank(Ledger.of("p", 12, 2))
+    one = Rank(Ledger("p", 12, 2))
     for step in range(4):
         one.begin(step, 1, 2)
         assert one.take_all() == list(range(12 * step + 6, 12 * step + 12))
@@ -130,18 +130,8 @@ def test_a_stream_that_is_in_place_is_left_alone() -> None:
     assert one.stream.n_aimed == 2
 
 
-def test_a_switch_aims_at_the_other_product() -> None:
-    """Also where the other product goes on with the number that would come next."""
-    one = Rank(Ledger.of("p", 4, 2).switched(1, "q").switched(2, "p"))
-    for step, numbers in enumerate(([0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7])):
-        one.begin(step, 0, 1)
-        assert one.take_all() == numbers
-        one.feed.committed()
-        assert one.stream.n_aimed == step + 1
-
-
 def test_a_step_is_not_committed_without_all_micro_batches() -> None:
-    one = Rank(Ledger.of("p", 4, 2))
+    one = Rank(Ledger("p", 4, 2))
     one.begin(0, 0, 1)
     one.take()
     with pytest.raises(AssertionError, match="serving"):

@@ -66,9 +66,9 @@ def test_a_loader_in_place_of_data() -> None:
     ],
 )
 def test_a_rank_with_another_script(product: str, whole: int, part: int, seed: int, text: str) -> None:
-    source = Position(Ledger.of("1", 96, 8), 0)
+    source = Position(Ledger("1", 96, 8), 0)
     source.applied()
-    joiner = Position(Ledger.of(product, whole, part), seed)
+    joiner = Position(Ledger(product, whole, part), seed)
     with pytest.raises(sf.ConfigError, match=text):
         joiner.load_state_dict(source.state_dict())
     assert joiner.committed == 0

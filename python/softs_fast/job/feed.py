@@ -16,9 +16,8 @@ Phase = Literal["idle", "serving", "spent", "settling"]
 
 @dataclass(frozen=True)
 class Aim:
-    """Numbers of a product that a stream hands out: at place i number start + i // run * stride + i % run."""
+    """Numbers that a stream hands out: at place i number start + i // run * stride + i % run."""
 
-    product: str
     start: int
     run: int
     stride: int
@@ -79,14 +78,14 @@ class Feed:
             Where the stream must go; None if it is there.
         """
         assert self.phase == "idle", f"a step begins while another one is {self.phase}"
-        segment, numbers = ledger.segment(step), ledger.numbers(step)
-        own = share(segment.n_micro_batches, rank, size)
-        n = segment.micro_batch_size
+        numbers = ledger.numbers(step)
+        own = share(ledger.n_micro_batches, rank, size)
+        n = ledger.micro_batch_size
         self._due = [MicroBatch(index, numbers[index * n : (index + 1) * n]) for index in own]
         self.phase = "serving" if self._due else "spent"
         if not self._due:
             return None
-        aim = Aim(segment.product, self._due[0].numbers.start, len(own) * n, segment.global_batch_size)
+        aim = Aim(self._due[0].numbers.start, len(own) * n, ledger.global_batch_size)
         at = self._aim
         # A run that was left in its midst would go on with numbers of another step.
         if (

@@ -43,7 +43,7 @@ class LiveData:
             raise ConfigError(f"config must be a BatchConfig, got {type(config).__name__}")
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
         self.micro_batch_size = whole_number("micro_batch_size", micro_batch_size, 1)
-        self.ledger = Ledger.of(product, self.global_batch_size, self.micro_batch_size)
+        self.ledger = Ledger(product, self.global_batch_size, self.micro_batch_size)
         # As many on order as a step has: one rank alone has its next step made while it trains.
         self.batches = NumberedBatches(
             product, config, self.micro_batch_size, self.global_batch_size, endpoint

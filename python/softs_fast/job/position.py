@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ..errors import ConfigError
@@ -37,7 +38,7 @@ class Position:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
-        return {"committed": self.committed, "seed": self.seed, **self.ledger.state_dict()}
+        return {"committed": self.committed, "seed": self.seed, **asdict(self.ledger)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the position of weights that were copied.
@@ -45,16 +46,9 @@ class Position:
         Raises:
             ConfigError: They are of a job with another product, other sizes or another seed.
         """
-        ledger = Ledger.of_state(state)
-        own, other = self.ledger.segments[-1], ledger.segments[-1]
-        for name, have, need in (
-            ("product", own.product, other.product),
-            ("global_batch_size", own.global_batch_size, other.global_batch_size),
-            ("micro_batch_size", own.micro_batch_size, other.micro_batch_size),
-            ("seed", self.seed, state["seed"]),
-        ):
-            if have != need:
+        for name, have in {**asdict(self.ledger), "seed": self.seed}.items():
+            if have != state[name]:
                 raise ConfigError(
-                    f"the job has {name}={need!r}, and this rank {have!r}: start all ranks with the same script"
+                    f"the job has {name}={state[name]!r}, and this rank {have!r}: start all ranks with the same script"
                 )
-        self.ledger, self.committed = ledger, state["committed"]
+        self.committed = state["committed"]

@@ -192,7 +192,7 @@ class JobStep:
                 f"the weights have {step} steps, and their position in the samples {position.committed}"
             )
         self.numbers = position.ledger.numbers(step)
-        n = self._n_micro_batches = position.ledger.segment(step).n_micro_batches
+        n = self._n_micro_batches = position.ledger.n_micro_batches
         self._scale = size / n
         self._losses.zero_()
         aim = parts.feed.begin(position.ledger, step, rank, size)
