@@ -24,7 +24,20 @@ _SAMPLE = (
 )
 #: Headings of all lives, by page, with steps without which a life is not complete, in their order.
 LIVES = {
-    "architecture.md": {"### Through a lane": _SAMPLE, "### By the wire": _SAMPLE},
+    "architecture.md": {
+        "### Through a lane": _SAMPLE,
+        "### By a link, in Rust alone so far": (
+            *(
+                "claimed for the other host",
+                "wanted",
+                "placed",
+                "sent from the slot",
+                "tag and length checked",
+            ),
+            *("received into the claimed slot", "published"),
+        ),
+        "### By the wire": _SAMPLE,
+    },
     "lives.md": {
         "## A gradient": (
             *("bucket full", "shape and dtype checked", "copied into shared memory", "call compared"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 from live_job import CONFIG, GLOBAL, MICRO, Student, live_data, replayed, sample, train
 
 import softs_fast as sf
+from softs_fast.job.feed import Feed
 from softs_fast.job.step import Parts
 
 
@@ -147,6 +148,29 @@ def give_two_losses(step: Any, student: Student) -> None:
         step.backward(student.loss(batch))
 
 
+def begin_gradients_anew(step: Any, student: Student) -> None:
+    for batch in step.batches():
+        student.optimizer.zero_grad()
+        step.backward(student.loss(batch))
+
+
+def drop_gradients_at_the_end(step: Any, student: Student) -> None:
+    for batch in step.batches():
+        step.backward(student.loss(batch))
+    student.optimizer.zero_grad()
+
+
+def apply_gradients(step: Any, student: Student) -> None:
+    for batch in step.batches():
+        step.backward(student.loss(batch))
+        student.optimizer.step()
+
+
+def begin_another_step(step: Any, student: Student) -> None:
+    with step:
+        pass
+
+
 def train_nothing(step: Any, student: Student) -> None:
     """Do nothing."""
 
@@ -157,6 +181,10 @@ def train_nothing(step: Any, student: Student) -> None:
         (leave_out_a_loss, "step 1 has the gradients of 0 of 1 micro-batches"),
         (leave_out_a_batch, "step 1 has the gradients of 1 of 11 micro-batches"),
         (give_two_losses, "is called another time"),
+        (begin_gradients_anew, "the gradients of 1 micro-batches of step 1 are gone: call no zero_grad"),
+        (drop_gradients_at_the_end, "the gradients of 11 micro-batches of step 1 are gone"),
+        (apply_gradients, r"leave optimizer\.step\(\) out"),
+        (begin_another_step, "a step begins in another one"),
         (train_nothing, "step 1 has the gradients of 0 of 11 micro-batches"),
     ],
 )
@@ -172,6 +200,65 @@ def test_a_step_without_all_of_its_gradients_is_not_applied(
         assert student.weights() == before
         assert all(parameter.grad is None for parameter in student.model.parameters())
         assert job.committed == 0
+
+
+def test_what_ends_a_step_between_a_batch_and_its_count_shifts_no_number(
+    broker: None, frontend: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ctrl-C does: the stream has handed a batch out then, and the feed has not taken it."""
+    taken: list[int] = []
+    with supplier(backend), job_alone(frontend) as (job, student):
+        took, has_failed = Feed.took, False
+
+        def ends_once(feed: Feed) -> Any:
+            nonlocal has_failed
+            if job.committed == 1 and not has_failed:
+                has_failed = True
+                raise KeyboardInterrupt
+            return took(feed)
+
+        monkeypatch.setattr(Feed, "took", ends_once)
+        while job.committed < 3:
+            with suppress(KeyboardInterrupt):
+                for step in job.steps(3):
+                    with step:
+                        numbers = []
+                        for batch in step.batches():
+                            numbers += batch["number"].tolist()
+                            step.backward(student.loss(batch))
+                    taken += numbers
+    assert has_failed
+    assert taken == list(range(3 * GLOBAL))
+
+
+def test_a_step_that_was_applied_in_part_is_not_made_again(broker: None, frontend: str, backend: str) -> None:
+    def apply_in_part() -> None:
+        student.optimizer.step()
+        raise ValueError("the disk is full")
+
+    student = Student(0)
+    state = sf.TrainingState(student.model, student.optimizer, apply=apply_in_part)
+
+    def make_step(job: sf.Job) -> None:
+        for step in job.steps(1):
+            with step:
+                for batch in step.batches():
+                    step.backward(student.loss(batch))
+
+    with supplier(backend), sf.Job("digits", live_data(frontend), state) as job:
+        with pytest.raises(ValueError, match="the disk is full"):
+            make_step(job)
+        with pytest.raises(
+            sf.ConfigError, match="the weights are not valid any more: step 1 could not be applied"
+        ):
+            make_step(job)
+
+
+def test_a_job_runs_once(frontend: str) -> None:
+    with job_alone(frontend) as (job, _):
+        pass
+    with pytest.raises(sf.ConfigError, match="this job has run"), job:
+        pass
 
 
 def test_a_step_without_its_block(frontend: str) -> None:

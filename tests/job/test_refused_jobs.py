@@ -37,6 +37,8 @@ def test_data(changed: dict[str, Any], text: str) -> None:
     ("name", "value", "text"),
     [
         ("WORLD_SIZE", "4", "WORLD_SIZE is 4, and the job has no coordinator"),
+        ("SLURM_NTASKS", "4", "SLURM_NTASKS is 4"),
+        ("OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_SIZE is 2"),
         ("SLURM_PROCID", "1", "a launcher has started this process as number 1"),
     ],
 )

@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from ..coordination.node import TrainingState
+from ..errors import ConfigError
 
 __all__ = ["AloneStep", "AloneWorker"]
 
@@ -25,6 +26,8 @@ class AloneWorker:
     def __init__(self, state: TrainingState) -> None:
         self.state = state
         self.committed = 0
+        # Whether a step was applied in part.
+        self.is_lost = False
 
     def step(self) -> AloneStep:
         """Return the next step, a context manager."""
@@ -48,6 +51,10 @@ class AloneStep:
         self.is_committed = False
 
     def __enter__(self) -> Self:
+        if self._worker.is_lost:
+            raise ConfigError(
+                f"the weights are not valid any more: step {self.number} could not be applied, and may be in them in part"
+            )
         return self
 
     def __exit__(
@@ -57,7 +64,9 @@ class AloneStep:
         if error is not None:
             self._worker.state.drop_gradients()
             return False
+        self._worker.is_lost = True
         self._worker.state.apply()
+        self._worker.is_lost = False
         self._worker.committed += 1
         self.is_committed = True
         return True

@@ -120,4 +120,5 @@ class Feed:
     def dropped(self) -> None:
         """The step was not applied; its numbers are due again."""
         assert self.phase != "idle", "a step is dropped, and none was begun"
-        self._due, self.phase = [], "idle"
+        # What has ended a step may have come between a batch and `took`.
+        self._due, self.phase, self._aim = [], "idle", None

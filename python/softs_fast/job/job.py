@@ -13,7 +13,7 @@ import torch.distributed
 
 from ..coordination import ClientCredentials, launched_seat
 from ..coordination.node import TrainingState, WorkerNode
-from ..errors import ConfigError
+from ..errors import ConfigError, PeerLost
 from ..loader import whole_number
 from .alone import AloneWorker
 from .live_data import LiveData
@@ -24,6 +24,8 @@ __all__ = ["Job"]
 
 #: Variable of the environment with the address of the coordinator.
 _VARIABLE = "SOFTS_FAST_COORDINATOR"
+#: Numbers of processes that launchers have started.
+_SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 class Job:
@@ -82,16 +84,20 @@ class Job:
         else:
             self._worker = WorkerNode(coordinator, state, job=name, credentials=credentials)
         devices = [one.device for one in state.model.parameters()] or [torch.device("cpu")]
-        self._parts = Parts(self._worker, self._position, data.batches, devices[0])
-        self._running = ExitStack()
+        self._parts = Parts(self._worker, self._position, data.batches(), state, devices[0])
+        self._running: ExitStack | None = None
 
     def __enter__(self) -> Self:
         """Meet the coordinator, and wait for the first epoch.
 
         Raises:
             PeerLost: There is no epoch within ten minutes, or the coordinator has refused this process.
-            ConfigError: The job has other data than this process, or its state cannot be sent to another one.
+            ConfigError: The job has other data than this process, its state cannot be sent to another one, or it was
+                entered before.
         """
+        if self._running is not None:
+            raise ConfigError("this job has run: make another Job")
+        self._running = ExitStack()
         with ExitStack() as running:
             running.callback(self._parts.batches.close)
             position, losses = self._position, self._parts.losses
@@ -106,6 +112,7 @@ class Job:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave the job; after an error, the others learn of it."""
+        assert self._running is not None
         self._running.__exit__(kind, error, trace)
 
     @property
@@ -124,14 +131,19 @@ class Job:
         return self._worker.committed
 
     def steps(self, n_steps: int) -> Iterator[JobStep]:
-        """Yield steps until so many are committed, or this process is to leave the job; each is for one `with` block.
+        """Yield steps until so many are committed; each is for one `with` block.
 
         A process that joins begins after the steps that the others have. A step that was not committed comes again.
 
         Raises:
+            PeerLost: The job has ended before, or goes on without this process.
             ConfigError: The block of a step was left out.
         """
-        while self._worker.committed < n_steps and not self._worker.is_leaving:
+        while self._worker.committed < whole_number("n_steps", n_steps, 0):
+            if self._worker.is_leaving:
+                raise PeerLost(
+                    f"this process has {self._worker.committed} of {n_steps} steps: {self._worker.not_ready}"
+                )
             step = JobStep(self._parts)
             yield step
             if not step.was_entered:
@@ -146,13 +158,13 @@ def _check_alone() -> None:
     Raises:
         ConfigError: There are others.
     """
-    seat, n_launched = launched_seat(), os.environ.get("WORLD_SIZE", "")
-    others = ""
+    seat, others = launched_seat(), ""
+    sizes = [f"{name} is {os.environ[name]}" for name in _SIZES if os.environ.get(name, "1") not in ("", "1")]
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         n = torch.distributed.get_world_size()
         others = f"torch.distributed has {n} ranks" if n > 1 else ""
-    elif n_launched.isdecimal() and int(n_launched) > 1:
-        others = f"WORLD_SIZE is {n_launched}"
+    elif sizes:
+        others = sizes[0]
     elif seat:
         others = f"a launcher has started this process as number {seat}, counted from 0"
     if others:

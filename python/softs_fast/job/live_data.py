@@ -44,7 +44,11 @@ class LiveData:
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
         self.micro_batch_size = whole_number("micro_batch_size", micro_batch_size, 1)
         self.ledger = Ledger(product, self.global_batch_size, self.micro_batch_size)
+        self._source = (product, config, self.micro_batch_size, self.global_batch_size, endpoint)
+        # It checks the product.
+        self.batches()
+
+    def batches(self) -> NumberedBatches:
+        """Return a stream of its own of the samples; none is ordered before the first batch."""
         # As many on order as a step has: one rank alone has its next step made while it trains.
-        self.batches = NumberedBatches(
-            product, config, self.micro_batch_size, self.global_batch_size, endpoint
-        )
+        return NumberedBatches(*self._source)

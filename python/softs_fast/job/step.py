@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
-from ..coordination.node import WorkerNode
+from ..coordination.node import TrainingState, WorkerNode
 from ..errors import ConfigError, PeerLost
 from ..loader import NumberedBatches
 from .alone import AloneWorker
@@ -28,6 +29,7 @@ class Parts:
         worker: Worker that reduces and applies gradients.
         position: Position that travels with the weights.
         batches: Batches of the samples.
+        state: Weights and optimizer.
         device: Device of the weights.
     """
 
@@ -36,9 +38,11 @@ class Parts:
         worker: WorkerNode | AloneWorker,
         position: Position,
         batches: NumberedBatches,
+        state: TrainingState,
         device: torch.device,
     ) -> None:
         self.worker = worker
+        self.state = state
         self.position = position
         self.batches = batches
         self.device = device
@@ -118,6 +122,8 @@ class JobStep:
         self._scale = 1.0
         self._n_taken = self._n_backward = 0
         self._losses = parts.losses
+        self._has_gradients = False
+        self._guard: RemovableHandle | None = None
 
     @property
     def was_entered(self) -> bool:
@@ -140,6 +146,8 @@ class JobStep:
             GeneratorFailed: A sample cannot be made.
         """
         parts = self._parts
+        if not self.was_entered:
+            raise ConfigError("the step was not begun: call step.batches() in a block `with step:`")
         while parts.feed.due is not None:
             if self._n_backward < self._n_taken:
                 raise ConfigError(_incomplete(self.number, self._n_backward, self._n_taken))
@@ -166,14 +174,20 @@ class JobStep:
                 f"step {self.number} has {self._n_taken} micro-batches so far, and step.backward() is called another time: "
                 "call it once for each, with the sum of what is to be minimised"
             )
+        self._check_gradients()
         # Workers reduce gradients to a mean over ranks; that of micro-batches does not depend on how many each has.
         (loss * self._scale).backward()  # type: ignore[no-untyped-call]
         self._n_backward += 1
+        self._has_gradients = self._has_gradients or self._finds_gradients()
         # As of the gradients, ranks reduce the mean.
         self._losses.add_(loss.detach(), alpha=self._scale)
 
     def __enter__(self) -> Self:
         """Wait for an epoch, and begin the step."""
+        if self.was_entered or self._parts.feed.phase != "idle":
+            raise ConfigError(
+                "a step begins in another one, or for the second time: use each step of job.steps() once"
+            )
         inner = self._inner
         inner.__enter__()
         try:
@@ -195,6 +209,7 @@ class JobStep:
         n = self._n_micro_batches = position.ledger.n_micro_batches
         self._scale = size / n
         self._losses.zero_()
+        self._guard = parts.state.optimizer.register_step_pre_hook(_refuse_step)
         aim = parts.feed.begin(position.ledger, step, rank, size)
         parts.tell_place(rank, size, n, parts.feed.n_due)
         if aim is not None:
@@ -205,6 +220,8 @@ class JobStep:
     ) -> bool:
         """Reduce the gradients, and apply them on all ranks; a rank that was lost is no error."""
         parts, inner = self._parts, self._inner
+        if self._guard is not None:
+            self._guard.remove()
         if error is None:
             try:
                 self._check_complete()
@@ -230,6 +247,24 @@ class JobStep:
         n = self._n_taken + self._parts.feed.n_due
         if self._n_backward != n:
             raise ConfigError(_incomplete(self.number, self._n_backward, n))
+        self._check_gradients()
+
+    def _finds_gradients(self) -> bool:
+        return any(one.grad is not None for one in self._parts.state.model.parameters())
+
+    def _check_gradients(self) -> None:
+        if self._has_gradients and not self._finds_gradients():
+            raise ConfigError(
+                f"the gradients of {self._n_backward} micro-batches of step {self.number} are gone: call no zero_grad() in "
+                "the block of a step, which begins without gradients"
+            )
+
+
+def _refuse_step(optimizer: object, args: object, kwargs: object) -> None:
+    raise ConfigError(
+        "the optimizer makes a step in the block of a step of a job, which applies the gradients of all ranks at its end: "
+        "leave optimizer.step() out"
+    )
 
 
 def _incomplete(number: int, n_backward: int, n: int) -> str:
@@ -246,12 +281,15 @@ def _seed(device: torch.device, seed: int) -> None:
     never freed.
     """
     torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        getattr(torch, device.type).manual_seed(seed)
+    if device.type not in ("cpu", "meta"):
+        getattr(torch, device.type).manual_seed_all(seed)
 
 
 def _are_equal(before: Any, batch: Any) -> bool:
+    """Return whether two batches are equal; ragged tensors are not compared. A NaN is equal to a NaN."""
     return all(
-        not isinstance(tensor, torch.Tensor) or tensor.is_nested or torch.equal(tensor, batch[name])
+        not isinstance(tensor, torch.Tensor)
+        or tensor.is_nested
+        or bool(((tensor == batch[name]) | ((tensor != tensor) & (batch[name] != batch[name]))).all())
         for name, tensor in before.items()
     )

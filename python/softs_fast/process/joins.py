@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 
 __all__ = ["join"]
 
@@ -10,11 +12,12 @@ __all__ = ["join"]
 _SLICE_S = 1.0
 
 
-def join(thread: threading.Thread) -> None:
-    """Wait until a thread has ended, as long as it takes.
+def join(thread: threading.Thread, timeout_s: float | None = None) -> None:
+    """Wait until a thread has ended, or for so many seconds; None for as long as it takes.
 
     In slices: a signal that arrives just before the main thread waits for a lock, or in another thread, does not wake
     it, and Python would run the handler only at the end of the wait.
     """
-    while thread.is_alive():
-        thread.join(_SLICE_S)
+    end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while thread.is_alive() and (left_s := end_s - time.monotonic()) > 0:
+        thread.join(min(left_s, _SLICE_S))

@@ -63,7 +63,7 @@ def test_a_worker_that_is_stopped_is_left_behind(cluster: Cluster, start: Start,
 def test_a_worker_that_is_terminated_leaves_after_its_step(cluster: Cluster, start: Start) -> None:
     coordinator = cluster.coordinator("--min-workers", "1", "--max-workers", "2")
     trainers = [start(coordinator, one, n_steps=100_000, pause_s=0.005) for one in range(2)]
-    trainers[1].next_step()
+    until_size(trainers[1], 2)
     trainers[1].signal(signal.SIGTERM)
     left = trainers[1].end()
     assert 0 < left["committed"] < 100_000

@@ -134,7 +134,7 @@ class MasterStream:
         """
         native = self._open()
         try:
-            if worker in self._cut_off:
+            if worker in self._cut_off and not isinstance(message, End | Refused):
                 raise PeerBusy("a message before this one was not sent")
             native.send(worker, self._encoded(worker, message))
         except PeerBusy as error:

@@ -97,10 +97,7 @@ class Server:
         Raises:
             SoftsError: the server has failed.
         """
-        if timeout_s is None:
-            join(self._thread)
-        else:
-            self._thread.join(timeout_s)
+        join(self._thread, timeout_s)
         if self._failure is not None:
             raise self._failure
         return not self._thread.is_alive()

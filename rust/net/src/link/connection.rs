@@ -10,8 +10,8 @@ use softs_proto::bridge::Output;
 use softs_proto::broker::PeerId;
 use softs_shm::SendList;
 
-use super::driver::Machine;
 use super::egress::Product;
+use super::ingress::Machine;
 use crate::error::os_text;
 use crate::transport::socket;
 

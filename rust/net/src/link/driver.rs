@@ -10,26 +10,23 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use softs_proto::bridge::Bridges;
 use softs_proto::broker::PeerId;
 use softs_proto::limits::HANDSHAKE_TIMEOUT;
 use softs_proto::link::{DIAL_TIMEOUT, Event as LinkEvent, HostId, Identity};
 use softs_proto::log::{Level, LogRecord};
 
+use super::command::Command;
 use super::connection::Connection;
 use super::egress::Product;
-use super::host_link::Command;
-use super::ingress::{Claimed, Ingresses};
+use super::ingress::{Ingresses, Machine};
 use crate::Endpoint;
-use crate::lanes::client::{ClientLanes, LaneSleep};
+use crate::lanes::client::LaneSleep;
 use crate::lanes::doorbell::Doorbell;
 use crate::runtime::log_queue::LogQueue;
 use crate::transport::acceptor::Acceptor;
 use crate::transport::connecting::{Connecting, Hosts};
 use crate::transport::listener::Listener;
 use crate::transport::socket;
-
-pub(super) type Machine = Bridges<Claimed, ClientLanes>;
 
 /// Bytes read at once, where they are not received into slots.
 const READ_BYTES: usize = 256 << 10;
@@ -145,8 +142,8 @@ impl Driver {
 
     /// Takes what the lanes of both kinds have; whether there was something.
     fn use_lanes(&mut self, now: Instant) -> bool {
-        let is_due = now >= self.maintain_at;
         let is_slow = now >= self.remind_at;
+        let is_due = is_slow || now >= self.maintain_at;
         if is_due {
             self.maintain_at = now + MAINTENANCE_INTERVAL;
         }
@@ -234,6 +231,10 @@ impl Driver {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Serve { product, lanes, lane, memory, lengths }) => {
+                    if self.products.iter().any(|known| known.number == product) {
+                        self.complain(format!("serves product {product} from another segment already"));
+                        continue;
+                    }
                     let n_slots = memory.n_slots();
                     self.machine.add_egress(product, *lanes, lane, n_slots, lengths);
                     self.products.push(memory);
@@ -245,6 +246,13 @@ impl Driver {
                     }
                 }
                 Ok(Command::Bring { host, address, ticket, lengths, slot_size, lanes }) => {
+                    if *lengths.end() > slot_size {
+                        self.complain(format!(
+                            "slots of {slot_size} bytes are smaller than samples of host {}",
+                            host.0
+                        ));
+                        continue;
+                    }
                     self.addresses.insert(host, address);
                     let Some(bridge) = self.machine.add_ingress(now, host, ticket, lengths) else {
                         self.complain(format!(

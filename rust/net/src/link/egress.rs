@@ -30,7 +30,7 @@ impl Product {
         u32::try_from(self.segment.n_slots()).unwrap_or(u32::MAX)
     }
 
-    /// Bytes of the sample in a slot. One whose lengths no sample may have gets a length that none may have.
+    /// Bytes of the sample in a slot. If no sample may have its lengths, that is a length that none may have.
     pub(super) fn measure(&self, slot: SlotId) -> u64 {
         match &self.layout {
             None => self.segment.slot_size(),

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use softs_proto::client::{LaneRef, Lanes};
+use softs_proto::client::Lanes;
 use softs_proto::link::{HostId, Identity, Ticket};
 use softs_proto::log::LogRecord;
 use softs_proto::supplier::LaneId;
 use softs_shm::{RaggedLayout, Segment};
 
+use super::command::Command;
 use super::driver::Driver;
 use super::egress::Product;
 use crate::lanes::client::ClientLanes;
@@ -33,34 +34,6 @@ pub struct HostLink {
     commands: mpsc::Sender<Command>,
     log: Arc<LogQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// What the owner tells the thread, which it wakes by the eventfd.
-#[derive(Debug)]
-pub(super) enum Command {
-    Serve {
-        product: u32,
-        lanes: Box<ClientLanes>,
-        lane: LaneRef,
-        memory: Product,
-        lengths: RangeInclusive<u64>,
-    },
-    Admit {
-        ticket: Ticket,
-        host: HostId,
-        address: Endpoint,
-        product: u32,
-    },
-    Bring {
-        host: HostId,
-        address: Endpoint,
-        ticket: Ticket,
-        lengths: RangeInclusive<u64>,
-        slot_size: u64,
-        lanes: Vec<LaneId>,
-    },
-    Drain,
-    Stop,
 }
 
 impl HostLink {
@@ -90,7 +63,7 @@ impl HostLink {
         &self.endpoint
     }
 
-    /// Makes samples of a product for other hosts in `segment`, whose lanes this link is the client of. Returns the lane in
+    /// Makes samples of a product for other hosts in `segment`, as the client of its lanes. Returns the lane in
     /// which it orders them. `ragged`: where the tensors of varying length are, if there are such.
     ///
     /// # Errors

@@ -4,18 +4,21 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softs_proto::bridge::Fate;
+use softs_proto::bridge::{Bridges, Fate};
 use softs_proto::link::HostId;
 use softs_proto::supplier::LaneId;
 use softs_shm::{Claim, ForeignBytes, LaneRef, SlotView};
 
-use super::driver::Machine;
+use crate::lanes::client::ClientLanes;
 use crate::lanes::counters::supplier as counter;
 use crate::lanes::doorbell::Doorbell;
 use crate::lanes::supplier::{AttachedSegment, LanePolicy, Refusal};
 
 /// A client that cannot wake this process places orders without doing so: its lanes are checked this often.
 const UNREACHED_SLEEP: Duration = Duration::from_millis(50);
+
+/// Decides about all sessions and bridges of this host.
+pub(super) type Machine = Bridges<Claimed, ClientLanes>;
 
 /// An order of a client of this host, and the memory for its sample.
 #[derive(Debug)]
@@ -39,7 +42,7 @@ impl Claimed {
     }
 }
 
-/// The lanes of clients whose orders one bridge takes.
+/// The lanes of clients from which one bridge takes orders.
 #[derive(Debug)]
 struct Served {
     host: HostId,
@@ -123,7 +126,7 @@ impl Ingresses {
             let n_idle: u32 =
                 lanes.iter().map(|(attached, lane)| attached.lanes.n_others_waiting(*lane)).sum();
             if n_idle > 0 && !lanes.iter().any(|(attached, lane)| attached.lanes.has_orders(*lane)) {
-                machine.handle_idle_suppliers(now, host, bridge, n_idle as usize);
+                any |= machine.handle_idle_suppliers(now, host, bridge, n_idle as usize);
             }
         }
         any
@@ -162,13 +165,16 @@ impl Ingresses {
     }
 
     /// Announces that this thread is about to wait, or does not wait (L6). A bridge without room needs no orders, unless
-    /// a client counts on it to be told of them while other suppliers sleep.
+    /// a client counts on it to be told of them while other suppliers sleep. All bridges of a segment announce by one
+    /// bit, so one without room takes back nothing.
     pub(super) fn set_waiting(&self, now: Instant, machine: &mut Machine, is_waiting: bool) {
         for Served { host, bridge, lanes, .. } in &self.all {
             let has_room = is_waiting && machine.room(now, *host, *bridge) > 0;
             for (attached, lane) in lanes {
                 let counts = has_room || attached.lanes.n_attached(*lane) > 1;
-                attached.lanes.set_waiting(is_waiting && counts);
+                if counts || !is_waiting {
+                    attached.lanes.set_waiting(is_waiting);
+                }
             }
         }
     }

@@ -6,6 +6,7 @@
 //!
 //! Connections are plain, so they are made and accepted on loopback only, between processes of one user.
 
+mod command;
 mod connection;
 mod driver;
 mod egress;

@@ -70,7 +70,7 @@ impl Authority {
         Self { key: key.unwrap(), name: format!("softs-fast job {}", &text(&fingerprint(&public))[..32]) }
     }
 
-    /// The certificate by which who trusts this CA trusts another one too, or this one itself.
+    /// The certificate by which a peer that trusts this CA trusts another one too, or this one itself.
     pub(crate) fn certify(&self, other: &Self) -> Vec<u8> {
         let extensions = [
             extension(0x13, true, &der(SEQUENCE, &[&[1, 1, 0xff]])),

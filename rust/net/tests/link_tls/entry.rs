@@ -1,4 +1,4 @@
-//! Who is let in, and what each end says of a refusal.
+//! Which peers are let in, and what each end says of a refusal.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
@@ -121,7 +121,7 @@ fn a_host_with_two_tokens_meets_those_that_have_either() {
 }
 
 #[test]
-fn who_shows_no_certificate_is_refused() {
+fn a_peer_without_a_certificate_is_refused() {
     let mut accepted = Session::accept(&credentials(&[TOKEN]), now()).unwrap();
     let error = meet(stranger(None, b"softs-link/1"), &mut accepted);
     assert_eq!(error, Some(TlsError::NoCertificate));
@@ -139,7 +139,7 @@ fn an_end_of_another_service_is_refused_whatever_its_certificate() {
 }
 
 #[test]
-fn who_connects_is_not_told_which_cas_are_believed() {
+fn a_peer_is_not_told_which_cas_are_believed() {
     let mut accepted = Session::accept(&credentials(&[TOKEN]), now()).unwrap();
     let curious = Arc::new(Curious::default());
     let mut config = believing().with_client_cert_resolver(curious.clone());
@@ -241,7 +241,7 @@ fn meet(mut client: ClientConnection, accepted: &mut Session) -> Option<TlsError
         }
         let mut arrived = Vec::new();
         let taken = give_cut(accepted, &bytes, &mut std::iter::repeat(usize::MAX), &mut arrived);
-        assert!(arrived.is_empty(), "it is not to be heard");
+        assert!(arrived.is_empty(), "nothing of it is delivered");
         if let Err(error) = taken {
             return Some(error);
         }

@@ -108,7 +108,7 @@ fn a_changed_bit_in_any_byte_of_a_record_is_an_error_and_nothing_of_it_is_delive
     for at in 0..AROUND + sent.len() {
         let [mut dialled, mut accepted] = pair();
         send(&mut dialled, &[&sent]).unwrap();
-        // What follows fills up a record whose length has grown.
+        // What follows fills up a record that was made longer.
         send(&mut dialled, &[&pattern(40_000)]).unwrap();
         let mut bytes = take(&mut dialled);
         bytes[at] ^= 1 << (at % 8);

@@ -12,6 +12,7 @@ use crate::client::{LaneRef, Lanes, SlotId};
 use crate::framing::Outbox;
 use crate::limits::{MAX_BRIDGES, MAX_UNSENT_FRAMES};
 use crate::link::{Event, HostId, Identity, Sessions, Ticket, Tickets};
+use crate::text::printable;
 
 /// What is to be written to a connection next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,14 +180,12 @@ impl<C, L: Lanes> Bridges<C, L> {
     }
 
     /// The lane of a bridge is empty, and `n` suppliers of this host wait.
-    pub fn handle_idle_suppliers(&mut self, now: Instant, host: HostId, bridge: u32, n: usize) {
+    pub fn handle_idle_suppliers(&mut self, now: Instant, host: HostId, bridge: u32, n: usize) -> bool {
         let All { hosts, ended, .. } = &mut self.all;
-        if let Some(found) = hosts.get_mut(&host)
-            && let Some(ingress) = found.ingresses.get_mut(&bridge)
-        {
-            ingress.give_back(now, n, ended);
-            found.has_news = true;
-        }
+        let Some(found) = hosts.get_mut(&host) else { return false };
+        let any = found.ingresses.get_mut(&bridge).is_some_and(|ingress| ingress.give_back(now, n, ended));
+        found.has_news |= any;
+        any
     }
 
     /// A claim that has ended, and how. Such a claim is to be published or returned at once.
@@ -437,7 +436,7 @@ impl<C, L: Lanes> All<C, L> {
         match message {
             Message::Closed(why) => {
                 ingress.end(&mut self.ended);
-                self.refused.push_back((host, bridge, why.to_owned()));
+                self.refused.push_back((host, bridge, printable(why)));
             }
             Message::Offer(offer) => ingress.set_offer(offer),
             Message::Return(tags) => ingress.returned(now, tags, &mut self.ended)?,

@@ -125,13 +125,14 @@ impl<C> Ingress<C> {
 
     /// `n` suppliers of this host wait while orders are here that none has begun with: gives them back, the newest first.
     /// Not again before those had their time to take them.
-    pub(super) fn give_back(&mut self, now: Instant, n: usize, ended: &mut VecDeque<(C, Fate)>) {
+    pub(super) fn give_back(&mut self, now: Instant, n: usize, ended: &mut VecDeque<(C, Fate)>) -> bool {
         if self.held_until.is_some_and(|until| now < until) {
-            return;
+            return false;
         }
         let unstarted = self.claims.iter().filter(|(_, one)| one.received == 0 && !one.is_cancelled);
         let mut tags: Vec<_> = unstarted.map(|(&tag, _)| tag).collect();
         tags.sort_unstable();
+        let any = n > 0 && !tags.is_empty();
         for tag in tags.into_iter().rev().take(n) {
             self.held_until = Some(now + HOLD_TIME);
             if tag < self.unsent {
@@ -141,6 +142,7 @@ impl<C> Ingress<C> {
                 ended.push_back((claimed.claim, Fate::Returned));
             }
         }
+        any
     }
 
     /// A piece of `len` bytes begins.
@@ -187,8 +189,9 @@ impl<C> Ingress<C> {
         tags: Numbers<'_>,
         ended: &mut VecDeque<(C, Fate)>,
     ) -> Result<(), String> {
+        tags.iter().try_for_each(|tag| self.finish(tag, Fate::Returned, ended))?;
         self.held_until = Some(now + HOLD_TIME);
-        tags.iter().try_for_each(|tag| self.finish(tag, Fate::Returned, ended))
+        Ok(())
     }
 
     pub(super) fn failed(

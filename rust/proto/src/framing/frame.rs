@@ -40,12 +40,7 @@ impl FrameReader {
 
     /// Takes bytes; [`Self::poll`] should be called until it finds nothing before more come.
     pub fn receive(&mut self, bytes: &[u8]) {
-        if self.start == self.buffer.len() {
-            self.buffer.clear();
-            self.buffer.shrink_to(KEPT_BYTES);
-        } else {
-            self.buffer.drain(..self.start);
-        }
+        self.buffer.drain(..self.start);
         self.start = 0;
         self.buffer.extend_from_slice(bytes);
     }
@@ -55,6 +50,12 @@ impl FrameReader {
     /// # Errors
     /// A header announces more than the limit. The reader stays there.
     pub fn poll(&mut self) -> Result<Option<(u8, &[u8])>, FrameError> {
+        if self.start == self.buffer.len() {
+            // The next byte may be long in coming.
+            self.buffer.clear();
+            self.buffer.shrink_to(KEPT_BYTES);
+            self.start = 0;
+        }
         let Some((header, rest)) = self.buffer[self.start..].split_first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };

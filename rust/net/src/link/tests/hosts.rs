@@ -63,7 +63,7 @@ impl Supplier {
         Self::spawn_failing(lane, slot_size, ragged, u64::MAX)
     }
 
-    /// Each order fails at its first attempt whose number in the stream is a multiple of `fails`.
+    /// Each order with a number that is a multiple of `fails` fails at its first attempt.
     pub(super) fn spawn_failing(
         lane: &LaneId,
         slot_size: u64,
@@ -240,6 +240,28 @@ impl Student {
     pub(super) fn link_by(&self, address: &Endpoint, ticket: Ticket) {
         let lengths = (self.slot_size, self.ragged.as_ref());
         self.link.bring(THERE, address, ticket, lengths, vec![self.lane_id()]);
+    }
+
+    /// A host that is never reached is to serve the lane, too.
+    pub(super) fn link_to_unreachable(&self) {
+        let nowhere = "tcp://127.0.0.1:1".parse().unwrap();
+        let lengths = (self.slot_size, self.ragged.as_ref());
+        self.link.bring(HostId(3), &nowhere, TICKET, lengths, vec![self.lane_id()]);
+    }
+
+    /// Waits until a supplier of the lane sleeps, and its client knows it.
+    pub(super) fn await_announced(&self) {
+        let (id, doorbell) = (self.lane_id(), Doorbell::new().unwrap());
+        let watcher = AttachedSegment::open(&LanePolicy::Shm, &id, self.slot_size, &doorbell).unwrap();
+        let lane = ShmLaneRef { index: id.lane, generation: id.generation };
+        let deadline = Instant::now() + WATCHDOG;
+        let is_announced = || {
+            std::thread::sleep(Duration::from_millis(1));
+            watcher.lanes.n_others_waiting(lane) == 1
+        };
+        while !(0..20).all(|_| is_announced()) {
+            assert!(Instant::now() < deadline, "the link sleeps, and its client does not know it");
+        }
     }
 
     pub(super) fn n_taken(&self) -> u64 {

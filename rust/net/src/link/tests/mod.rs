@@ -55,6 +55,17 @@ fn suppliers_of_both_hosts_serve_one_lane() {
 }
 
 #[test]
+fn a_host_without_room_leaves_it_announced_that_another_one_has_some() {
+    let remote = Remote::new(64, None, N_SLOTS);
+    let _there = remote.supplier();
+    let mut student = Student::new(64, None);
+    student.link_to(&remote, &remote.link.endpoint().clone());
+    student.take(100);
+    student.link_to_unreachable();
+    student.await_announced();
+}
+
+#[test]
 fn what_failed_there_fails_here_with_its_text() {
     let remote = Remote::new(64, None, N_SLOTS);
     let _there = remote.supplier_that_fails(7);

@@ -1,4 +1,4 @@
-//! Who is no link, and who has no ticket: refused, while the traffic of others goes on.
+//! What is no link, and what has no ticket: refused, while the traffic of others goes on.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -61,7 +61,7 @@ impl Wire {
         }
     }
 
-    /// Ends them once so many bytes more have come back.
+    /// Ends them once so many bytes more were sent here.
     pub(super) fn cut_after(&self, n: u64) {
         self.state.left.store(n, Ordering::Relaxed);
     }

@@ -29,7 +29,7 @@ pub const KEY_BYTES: u64 = 1 << 36;
 /// led to another service.
 pub(super) const PROTOCOL: &[u8] = b"softs-link/1";
 
-/// What this host proves, and whom it believes.
+/// What this host proves, and which CAs it believes.
 #[derive(Clone)]
 pub struct Credentials {
     client: ClientConfig,
@@ -70,7 +70,7 @@ impl Credentials {
         }
         let store = Arc::new(store);
 
-        // Who connects learns nothing of the CAs.
+        // A peer that connects learns nothing of the CAs.
         let holders = WebPkiClientVerifier::builder_with_provider(store.clone(), provider.clone())
             .clear_root_hint_subjects()
             .build()
