@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from waiting import WATCHDOG_S, eventually
 
 from softs_fast.dataflow.link.events import Joined, LinkEvent, Received
 from softs_fast.dataflow.link.stream import MasterStream, WorkerStream, join
+from softs_fast.errors import FlowError
 
 
 def to_the_process() -> None:
@@ -52,6 +53,8 @@ def handled(stream: WorkerStream) -> None:
     """A handler that returns ends no wait."""
     signal.signal(signal.SIGUSR1, lambda number, frame: stream.send(say("handled")))
     stream.send(say("ready"))
+    # The handler must not send in the midst of a message.
+    stream.publish("sent", b"")
     assert stream.receive(None) == [say("go on")]
     stream.send(say("received"))
 
@@ -62,6 +65,8 @@ def with_an_event_loop(stream: WorkerStream) -> None:
     signal.set_wakeup_fd(writer)
     signal.signal(signal.SIGUSR1, lambda number, frame: stream.send(say("handled")))
     stream.send(say("ready"))
+    # The handler must not send in the midst of a message.
+    stream.publish("sent", b"")
     assert stream.receive(None) == [say("go on")]
     assert os.read(reader, 10) == bytes([signal.SIGUSR1])
     assert signal.set_wakeup_fd(-1) == writer
@@ -109,6 +114,14 @@ def switches(pid: int) -> dict[str, int]:
     return found
 
 
+def has_sent(master: MasterStream) -> bool:
+    """Return whether the worker has sent what it says of itself."""
+    with suppress(FlowError):
+        master.ask(3, "sent", WATCHDOG_S)
+        return True
+    return False
+
+
 def serve(endpoint: str, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stream = WorkerStream(join(endpoint, TOKEN, 3))
@@ -150,6 +163,7 @@ def test_ctrl_c_ends_a_wait_whichever_thread_gets_it(send: Callable[[], None]) -
 def test_a_handler_runs_while_the_wait_goes_on(function: Callable[[WorkerStream], None]) -> None:
     with worker(function) as (master, process):
         assert text(master) == "ready"
+        eventually(lambda: has_sent(master), "it is behind its message")
         if function is handled:
             wait_for_sleep(process.pid)
         os.kill(process.pid, signal.SIGUSR1)

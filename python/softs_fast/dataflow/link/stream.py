@@ -299,7 +299,7 @@ class WorkerStream:
         self._open().answer_stack(what, signal)
 
     def send(self, message: Message) -> None:
-        """Send a message, and never wait for it; any thread may call.
+        """Send a message, and never wait for it; any thread may call, and no handler of a signal.
 
         Raises:
             PeerLost: the master has ended, or too much waits for it already: then the connection ends, too, as messages
