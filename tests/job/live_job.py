@@ -52,6 +52,8 @@ class Student:
         torch.manual_seed(seed)
         layers = (torch.nn.Linear(WIDTH, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
         self.model = torch.nn.Sequential(*layers)
+        #: Of all micro-batches of the last step of `replayed`.
+        self.mean_loss = 0.0
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-2)
 
     def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -295,13 +297,16 @@ def replayed(sizes: list[int]) -> Student:
     n_micro = GLOBAL // MICRO
     for step, size in enumerate(sizes):
         sums = [torch.zeros_like(one) for one in parameters]
+        student.mean_loss = 0.0
         for rank in range(size):
             student.optimizer.zero_grad()
             for index in share(n_micro, rank, size):
                 first = step * GLOBAL + index * MICRO
                 torch.manual_seed(seeds.seed_of(first))
                 x = torch.stack([sample(number) for number in range(first, first + MICRO)])
-                (student.loss({"x": x}) * (size / n_micro)).backward()
+                loss = student.loss({"x": x})
+                student.mean_loss += float(loss.detach()) / n_micro
+                (loss * (size / n_micro)).backward()
             for total, parameter in zip(sums, parameters, strict=True):
                 if parameter.grad is not None:
                     total += parameter.grad

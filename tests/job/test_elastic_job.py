@@ -25,7 +25,9 @@ def check(job: LiveJob) -> None:
     sizes = job.recount()
     [weights] = {tuple(end["weights"]) for end in ends}
     print(f"sizes {sizes}")
-    expected = tuple(replayed(sizes).weights())
+    student = replayed(sizes)
+    assert [end["loss"] for end in ends] == pytest.approx([student.mean_loss] * len(ends), rel=1e-4)
+    expected = tuple(student.weights())
     if 3 in sizes:
         torch.testing.assert_close(torch.tensor(weights), torch.tensor(expected), rtol=1e-4, atol=1e-5)
     else:

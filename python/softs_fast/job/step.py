@@ -209,11 +209,12 @@ class JobStep:
         n = self._n_micro_batches = position.ledger.n_micro_batches
         self._scale = size / n
         self._losses.zero_()
-        self._guard = parts.state.optimizer.register_step_pre_hook(_refuse_step)
         aim = parts.feed.begin(position.ledger, step, rank, size)
         parts.tell_place(rank, size, n, parts.feed.n_due)
         if aim is not None:
             parts.batches.aim(aim.start, aim.run, aim.stride)
+        # Last: a step that has not begun has no end that removes it.
+        self._guard = parts.state.optimizer.register_step_pre_hook(_refuse_step)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
