@@ -6,7 +6,7 @@ import os
 import resource
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,23 +75,36 @@ def test_a_caller_that_waits_makes_the_call_itself() -> None:
 
 
 def interrupted(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    """Return the error of the call; nothing if the thread of the queue has come first, and nothing is broken."""
     told = Path(folder, "interrupted")
     with joined(rank, size, folder), held_back():
         if rank == 1:
             eventually(told.exists)
+            # What rank 0 had to say before it left may be enough for the call to end.
+            with suppress(BackendLost):
+                dist.all_reduce(torch.ones(8))
             return "left"
-        work = dist.all_reduce(torch.ones(8), async_op=True)
         with interrupted_in_a_call():
+            work = dist.all_reduce(torch.ones(8), async_op=True)
             work.wait()
         told.touch()
-        for _ in range(2):
+        try:
+            work.wait()
+        except BackendLost as lost:
             with pytest.raises(BackendLost, match="interrupted in the middle of a call"):
                 work.wait()
-    return "left"
+            return str(lost)
+    return ""
 
 
 def test_a_signal_interrupts_a_caller_that_makes_a_call(tmp_path: Path) -> None:
-    assert ranks.run(interrupted, 2, str(tmp_path)) == ["left", "left"]
+    for attempt in range(5):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        error, _ = ranks.run(interrupted, 2, str(folder))
+        if error:
+            break
+    assert "interrupted in the middle of a call" in error
 
 
 def left_pending(say: Callable[[Any], None], rank: int, size: int, folder: str) -> float:
