@@ -7,9 +7,11 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, FleetError, PeerLost
+from ..process import join
 from .options import AddParser, between, command, option
 from .table import say
 
@@ -201,7 +203,9 @@ def _status_of(command: list[str], environment: dict[str, str]) -> int:
     except OSError as error:
         raise ConfigError(f"cannot run {command[0]!r}: {error.strerror}") from error
     try:
-        status = script.wait()
+        ended = threading.Thread(target=script.wait, daemon=True)
+        ended.start()
+        join(ended)
     except KeyboardInterrupt:
         # A terminal has sent it to the command too, which may save its work now.
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -209,7 +213,7 @@ def _status_of(command: list[str], environment: dict[str, str]) -> int:
         raise
     finally:
         _end(script)
-    return status if status >= 0 else 128 - status
+    return script.returncode if script.returncode >= 0 else 128 - script.returncode
 
 
 def _end(script: subprocess.Popen[bytes]) -> None:
