@@ -88,14 +88,10 @@ def _hosts(machine: Machine) -> Finding:
 
 def _shared_memory(machine: Machine) -> Finding:
     if machine.shm_bytes is None:
-        text = (
-            "there is no /dev/shm: samples can only go by TCPMedium or FilesystemMedium; mount a tmpfs there"
-        )
+        text = "/dev/shm is missing: only TCPMedium and FilesystemMedium can carry samples; mount a tmpfs at /dev/shm"
         return Finding("problem", "shared memory", text)
     if not machine.is_shm_writable:
-        text = (
-            "this user cannot make files in /dev/shm: samples can only go by TCPMedium; chmod 1777 /dev/shm"
-        )
+        text = "this user cannot write to /dev/shm: only TCPMedium can carry samples; as root: chmod 1777 /dev/shm"
         return Finding("problem", "shared memory", text)
     if machine.file_limit is not None and machine.file_limit < machine.shm_bytes[1]:
         text = f"this process may write files of {_size(machine.file_limit)} at most: a segment is a file; ulimit -f unlimited"
@@ -107,8 +103,8 @@ def _shared_memory(machine: Machine) -> Finding:
     if free >= _SMALL:
         return Finding("ok", "shared memory", found)
     remedy = (
-        "slots of clients, rows of flows and buckets of gradients are there, each sample or tensor as often as slots "
-        "hold it; docker run --shm-size=8g (or --ipc=host), as root: mount -o remount,size=8g /dev/shm"
+        "slots of clients, rows of flows and buckets of gradients take it; start the container with docker run "
+        "--shm-size=8g (or --ipc=host), or as root: mount -o remount,size=8g /dev/shm"
     )
     return Finding("problem" if free < _TOO_SMALL else "note", "shared memory", f"{found}: {remedy}")
 
@@ -140,17 +136,19 @@ def _descriptors(machine: Machine) -> Finding:
 def _temporary_folder(machine: Machine) -> Finding:
     folder = machine.temporary_folder
     if folder is None:
-        text = "none can be written: sockets of fleets and of groups are there; set TMPDIR to a folder of this user"
+        text = "no folder for temporary files is writable; fleets keep their sockets there: set TMPDIR to a folder of this user"
         return Finding("problem", "temporary folder", text)
     if len(os.fsencode(folder)) > _LONGEST_FOLDER:
-        text = f"{folder} is too long a path for a socket: fleets use /tmp; set TMPDIR to a shorter one where /tmp is not fit"
+        text = f"{folder} is too long for the path of a socket, so fleets use /tmp; set TMPDIR to a shorter path if /tmp is unfit"
         return Finding("note", "temporary folder", text)
     return Finding("ok", "temporary folder", folder)
 
 
 def _user(machine: Machine) -> Finding:
     if machine.user is None:
-        text = "the number of this user has no name: torch asks for one when it compiles or caches; set USER to any word"
+        text = (
+            "the user id has no name, and torch asks for one when it compiles or caches; set USER to any word"
+        )
         return Finding("note", "user", text)
     return Finding("ok", "user", machine.user)
 

@@ -1,4 +1,4 @@
-"""What a machine, a container or a user has, as far as softs-fast depends on it. Whatever cannot be read is None."""
+"""What a machine, a container or a user has, as far as softs-fast depends on it; None for what cannot be read."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Machine:
 
 
 def look(root: Path = Path("/")) -> Machine:
-    """Look at this machine; takes a moment, and changes nothing.
+    """Return what this machine has; changes nothing.
 
     Args:
         root: Where the files of the kernel and the devices are.
