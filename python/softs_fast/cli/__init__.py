@@ -11,7 +11,7 @@ from types import FrameType
 
 from .. import NATIVE_ERROR, __version__
 from ..errors import SoftsError
-from . import bench, coordinator, flow, gpu, keys, market, paramserver, status
+from . import bench, coordinator, doctor, flow, gpu, keys, market, paramserver, status
 from .table import say
 
 __all__ = ["main", "parser"]
@@ -96,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
     paramserver.add_commands(add_parser)
     flow.add_commands(add_parser)
     keys.add_commands(add_parser)
+    doctor.add_command(add_parser)
     bench.add_command(add_parser)
     gpu.add_command(add_parser)
     return parser
