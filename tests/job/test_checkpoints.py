@@ -26,7 +26,7 @@ LEDGER = Ledger("1", 96, 8)
 
 
 class Training:
-    """A training without samples, whose weights are those of its step."""
+    """A training without samples: its weights follow from the number of its steps."""
 
     def __init__(
         self,
@@ -83,6 +83,23 @@ def written(folder: Path, n_steps: int, **given: Any) -> list[list[float]]:
             training.train(1)
             found.append(training.digest())
     return found
+
+
+def test_a_copy_takes_the_memory_of_the_one_before_if_it_fits(tmp_path: Path) -> None:
+    """New memory costs several times the copy."""
+    rates = Rates({"kept": torch.zeros(3), "grown": torch.zeros(3)})
+    with Training(tmp_path, others={"rates": rates}) as training:
+        training.train(1)
+        places = {name: one.data_ptr() for name, one in training.saver._copies.items()}
+        rates.state = {"kept": torch.ones(3), "grown": torch.ones(4)}
+        training.train(1)
+        copies = training.saver._copies
+        assert copies["rates.kept"].data_ptr() == places["rates.kept"]
+    with Training(tmp_path, others={"rates": rates}):
+        assert {name: one.tolist() for name, one in rates.state.items()} == {
+            "kept": [1] * 3,
+            "grown": [1] * 4,
+        }
 
 
 def steps(folder: Path) -> list[str]:
@@ -241,6 +258,28 @@ def crashing(at: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], 
         for name in OPERATIONS:
             patch.setattr(os, name, counted(name))
         yield lambda: left.append(at)
+
+
+def test_a_checkpoint_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    are_synced: list[bool] = []
+    fsync, rename = os.fsync, os.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    def noted_rename(old: Path, new: Path) -> None:
+        if Path(new).name.startswith("step-"):
+            are_synced.append({one.stat().st_ino for one in (Path(old), *Path(old).iterdir())} <= synced)
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    written(tmp_path, 2)
+    assert are_synced == [True, True]
 
 
 def test_a_full_disk_costs_that_one_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -27,7 +27,7 @@ class Position:
         self.seed = seed
         #: Steps that were applied to the weights.
         self.committed = 0
-        #: Run, one start of a job with all its ranks; and the run whose checkpoint it began with, "" without one.
+        #: Run, one start of a job with all its ranks; and the run before, if this one began with a checkpoint, else "".
         self.run, self.parent = secrets.token_hex(8), ""
 
     def resumed(self) -> None:

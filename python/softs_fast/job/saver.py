@@ -50,6 +50,7 @@ class Saver:
         self._state, self._position = state, position
         self._is_alone = is_alone
         self._writing: Future[None] | None = None
+        self._copies: dict[str, torch.Tensor] = {}
         # What is in the folder when this process begins: names of damaged checkpoints, and the runs that were there before.
         self._damaged: set[str] = set()
         self._runs: set[str] = set()
@@ -163,7 +164,7 @@ class Saver:
             return
         began_s = time.perf_counter()
         try:
-            text, tensors = self._state.snapshot()
+            text, self._copies = self._state.snapshot(self._copies)
         except Exception as error:  # of the user's state_dict, too
             logger.error("the checkpoint of step %d is not written: %s", step, error)
             return
@@ -182,7 +183,7 @@ class Saver:
             **position.contract(),
             "torch": torch.__version__,
         }
-        self._writing = self._threads.submit(self._write, facts, text, tensors)
+        self._writing = self._threads.submit(self._write, facts, text, self._copies)
 
     def _write(self, facts: dict[str, Any], text: bytes, tensors: dict[str, torch.Tensor]) -> None:
         step, began_s = facts["step"], time.perf_counter()

@@ -240,14 +240,17 @@ class TrainingState:
             except Exception as error:
                 raise ConfigError(f'the state of the source does not fit "{name}": {error}') from error
 
-    def snapshot(self) -> tuple[bytes, dict[str, torch.Tensor]]:
+    def snapshot(self, before: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str, torch.Tensor]]:
         """Return a copy of the state: JSON without the tensors, and these in host memory, contiguous, by their places.
+
+        Args:
+            before: Tensors of an earlier copy, which is not needed any more: new memory costs several times the copy.
 
         Raises:
             ConfigError: A part of the state cannot be written so; the text names it.
         """
         text, tensors = self._encoded()
-        return text, {name: _copied(tensor) for name, tensor in tensors.items()}
+        return text, {name: _copied(tensor, before.get(name)) for name, tensor in tensors.items()}
 
     def load_snapshot(self, text: bytes, receive: Callable[[torch.Tensor], None]) -> None:
         """Go on with the state of a snapshot.
@@ -306,9 +309,10 @@ def _check_dtypes(own: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
             )
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor in host memory."""
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+def _copied(tensor: torch.Tensor, copy: torch.Tensor | None) -> torch.Tensor:
+    """Return a copy of a tensor in host memory, in that of another copy if it fits."""
+    if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return copy.copy_(tensor.detach())
 
 
