@@ -13,6 +13,7 @@ STEPS = st.sets(st.integers(1, 10**9), min_size=1)
 
 def test_steps_are_told_from_all_else_and_come_newest_first() -> None:
     names = ["step-00000050", "step-100000000", "step-00000400", "step-x", ".trash-step-00000001", "step-"]
+    names += ["step-60", "step-0000000\u0667", "00000070"]
     assert steps_in([*names, partial_name(60, "f00"), ".lock", "notes"]) == [100_000_000, 400, 50]
     assert steps_in(map(name_of, (7, 123_456_789))) == [123_456_789, 7]
 

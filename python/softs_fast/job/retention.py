@@ -23,8 +23,9 @@ def partial_name(step: int, run: str) -> str:
 
 def steps_in(names: Iterable[str]) -> list[int]:
     """Return the steps of the checkpoints among the names of a folder, the newest first."""
-    numbers = (name.removeprefix(_SEALED) for name in names if name.startswith(_SEALED))
-    return sorted({int(one) for one in numbers if one.isascii() and one.isdigit()}, reverse=True)
+    found = {name: name.removeprefix(_SEALED) for name in names}
+    numbers = {name: int(one) for name, one in found.items() if one.isascii() and one.isdigit()}
+    return sorted((step for name, step in numbers.items() if name == name_of(step)), reverse=True)
 
 
 def outdated(names: Collection[str], sealed: int, keep: int, damaged: Collection[str]) -> set[str]:

@@ -229,4 +229,4 @@ class Saver:
         trash = self._folder / f"{TRASH}{name.removeprefix(TRASH)}"
         with suppress(FileNotFoundError):
             (self._folder / name).rename(trash)
-        shutil.rmtree(trash)
+            shutil.rmtree(trash)
