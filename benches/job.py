@@ -3,6 +3,9 @@
 ``python -m benches.job --ranks 2``. A step sleeps for 20 ms, in parts after each micro-batch, and trains a small model on
 samples that suppliers have made ahead. The same processes make some steps by hand and some with a Job, in turns. One rank
 is alone: without a coordinator, by hand with the loader and the optimizer.
+
+With ``--checkpoint-mb 84`` it measures instead what checkpoints of so many megabytes cost one rank alone: steps that begin
+while none is being written, those that overlap one, and the copy and the write.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -45,6 +50,21 @@ def training() -> tuple[torch.nn.Module, sf.TrainingState]:
     torch.manual_seed(0)
     model = torch.nn.Linear(WIDTH, 16)
     return model, sf.TrainingState(model, torch.optim.SGD(model.parameters(), 1e-3))
+
+
+class Ballast:
+    """A part of a state that is only copied and written: a larger model would make steps longer."""
+
+    def __init__(self, megabytes: int) -> None:
+        self._tensor = torch.rand(megabytes * 10**6 // 4)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        return {"ballast": self._tensor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a state."""
+        self._tensor = state["ballast"]
 
 
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
@@ -108,6 +128,57 @@ def with_job(
         yield
 
 
+def train_with_checkpoints(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
+    """Make steps alone, with a checkpoint now and then; report what each step took, and whether one was being written."""
+    model, _ = training()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    state = sf.TrainingState(model, optimizer, others={"ballast": Ballast(options["checkpoint_mb"])})
+    data = sf.LiveData(
+        "1", CONFIG, global_batch_size=GLOBAL, micro_batch_size=MICRO, endpoint=options["frontend"]
+    )
+    every, pause_s = options["steps"], options["step_ms"] / 1000 / N_MICRO
+    logged: list[float] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append(float(record.args[1]))  # type: ignore[index, method-assign, arg-type]
+    log = logging.getLogger("softs_fast.job.saver")
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    found: dict[str, list[float]] = {"quiet": [], "overlapped": [], "with_copy": []}
+    with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
+        checkpoints = sf.Checkpoints(folder, every=every, keep=1)
+        with sf.Job("job", data, state, checkpoints=checkpoints) as job:
+            for step in job.steps(every * (options["rounds"] + 1)):
+                n_logged, began = len(logged), time.perf_counter()
+                with step:
+                    for batch in step.batches():
+                        step.backward(model(batch["x"]).mean())
+                        time.sleep(pause_s)
+                took_ms = 1000 * (time.perf_counter() - began)
+                if step.number > every:
+                    kind = "quiet" if n_logged % 2 == 0 else "overlapped"
+                    found["with_copy" if step.number % every == 0 else kind].append(took_ms)
+    # Each checkpoint has logged the copy, and then the write.
+    say({**found, "copy": logged[0::2], "write": logged[1::2]})
+
+
+def measure_checkpoints(options: dict[str, Any]) -> None:
+    """Print a line of JSON about checkpoints."""
+    with sf.Fleet(make_supplier) as fleet:
+        options["frontend"] = fleet.endpoints.frontend
+        with ranks.start(train_with_checkpoints, 1, options) as started:
+            started.pipes[0].poll(600)
+            found = started.pipes[0].recv()
+    if isinstance(found, ranks.Raised):
+        raise SystemExit(found.trace)
+    medians = {f"{name}_ms": round(statistics.median(values), 2) for name, values in found.items() if values}
+    n = {name: len(values) for name, values in found.items()}
+    print(
+        json.dumps(
+            {"megabytes": options["checkpoint_mb"], **medians, "n": n, "load": round(os.getloadavg()[0], 1)}
+        )
+    )
+
+
 def main() -> None:
     """Measure, and print a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -115,7 +186,12 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=20.0, help="length of a step (%(default)s)")
     parser.add_argument("--steps", type=int, default=20, help="of each turn (%(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each (%(default)s)")
+    parser.add_argument("--checkpoint-mb", type=int, default=0, help="measure checkpoints of this size, MB")
+    parser.add_argument("--folder", help="folder for checkpoints (default: that of temporary files)")
     options = vars(parser.parse_args())
+    if options["checkpoint_mb"]:
+        measure_checkpoints(options)
+        return
     n_ranks = options["ranks"]
     with contextlib.ExitStack() as running:
         fleet = running.enter_context(sf.Fleet(make_supplier))

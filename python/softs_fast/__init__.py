@@ -1,7 +1,7 @@
 """Training data from teachers to a student at memory speed; a drop-in replacement for `softs`.
 
 Importing this package does not import torch. The names that need torch (`SoftDataLoader`, `SoftIterableDataset`,
-`Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`, `Job`, `LiveData`, `ModelIOCatcher`,
+`Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`, `Checkpoints`, `Job`, `LiveData`, `ModelIOCatcher`,
 `TrainingState`, `switch_model`) are loaded on first access. Without the native modules `softs_fast.paramserver` works, and
 what needs them says so; `NATIVE_ERROR` says why.
 """
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from .dataset import Batch, SoftDataLoader, SoftIterableDataset, make_collate_fn
     from .distill import DistillDataLoader, DistillIterableDataset, switch_model
     from .fleet import Fleet
-    from .job import Job, LiveData, TrainingState
+    from .job import Checkpoints, Job, LiveData, TrainingState
 
 __all__ = [
     "Batch",
@@ -74,6 +74,7 @@ __all__ = [
     "Broker",
     "BrokerStats",
     "BrokerTimeout",
+    "Checkpoints",
     "Client",
     "ConfigError",
     "CudaIpcMedium",
@@ -127,7 +128,7 @@ _load, __dir__ = lazy(
         "dataset": "Batch SoftDataLoader SoftIterableDataset make_collate_fn",
         "distill": "DistillDataLoader DistillIterableDataset switch_model",
         "fleet": "Fleet",
-        "job": "Job LiveData TrainingState",
+        "job": "Checkpoints Job LiveData TrainingState",
     },
 )
 

@@ -25,6 +25,8 @@ from softs_fast.job.ledger import share
 
 # Eleven micro-batches: two ranks have unequal shares.
 GLOBAL, MICRO, WIDTH = 22, 2, 6
+#: Steps from one checkpoint to the next.
+EVERY = 4
 CONFIG = sf.BatchConfig([sf.TensorSpec("x", (WIDTH,), "float32"), sf.TensorSpec("number", (), "int64")])
 
 
@@ -82,8 +84,15 @@ def train(say: Callable[[Any], None], _rank: int, _size: int, options: dict[str,
     torch.set_num_threads(1)
     student = Student(options["seed"])
     state = sf.TrainingState(student.model, student.optimizer)
-    address = options["coordinator"]
-    with sf.Job("digits", live_data(options["frontend"]), state, coordinator=address, seed=5) as job:
+    address, folder = options["coordinator"], options.get("checkpoints")
+    with sf.Job(
+        "digits",
+        live_data(options["frontend"]),
+        state,
+        coordinator=address,
+        seed=5,
+        checkpoints=sf.Checkpoints(folder, every=EVERY, keep=2) if folder else None,
+    ) as job:
         for step in job.steps(options["n_steps"]):
             taken: list[int] = []
             with step:
@@ -106,14 +115,14 @@ def train(say: Callable[[Any], None], _rank: int, _size: int, options: dict[str,
 
 
 def _may_go_on(gate: Path | None, step: int, job: sf.Job) -> bool:
-    return gate is None or step <= int(gate.read_text()) or bool(job._worker.not_ready)
+    return gate is None or step <= int(gate.read_text()) or bool(job._begun.worker.not_ready)
 
 
 class Rank:
     """A process that trains, seen from a test."""
 
-    def __init__(self, **options: Any) -> None:
-        self._running = ranks.start(train, 1, options)
+    def __init__(self, function: Callable[..., None] = train, **options: Any) -> None:
+        self._running = ranks.start(function, 1, options)
         #: Steps that were committed, and those that were not; the last report.
         self.committed: dict[int, dict[str, Any]] = {}
         self.dropped: list[dict[str, Any]] = []
@@ -208,6 +217,8 @@ class LiveJob:
         self.ranks: list[Rank] = []
         self._frontend, self._backend = frontend, backend
         self._suppliers: list[ranks.Ranks] = []
+        #: Folder of the checkpoints that ranks write.
+        self.checkpoints: Path | None = None
 
     def allow(self, n_steps: int) -> None:
         """Let ranks make so many steps; in the next one they wait, until that is allowed or its epoch is over."""
@@ -215,19 +226,27 @@ class LiveJob:
         new.write_text(str(n_steps))
         new.rename(self._gate)
 
-    def start(self) -> Rank:
+    def start(self, function: Callable[..., None] = train, *, is_alone: bool = False) -> Rank:
         """Start a rank. Any of the first ones may come first, and have the weights that count; joiners have others."""
         is_joiner = any(one.committed for one in self.ranks)
         self.ranks.append(
             Rank(
+                function,
                 frontend=self._frontend,
-                coordinator=self.coordinator.address,
+                coordinator=None if is_alone else self.coordinator.address,
                 seed=len(self.ranks) if is_joiner else 0,
                 n_steps=self.n_steps,
                 gate=self._gate,
+                checkpoints=self.checkpoints,
             )
         )
         return self.ranks[-1]
+
+    def kill_all(self, sealed: int) -> None:
+        """Kill all ranks: steps after the newest checkpoint are of no weights any more."""
+        for one in self.ranks:
+            one.kill()
+            one.committed = {step: said for step, said in one.committed.items() if step <= sealed}
 
     def start_supplier(self) -> None:
         """Start a supplier, and wait until it serves."""

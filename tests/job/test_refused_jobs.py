@@ -8,6 +8,7 @@ import pytest
 from live_job import CONFIG, Student, live_data
 
 import softs_fast as sf
+from softs_fast.coordination import ClientCredentials
 from softs_fast.job.ledger import Ledger
 from softs_fast.job.position import Position
 
@@ -18,7 +19,7 @@ from softs_fast.job.position import Position
         ({"micro_batch_size": 7}, "global_batch_size=96 is no multiple of micro_batch_size=7"),
         ({"micro_batch_size": 0}, "micro_batch_size must be a whole number and at least 1"),
         ({"global_batch_size": 9.5}, "global_batch_size must be a whole number"),
-        ({"product": 1}, "model_id"),
+        ({"product": 1}, "product must be a string, got int"),
         ({"config": "x"}, "config must be a BatchConfig, got str"),
     ],
 )
@@ -49,6 +50,30 @@ def test_several_processes_without_a_coordinator(
     student = Student(0)
     with pytest.raises(sf.ConfigError, match=text):
         sf.Job("digits", live_data(frontend), sf.TrainingState(student.model, student.optimizer))
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"name": ""}, "name must be a text of 1 to 4096 bytes, got ''"),
+        ({"name": 7}, "name must be a text of 1 to 4096 bytes, got 7"),
+        ({"credentials": ClientCredentials()}, "credentials are for a coordinator, and the job has none"),
+        ({"checkpoints": "ckpt"}, r"checkpoints must be sf\.Checkpoints\(folder, every=\.\.\.\), got str"),
+    ],
+)
+def test_a_job(changed: dict[str, Any], text: str, frontend: str) -> None:
+    student = Student(0)
+    state = sf.TrainingState(student.model, student.optimizer)
+    given: dict[str, Any] = {"name": "digits", "data": live_data(frontend), "state": state}
+    with pytest.raises(sf.ConfigError, match=text):
+        sf.Job(**given | changed)
+
+
+def test_a_job_that_has_not_begun(frontend: str) -> None:
+    student = Student(0)
+    job = sf.Job("digits", live_data(frontend), sf.TrainingState(student.model, student.optimizer))
+    with pytest.raises(sf.ConfigError, match="the job has not begun"):
+        next(job.steps(1))
 
 
 def test_a_loader_in_place_of_data() -> None:

@@ -27,6 +27,7 @@ MACHINES = {
     "coordination/job/*": {"errors", "records"},
     "job/feed": {"errors"},
     "job/ledger": {"errors"},
+    "job/retention": set(),
     "paramserver/rounds/*": {"errors", "wire"},
     "paramserver/worker/exchanges": {"errors", "records", "wire"},
     "paramserver/worker/retries": {"errors", "wire"},

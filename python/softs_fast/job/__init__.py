@@ -6,14 +6,15 @@ from ..process import lazy
 
 if TYPE_CHECKING:
     from ..coordination.node import TrainingState
+    from .checkpoints import Checkpoints
     from .job import Job
     from .live_data import LiveData
     from .step import JobStep
 
-__all__ = ["Job", "JobStep", "LiveData", "TrainingState"]
+__all__ = ["Checkpoints", "Job", "JobStep", "LiveData", "TrainingState"]
 
 # Ledger and feed need no torch.
 __getattr__, __dir__ = lazy(
     __name__,
-    {"job": "Job TrainingState", "live_data": "LiveData", "step": "JobStep"},
+    {"checkpoints": "Checkpoints", "job": "Job TrainingState", "live_data": "LiveData", "step": "JobStep"},
 )

@@ -16,6 +16,7 @@ class AloneWorker:
 
     Args:
         state: State of the training.
+        committed: Steps that the state has.
     """
 
     rank, size, epoch = 0, 1, 1
@@ -23,9 +24,9 @@ class AloneWorker:
     not_ready = ""
     is_leaving = False
 
-    def __init__(self, state: TrainingState) -> None:
+    def __init__(self, state: TrainingState, committed: int) -> None:
         self.state = state
-        self.committed = 0
+        self.committed = committed
         # Whether a step was applied in part.
         self.is_lost = False
 

@@ -16,14 +16,18 @@ from ..coordination.node import TrainingState, WorkerNode
 from ..errors import ConfigError, PeerLost
 from ..loader import whole_number
 from .alone import AloneWorker
+from .checkpoints import Checkpoints
 from .live_data import LiveData
 from .position import Position
+from .saver import Saver
 from .step import JobStep, Parts
 
 __all__ = ["Job"]
 
 #: Variable of the environment with the address of the coordinator.
 _VARIABLE = "SOFTS_FAST_COORDINATOR"
+#: Longest name of a job.
+_MOST_NAME_BYTES = 4096
 #: Numbers of processes that launchers have started.
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
@@ -43,10 +47,11 @@ class Job:
             environment says, and without it this process is alone.
         credentials: Credentials with which this process proves what it is to the coordinator.
         seed: Seed of torch's random numbers in the micro-batches, the same on all ranks.
+        checkpoints: Where the job writes checkpoints; it begins with the newest whole one.
 
     Raises:
-        ConfigError: An argument is wrong; gRPC is not installed; or a launcher has started this process as one of several,
-            and there is no coordinator.
+        ConfigError: An argument is wrong; or a launcher has started this process as one of several, and there is no
+            coordinator.
 
     Example:
         >>> import softs_fast as sf
@@ -69,66 +74,94 @@ class Job:
         coordinator: str | None = None,
         credentials: ClientCredentials | None = None,
         seed: int = 0,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         if not isinstance(data, LiveData) or not isinstance(state, TrainingState):
             raise ConfigError(
                 f"a job needs LiveData and a TrainingState, got {type(data).__name__} and {type(state).__name__}"
             )
-        coordinator = coordinator or os.environ.get(_VARIABLE) or None
-        self._state = state
-        self._position = Position(data.ledger, whole_number("seed", seed, 0))
-        self._worker: WorkerNode | AloneWorker
-        if coordinator is None:
+        if not isinstance(name, str) or not 0 < len(name.encode()) <= _MOST_NAME_BYTES:
+            raise ConfigError(f"name must be a text of 1 to {_MOST_NAME_BYTES} bytes, got {name!r:.300}")
+        if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
+            raise ConfigError(
+                f"checkpoints must be sf.Checkpoints(folder, every=...), got {type(checkpoints).__name__}"
+            )
+        self._coordinator = coordinator or os.environ.get(_VARIABLE) or None
+        if self._coordinator is None:
             _check_alone()
-            self._worker = AloneWorker(state)
-        else:
-            self._worker = WorkerNode(coordinator, state, job=name, credentials=credentials)
-        devices = [one.device for one in state.model.parameters()] or [torch.device("cpu")]
-        self._parts = Parts(self._worker, self._position, data.batches(), state, devices[0])
+            if credentials is not None:
+                raise ConfigError(
+                    f"credentials are for a coordinator, and the job has none: give coordinator= or {_VARIABLE}"
+                )
+        self._name, self._credentials = name, credentials
+        self._data, self._state, self._checkpoints = data, state, checkpoints
+        self._position = Position(data.ledger, whole_number("seed", seed, 0))
+        self._parts: Parts | None = None
         self._running: ExitStack | None = None
 
     def __enter__(self) -> Self:
-        """Meet the coordinator, and wait for the first epoch.
+        """Load the newest checkpoint; then meet the coordinator, and wait for the first epoch.
 
         Raises:
             PeerLost: There is no epoch within ten minutes, or the coordinator has refused this process.
-            ConfigError: The job has other data than this process, its state cannot be sent to another one, or it was
-                entered before.
+            ConfigError: The job or the checkpoint has other data than this process; its state cannot be sent to another
+                one, or written; the folder of checkpoints cannot be read or written, or another job is in it; gRPC is not
+                installed; or it was entered before.
+            DamagedError: There are checkpoints, and none is whole.
         """
         if self._running is not None:
             raise ConfigError("this job has run: make another Job")
         self._running = ExitStack()
         with ExitStack() as running:
-            running.callback(self._parts.batches.close)
-            position, losses = self._position, self._parts.losses
-            running.enter_context(
-                self._state.carry("position in the samples", position, position.applied, losses)
-            )
-            running.enter_context(self._worker)
+            state, position, batches = self._state, self._position, self._data.batches()
+            running.callback(batches.close)
+            devices = [one.device for one in state.model.parameters()] or [torch.device("cpu")]
+            losses = torch.zeros((), device=devices[0])
+            running.enter_context(state.carry("position in the samples", position, position.applied, losses))
+            saver = None
+            if self._checkpoints is not None:
+                is_alone = self._coordinator is None
+                saver = Saver(self._checkpoints, self._name, state, position, is_alone=is_alone)
+                running.enter_context(saver).load()
+            worker = self._make_worker()
+            running.enter_context(worker)
+            self._parts = Parts(worker, position, batches, state, devices[0], losses, saver)
             self._running = running.pop_all()
         return self
+
+    def _make_worker(self) -> WorkerNode | AloneWorker:
+        committed = self._position.committed
+        if self._coordinator is None:
+            return AloneWorker(self._state, committed)
+        return WorkerNode(
+            self._coordinator,
+            self._state,
+            job=self._name,
+            credentials=self._credentials,
+            committed=committed,
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the job; after an error, the others learn of it."""
+        """Leave the job; after an error, the others learn of it. A checkpoint that is being written is written to its end."""
         assert self._running is not None
         self._running.__exit__(kind, error, trace)
 
     @property
     def rank(self) -> int:
         """This process's number among the ranks; it changes only where a step begins or ends."""
-        return self._worker.rank
+        return self._begun.worker.rank
 
     @property
     def size(self) -> int:
         """Number of ranks; it changes only where a step begins or ends."""
-        return self._worker.size
+        return self._begun.worker.size
 
     @property
     def committed(self) -> int:
         """Steps that the weights have."""
-        return self._worker.committed
+        return self._begun.worker.committed
 
     def steps(self, n_steps: int) -> Iterator[JobStep]:
         """Yield steps until so many are committed; each is for one `with` block.
@@ -139,17 +172,23 @@ class Job:
             PeerLost: The job has ended before, or goes on without this process.
             ConfigError: The block of a step was left out.
         """
-        while self._worker.committed < whole_number("n_steps", n_steps, 0):
-            if self._worker.is_leaving:
-                raise PeerLost(
-                    f"this process has {self._worker.committed} of {n_steps} steps: {self._worker.not_ready}"
-                )
-            step = JobStep(self._parts)
+        parts = self._begun
+        worker = parts.worker
+        while worker.committed < whole_number("n_steps", n_steps, 0):
+            if worker.is_leaving:
+                raise PeerLost(f"this process has {worker.committed} of {n_steps} steps: {worker.not_ready}")
+            step = JobStep(parts)
             yield step
             if not step.was_entered:
                 raise ConfigError(
                     "a step of job.steps() was not begun: its body must be in a block `with step:`"
                 )
+
+    @property
+    def _begun(self) -> Parts:
+        if self._parts is None:
+            raise ConfigError("the job has not begun: use it in a block `with sf.Job(...) as job:`")
+        return self._parts
 
 
 def _check_alone() -> None:

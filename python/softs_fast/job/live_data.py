@@ -41,6 +41,8 @@ class LiveData:
     ) -> None:
         if not isinstance(config, BatchConfig):
             raise ConfigError(f"config must be a BatchConfig, got {type(config).__name__}")
+        if not isinstance(product, str):
+            raise ConfigError(f"product must be a string, got {type(product).__name__}")
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
         self.micro_batch_size = whole_number("micro_batch_size", micro_batch_size, 1)
         self.ledger = Ledger(product, self.global_batch_size, self.micro_batch_size)

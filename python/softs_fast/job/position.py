@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +15,7 @@ __all__ = ["Position"]
 
 
 class Position:
-    """The ledger, and the steps that the weights have; a part of `TrainingState`.
+    """The ledger, the steps that the weights have, and the run that has made the last of them; a part of `TrainingState`.
 
     Args:
         ledger: Ledger of the job.
@@ -26,6 +27,12 @@ class Position:
         self.seed = seed
         #: Steps that were applied to the weights.
         self.committed = 0
+        #: Run, one start of a job with all its ranks; and the run before, if this one began with a checkpoint, else "".
+        self.run, self.parent = secrets.token_hex(8), ""
+
+    def resumed(self) -> None:
+        """Note that the position was loaded from a checkpoint of an earlier run: a new run begins."""
+        self.parent, self.run = self.run, secrets.token_hex(8)
 
     def applied(self) -> None:
         """Note that a step was applied."""
@@ -38,7 +45,11 @@ class Position:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
-        return {"committed": self.committed, "seed": self.seed, **asdict(self.ledger)}
+        return {"committed": self.committed, "run": self.run, "parent": self.parent, **self.contract()}
+
+    def contract(self) -> dict[str, Any]:
+        """Return what must be equal on all ranks, and in all runs that go on with each other's checkpoints."""
+        return {**asdict(self.ledger), "seed": self.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the position of weights that were copied.
@@ -46,9 +57,9 @@ class Position:
         Raises:
             ConfigError: They are of a job with another product, other sizes or another seed.
         """
-        for name, have in {**asdict(self.ledger), "seed": self.seed}.items():
+        for name, have in self.contract().items():
             if have != state[name]:
                 raise ConfigError(
                     f"the job has {name}={state[name]!r}, and this rank {have!r}: start all ranks with the same script"
                 )
-        self.committed = state["committed"]
+        self.committed, self.run, self.parent = state["committed"], state["run"], state["parent"]

@@ -16,6 +16,7 @@ from ..loader import NumberedBatches
 from .alone import AloneWorker
 from .feed import Feed, MicroBatch
 from .position import Position
+from .saver import Saver
 
 __all__ = ["JobStep", "Parts"]
 
@@ -31,6 +32,8 @@ class Parts:
         batches: Batches of the samples.
         state: Weights and optimizer.
         device: Device of the weights.
+        losses: Where losses of a step are summed, float32 [].
+        saver: Writer of checkpoints; None without any.
     """
 
     def __init__(
@@ -40,14 +43,17 @@ class Parts:
         batches: NumberedBatches,
         state: TrainingState,
         device: torch.device,
+        losses: torch.Tensor,
+        saver: Saver | None,
     ) -> None:
         self.worker = worker
         self.state = state
         self.position = position
         self.batches = batches
         self.device = device
+        self.saver = saver
         #: Losses of the present step; ranks reduce them with the gradients.
-        self.losses = torch.zeros((), device=device)
+        self.losses = losses
         self.feed = Feed()
         self._place = (-1, 0)
         # The first batch of the step that is not committed, and its first number, to see whether it is made the same again.
@@ -167,8 +173,14 @@ class JobStep:
             loss: Mean of the losses of its samples, dtype [].
 
         Raises:
-            ConfigError: A micro-batch has no other loss any more.
+            ConfigError: It is no such loss, or the micro-batch has had its loss.
         """
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            found = f"shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise ConfigError(
+                f"a loss must be one number, a tensor of shape [], got {found}: give the mean over the samples, such as "
+                "loss.mean()"
+            )
         if self._n_backward == self._n_taken:
             raise ConfigError(
                 f"step {self.number} has {self._n_taken} micro-batches so far, and step.backward() is called another time: "
@@ -237,6 +249,8 @@ class JobStep:
             if self.is_committed:
                 parts.feed.committed()
                 parts.forget()
+                if parts.saver is not None:
+                    parts.saver.committed(self._worker.rank, self._worker.size)
             else:
                 parts.feed.fenced()
                 parts.feed.dropped()

@@ -48,7 +48,7 @@ TREES = st.recursive(
 def sent(tree: Any) -> Any:
     """Encode a tree, and decode it with the bytes of its tensors."""
     text, tensors = encode_tree(tree)
-    rest = iter(tensors)
+    rest = iter(tensors.values())
     return decode_tree(text, lambda tensor: tensor.copy_(next(rest)))
 
 

@@ -57,8 +57,8 @@ _POSSIBLE = (
 )
 
 
-def encode_tree(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
-    """Return the JSON of a tree, and its tensors in their order.
+def encode_tree(tree: Any) -> tuple[bytes, dict[str, torch.Tensor]]:
+    """Return the JSON of a tree, and its tensors in their order, by their places in the tree.
 
     Args:
         tree: Containers of Python, of any depth up to 100, with numbers, texts, bytes, tensors and numpy's arrays.
@@ -97,7 +97,13 @@ class _Encoder:
     """Makes nodes of values, and collects the tensors."""
 
     def __init__(self) -> None:
-        self.tensors: list[torch.Tensor] = []
+        self.tensors: dict[str, torch.Tensor] = {}
+
+    def _keep(self, path: str, tensor: torch.Tensor) -> None:
+        # Keys with dots in them can give two places one path.
+        while path in self.tensors:
+            path += "'"
+        self.tensors[path] = tensor
 
     def node(self, value: Any, path: str, depth: int) -> list[Any]:
         """Return the node of a value."""
@@ -117,9 +123,9 @@ class _Encoder:
         if kind is torch.dtype:
             return ["dtype", _name_of(value)]
         if kind in (bytes, bytearray):
-            return self._bytes(kind.__name__, bytes(value))
+            return self._bytes(path, kind.__name__, bytes(value))
         if kind is io.BytesIO:
-            return [*self._bytes("stream", value.getvalue()), value.tell()]
+            return [*self._bytes(path, "stream", value.getvalue()), value.tell()]
         return self._container(value, path, depth)
 
     def _container(self, value: Any, path: str, depth: int) -> list[Any]:
@@ -159,7 +165,7 @@ class _Encoder:
             raise ConfigError(
                 f'state "{path}" is a part of a DTensor; a worker copies whole states only: use Membership'
             )
-        self.tensors.append(value)
+        self._keep(path, value)
         return ["t", _name_of(value.dtype), list(value.shape)]
 
     def _array(self, value: Any, path: str) -> list[Any]:
@@ -170,10 +176,10 @@ class _Encoder:
                 f'state "{path}" is a {type(value).__name__} of {value.dtype}; only numbers of numpy can be sent'
             )
         name = "array" if isinstance(value, np.ndarray) else "scalar"
-        return [*self._bytes(name, value.tobytes()), value.dtype.str, list(value.shape)]
+        return [*self._bytes(path, name, value.tobytes()), value.dtype.str, list(value.shape)]
 
-    def _bytes(self, name: str, data: bytes) -> list[Any]:
-        self.tensors.append(torch.from_numpy(np.frombuffer(bytearray(data), np.uint8)))
+    def _bytes(self, path: str, name: str, data: bytes) -> list[Any]:
+        self._keep(path, torch.from_numpy(np.frombuffer(bytearray(data), np.uint8)))
         return [name, len(data)]
 
 

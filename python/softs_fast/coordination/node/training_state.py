@@ -177,7 +177,7 @@ class TrainingState:
             PeerLost: A rank was lost.
         """
         source, refusal = strategy.rank, ""
-        tensors: list[torch.Tensor] = []
+        tensors: dict[str, torch.Tensor] = {}
         try:
             text, tensors = self._encoded()
         except (
@@ -190,7 +190,7 @@ class TrainingState:
         # A refusal is announced by a negative length.
         strategy.broadcast_tensor(torch.tensor([-len(text) if refusal else len(text)], device="cpu"), source)
         strategy.broadcast_tensor(torch.frombuffer(bytearray(text), dtype=torch.uint8), source)
-        for tensor in tensors:
+        for tensor in tensors.values():
             if tensor.numel():
                 strategy.broadcast_tensor(_bytes_of(tensor), source)
         return refusal
@@ -240,7 +240,32 @@ class TrainingState:
             except Exception as error:
                 raise ConfigError(f'the state of the source does not fit "{name}": {error}') from error
 
-    def _encoded(self) -> tuple[bytes, list[torch.Tensor]]:
+    def snapshot(self, before: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str, torch.Tensor]]:
+        """Return a copy of the state: JSON without the tensors, and these in host memory, contiguous, by their places.
+
+        Args:
+            before: Tensors of an earlier copy, which is not needed any more: new memory costs several times the copy.
+
+        Raises:
+            ConfigError: A part of the state cannot be written so; the text names it.
+        """
+        text, tensors = self._encoded()
+        return text, {name: _copied(tensor, before.get(name)) for name, tensor in tensors.items()}
+
+    def load_snapshot(self, text: bytes, receive: Callable[[torch.Tensor], None]) -> None:
+        """Go on with the state of a snapshot.
+
+        Args:
+            text: JSON of the snapshot.
+            receive: Fills a new tensor of host memory; called for each one of the snapshot in their order.
+
+        Raises:
+            WireError: The JSON is malformed.
+            ConfigError: As for `load`.
+        """
+        self.load(decode_tree(text, receive))
+
+    def _encoded(self) -> tuple[bytes, dict[str, torch.Tensor]]:
         return encode_tree({name: part.state_dict() for name, part in self._parts.items()})
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
@@ -282,6 +307,13 @@ def _check_dtypes(own: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f'"{name}" is {other.dtype} at the source and {tensor.dtype} here; expected the same'
             )
+
+
+def _copied(tensor: torch.Tensor, copy: torch.Tensor | None) -> torch.Tensor:
+    """Return a copy of a tensor in host memory, in that of another copy if it fits."""
+    if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    return copy.copy_(tensor.detach())
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

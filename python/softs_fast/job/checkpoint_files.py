@@ -1,0 +1,119 @@
+"""The files of one checkpoint: facts in JSON, the state in the format of safetensors, and the manifest of both.
+
+Nothing in them is unpickled. Weights can be read without this package, as `safetensors.torch.load_file` does: each tensor
+has the name of its place in the state, such as ``model.layer.weight``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..coordination.node import TrainingState
+from ..durable import verify_manifest, write_manifest
+from ..errors import DamagedError
+
+__all__ = ["load_state", "read_facts", "verified_facts", "write_checkpoint"]
+
+_FACTS, _STATE = "checkpoint.json", "state.safetensors"
+_FORMAT = 1
+#: Names of dtypes in the format. A tensor of another dtype is stored as its bytes.
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write_checkpoint(
+    folder: Path, facts: dict[str, Any], text: bytes, tensors: dict[str, torch.Tensor]
+) -> None:
+    """Write a checkpoint into a new folder, its manifest last; `publish_folder` makes it durable.
+
+    Args:
+        folder: Folder that does not exist.
+        facts: What people, and a job that is to load it, want to know of it.
+        text: JSON of the state, of `TrainingState.snapshot`.
+        tensors: Tensors of the state.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    folder.mkdir()
+    header: dict[str, Any] = {"__metadata__": {"tree": text.decode()}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.nbytes
+        dtype, shape = _DTYPES.get(tensor.dtype, ""), list(tensor.shape)
+        if not dtype:
+            dtype, shape = "U8", [tensor.nbytes]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    head = json.dumps(header, separators=(",", ":")).encode()
+    # Tensors begin at a multiple of eight bytes.
+    head += b" " * (-len(head) % 8)
+    with open(folder / _STATE, "xb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for tensor in tensors.values():
+            if tensor.numel():
+                file.write(_memory_of(tensor))
+    (folder / _FACTS).write_text(json.dumps({"format": _FORMAT, **facts}, indent=1))
+    write_manifest(folder)
+
+
+def verified_facts(folder: Path) -> dict[str, Any]:
+    """Verify a checkpoint, and return its facts.
+
+    Raises:
+        DamagedError: A file is missing, cut short or altered, or the checkpoint is of another version.
+        OSError: A file cannot be read.
+    """
+    verify_manifest(folder, f"checkpoint {folder}")
+    facts = read_facts(folder)
+    if facts["format"] != _FORMAT:
+        raise DamagedError(
+            f"checkpoint {folder} has format {facts['format']}, expected {_FORMAT}: it is of another version of softs-fast"
+        )
+    return facts
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return the facts of a checkpoint that was verified before, or is from this run.
+
+    Raises:
+        OSError: They cannot be read.
+        ValueError: They are damaged.
+    """
+    facts: dict[str, Any] = json.loads((folder / _FACTS).read_text())
+    return facts
+
+
+def load_state(folder: Path, state: TrainingState) -> None:
+    """Load a verified checkpoint into a state.
+
+    Raises:
+        ConfigError: It does not fit; the state is undefined then.
+        OSError: It cannot be read.
+    """
+    with open(folder / _STATE, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+
+        def receive(tensor: torch.Tensor) -> None:
+            if tensor.numel() and file.readinto(_memory_of(tensor)) != tensor.nbytes:
+                raise DamagedError(f"checkpoint {folder} ends before its last tensor; use an older one")
+
+        state.load_snapshot(header["__metadata__"]["tree"].encode(), receive)
+
+
+def _memory_of(tensor: torch.Tensor) -> memoryview:
+    """Return the memory of a contiguous tensor in host memory."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -1,0 +1,232 @@
+"""The checkpoints of a job: loaded before its first step, and written beside the steps that follow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from ..coordination.node import TrainingState
+from ..durable import Lock, publish_folder
+from ..errors import ConfigError, DamagedError, WireError
+from .checkpoint_files import load_state, read_facts, verified_facts, write_checkpoint
+from .checkpoints import Checkpoints
+from .position import Position
+from .retention import TRASH, name_of, outdated, partial_name, steps_in
+
+__all__ = ["Saver"]
+
+logger = logging.getLogger(__name__)
+
+
+class Saver:
+    """Loads the newest whole checkpoint, and writes later ones in a thread, from a copy of the state.
+
+    All weights are on each rank, so one rank writes: the one that is rank 0 when the step has ended. A rank that dies
+    meanwhile leaves the checkpoint before, and the rank after it writes the next one.
+
+    Args:
+        options: Folder, and how often.
+        job: Name of the job.
+        state: State of the training, which carries the position.
+        position: Position in the samples.
+        is_alone: Whether this process is all of the job, so that no other one may use the folder.
+    """
+
+    def __init__(
+        self, options: Checkpoints, job: str, state: TrainingState, position: Position, *, is_alone: bool
+    ) -> None:
+        self._options, self._folder = options, options.path
+        self._job = job
+        self._state, self._position = state, position
+        self._is_alone = is_alone
+        self._writing: Future[None] | None = None
+        self._copies: dict[str, torch.Tensor] = {}
+        # What is in the folder when this process begins: names of damaged checkpoints, and the runs that were there before.
+        self._damaged: set[str] = set()
+        self._runs: set[str] = set()
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Open the folder.
+
+        Raises:
+            ConfigError: The folder cannot be written, or another process is alone in it; or the state cannot be written.
+        """
+        self._state.check()
+        with ExitStack() as running:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=self._folder):
+                    pass
+                if self._is_alone:
+                    what = f"checkpoint folder {self._folder}"
+                    running.enter_context(closing(Lock(self._folder / ".lock", what)))
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot write in checkpoint folder {self._folder}: {error.strerror or error}; use another folder"
+                ) from None
+            self._threads = running.enter_context(ThreadPoolExecutor(1, "softs-checkpoint"))
+            self._running = running.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait until the last checkpoint is written."""
+        self._running.close()
+
+    # --- Load ---
+
+    def load(self) -> None:
+        """Load the newest checkpoint that is whole; without any, do nothing.
+
+        Raises:
+            ConfigError: It is of another job, other data or another model, or cannot be read.
+            DamagedError: There are checkpoints, and none is whole.
+        """
+        trouble: DamagedError | None = None
+        for step in steps_in(os.listdir(self._folder)):
+            path = self._folder / name_of(step)
+            try:
+                facts = verified_facts(path)
+                self._check(path, facts)
+                self._load(path)
+            except (DamagedError, OSError) as error:
+                # A job that runs, and that this process joins, deletes old ones.
+                if not path.exists():
+                    continue
+                if isinstance(error, OSError):
+                    # It may be whole, so an older one must not replace it.
+                    raise ConfigError(
+                        f"cannot read checkpoint {path}: {error}; begin once it can be read, or move it away"
+                    ) from None
+                logger.error("%s", error)
+                trouble = trouble or error
+                self._damaged.add(path.name)
+            else:
+                if trouble is not None:
+                    logger.error("the job begins with checkpoint %s, which is whole", path)
+                self._position.resumed()
+                break
+        else:
+            if trouble is not None:
+                raise DamagedError(
+                    f"no checkpoint in {self._folder} is whole: {trouble}; move them away to begin at the first step"
+                )
+        self._runs = {self._run_of(step) for step in steps_in(os.listdir(self._folder))}
+
+    def _check(self, path: Path, facts: dict[str, Any]) -> None:
+        for name, have in {"job": self._job, **self._position.contract()}.items():
+            if facts[name] != have:
+                raise ConfigError(
+                    f"checkpoint {path} has {name}={facts[name]!r}, and this job {have!r}: give each job a folder of its own, "
+                    "or go on with what it had"
+                )
+
+    def _load(self, path: Path) -> None:
+        try:
+            load_state(path, self._state)
+        except DamagedError:
+            raise
+        except (ConfigError, WireError) as error:
+            raise ConfigError(f"checkpoint {path} does not fit this training: {error}") from error
+
+    def _run_of(self, step: int) -> str:
+        """Return the run that has written a checkpoint; "" if that cannot be read."""
+        with suppress(OSError, ValueError, KeyError):
+            return str(read_facts(self._folder / name_of(step))["run"])
+        return ""
+
+    # --- Write ---
+
+    def committed(self, rank: int, size: int) -> None:
+        """Begin to write the checkpoint of the step that was committed, if it is due and this rank is to write it.
+
+        What cannot be written is logged, and training goes on.
+        """
+        step = self._position.committed
+        if rank != 0 or step % self._options.every:
+            return
+        if self._writing is not None and not self._writing.done():
+            logger.warning(
+                "the checkpoint of step %d is left out, because the one before is still being written", step
+            )
+            return
+        began_s = time.perf_counter()
+        try:
+            text, self._copies = self._state.snapshot(self._copies)
+        except Exception as error:  # of the user's state_dict, too
+            logger.error("the checkpoint of step %d is not written: %s", step, error)
+            return
+        logger.info(
+            "the state of step %d was copied for its checkpoint in %.0f ms",
+            step,
+            1e3 * (time.perf_counter() - began_s),
+        )
+        position = self._position
+        facts = {
+            "job": self._job,
+            "step": step,
+            "run": position.run,
+            "parent": position.parent,
+            "size": size,
+            **position.contract(),
+            "torch": torch.__version__,
+        }
+        self._writing = self._threads.submit(self._write, facts, text, self._copies)
+
+    def _write(self, facts: dict[str, Any], text: bytes, tensors: dict[str, torch.Tensor]) -> None:
+        step, began_s = facts["step"], time.perf_counter()
+        path, partial = self._folder / name_of(step), self._folder / partial_name(step, facts["run"])
+        try:
+            self._check_owner(facts)
+            write_checkpoint(partial, facts, text, tensors)
+            if path.name in self._damaged:
+                self._remove(path.name)
+                self._damaged.remove(path.name)
+            publish_folder(partial, path)
+        except Exception as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            logger.error(
+                "the checkpoint of step %d is not written: %s; the one before it stays the newest",
+                step,
+                error,
+            )
+            return
+        logger.info("checkpoint %s: %.0f ms", path, 1e3 * (time.perf_counter() - began_s))
+        try:
+            # What was being deleted comes before what is to get its name.
+            for name in sorted(outdated(os.listdir(self._folder), step, self._options.keep, self._damaged)):
+                self._remove(name)
+        except OSError as error:
+            logger.error("an old checkpoint cannot be deleted: %s", error)
+
+    def _check_owner(self, facts: dict[str, Any]) -> None:
+        """Refuse a folder in which another run writes, too.
+
+        A process of an earlier run that wakes up finds the checkpoints of the run that has gone on in its place.
+        """
+        for step in steps_in(set(os.listdir(self._folder)) - self._damaged)[:1]:
+            run = self._run_of(step)
+            if run not in {facts["run"], facts["parent"], *self._runs}:
+                raise ConfigError(
+                    f"{self._folder / name_of(step)} is of run {run or '?'}, and this is run {facts['run']}: another run writes "
+                    "in this folder, too; give each job a folder of its own, and end one of two runs of a job"
+                )
+
+    def _remove(self, name: str) -> None:
+        """Delete a folder; a crash leaves it as it is, or with a name that is no checkpoint's."""
+        trash = self._folder / f"{TRASH}{name.removeprefix(TRASH)}"
+        with suppress(FileNotFoundError):
+            (self._folder / name).rename(trash)
+            shutil.rmtree(trash)
