@@ -52,7 +52,7 @@ class Autoscaler:
         with self._observer:
             while not self._is_over.wait(LOOK_S):
                 try:
-                    now = self._observer.snapshot(LOOK_S), self._workers.serving()
+                    now = self._observer.snapshot(), self._workers.serving()
                 except SoftsError as error:
                     logger.warning("the load of the fleet is not known: %s", error)
                     before = None
