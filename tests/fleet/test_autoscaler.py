@@ -135,9 +135,10 @@ def test_a_load_is_what_students_and_own_workers_count() -> None:
 def in_calls(fleet: Fleet, folder: Path) -> Iterator[tuple[Future[Any], Future[None]]]:
     """Both workers are in calls for the next batch, which end when there is a file "go", and one is to be removed."""
     loader = fleet.loader("p", factories.CONFIG, num_slots=2, batch_size=2, ordered=True)
+    batches = iter(loader)
     with ThreadPoolExecutor() as threads:
         try:
-            batch = threads.submit(lambda: next(iter(loader)))
+            batch = threads.submit(next, batches)
             eventually(lambda: len(list(folder.iterdir())) == 2, "both make a sample")
             scaling = threads.submit(fleet.scale, 1)
             eventually(lambda: fleet.stats().connected_suppliers == 1, "one takes no more orders")
