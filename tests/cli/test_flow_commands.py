@@ -61,7 +61,8 @@ def flow() -> Iterator[dict[str, str]]:
         folder = Path(place, "softs-fleet")
         folder.mkdir()
         (folder / "owner").write_text(" ".join(map(str, _core.this_process())))
-        write_report(folder, [WorkerReport("worker 0", "serving", "Traceback\nboom", 0.0, "2")])
+        workers = [WorkerReport("worker 0", "serving", "Traceback\nboom", 0.0, "2")]
+        write_report(folder, workers, "2 to 1 workers, idle")
         script = Path(place, "my_flow.py")
         script.write_text(FLOW)
         process = subprocess.Popen(
@@ -86,6 +87,9 @@ def test_top_without_an_endpoint_shows_flows(command: Command, flow: dict[str, s
     assert lines[1] == "1 fleet, 1 flow of this user on this host"
     (row,) = [line.split() for line in lines if line.startswith("ipc:")]
     assert row[1:] == ["serving", "boom", str(os.getpid()), "0", "2"]
+    (row,) = [line.split() for line in lines if line.startswith("2 to 1 ")]
+    assert row[3:5] == ["workers,", "idle"]
+    assert row[5:] == [f"ipc://{flow['TMPDIR']}/softs-fleet/frontend", str(os.getpid())]
     (row,) = [line.split() for line in lines if line.startswith("my_flow.py")]
     assert row[1:7] == ["is", "in", "the", "code", "of", "the"]
     assert row[10:12] == ["3", "0"], "steps, and none a second"
@@ -99,7 +103,7 @@ def test_top_of_a_market_shows_flows_below(
     status, out, _ = command.run("top", busy_market.frontend, "--once", "--interval", "0.05", **flow)
     assert status == 0
     heads = [line.split()[0] for line in out.splitlines() if line[:1].isupper()]
-    tables = ["CLIENT", "SUPPLIER", "LANE", "FRONTEND", "FLOW", "FUNCTION"]
+    tables = ["CLIENT", "SUPPLIER", "LANE", "FRONTEND", "SCALED", "FLOW", "FUNCTION"]
     assert [head for head in heads if head.isupper()] == tables
 
 
@@ -111,6 +115,7 @@ def test_stats_has_them_as_text_and_as_json(command: Command, flow: dict[str, st
     content = json.loads(out)
     (fleet,) = content["fleets"]
     assert (fleet["pid"], fleet["workers"][0]["threads"]) == (os.getpid(), "2")
+    assert fleet["scaled"] == "2 to 1 workers, idle"
     (seen,) = content["flows"]
     assert (seen["name"], seen["steps"], seen["error"]) == ("my_flow.py", 3, "")
     assert [one["name"] for one in seen["functions"]] == ["two.double", "two.read"]

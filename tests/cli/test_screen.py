@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshots import client, counters, maker, segment, snapshot, supplier
 
-from softs_fast.cli.rates import rates_between
 from softs_fast.cli.screen import outage, screen
 from softs_fast.cli.table import cut, plain, rows_of, si
+from softs_fast.monitoring import rates_between
 from softs_fast.monitoring.snapshot import LaneView
 
 SECOND = 10**9

@@ -37,6 +37,7 @@ def write(folder: Path, program: str) -> Path:
     [
         "One script",
         "A fleet of workers",
+        "Workers by load",
         "Teachers",
         "Batches ahead of the training step",
         "Texts of different lengths",
@@ -75,4 +76,4 @@ def test_ranks(short_path: Path) -> None:
 
 
 def test_there_is_no_other_program() -> None:
-    assert GUIDE.count("```python\n") == 8
+    assert GUIDE.count("```python\n") == 9

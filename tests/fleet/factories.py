@@ -135,3 +135,40 @@ def make_idle_once(path: str) -> Idle:
     except FileExistsError:
         time.sleep(3600)
     return Idle()
+
+
+def make_slow() -> sf.Supplier:
+    """A supplier of numbered samples, of which each takes 30 ms."""
+
+    def generate(product_id: str, sequence: int) -> dict[str, np.ndarray]:
+        time.sleep(0.03)
+        return {"pid": np.array(os.getpid()), "gpu": np.array(sequence)}
+
+    return sf.Supplier(generator_fn=generate, product_ids=[".*"], batch_config=CONFIG)
+
+
+def make_slow_once(path: str) -> sf.Supplier:
+    """A slow supplier in the first process that makes a file, an error in the others."""
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    return make_slow()
+
+
+class Impatient(sf.Supplier):
+    """A supplier that ends in the midst of a call, unless it is told how long to wait."""
+
+    def stop(self, *, timeout_s: float = 0.0) -> None:
+        if timeout_s == 0.0:
+            os._exit(3)
+        super().stop(timeout_s=timeout_s)
+
+
+def make_gated(folder: str) -> sf.Supplier:
+    """A supplier that makes a file for each call, and ends none before there is a file "go"."""
+
+    def generate(product_id: str, sequence: int) -> dict[str, np.ndarray]:
+        open(os.path.join(folder, f"{sequence} {os.getpid()}"), "x").close()
+        while not os.path.exists(os.path.join(folder, "go")):
+            time.sleep(0.002)
+        return {"pid": np.array(os.getpid()), "gpu": np.array(sequence)}
+
+    return Impatient(generator_fn=generate, product_ids=[".*"], batch_config=CONFIG)

@@ -235,6 +235,10 @@ def test_a_fork_leaves_the_fleet_of_its_parent_alone() -> None:
         loader.soft_dataset.close()
 
 
+RANGE = "n_workers must be a number, or the fewest and the most, each from 1 to 1024"
+BAD_RANGES = ((0, 4), (1, 2, 3), (2,), (1, 1025), (1.0, 2), (True, 2), ("1", "2"), [1, None])
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -243,6 +247,9 @@ def test_a_fork_leaves_the_fleet_of_its_parent_alone() -> None:
         ({"n_workers": 0}, "n_workers must be a number from 1 to 1024, got 0"),
         ({"n_workers": 10_000}, "n_workers must be a number from 1 to 1024, got 10000"),
         ({"n_workers": 1.5}, "n_workers must be a number from 1 to 1024, got 1.5"),
+        ({"n_workers": True}, "n_workers must be a number from 1 to 1024, got True"),
+        ({"n_workers": (4, 2)}, r"n_workers must have the fewest first, then the most, got \(4, 2\)"),
+        *(({"n_workers": pair}, re.escape(f"{RANGE}, got {pair!r}")) for pair in BAD_RANGES),
         ({"gpus": []}, "gpus must be numbers of devices, at least one"),
         ({"gpus": ["a"]}, "gpus must be numbers of devices, at least one"),
         ({"max_restarts": -1}, "max_restarts must be at least 0"),

@@ -23,7 +23,7 @@ def test_a_restart_that_takes_too_long_is_a_failure(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
     killed, late = "its process ended: signal SIGKILL", "it did not serve within 0.01 s of its restart"
 
-    def report(workers: Sequence[WorkerReport]) -> None:
+    def report(workers: Sequence[WorkerReport], scaled: str) -> None:
         told.extend((worker.state, worker.error) for worker in workers)
 
     policy = RestartPolicy(max_restarts=1, first_pause_s=0.01)

@@ -14,12 +14,11 @@ from softs_fast.market.fleet_report import FleetReport, WorkerReport, read_repor
 def test_a_report_is_read_by_the_endpoint_of_the_broker(tmp_path: Path) -> None:
     endpoint = f"ipc://{tmp_path}/frontend"
     for written in ((), (WorkerReport("worker 0", "serving"), WorkerReport("worker 1", "pausing", "e", 2.5))):
-        write_report(tmp_path, written)
-        report = read_report(endpoint)
-        assert (() if report is None else report.workers) == written
+        write_report(tmp_path, written, "2 to 1 workers, idle")
+        assert read_report(endpoint) == (FleetReport(written, "2 to 1 workers, idle") if written else None)
 
 
-@pytest.mark.parametrize("content", ["", "[", "7", "[1]", '[{"name": "worker 0"}]'])
+@pytest.mark.parametrize("content", ["", "[", "7", "[1]", "{}", '{"workers": [{"name": "worker 0"}]}'])
 def test_anything_else_is_no_report(tmp_path: Path, content: str) -> None:
     (tmp_path / "workers").write_text(content)
     assert read_report(f"ipc://{tmp_path}/frontend") is None

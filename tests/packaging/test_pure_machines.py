@@ -25,6 +25,7 @@ PURE = {
 #: Pure modules, and what they may import of the folder above theirs.
 MACHINES = {
     "coordination/job/*": {"errors", "records"},
+    "fleet/scaling": set(),
     "job/feed": {"errors"},
     "job/ledger": {"errors"},
     "job/retention": set(),

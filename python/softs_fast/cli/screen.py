@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..monitoring import ClientView, Snapshot, SupplierView
-from .rates import LaneRate, Rates, SupplierRates
+from ..monitoring import ClientView, LaneRate, Rates, Snapshot, SupplierRates, SupplierView
 from .table import Table, count, cut, fit, plain, share, si, stack
 
 __all__ = ["flow_screen", "outage", "screen"]

@@ -147,7 +147,7 @@ def _market(arguments: argparse.Namespace) -> None:
 def _print(
     snapshot: Snapshot | None, running: Sequence[FleetView], seen: Sequence[FlowView], as_json: bool
 ) -> None:
-    from .views import fleet_table, flow_tables, render
+    from .views import fleet_tables, flow_tables, render
 
     if as_json:
         content = snapshot.as_dict() if snapshot is not None else {}
@@ -157,7 +157,7 @@ def _print(
     if snapshot is not None:
         say(render(snapshot), end="")
     if snapshot is None or running or seen:
-        tables = [table for table in (fleet_table(running), *flow_tables((), seen)) if table[1]]
+        tables = [table for table in (*fleet_tables(running), *flow_tables((), seen)) if table[1]]
         say("\n".join([f"fleets     {len(running)}", f"flows      {len(seen)}", *stack(tables, None), ""]))
 
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from ..errors import BrokerTimeout
 from ..fleet import FleetView, fleets
-from ..monitoring import FlowView, Observer, Snapshot, flows
-from .rates import rates_between
+from ..monitoring import FlowView, Observer, Snapshot, flows, rates_between
 from .screen import flow_screen, outage, screen
 from .table import Table, count, say
 from .terminal import Terminal
-from .views import fleet_table, flow_tables, flows_line
+from .views import fleet_tables, flow_tables, flows_line
 
 __all__ = ["run"]
 
@@ -116,7 +115,7 @@ def _screen(
 
 
 def _tables(before: _Look, now: _Look) -> list[Table]:
-    return [fleet_table(now.fleets), *flow_tables(before.flows, now.flows)]
+    return [*fleet_tables(now.fleets), *flow_tables(before.flows, now.flows)]
 
 
 def _clock() -> str:

@@ -8,12 +8,13 @@ from ..fleet import FleetView
 from ..monitoring import ClientView, FlowView, ProductView, Snapshot, SupplierView
 from .table import Table, count, cut, plain, rows_of, si
 
-__all__ = ["fleet_table", "flow_tables", "flows_line", "render"]
+__all__ = ["fleet_tables", "flow_tables", "flows_line", "render"]
 
 #: Columns for a text of a peer.
 _TEXT_WIDTH = 40
 
 _FLEET_HEAD = "FRONTEND STATE FAILED FLEET WORKER THREADS"
+_SCALED_HEAD = "SCALED FRONTEND FLEET"
 _FLOW_HEAD = "FLOW THREAD PROCESS STEPS STEPS/S ROWS BYTES AGE OPEN QUIET"
 _FUNCTION_HEAD = "FUNCTION PROCESS READY NEEDED RUNNING SINCE"
 _WORKER_HEAD = "WORKER INSIDE STATE PROCESS TICKET SINCE"
@@ -94,8 +95,8 @@ def _product_row(product: ProductView) -> list[str]:
     return [name, str(product.queued), str(product.leased), str(product.suppliers)]
 
 
-def fleet_table(fleets: Sequence[FleetView]) -> Table:
-    """Lay out the workers of fleets, a row each."""
+def fleet_tables(fleets: Sequence[FleetView]) -> tuple[Table, Table]:
+    """Lay out the workers of fleets, a row each, and why their number was changed last."""
     rows = [
         [
             plain(fleet.frontend),
@@ -108,7 +109,10 @@ def fleet_table(fleets: Sequence[FleetView]) -> Table:
         for fleet in fleets
         for worker in fleet.workers
     ]
-    return _FLEET_HEAD, rows, 3
+    scaled = [
+        [plain(fleet.scaled), plain(fleet.frontend), str(fleet.pid)] for fleet in fleets if fleet.scaled
+    ]
+    return (_FLEET_HEAD, rows, 3), (_SCALED_HEAD, scaled, 2)
 
 
 def flows_line(flows: Sequence[FlowView]) -> str:

@@ -174,13 +174,16 @@ class Worker:
         """
         self._supplier.wait()
 
-    def stop(self) -> None:
-        """Disconnect from the broker, waiting up to 2 s for a running call of the generator. Idempotent.
+    def stop(self, *, timeout_s: float = 2.0) -> None:
+        """Disconnect from the broker, waiting for a running call of the generator. Idempotent.
 
         It cannot start again.
+
+        Args:
+            timeout_s: Seconds after which the orders of that call go to another worker.
         """
         self._current.close()
-        self._supplier.stop()
+        self._supplier.stop(timeout_s=timeout_s)
         if self._listener is not None:
             self._listener.close()
 

@@ -29,6 +29,7 @@ from ..market import (
     write_report,
 )
 from ..process import check_process
+from .autoscaler import Autoscaler
 from .folder import new_folder
 from .importable import check_importable, check_runs
 from .restarts import RestartPolicy
@@ -81,7 +82,8 @@ class Fleet:
             Without endpoints of its own it connects to this fleet. It must be importable there: a function of a module,
             or of a script that calls `Fleet` under ``if __name__ == "__main__":``, or a `functools.partial` of one; or a
             method of an object that can be pickled, such as `worker` of a teacher.
-        n_workers: number of worker processes, 1 to 1024.
+        n_workers: number of worker processes, 1 to 1024; or the fewest and the most, as ``(2, 16)``: then workers are
+            added while students wait, and removed while workers idle.
         gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``, by CUDA_VISIBLE_DEVICES.
         start_timeout_s: how long the start of the block waits for the workers, and how long a restart may take.
         max_restarts: failures in a row after which a worker is given up.
@@ -93,13 +95,13 @@ class Fleet:
     def __init__(
         self,
         make_worker: Callable[[], Worker | Supplier],
-        n_workers: int = 1,
+        n_workers: int | tuple[int, int] = 1,
         *,
         gpus: Sequence[int] | None = None,
         start_timeout_s: float = 120.0,
         max_restarts: int = 5,
     ) -> None:
-        n_workers = _checked_number(n_workers)
+        self._bounds = _checked_bounds(n_workers)
         if not callable(make_worker):
             raise ConfigError(f"make_worker must be a function, got {type(make_worker).__name__}")
         check_importable(make_worker)
@@ -109,13 +111,15 @@ class Fleet:
             raise ConfigError(f"max_restarts must be at least 0, got {max_restarts}")
         if start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be more than 0, got {start_timeout_s}")
-        self.n_workers = n_workers
+        #: The number that is wanted now.
+        self.n_workers = self._bounds[0]
         self._make_workers = functools.partial(
             Workers,
             make_worker,
             gpus=gpus,
             policy=RestartPolicy(max_restarts=max_restarts),
             start_timeout_s=start_timeout_s,
+            most=self._bounds[1],
         )
         self._parts: _Parts | None = None
         self._pid = os.getpid()
@@ -135,7 +139,9 @@ class Fleet:
         # Also if the block is never left, or there is none: before multiprocessing waits for the workers. Not in a fork.
         self._end = multiprocessing.util.Finalize(self, self._parts.close, exitpriority=10)
         try:
-            self.scale(self.n_workers)
+            self._parts.workers.scale(self.n_workers)
+            if self._bounds[0] < self._bounds[1]:
+                self._parts.scale_by_load(self._bounds, functools.partial(setattr, self, "n_workers"))
         except BaseException:
             self.close()
             raise
@@ -146,15 +152,20 @@ class Fleet:
             self._end()
 
     def scale(self, n_workers: int) -> None:
-        """Have so many workers from now on, and wait until all serve. Those with the largest numbers end first.
+        """Have so many workers from now on, and wait until all serve.
+
+        Those with the largest numbers end, each when its call has, or after 60 s.
 
         Raises:
-            ConfigError: `n_workers` is out of range.
+            ConfigError: `n_workers` is out of range, or this fleet scales itself.
             FleetError: a worker failed before it served, or the fleet was not started.
             ForkedError: this is a fork of the process that started the fleet.
         """
         check_process(self._pid, "the fleet")
         n_workers = _checked_number(n_workers)
+        least, most = self._bounds
+        if least < most:
+            raise ConfigError(f"the load sets the number of workers of this fleet, from {least} to {most}")
         self._started().workers.scale(n_workers)
         self.n_workers = n_workers
 
@@ -172,7 +183,7 @@ class Fleet:
         self._started().workers.wait()
 
     def stats(self) -> BrokerStats:
-        """What the broker counts; see `Broker.stats`."""
+        """What the broker counts; see `Broker.stats`. A fleet that scales itself is one of the clients."""
         return self._started().broker.stats
 
     def states(self) -> dict[str, str]:
@@ -222,6 +233,7 @@ class _Parts:
     endpoints: FleetEndpoints
     broker: Broker
     workers: Workers
+    autoscaler: Autoscaler | None = None
 
     @classmethod
     def start(cls, make_workers: Callable[..., Workers]) -> _Parts:
@@ -240,17 +252,36 @@ class _Parts:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-        def report(workers: Sequence[WorkerReport]) -> None:
+        def report(workers: Sequence[WorkerReport], scaled: str) -> None:
             # Without it, errors of clients do not have the cause.
             with contextlib.suppress(OSError):
-                write_report(folder, workers)
+                write_report(folder, workers, scaled)
 
         return cls(folder, endpoints, broker, make_workers(endpoints.as_environment(), report=report))
 
+    def scale_by_load(self, bounds: tuple[int, int], changed: Callable[[int], None]) -> None:
+        self.autoscaler = Autoscaler(self.endpoints.frontend, self.workers, bounds, changed)
+
     def close(self) -> None:
+        if self.autoscaler is not None:
+            self.autoscaler.stop()
         self.workers.close()
         self.broker.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _checked_bounds(n_workers: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the smallest and the largest number of workers."""
+    if not isinstance(n_workers, (tuple, list)):
+        return _checked_number(n_workers), _checked_number(n_workers)
+    if len(n_workers) != 2 or not all(_is_number(one) and 1 <= one <= _MAX_WORKERS for one in n_workers):
+        raise ConfigError(
+            f"n_workers must be a number, or the fewest and the most, each from 1 to {_MAX_WORKERS}, got {n_workers!r}"
+        )
+    least, most = map(int, n_workers)
+    if least > most:
+        raise ConfigError(f"n_workers must have the fewest first, then the most, got {n_workers!r}")
+    return least, most
 
 
 def _checked_number(n_workers: int) -> int:

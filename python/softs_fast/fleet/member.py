@@ -16,7 +16,7 @@ from ..identity import this_process
 from .fork_server import ForkServer, WorkerProcess
 from .restarts import Restarts
 from .threads import THREADS
-from .worker_process import END, ENDED, FAILED, SERVES, serve
+from .worker_process import DRAIN, END, ENDED, FAILED, SERVES, serve
 
 __all__ = ["Member", "State"]
 
@@ -176,14 +176,19 @@ class Member:
         self.last_error, self.failed_at = self.error, now
         return False
 
-    def end(self) -> None:
-        """Tell the process to end; one that makes its worker yet has nothing to end in good order."""
+    def end(self, *, drains: bool = False) -> None:
+        """Tell the process to end; one that makes its worker yet has nothing to end in good order.
+
+        Args:
+            drains: Whether the call that runs may go on for `DRAIN_S`.
+        """
         if self.state == "starting":
             self.kill()
         if self.pipe is not None:
             with contextlib.suppress(OSError):  # it has ended already
-                self.pipe.send_bytes(END)
+                self.pipe.send_bytes(DRAIN if drains else END)
         self._close("pipe")
+        self._note_ending()
 
     def kill(self) -> None:
         """End the process at once."""

@@ -12,11 +12,12 @@ __all__ = ["FleetView", "fleets"]
 
 @dataclass(frozen=True)
 class FleetView:
-    """A fleet that runs: its process, its broker's frontend, and its workers."""
+    """A fleet that runs: its process, its broker's frontend, its workers, and how their number was changed last."""
 
     pid: int
     frontend: str
     workers: tuple[WorkerReport, ...]
+    scaled: str = ""
 
 
 def fleets() -> tuple[FleetView, ...]:
@@ -26,5 +27,5 @@ def fleets() -> tuple[FleetView, ...]:
         frontend = f"ipc://{folder}/frontend"
         report = read_report(frontend)
         if report is not None and owner.is_alive():
-            found.append(FleetView(owner.pid, frontend, report.workers))
+            found.append(FleetView(owner.pid, frontend, report.workers, report.scaled))
     return tuple(found)

@@ -18,6 +18,7 @@ from .importable import make_main_importable
 from .member import Member
 from .restarts import RestartPolicy, Restarts
 from .standard_streams import keep_standard_numbers
+from .worker_process import DRAIN_S
 
 __all__ = ["Supervisor"]
 
@@ -38,7 +39,8 @@ class Supervisor:
         policy: Rules for starting a worker again that has failed. One that fails before it has ever served is not
             started again.
         start_timeout_s: How long a worker that starts again may take until it serves, seconds.
-        report: Function called in the thread of this object with all workers whenever the state of one has changed.
+        report: Function called in the thread of this object with all workers, and how their number was changed last,
+            whenever either has changed.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Supervisor:
         environment_of: Callable[[int], Mapping[str, str]],
         policy: RestartPolicy,
         start_timeout_s: float,
-        report: Callable[[Sequence[WorkerReport]], None],
+        report: Callable[[Sequence[WorkerReport], str], None],
     ) -> None:
         keep_standard_numbers()
         make_main_importable()
@@ -56,9 +58,9 @@ class Supervisor:
         self._policy = policy
         self._start_timeout_s = start_timeout_s
         self._report = report
-        self._reported: list[WorkerReport] = []
+        self._reported: tuple[list[WorkerReport], str] = ([], "")
         self._changed = threading.Condition()
-        self._wanted = 0
+        self._wanted, self._scaled = 0, ""
         self._is_closing, self._end_s = False, _END_S
         #: Starts the processes; None before the first one.
         self._server: ForkServer | None = None
@@ -112,6 +114,33 @@ class Supervisor:
                     raise FleetError(f"{n_serving} of {n_workers} workers serve after {timeout_s:g} s")
                 progress(n_serving)
                 self._changed.wait(1.0)
+
+    def aim(self, n_workers: int, reason: str) -> None:
+        """Have so many workers, without a wait: those that are too many end when their calls have.
+
+        Args:
+            n_workers: Number of workers.
+            reason: What to report of it.
+        """
+        with self._changed:
+            self._wanted, self._scaled = n_workers, reason
+        self._wake()
+
+    def serving(self) -> set[int]:
+        """The processes of the workers that serve."""
+        with self._changed:
+            members = self._members.values()
+            return {one.process.pid for one in members if one.state == "serving" and one.process is not None}
+
+    def failed_to_start(self) -> int | None:
+        """The smallest number of a worker that was given up before it has ever served; None: there is none."""
+        with self._changed:
+            failed = (
+                number
+                for number, one in self._members.items()
+                if one.state == "given up" and not (one.has_served or one.is_ending)
+            )
+            return min(failed, default=None)
 
     def states(self) -> dict[str, str]:
         """The state of each worker, by its name."""
@@ -202,9 +231,10 @@ class Supervisor:
                 WorkerReport(one.name, one.state, one.last_error, one.failed_at, one.threads)
                 for one in members
             ]
-        if reports != self._reported:
-            self._reported = reports
-            self._report(reports)
+            reported = reports, self._scaled
+        if reported != self._reported:
+            self._reported = reported
+            self._report(*reported)
         timeout_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         ready = connection.wait([self._wake_read, *sources], timeout_s)
         if self._wake_read in ready:
@@ -255,8 +285,10 @@ class Supervisor:
         wanted = 0 if self._is_closing else self._wanted
         for number, member in list(self._members.items()):
             if number >= wanted and not member.is_ending:
-                member.is_ending, member.since = True, now + self._end_s
-                member.end()
+                member.is_ending, member.since = True, now + DRAIN_S + _END_S
+                member.end(drains=not self._is_closing)
+            if member.is_ending and self._is_closing:
+                member.since = min(member.since, now + self._end_s)
             if not member.is_ending:
                 due = self._next_of(member)
                 if due is None or now < due:

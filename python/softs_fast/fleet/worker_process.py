@@ -22,11 +22,13 @@ from .folder import remove_dead_folders
 from .standard_streams import print_to
 from .threads import follow
 
-__all__ = ["END", "ENDED", "FAILED", "SERVES", "serve"]
+__all__ = ["DRAIN", "DRAIN_S", "END", "ENDED", "FAILED", "SERVES", "serve"]
 
 #: What is sent to the fleet: that the worker serves, this and a traceback, that it ends because it was stopped; and what
-#: the fleet sends.
-SERVES, FAILED, ENDED, END = b"serves", b"failed\n", b"ended", b"end"
+#: the fleet sends: to end, or to end when the call that runs has.
+SERVES, FAILED, ENDED, END, DRAIN = b"serves", b"failed\n", b"ended", b"end", b"drain"
+#: How long the call may go on of a worker that is not needed any more, seconds.
+DRAIN_S = 60.0
 #: So long after its fleet was killed a process may still run, seconds.
 _GRACE_S = 1.0
 
@@ -36,7 +38,7 @@ class _Service(Protocol):
     """What a process of a fleet runs: a `Worker`, a `Supplier`, or what has their methods."""
 
     def start(self) -> None: ...
-    def stop(self) -> None: ...
+    def stop(self, *, timeout_s: float = ...) -> None: ...
     def wait(self) -> None: ...
 
 
@@ -76,14 +78,17 @@ def serve(
     errors: list[str] = []
     waiting = threading.Thread(target=_wait, args=(worker, end, errors), name="softs-fleet", daemon=True)
     waiting.start()
-    is_orphan = False
+    is_orphan = is_drained = False
     if pipe in multiprocessing.connection.wait([pipe, ended]):
         try:
-            pipe.recv_bytes()
+            is_drained = pipe.recv_bytes() == DRAIN
         except (EOFError, OSError):
             is_orphan = True
     try:
-        worker.stop()
+        if is_drained:
+            worker.stop(timeout_s=DRAIN_S)
+        else:
+            worker.stop()
     except Exception:
         errors.append(traceback.format_exc())
     # No other thread may free the worker: torch aborts where a thread frees tensors while the interpreter ends.

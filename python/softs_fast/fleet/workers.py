@@ -23,8 +23,8 @@ _INTERRUPTED_S = 1.0
 class Workers:
     """Worker processes, for the time of a ``with`` block; `Fleet` has a broker besides.
 
-    Each computes with its share of the cores: all of them by the number of workers and this process. OMP_NUM_THREADS, of
-    this process or in `environment`, sets another number.
+    Each computes with its share of the cores: all of them by the number of workers, or the most of them, and this process.
+    OMP_NUM_THREADS, of this process or in `environment`, sets another number.
 
     Args:
         make_worker: Function called in each process; returns a `Worker` or a `Supplier` that is not started, or an
@@ -34,7 +34,9 @@ class Workers:
         policy: Rules for starting a worker again that has failed.
         start_timeout_s: How long `scale` waits, and how long a worker that starts again may take.
         environment_of: Function of the number of a worker; returns further variables of its process.
-        report: Function called in a thread of this object with all workers whenever the state of one has changed.
+        report: Function called in a thread of this object with all workers, and how their number was changed last, whenever
+            either has changed.
+        most: The largest number of workers there will be, if that is not the one of `scale`.
     """
 
     def __init__(
@@ -45,29 +47,42 @@ class Workers:
         policy: RestartPolicy | None = None,
         start_timeout_s: float = 120.0,
         environment_of: Callable[[int], Mapping[str, str]] | None = None,
-        report: Callable[[Sequence[WorkerReport]], None] = lambda workers: None,
+        report: Callable[[Sequence[WorkerReport], str], None] = lambda workers, scaled: None,
+        most: int = 0,
     ) -> None:
         check_runs()
         self._environment = dict(environment)
         self._further = environment_of
         self._gpus = None if gpus is None else list(gpus)
         self._start_timeout_s = start_timeout_s
-        self._n_processes = 1
+        self._most, self._n_processes = most, 1
         self._own_threads = OwnThreads()
         self._supervisor = Supervisor(
             make_worker, self._environment_of, policy or RestartPolicy(), start_timeout_s, report
         )
 
     def scale(self, n_workers: int) -> None:
-        """Have so many workers from now on, and wait until all serve.
+        """Have so many workers from now on, and wait until all serve, and the others have ended with their last calls.
 
         Raises:
             FleetError: a worker failed before it served, or they took too long.
         """
-        self._n_processes = n_workers + 1
-        self._own_threads.take_share(n_workers + 1)
+        self._n_processes = max(self._most, n_workers) + 1
+        self._own_threads.take_share(self._n_processes)
         with Progress(n_workers) as progress:
             self._supervisor.scale(n_workers, self._start_timeout_s, progress)
+
+    def aim(self, n_workers: int, reason: str) -> None:
+        """Have so many workers from now on, without a wait, and report the reason."""
+        self._supervisor.aim(n_workers, reason)
+
+    def serving(self) -> set[int]:
+        """Return the process numbers of the workers that serve."""
+        return self._supervisor.serving()
+
+    def failed_to_start(self) -> int | None:
+        """Return the smallest number of a worker that was given up before it has ever served, if there is one."""
+        return self._supervisor.failed_to_start()
 
     def states(self) -> dict[str, str]:
         """Return the state of each worker by its name: starting, serving, ending, pausing, ended or given up."""

@@ -37,9 +37,15 @@ class WorkerReport:
 
 @dataclass(frozen=True)
 class FleetReport:
-    """The workers of a fleet."""
+    """The workers of a fleet.
+
+    Args:
+        workers: All of them.
+        scaled: How their number was changed last, and why; empty if it never was.
+    """
 
     workers: tuple[WorkerReport, ...]
+    scaled: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -67,14 +73,14 @@ class FleetReport:
         return f"{text}; {last.name} failed {ago_s:.1f} s ago: {shown}"
 
 
-def write_report(folder: Path, workers: Sequence[WorkerReport]) -> None:
+def write_report(folder: Path, workers: Sequence[WorkerReport], scaled: str = "") -> None:
     """Replace the report of a fleet.
 
     Raises:
         OSError: the file cannot be written.
     """
     new = folder / f"{_NAME}.new"
-    new.write_text(json.dumps([asdict(worker) for worker in workers]))
+    new.write_text(json.dumps({"workers": [asdict(worker) for worker in workers], "scaled": scaled}))
     new.replace(folder / _NAME)
 
 
@@ -88,7 +94,8 @@ def read_report(endpoint: str) -> FleetReport | None:
         return None
     try:
         content = json.loads((Path(endpoint.removeprefix("ipc://")).parent / _NAME).read_text())
-        return FleetReport(tuple(WorkerReport(**worker) for worker in content)) if content else None
-    except (OSError, ValueError, TypeError):
+        workers = tuple(WorkerReport(**worker) for worker in content["workers"])
+        return FleetReport(workers, content["scaled"]) if workers else None
+    except (OSError, ValueError, TypeError, KeyError):
         # Another file, or the fleet ends at this moment.
         return None

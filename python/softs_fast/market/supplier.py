@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 
 #: Mediums kept open at a time; a client has one.
 _MAX_WRITERS = 64
-#: `stop` waits this long for a running generator, seconds.
-_STOP_S = 2.0
 #: A batch waits at most a minute for more orders.
 _MAX_WAIT_MS = 60_000
 #: The longest time to poll for work before the thread blocks.
@@ -208,16 +206,17 @@ class Supplier:
         self._main_thread = threading.Thread(target=self._main_loop, name="softs-supplier", daemon=True)
         self._main_thread.start()
 
-    def stop(self) -> None:
-        """Say GOODBYE, wait up to 2 s for a call of the generator that is running, disconnect. Idempotent.
+    def stop(self, *, timeout_s: float = 2.0) -> None:
+        """Say GOODBYE, wait for a call of the generator that runs, disconnect. Idempotent; it cannot start again.
 
-        It cannot start again.
+        Args:
+            timeout_s: Seconds after which the orders of that call go to another supplier.
         """
         self._is_stopped = True
         self._core.stop()
         thread = self._main_thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout=_STOP_S)
+            thread.join(timeout=timeout_s)
         # From here on a generator that still runs may not write: the broker gives its order to another supplier.
         self._core.close()
         self._relay_log()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         socket_name,
     )
     from .prometheus import MetricsServer
+    from .rates import LaneRate, Rates, SupplierRates, rates_between
     from .snapshot import ClientView, Observer, ProductView, SegmentView, Snapshot, SupplierView
     from .strategies import families_of, render_strategies
     from .text_server import Page, PageServer, TextServer, page_address
@@ -29,6 +30,7 @@ else:
             "families": "Family metrics_text unlabelled",
             "flow_status": "FlowFunction FlowView FlowWorkerView flow_folder flows is_own_folder socket_name",
             "prometheus": "MetricsServer",
+            "rates": "LaneRate Rates SupplierRates rates_between",
             "snapshot": "ClientView Observer ProductView SegmentView Snapshot SupplierView",
             "strategies": "families_of render_strategies",
             "text_server": "Page PageServer TextServer page_address",
@@ -41,13 +43,16 @@ __all__ = [
     "FlowFunction",
     "FlowView",
     "FlowWorkerView",
+    "LaneRate",
     "MetricsServer",
     "Observer",
     "Page",
     "PageServer",
     "ProductView",
+    "Rates",
     "SegmentView",
     "Snapshot",
+    "SupplierRates",
     "SupplierView",
     "TextServer",
     "families_of",
@@ -56,6 +61,7 @@ __all__ = [
     "is_own_folder",
     "metrics_text",
     "page_address",
+    "rates_between",
     "render_strategies",
     "socket_name",
     "unlabelled",

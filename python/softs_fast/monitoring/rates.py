@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..monitoring import ClientView, SegmentView, Snapshot
+from .snapshot import ClientView, SegmentView, Snapshot
 
 __all__ = ["ClientRates", "LaneRate", "Rates", "SupplierRates", "rates_between"]
 

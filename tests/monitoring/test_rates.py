@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from snapshots import client, counters, maker, segment, snapshot, supplier
 
-from softs_fast.cli.rates import rates_between
+from softs_fast.monitoring import rates_between
 from softs_fast.monitoring.snapshot import LaneView
 
 SECOND = 10**9

@@ -1,0 +1,215 @@
+"""How many workers a fleet has while its load changes: decisions, in virtual time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import deque
+
+import pytest
+
+from softs_fast.fleet.scaling import LOOK_S, Load, Scaling
+
+#: What the issue of a user allows.
+WITHIN_S, MAX_REVERSALS, PER_S = 30.0, 2, 600.0
+
+
+class Fleet:
+    """A student, its workers, and the decisions; one look after the other.
+
+    Needs are workers' worth: a student with a need of 3 takes what three busy workers make.
+
+    Args:
+        seed: Of all that varies.
+        bounds: The smallest and the largest number of workers.
+        gathers_ahead: Whether native threads wait for samples ahead of the training: those wait all the time as soon as
+            workers are too few.
+        noise: How much the rate of each worker varies from look to look, as a share; the student's varies a quarter as much.
+        start_s: How long a worker takes until it serves.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        bounds: tuple[int, int],
+        gathers_ahead: bool = False,
+        noise: float = 0.0,
+        start_s: float = 0.5,
+    ) -> None:
+        self.scaling = Scaling(*bounds)
+        self.changes: list[tuple[float, int]] = []
+        self.now = 0.0
+        self._random = random.Random(seed)
+        self._gathers_ahead, self._noise, self._start_s = gathers_ahead, noise, start_s
+        self._n_serving = bounds[0]
+        self._serve_at: deque[float] = deque()
+        #: Samples that are made and not taken, in workers' seconds, and room for them.
+        self._ahead, self._room = 0.0, self._random.uniform(0.2, 4.0)
+
+    def look(self, need: float) -> None:
+        """Let one interval pass, and decide."""
+        self.now += LOOK_S
+        before = self._n_serving
+        while self._serve_at and self._serve_at[0] <= self.now:
+            self._serve_at.popleft()
+            self._n_serving += 1
+        made = before * LOOK_S * max(0.1, self._random.gauss(1.0, self._noise / math.sqrt(before)))
+        wanted = need * LOOK_S * max(0.1, self._random.gauss(1.0, self._noise / 4))
+        got = min(wanted, self._ahead + made)
+        worked = min(made, got - self._ahead + self._room)
+        self._ahead = max(0.0, self._ahead + worked - got)
+        waited = 1.0 - got / wanted if wanted else 0.0
+        if self._gathers_ahead and waited > 0.02:
+            waited = 0.99
+        n_busy = before * min(1.0, worked / made)
+        load = Load(before if before == self._n_serving else 0, n_busy, [(100.0 * got / LOOK_S, waited)])
+        n_workers = self.scaling.n_workers
+        if self.scaling.decide(load, self.now):
+            self.changes.append((self.now, self.scaling.n_workers - n_workers))
+            n_missing = self.scaling.n_workers - self._n_serving - len(self._serve_at)
+            self._serve_at.extend([self.now + self._start_s] * n_missing)
+            self._n_serving = min(self._n_serving, self.scaling.n_workers)
+
+    def n_reversals(self) -> int:
+        """The most changes of direction in any ten minutes."""
+        signs = [(at, n > 0) for at, n in self.changes]
+        at = [now for (_, was), (now, grows) in itertools.pairwise(signs) if was != grows]
+        return max((sum(first <= one < first + PER_S for one in at) for first in at), default=0)
+
+    def is_right(self, need: float, bounds: tuple[int, int]) -> bool:
+        """Whether students wait for a tenth of the time at most, and how many workers more than busy ones there are."""
+        least, most = bounds
+        n_workers = self.scaling.n_workers
+        enough = min(most, math.ceil(0.9 * need))
+        return enough <= n_workers <= max(least, math.ceil(1.75 * need))
+
+
+def steps_of(seed: int, bounds: tuple[int, int]) -> list[float]:
+    """Needs that follow each other: up and down by up to ten times, with as many changes of direction as are allowed."""
+    chance = random.Random(seed)
+    least, most = bounds
+    needs = [chance.uniform(0.3 * least, most)]
+    grows = chance.random() < 0.5
+    # The first need is a step up as well.
+    for _ in range(MAX_REVERSALS + grows):
+        factor = math.exp(chance.uniform(math.log(1.5), math.log(10.0)))
+        need = needs[-1] * factor if grows else needs[-1] / factor
+        needs.append(min(max(need, 0.1), 1.2 * most))
+        grows = not grows
+    return needs
+
+
+def check(seed: int) -> None:
+    chance = random.Random(seed)
+    least = chance.randint(1, 4)
+    bounds = (least, chance.randint(least + 1, 16))
+    gathers_ahead = seed % 3 == 0
+    fleet = Fleet(
+        seed,
+        bounds,
+        gathers_ahead,
+        noise=chance.choice([0.0, 0.05, 0.1, 0.15]),
+        start_s=chance.uniform(0.2, 1.5),
+    )
+    for need in steps_of(seed, bounds):
+        began = fleet.now + chance.uniform(0.0, LOOK_S)
+        end = began + PER_S / 6
+        while fleet.now < end:
+            fleet.look(need)
+            if fleet.now >= began + WITHIN_S:
+                told = f"seed {seed}: need {need:.2f} since {began:.0f} s, {fleet.scaling.n_workers} workers of {bounds}"
+                assert fleet.is_right(need, bounds), f"{told} at {fleet.now:.0f} s: {fleet.changes}"
+    assert fleet.n_reversals() <= MAX_REVERSALS, f"seed {seed}: {fleet.changes}"
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_a_thousand_loads_have_the_right_number_of_workers_within_30_s(block: int) -> None:
+    for seed in range(100 * block, 100 * block + 100):
+        check(seed)
+
+
+@pytest.mark.full
+def test_many_loads_have_the_right_number_of_workers_within_30_s() -> None:
+    for seed in range(1_000, 10_000):
+        check(seed)
+
+
+def looks(scaling: Scaling, n: int, load: Load, since: float = 0.0) -> list[str]:
+    """The reasons of so many looks at the same load; empty ones are left out."""
+    return [why for i in range(n) if (why := scaling.decide(load, since + i * LOOK_S))]
+
+
+WAITING = [(100.0, 0.5)]
+CONTENT = [(100.0, 0.0)]
+
+
+def test_reasons_tell_what_was_measured() -> None:
+    scaling = Scaling(2, 8)
+    assert looks(scaling, 2, Load(2, 2.0, WAITING)) == [
+        "students wait 50% of the time, workers are busy 100%"
+    ]
+    assert scaling.n_workers == 3
+    assert looks(scaling, 10, Load(3, 0.3, CONTENT)) == [
+        "workers are busy 10% of the time, students do not wait"
+    ]
+    assert scaling.n_workers == 2
+
+
+@pytest.mark.parametrize(
+    ("load", "why"),
+    [
+        (Load(2, 1.4, WAITING), "workers are not why they wait: slots are"),
+        (Load(2, 2.0, [(100.0, 0.04)]), "that much is copying"),
+        (Load(2, 2.0, [(0.0, 1.0)]), "no worker makes what it waits for, or none has yet"),
+        (Load(2, 1.5, CONTENT), "a third is spare"),
+        (Load(0, 0.0, CONTENT), "their number changes"),
+        (Load(1, 0.1, CONTENT), "one of the two has failed, and starts again"),
+    ],
+)
+def test_nothing_changes_without_need(load: Load, why: str) -> None:
+    scaling = Scaling(2, 8)
+    assert looks(scaling, 30, load) == [], why
+    assert scaling.n_workers == 2
+
+
+def test_one_look_is_not_enough() -> None:
+    scaling = Scaling(2, 8)
+    for _ in range(10):
+        assert looks(scaling, 1, Load(2, 2.0, WAITING)) == []
+        assert looks(scaling, 1, Load(2, 2.0, CONTENT)) == []
+
+
+def test_nothing_is_removed_while_none_serves() -> None:
+    scaling = Scaling(1, 8)
+    scaling.n_workers = 4
+    assert looks(scaling, 30, Load(0, 0.0, CONTENT)) == []
+
+
+def test_workers_that_start_are_awaited() -> None:
+    scaling = Scaling(4, 16)
+    assert len(looks(scaling, 2, Load(4, 4.0, [(10.0, 0.99)]))) == 1
+    assert scaling.n_workers == 6
+    assert looks(scaling, 30, Load(4, 4.0, [(10.0, 0.99)])) == [], "two of them load their models"
+    assert len(looks(scaling, 2, Load(6, 6.0, [(10.0, 0.99)]))) == 1
+    assert scaling.n_workers == 9
+
+
+def test_a_pause_of_ten_seconds_removes_none() -> None:
+    scaling = Scaling(1, 8)
+    scaling.n_workers = 6
+    for _ in range(5):
+        assert looks(scaling, 10, Load(6, 6.0, CONTENT)) == []
+        assert looks(scaling, 5, Load(6, 0.0, CONTENT)) == []
+
+
+def test_a_load_that_comes_and_goes_keeps_its_workers_for_ten_minutes() -> None:
+    scaling = Scaling(1, 2)
+    needs, rests = Load(1, 1.0, WAITING), Load(2, 0.0, CONTENT)
+    for round_ in range(2):
+        since = 100.0 * round_
+        assert len(looks(scaling, 2, needs, since)) == 1, "more are added always"
+        assert len(looks(scaling, 15, rests, since + 10.0)) == (round_ == 0), "the third change of direction"
+    assert scaling.n_workers == 2
+    assert looks(scaling, 15, rests, 590.0) == []
+    assert len(looks(scaling, 15, rests, 640.0)) == 1
