@@ -17,6 +17,7 @@ use softs_shm::{RaggedLayout, Segment};
 use super::command::Command;
 use super::driver::Driver;
 use super::egress::Product;
+use super::tls::Credentials;
 use crate::lanes::client::ClientLanes;
 use crate::runtime::log_queue::LogQueue;
 use crate::runtime::mutex::lock;
@@ -37,19 +38,26 @@ pub struct HostLink {
 }
 
 impl HostLink {
-    /// Listens at a TCP endpoint of loopback, in the name of `host`.
+    /// Listens at a TCP endpoint, in the name of `host`. With credentials all connections speak TLS with peers that trust
+    /// a CA of this host; without, they are plain, and stay on loopback.
     ///
     /// # Errors
-    /// [`NetError::EndpointInUse`], [`NetError::RemoteNotAllowed`] where other machines could reach it,
+    /// [`NetError::EndpointInUse`], [`NetError::CredentialsNeeded`] where other machines could reach it without,
     /// [`NetError::BadEndpoint`], [`NetError::Os`].
-    pub fn start(host: HostId, listen: &Endpoint) -> Result<Self, NetError> {
-        let listener = Listener::bind(listen, false, KeepAlive::default())?;
+    pub fn start(
+        host: HostId,
+        listen: &Endpoint,
+        credentials: Option<Credentials>,
+    ) -> Result<Self, NetError> {
+        let listener =
+            Listener::bind(listen, credentials.is_some(), KeepAlive::default()).map_err(NetError::of_link)?;
         let endpoint: Endpoint = listener.local_endpoint().parse()?;
         let os = |error: Errno| NetError::os(endpoint.as_str(), "cannot start the link", error);
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(os)?);
         let (commands, inbox) = mpsc::channel();
         let (me, log) = (Identity { host, boot: nonce()? }, Arc::new(LogQueue::default()));
-        let driver = Driver::new(me, listener, Arc::clone(&wake), inbox, Arc::clone(&log)).map_err(os)?;
+        let driver = Driver::new(me, (listener, credentials), Arc::clone(&wake), inbox, Arc::clone(&log))
+            .map_err(os)?;
         let thread = std::thread::Builder::new()
             .name("softs-link".to_owned())
             .spawn(move || driver.run())

@@ -22,6 +22,9 @@ use crate::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
 /// Time from a dial to WELCOME.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Why connections end that another one of the same two hosts has made needless.
+const NEEDLESS: [&str; 2] = ["the dial of the other end holds", "a newer session has begun"];
+
 /// What has become of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -258,6 +261,18 @@ impl Sessions {
         self.closing.pop_front()
     }
 
+    /// Why a connection has become no session, where `why` ends it if nothing did before; none where it was one, or is
+    /// needless.
+    #[must_use]
+    pub fn failure<'a>(&'a self, id: PeerId, why: &'a str) -> Option<&'a str> {
+        let why = match &self.connections.get(&id)?.phase {
+            Phase::Begun(_) | Phase::Ending(Some(_), _) => return None,
+            Phase::Ending(None, why) => why,
+            _ => why,
+        };
+        (!NEEDLESS.contains(&why)).then_some(why)
+    }
+
     /// What has become of sessions.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -345,9 +360,9 @@ impl Sessions {
         });
         if let Some(dial) = dial {
             if self.me.host < host {
-                return Err("the dial of the other end holds".to_owned());
+                return Err(NEEDLESS[0].to_owned());
             }
-            self.end(now, dial, "the dial of the other end holds");
+            self.end(now, dial, NEEDLESS[0]);
         }
         self.n_sessions += 1;
         let session = SessionId { boot: self.me.boot, number: self.n_sessions };
@@ -372,7 +387,7 @@ impl Sessions {
             self.connections.iter().filter(|(_, c)| matches!(c.phase, Phase::Welcomed(to, ..) if to == host));
         let others: Vec<_> = welcomed.map(|(&other, _)| other).chain(next).chain(dial).collect();
         for other in others {
-            self.refuse(now, other, "a newer session has begun");
+            self.refuse(now, other, NEEDLESS[1]);
         }
         let Some(peer) = self.peers.get_mut(&host) else { return };
         match &peer.current {
@@ -383,7 +398,7 @@ impl Sessions {
             Some(current) => {
                 let before = current.connection;
                 peer.next = Some(id);
-                self.refuse(now, before, "a newer session has begun");
+                self.refuse(now, before, NEEDLESS[1]);
             }
         }
     }
