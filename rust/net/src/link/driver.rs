@@ -158,7 +158,9 @@ impl Driver {
         }
         if is_slow {
             self.remind_at = now + SLICE;
-            self.ingresses.check();
+            self.ingresses.check(now, &mut self.machine);
+            let sessions = self.machine.sessions();
+            self.addresses.retain(|host, _| sessions.is_wanted(*host));
         }
         let mut any = false;
         for product in &self.products {
@@ -227,7 +229,7 @@ impl Driver {
                     lanes.drain();
                 }
             }
-            self.ingresses.check();
+            self.remind_at = now;
             self.maintain_at = now;
         }
         Ok(())
@@ -270,10 +272,17 @@ impl Driver {
                         ));
                         continue;
                     };
+                    let mut is_served = false;
                     for id in lanes {
-                        if let Err(refusal) = self.ingresses.attach((host, bridge), &id, slot_size) {
-                            self.complain(format!("does not serve {}: {}", id.address, refusal.why));
+                        match self.ingresses.attach((host, bridge), &id, slot_size) {
+                            Ok(()) => is_served = true,
+                            Err(refusal) => {
+                                self.complain(format!("does not serve {}: {}", id.address, refusal.why));
+                            }
                         }
+                    }
+                    if !is_served {
+                        self.machine.remove_ingress(now, host, bridge);
                     }
                 }
                 Ok(Command::Drain) => self.machine.drain(),

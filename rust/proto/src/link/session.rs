@@ -77,15 +77,25 @@ impl Sessions {
         }
     }
 
-    /// Dials a host from now on while there is no session with it, or does not any more; `false` if that cannot be: it
-    /// is this host, or there are too many.
-    pub fn want(&mut self, now: Instant, host: HostId, is_wanted: bool) -> bool {
-        let has_room = self.peers.len() < MAX_LINKED_HOSTS || self.peers.contains_key(&host);
-        let is_other = host != self.me.host && has_room;
-        if is_other {
-            self.peers.entry(host).or_insert_with(|| Peer::new(now)).is_wanted = is_wanted;
+    /// Dials a host from now on while there is no session with it; `false` if that cannot be: it is this host, or there
+    /// are too many.
+    pub fn want(&mut self, now: Instant, host: HostId) -> bool {
+        let peer = self.know(now, host);
+        peer.map(|peer| peer.is_wanted = true).is_some()
+    }
+
+    /// Dials a host no more. A session goes on until either end closes it; nothing is known of the host then.
+    pub fn release(&mut self, host: HostId) {
+        if let Some(peer) = self.peers.get_mut(&host) {
+            peer.is_wanted = false;
+            self.forget(host);
         }
-        is_other
+    }
+
+    /// Whether this host dials that one when there is no session.
+    #[must_use]
+    pub fn is_wanted(&self, host: HostId) -> bool {
+        self.peers.get(&host).is_some_and(|peer| peer.is_wanted)
     }
 
     /// A host to dial now, and the name of the connection.
@@ -125,12 +135,11 @@ impl Sessions {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.leave_handshake(&connection.phase);
         let (host, why) = match connection.phase {
-            Phase::Dialled(host) | Phase::Greeting(host) => {
-                return self.end_dial(now, host, id);
-            }
+            Phase::Dialled(host) | Phase::Greeting(host) => return self.end_dial(now, host, id),
+            Phase::Welcomed(host, _) => return self.forget(host),
             Phase::Begun(host) => (host, why.to_owned()),
             Phase::Ending(Some(host), why) => (host, why),
-            Phase::Accepted | Phase::Welcomed(..) | Phase::Ending(None, _) => return,
+            Phase::Accepted | Phase::Ending(None, _) => return,
         };
         let Some(peer) = self.peers.get_mut(&host) else { return };
         peer.next.take_if(|next| *next == id);
@@ -142,6 +151,7 @@ impl Sessions {
                 self.events.push_back(Event::Began(host));
             }
         }
+        self.forget(host);
     }
 
     /// Ends a connection; its peer is told why.
@@ -350,12 +360,10 @@ impl Sessions {
         if to != self.me.host {
             return Err("this is another host".to_owned());
         }
-        if !self.peers.contains_key(&host) && !self.want(now, host, false) {
-            return Err("this host takes no further link".to_owned());
-        }
-        let Some(peer) = self.peers.get_mut(&host) else { return Ok(()) };
+        let peer = self.know(now, host).ok_or("this host takes no further link")?;
+        let dial = peer.dial;
         // Only a dial that has connected counts: perhaps the peer can reach this host, and this host not the peer.
-        let dial = peer.dial.filter(|dial| {
+        let dial = dial.filter(|dial| {
             self.connections.get(dial).is_some_and(|own| matches!(own.phase, Phase::Greeting(_)))
         });
         if let Some(dial) = dial {
@@ -419,8 +427,10 @@ impl Sessions {
         let phase = std::mem::replace(&mut connection.phase, Phase::Ending(host, why.to_owned()));
         self.leave_handshake(&phase);
         self.closing.push_back(id);
-        if let Phase::Dialled(host) | Phase::Greeting(host) = phase {
-            self.end_dial(now, host, id);
+        match phase {
+            Phase::Dialled(host) | Phase::Greeting(host) => self.end_dial(now, host, id),
+            Phase::Welcomed(host, _) => self.forget(host),
+            _ => {}
         }
     }
 
@@ -429,6 +439,22 @@ impl Sessions {
             && peer.dial.take_if(|dial| *dial == id).is_some()
         {
             peer.rest(now);
+            self.forget(host);
+        }
+    }
+
+    /// What is known of a host; `None` if it is this one, or there are too many.
+    fn know(&mut self, now: Instant, host: HostId) -> Option<&mut Peer> {
+        let has_room = self.peers.len() < MAX_LINKED_HOSTS || self.peers.contains_key(&host);
+        let is_other = host != self.me.host && has_room;
+        is_other.then(|| self.peers.entry(host).or_insert_with(|| Peer::new(now)))
+    }
+
+    /// Drops what is known of a host that is not wanted, once no connection is, or may become, its session.
+    fn forget(&mut self, host: HostId) {
+        let is_its_own = |connection: &Connection| matches!(connection.phase, Phase::Welcomed(to, _) | Phase::Begun(to) if to == host);
+        if self.peers.get(&host).is_some_and(Peer::is_idle) && !self.connections.values().any(is_its_own) {
+            self.peers.remove(&host);
         }
     }
 

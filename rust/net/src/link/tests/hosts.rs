@@ -214,6 +214,13 @@ impl Drop for Remote {
     }
 }
 
+fn client(slot_size: u64) -> (Arc<Segment>, ClientLanes, LaneRef) {
+    let segment = Arc::new(Segment::create_shm(None, slot_size, N_SLOTS).unwrap());
+    let mut lanes = ClientLanes::open(&segment).unwrap();
+    let lane = lanes.open("p").unwrap();
+    (segment, lanes, lane)
+}
+
 /// The student's host: a client that takes the samples of one stream, each once.
 pub(super) struct Student {
     pub(super) link: HostLink,
@@ -232,9 +239,7 @@ pub(super) struct Student {
 
 impl Student {
     pub(super) fn new(speech: Speech, slot_size: u64, ragged: Option<RaggedLayout>) -> Self {
-        let segment = Arc::new(Segment::create_shm(None, slot_size, N_SLOTS).unwrap());
-        let mut lanes = ClientLanes::open(&segment).unwrap();
-        let lane = lanes.open("p").unwrap();
+        let (segment, lanes, lane) = client(slot_size);
         Self {
             link: speech.link(HERE),
             buffer: vec![0; slot_size as usize],
@@ -248,6 +253,14 @@ impl Student {
             taken: BTreeSet::new(),
             failures: Vec::new(),
         }
+    }
+
+    /// Its client ends, and another one begins, which orders from the first sample on.
+    pub(super) fn begin_anew(&mut self) {
+        self.segment.unlink().unwrap();
+        (self.segment, self.lanes, self.lane) = client(self.slot_size);
+        self.orders.fill(None);
+        (self.next, self.taken) = (0, BTreeSet::new());
     }
 
     pub(super) fn lane_id(&self) -> LaneId {

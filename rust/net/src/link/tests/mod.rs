@@ -4,6 +4,7 @@
 mod certificates;
 mod faults;
 mod hosts;
+mod leavers;
 mod refused;
 mod strangers;
 mod wire;

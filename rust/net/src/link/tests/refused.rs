@@ -65,7 +65,7 @@ fn links_stay_on_this_machine_while_they_are_plain() {
     assert!(refused.to_string().contains("give both hosts the same token file"));
     let link = Speech::Plain.link(HostId(1));
     let elsewhere = "tcp://192.0.2.1:4700".parse().unwrap();
-    link.bring(HostId(2), &elsewhere, Ticket([1; 16]), (64, None), Vec::new());
+    link.admit(Ticket([1; 16]), HostId(2), &elsewhere, PRODUCT);
     let record = link.next_log(WATCHDOG).unwrap();
     assert!(record.text.contains("this link is plain"), "{}", record.text);
 }
