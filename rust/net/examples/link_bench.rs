@@ -1,5 +1,5 @@
-//! The link between two hosts, without delay: real lanes at both ends, beside a bare TCP connection and the TCP medium,
-//! in turns. All of it runs on this machine: the link has four threads, the others have two.
+//! The link between two hosts, without delay, plain and with TLS: real lanes at both ends, beside a bare TCP connection
+//! and the TCP medium, in turns. All of it runs on this machine: the link has four threads, the others have two.
 //!
 //! `link_bench [ROUNDS]` prints one line of JSON: the samples of a second of each way, by size, as medians over rounds.
 
@@ -13,11 +13,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, pipe_with};
+use softs_net::link::tls::Credentials;
 use softs_net::tcp_medium::{TcpMediumServer, TcpMediumWriter};
 use softs_net::{Endpoint, HostLink, wait};
 use softs_proto::link::{HostId, Ticket};
 use softs_proto::supplier::LaneId;
 use softs_shm::{Identity, LaneRef, LaneSupplier, Segment};
+
+#[path = "../tests/certificates/mod.rs"]
+mod certificates;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -34,22 +38,22 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 fn main() -> Outcome<()> {
     let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |rounds| rounds.parse())?;
-    let mut rates = vec![[const { Vec::new() }; 3]; SIZES.len()];
+    let mut rates = vec![[const { Vec::new() }; 4]; SIZES.len()];
     for _ in 0..rounds {
         for (rates, size) in rates.iter_mut().zip(SIZES) {
-            for (rates, way) in rates.iter_mut().zip([raw, link, medium]) {
+            for (rates, way) in rates.iter_mut().zip([raw, plain_link, tls_link, medium]) {
                 rates.push(way(size)?);
             }
         }
     }
     let mut lines = Vec::new();
     for (rates, size) in rates.iter_mut().zip(SIZES) {
-        let [raw, link, medium] = rates.each_mut().map(|rates| {
+        let [raw, link, tls, medium] = rates.each_mut().map(|rates| {
             rates.sort_by(f64::total_cmp);
             rates[rates.len() / 2]
         });
         lines.push(format!(
-            "\"{size}\": {{\"raw\": {raw:.0}, \"link\": {link:.0}, \"tcp_medium\": {medium:.0}}}"
+            "\"{size}\": {{\"raw\": {raw:.0}, \"link\": {link:.0}, \"link_tls\": {tls:.0}, \"tcp_medium\": {medium:.0}}}"
         ));
     }
     writeln!(std::io::stdout(), "{{{}}}", lines.join(", "))?;
@@ -165,11 +169,20 @@ fn supplier(segment: &Segment, ring: OwnedFd) -> Outcome<Supplier> {
     Ok(Supplier { stopping, thread })
 }
 
-fn link(size: usize) -> Outcome<f64> {
+fn plain_link(size: usize) -> Outcome<f64> {
+    link(size, None)
+}
+
+fn tls_link(size: usize) -> Outcome<f64> {
+    link(size, Some(&certificates::credentials(&[certificates::TOKEN])))
+}
+
+fn link(size: usize, credentials: Option<&Credentials>) -> Outcome<f64> {
     let n_slots = (WINDOW_BYTES / size).clamp(8, MOST_SLOTS) as u64;
     let (here, there) = (HostId(1), HostId(2));
     let any: Endpoint = "tcp://127.0.0.1:0".parse()?;
-    let (near, far) = (HostLink::start(here, &any)?, HostLink::start(there, &any)?);
+    let start = |host| HostLink::start(host, &any, credentials.cloned());
+    let (near, far) = (start(here)?, start(there)?);
     let theirs = Arc::new(Segment::create_shm(None, size as u64, n_slots)?);
     far.serve(1, &theirs, None)?;
     let ring = far_doorbell(&theirs)?;

@@ -82,6 +82,14 @@ pub enum NetError {
         /// Where.
         endpoint: String,
     },
+    /// Other machines could reach the link of a host, or it would reach them, and it is plain.
+    #[error(
+        "endpoint {endpoint} can be reached from other machines, and this link is plain; give both hosts the same token file, or use 127.0.0.1"
+    )]
+    CredentialsNeeded {
+        /// Where.
+        endpoint: String,
+    },
     /// No master of a flow listens there.
     #[error("no master at {endpoint}: {why}")]
     NoMaster {
@@ -123,6 +131,14 @@ pub enum NetError {
 impl NetError {
     pub(crate) fn bad_endpoint(endpoint: &str, why: impl Into<String>) -> Self {
         Self::BadEndpoint { endpoint: endpoint.to_owned(), why: why.into() }
+    }
+
+    /// As a link says it.
+    pub(crate) fn of_link(self) -> Self {
+        match self {
+            Self::RemoteNotAllowed { endpoint } => Self::CredentialsNeeded { endpoint },
+            other => other,
+        }
     }
 
     pub(crate) fn os(endpoint: &str, what: &str, error: impl Into<std::io::Error>) -> Self {

@@ -9,6 +9,10 @@
 //! * [`end_after`]: ends this process after another one.
 //! * [`Connection`]: a peer's connection to a broker; [`wait`] blocks until it can be read or written.
 
+/// As tests outside the crate call it, which share their certificates with those inside.
+#[cfg(test)]
+extern crate self as softs_net;
+
 mod broker;
 pub mod client;
 pub mod control;

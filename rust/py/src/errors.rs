@@ -30,9 +30,10 @@ pub(crate) fn sendable(text: &Bound<'_, PyAny>) -> PyResult<String> {
 
 pub(crate) fn net_error(py: Python<'_>, error: &NetError) -> PyErr {
     let class = match error {
-        NetError::BadEndpoint { .. } | NetError::RemoteNotAllowed { .. } | NetError::TokenNeeded { .. } => {
-            "ConfigError"
-        }
+        NetError::BadEndpoint { .. }
+        | NetError::RemoteNotAllowed { .. }
+        | NetError::TokenNeeded { .. }
+        | NetError::CredentialsNeeded { .. } => "ConfigError",
         NetError::EndpointInUse { .. } | NetError::PathTaken { .. } => "EndpointInUse",
         NetError::ForeignOwner { .. }
         | NetError::NoBroker { .. }

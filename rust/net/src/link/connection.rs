@@ -1,4 +1,7 @@
 //! One connection of a link: bytes in, into claimed slots, and out, from slots of egresses.
+//!
+//! Plain bytes go between sockets and slots without a copy here. With TLS a record is decrypted where it was received and
+//! copied into its slot, and a slot is copied where it is encrypted, after which it may be used again.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,24 +14,29 @@ use softs_proto::broker::PeerId;
 use softs_shm::SendList;
 
 use super::egress::Product;
+use super::encrypted::Encrypted;
 use super::ingress::Machine;
+use super::tls::{TlsError, is_tls};
+use super::turn::{BATCH_LEN, CLOSED, TURN_BYTES, len_of};
 use crate::error::os_text;
 use crate::transport::socket;
 
-/// Bytes read from, and written to, one connection in one step.
-const TURN_BYTES: usize = 4 << 20;
 /// From so many bytes of one piece on they are received right into their slot.
 const DIRECT_BYTES: usize = 16 << 10;
 /// With them come at most so many bytes of what is behind them: its header, or some small frames.
 const BEHIND_BYTES: usize = 4 << 10;
 /// What is handed to the kernel at once.
 const BATCH_BYTES: usize = 1 << 20;
-const BATCH_LEN: usize = SendList::MAX / 2;
 
-/// Dropping it ends the connection for both ends at once.
+/// Dropping it ends the connection for both ends at once; with TLS the other end is told so, as far as that goes.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) fd: Arc<OwnedFd>,
+    /// The other end, for the log.
+    pub(super) peer: String,
+    tls: Option<Encrypted>,
+    /// Nothing has come yet.
+    is_new: bool,
     /// Bytes that came before the session before had ended.
     held: Vec<u8>,
     /// What is being written, and how much of it was.
@@ -41,9 +49,13 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(fd: Arc<OwnedFd>) -> Self {
+    /// `tls`: what encrypts it, if anything does.
+    pub(super) fn new(fd: Arc<OwnedFd>, peer: String, tls: Option<Encrypted>) -> Self {
         Self {
             fd,
+            peer,
+            tls,
+            is_new: true,
             held: Vec::new(),
             unsent: VecDeque::new(),
             n_sent: 0,
@@ -61,11 +73,14 @@ impl Connection {
         now: Instant,
         buffer: &mut [u8],
     ) -> Result<(), String> {
-        let mut left = TURN_BYTES;
         if !self.held.is_empty() {
             let held = std::mem::take(&mut self.held);
-            self.take(machine, id, now, &held);
+            take(&mut self.held, machine, id, now, &held);
         }
+        if self.tls.is_some() {
+            return self.read_records(machine, id, now);
+        }
+        let mut left = TURN_BYTES;
         while left > 0 && machine.sessions().wants_bytes(id) && self.held.is_empty() {
             let direct = machine.piece(id).filter(|(.., len)| *len >= DIRECT_BYTES);
             let direct = direct.and_then(|(claimed, offset, len)| claimed.part(offset, len));
@@ -79,16 +94,18 @@ impl Connection {
             let n_direct = direct.map_or(0, |part| part.len());
             let n = match received {
                 Ok(None) => return Ok(()),
-                Ok(Some(0)) | Err(Errno::CONNRESET) => {
-                    return Err("its end of the connection was closed".to_owned());
-                }
+                Ok(Some(0)) | Err(Errno::CONNRESET) => return Err(CLOSED.to_owned()),
                 Ok(Some(n)) => n,
                 Err(error) => return Err(os_text(error)),
             };
+            if std::mem::take(&mut self.is_new) && is_tls(&buffer[..n]) {
+                machine.sessions().refuse(now, id, &TlsError::Encrypted.to_string());
+                return Ok(());
+            }
             if n_direct > 0 {
                 machine.stored(now, id, n.min(n_direct));
             }
-            self.take(machine, id, now, &buffer[..n.saturating_sub(n_direct)]);
+            take(&mut self.held, machine, id, now, &buffer[..n.saturating_sub(n_direct)]);
             left = left.saturating_sub(n);
             // A short read has emptied the socket: asking again would only cost a system call.
             if n < asked {
@@ -98,9 +115,32 @@ impl Connection {
         Ok(())
     }
 
-    fn take(&mut self, machine: &mut Machine, id: PeerId, now: Instant, mut bytes: &[u8]) {
-        machine.receive(now, id, &mut bytes, |claimed, offset, part| claimed.store(offset, part));
-        self.held.extend_from_slice(bytes);
+    fn read_records(&mut self, machine: &mut Machine, id: PeerId, now: Instant) -> Result<(), String> {
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        let mut left = TURN_BYTES;
+        while left > 0 && self.held.is_empty() && (!tls.is_ready() || machine.sessions().wants_bytes(id)) {
+            let was_ready = tls.is_ready();
+            let held = &mut self.held;
+            let (n, is_emptied) = tls.read(&self.fd, &mut |record| take(held, machine, id, now, record))?;
+            if tls.is_ready() && !was_ready {
+                machine.sessions().connected(id);
+            }
+            if is_emptied {
+                break;
+            }
+            left = left.saturating_sub(n);
+        }
+        Ok(())
+    }
+
+    /// Whether bytes are here that wait until the machine takes them.
+    pub(super) fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Why it has become no session, where the machine says `why`: that the peer is not authenticated comes first.
+    pub(super) fn explain(&mut self, why: &str) -> String {
+        self.tls.as_mut().and_then(Encrypted::missing).unwrap_or_else(|| why.to_owned())
     }
 
     /// Writes what the socket takes, up to one turn; whether it took something. The error is why the connection is over.
@@ -113,6 +153,11 @@ impl Connection {
         let mut n_written = 0;
         if self.is_blocked && !std::mem::take(&mut self.is_writable) {
             return Ok(false);
+        }
+        if let Some(tls) = &mut self.tls {
+            let (n, is_blocked) = tls.write(&self.fd, machine, id, products)?;
+            self.is_blocked = is_blocked;
+            return Ok(n > 0);
         }
         while n_written < TURN_BYTES {
             while self.unsent.len() < BATCH_LEN
@@ -177,13 +222,15 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.end(&self.fd);
+        }
         socket::hang_up(&self.fd);
     }
 }
 
-fn len_of(output: &Output) -> usize {
-    match output {
-        Output::Frames(bytes) => bytes.len(),
-        Output::Piece(piece) => piece.header.len() + (piece.to - piece.from) as usize,
-    }
+/// Gives bytes to the machine; what it does not take yet is held.
+fn take(held: &mut Vec<u8>, machine: &mut Machine, id: PeerId, now: Instant, mut bytes: &[u8]) {
+    machine.receive(now, id, &mut bytes, |claimed, offset, part| claimed.store(offset, part));
+    held.extend_from_slice(bytes);
 }

@@ -18,11 +18,15 @@ use softs_proto::log::{Level, LogRecord};
 use super::command::Command;
 use super::connection::Connection;
 use super::egress::Product;
+use super::encrypted::Encrypted;
 use super::ingress::{Ingresses, Machine};
+use super::tls::Credentials;
 use crate::Endpoint;
+use crate::NetError;
+use crate::error::os_text;
 use crate::lanes::client::LaneSleep;
 use crate::lanes::doorbell::Doorbell;
-use crate::runtime::log_queue::LogQueue;
+use crate::runtime::log_queue::{LogQueue, Throttle};
 use crate::transport::acceptor::Acceptor;
 use crate::transport::connecting::{Connecting, Hosts};
 use crate::transport::listener::Listener;
@@ -48,10 +52,12 @@ pub(super) struct Driver {
     ingresses: Ingresses,
     products: Vec<Product>,
     addresses: BTreeMap<HostId, Endpoint>,
-    dials: Vec<(PeerId, Connecting)>,
+    dials: Vec<(PeerId, Connecting, Endpoint)>,
     connections: BTreeMap<PeerId, Connection>,
     n_accepted: u64,
     acceptor: Acceptor,
+    /// Without, connections are plain.
+    credentials: Option<Credentials>,
     epoll: OwnedFd,
     buffer: Box<[u8]>,
     maintain_at: Instant,
@@ -59,13 +65,14 @@ pub(super) struct Driver {
     wake: Arc<OwnedFd>,
     commands: mpsc::Receiver<Command>,
     log: Arc<LogQueue>,
+    complaints: Throttle,
 }
 
 impl Driver {
     /// `wake` is a non-blocking eventfd, written to after each command.
     pub(super) fn new(
         me: Identity,
-        listener: Listener,
+        (listener, credentials): (Listener, Option<Credentials>),
         wake: Arc<OwnedFd>,
         commands: mpsc::Receiver<Command>,
         log: Arc<LogQueue>,
@@ -82,6 +89,7 @@ impl Driver {
             connections: BTreeMap::new(),
             n_accepted: 0,
             acceptor: Acceptor::new(&epoll, [listener], HANDSHAKE_TIMEOUT)?,
+            credentials,
             epoll,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             maintain_at: now,
@@ -89,6 +97,7 @@ impl Driver {
             wake,
             commands,
             log,
+            complaints: Throttle::default(),
         })
     }
 
@@ -129,7 +138,7 @@ impl Driver {
         let mut is_busy = self.use_lanes(now);
         let ids: Vec<_> = self.connections.keys().copied().collect();
         for id in ids {
-            is_busy |= self.write(now, id);
+            is_busy |= self.read_held(now, id) | self.write(now, id);
         }
         while let Some(id) = self.machine.sessions().poll_closing() {
             self.write(now, id);
@@ -149,7 +158,9 @@ impl Driver {
         }
         if is_slow {
             self.remind_at = now + SLICE;
-            self.ingresses.check();
+            self.ingresses.check(now, &mut self.machine);
+            let sessions = self.machine.sessions();
+            self.addresses.retain(|host, _| sessions.is_wanted(*host));
         }
         let mut any = false;
         for product in &self.products {
@@ -191,13 +202,13 @@ impl Driver {
     fn block(&mut self, now: Instant) -> Result<(), Errno> {
         let owes = self.machine.owes();
         let due = self.machine.next_at().into_iter().chain(self.acceptor.poll_timeout());
-        let due = due.chain(self.dials.iter().filter_map(|(_, dial)| dial.deadline())).min();
+        let due = due.chain(self.dials.iter().filter_map(|(_, dial, _)| dial.deadline())).min();
         let limits = due.map(|due| due.saturating_duration_since(now) + Duration::from_micros(100));
         let limit = limits.into_iter().chain(self.ingresses.limit()).chain(owes.then_some(SLICE)).min();
         let numbers: Vec<_> = self.products.iter().map(|product| product.number).collect();
         let lanes = numbers.iter().filter_map(|&number| Some(self.machine.lanes(number)?.sleep()));
         let lanes: Vec<_> = lanes.collect();
-        let dials: Vec<_> = self.dials.iter().filter_map(|(_, dial)| dial.waitable()).collect();
+        let dials: Vec<_> = self.dials.iter().filter_map(|(_, dial, _)| dial.waitable()).collect();
         let reading = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut fds = vec![reading(self.epoll.as_fd())];
         fds.extend(self.ingresses.wake_ups().chain(lanes.iter().flat_map(LaneSleep::fds)).map(reading));
@@ -218,7 +229,7 @@ impl Driver {
                     lanes.drain();
                 }
             }
-            self.ingresses.check();
+            self.remind_at = now;
             self.maintain_at = now;
         }
         Ok(())
@@ -261,10 +272,17 @@ impl Driver {
                         ));
                         continue;
                     };
+                    let mut is_served = false;
                     for id in lanes {
-                        if let Err(refusal) = self.ingresses.attach((host, bridge), &id, slot_size) {
-                            self.complain(format!("does not serve {}: {}", id.address, refusal.why));
+                        match self.ingresses.attach((host, bridge), &id, slot_size) {
+                            Ok(()) => is_served = true,
+                            Err(refusal) => {
+                                self.complain(format!("does not serve {}: {}", id.address, refusal.why));
+                            }
                         }
+                    }
+                    if !is_served {
+                        self.machine.remove_ingress(now, host, bridge);
                     }
                 }
                 Ok(Command::Drain) => self.machine.drain(),
@@ -281,7 +299,9 @@ impl Driver {
                     self.n_accepted += 1;
                     let id = PeerId(2 * self.n_accepted);
                     if self.machine.sessions().accepted(now, id) {
-                        self.watch(now, id, Arc::new(fd));
+                        let host = socket::tcp_host(&fd);
+                        let peer = host.map_or_else(|| "a peer".to_owned(), |host| host.to_string());
+                        self.begin(now, id, Arc::new(fd), peer);
                     } else {
                         socket::hang_up(&fd);
                     }
@@ -295,20 +315,18 @@ impl Driver {
         while let Some((host, id)) = self.machine.sessions().poll_dial(now) {
             match self.addresses.get(&host) {
                 Some(address) => {
-                    let dial = Connecting::begin_to(Hosts::Loopback, address, DIAL_TIMEOUT, now);
-                    self.dials.push((id, dial));
+                    let hosts = if self.credentials.is_some() { Hosts::Any } else { Hosts::Loopback };
+                    let dial = Connecting::begin_to(hosts, address, DIAL_TIMEOUT, now);
+                    self.dials.push((id, dial, address.clone()));
                 }
                 None => self.machine.disconnected(now, id, "it has no address"),
             }
         }
         for at in (0..self.dials.len()).rev() {
             let Some(outcome) = self.dials[at].1.poll(now) else { continue };
-            let (id, _) = self.dials.swap_remove(at);
-            match outcome {
-                Ok(fd) => {
-                    self.machine.sessions().connected(id);
-                    self.watch(now, id, fd);
-                }
+            let (id, _, address) = self.dials.swap_remove(at);
+            match outcome.map_err(NetError::of_link) {
+                Ok(fd) => self.begin(now, id, fd, address.to_string()),
                 Err(error) => {
                     self.complain(error.to_string());
                     self.machine.disconnected(now, id, &error.to_string());
@@ -317,22 +335,47 @@ impl Driver {
         }
     }
 
-    fn watch(&mut self, now: Instant, id: PeerId, fd: Arc<OwnedFd>) {
+    /// A socket is connected; of an accepted one the number is even.
+    fn begin(&mut self, now: Instant, id: PeerId, fd: Arc<OwnedFd>, peer: String) {
         let added = epoll::add(&self.epoll, &*fd, EventData::new_u64(id.0), READABLE);
-        self.connections.insert(id, Connection::new(fd));
-        if let Err(error) = added {
-            self.close(now, id, &crate::error::os_text(error));
+        let tls = self.credentials.as_ref().map(|credentials| Encrypted::begin(credentials, id.0 % 2 == 1));
+        let failed = added.err().map(os_text);
+        let (tls, failed) = match tls.transpose() {
+            Ok(tls) => (tls, failed),
+            Err(error) => (None, Some(error.to_string())),
+        };
+        if tls.is_none() && failed.is_none() {
+            self.machine.sessions().connected(id);
+        }
+        self.connections.insert(id, Connection::new(fd, peer, tls));
+        if let Some(why) = failed {
+            self.close(now, id, &why);
         }
     }
 
     fn serve(&mut self, now: Instant, id: PeerId, flags: EventFlags) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.is_writable = flags.contains(EventFlags::OUT);
-        if flags.intersects(READABLE | EventFlags::HUP | EventFlags::ERR)
-            && let Err(why) = connection.read(&mut self.machine, id, now, &mut self.buffer)
-        {
+        if flags.intersects(READABLE | EventFlags::HUP | EventFlags::ERR) {
+            self.read(now, id);
+        }
+    }
+
+    fn read(&mut self, now: Instant, id: PeerId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Err(why) = connection.read(&mut self.machine, id, now, &mut self.buffer) {
             self.close(now, id, &why);
         }
+    }
+
+    /// Reads what has come before the session before was closed, once it is; whether there was something.
+    fn read_held(&mut self, now: Instant, id: PeerId) -> bool {
+        let is_held = self.connections.get(&id).is_some_and(Connection::has_held);
+        let is_due = is_held && self.machine.sessions().wants_bytes(id);
+        if is_due {
+            self.read(now, id);
+        }
+        is_due
     }
 
     /// Whether the socket took something.
@@ -359,8 +402,13 @@ impl Driver {
 
     /// Ends a connection, and returns its claims before anything else is read (N2).
     fn close(&mut self, now: Instant, id: PeerId, why: &str) {
-        self.dials.retain(|(dial, _)| *dial != id);
-        if let Some(connection) = self.connections.remove(&id) {
+        self.dials.retain(|(dial, ..)| *dial != id);
+        if let Some(mut connection) = self.connections.remove(&id) {
+            let failure = self.machine.sessions().failure(id, why).map(|why| connection.explain(why));
+            if let Some(why) = failure {
+                let text = format!("no session with {}: {why}", connection.peer);
+                self.complaints.pass(now, text).into_iter().for_each(|text| self.complain(text));
+            }
             // By name, as a copy of the descriptor in a forked child would keep it in the epoll.
             let _deleted = epoll::delete(&self.epoll, &*connection.fd);
             drop(connection);

@@ -89,11 +89,15 @@ impl Ingresses {
         Ok(())
     }
 
-    /// Leaves the lanes of clients that have ended.
-    pub(super) fn check(&mut self) {
-        for served in &mut self.all {
-            served.lanes.retain(|(attached, _)| attached.is_in_use());
-        }
+    /// Leaves the lanes of clients that have ended or have closed their segments, and bridges that have none left.
+    pub(super) fn check(&mut self, now: Instant, machine: &mut Machine) {
+        self.all.retain_mut(|Served { host, bridge, lanes, .. }| {
+            lanes.retain(|(attached, _)| attached.is_in_use() && !attached.lanes.segment().is_gone());
+            if lanes.is_empty() {
+                machine.remove_ingress(now, *host, *bridge);
+            }
+            !lanes.is_empty()
+        });
     }
 
     /// Claims what the windows of bridges allow; whether there was something.

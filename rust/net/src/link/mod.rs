@@ -4,16 +4,19 @@
 //! a segment of its own. The bytes of a sample go from a slot there into the claimed slot here, through the sockets of
 //! both kernels alone. Small pieces that arrive many at a time are read together, and copied into their slots once.
 //!
-//! Connections are plain, so they are made and accepted on loopback only, between processes of one user.
+//! With [`tls::Credentials`] connections speak mutual TLS 1.3. Without, they are plain, so they are made and accepted on
+//! loopback only, between processes of one user.
 
 mod command;
 mod connection;
 mod driver;
 mod egress;
+mod encrypted;
 mod host_link;
 mod ingress;
 #[cfg(test)]
 mod tests;
 pub mod tls;
+mod turn;
 
 pub use host_link::HostLink;

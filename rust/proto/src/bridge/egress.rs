@@ -14,6 +14,9 @@ use crate::link::HostId;
 /// An order fails after its suppliers have exited so often.
 const MOST_LOSSES: u32 = 3;
 
+/// A host, and its number of the bridge: two of its clients may want one product.
+pub(super) type Bridge = (HostId, u32);
+
 #[derive(Debug)]
 pub(super) struct Egress<L> {
     lanes: L,
@@ -21,9 +24,9 @@ pub(super) struct Egress<L> {
     lengths: RangeInclusive<u64>,
     slots: Vec<Slot>,
     free: Vec<SlotId>,
-    hosts: BTreeMap<HostId, Queue>,
-    /// The host of which an order was placed last.
-    turn: HostId,
+    queues: BTreeMap<Bridge, Queue>,
+    /// The bridge of which an order was placed last.
+    turn: Bridge,
     is_draining: bool,
 }
 
@@ -41,15 +44,14 @@ enum Slot {
 
 #[derive(Clone, Copy, Debug)]
 struct Order {
-    host: HostId,
+    bridge: Bridge,
     tag: u64,
     sequence: u64,
 }
 
-/// What one host wants.
+/// What is wanted by one bridge.
 #[derive(Debug)]
 struct Queue {
-    bridge: u32,
     next_tag: u64,
     /// Without a slot: sequence numbers by tags.
     wanted: BTreeMap<u64, u64>,
@@ -74,8 +76,8 @@ impl<L: Lanes> Egress<L> {
             lengths,
             slots: (0..n_slots).map(|_| Slot::Free).collect(),
             free: (0..n_slots).rev().collect(),
-            hosts: BTreeMap::new(),
-            turn: HostId(0),
+            queues: BTreeMap::new(),
+            turn: (HostId(0), 0),
             is_draining: false,
         }
     }
@@ -84,50 +86,58 @@ impl<L: Lanes> Egress<L> {
         &mut self.lanes
     }
 
-    /// A host has opened a bridge; `false`: it has one.
-    pub(super) fn open(&mut self, host: HostId, bridge: u32) -> bool {
-        let is_new = !self.hosts.contains_key(&host);
-        if is_new {
-            let queue = Queue {
-                bridge,
-                next_tag: 0,
-                wanted: BTreeMap::new(),
-                placed: FxHashMap::default(),
-                returned: VecDeque::new(),
-                failed: VecDeque::new(),
-                offered: None,
-            };
-            self.hosts.insert(host, queue);
-        }
-        is_new
+    /// A host has opened a bridge.
+    pub(super) fn open(&mut self, bridge: Bridge) {
+        let queue = Queue {
+            next_tag: 0,
+            wanted: BTreeMap::new(),
+            placed: FxHashMap::default(),
+            returned: VecDeque::new(),
+            failed: VecDeque::new(),
+            offered: None,
+        };
+        self.queues.insert(bridge, queue);
     }
 
     /// The session with a host is over: what no supplier has claimed leaves the lane at once.
     pub(super) fn end(&mut self, host: HostId) {
-        self.hosts.remove(&host);
+        self.queues.retain(|(owner, _), _| *owner != host);
         for id in 0..self.slots.len() as SlotId {
             let slot = &mut self.slots[id as usize];
             match slot {
-                Slot::Placed(order, _) if order.host == host => {
+                Slot::Placed(order, _) if order.bridge.0 == host => {
                     *slot = Slot::Stale;
                     if self.lanes.cancel(id) {
                         self.release(id);
                     }
                 }
-                Slot::Sending(order, ..) | Slot::Failed(order, _) if order.host == host => self.release(id),
+                Slot::Sending(order, ..) | Slot::Failed(order, _) if order.bridge.0 == host => {
+                    self.release(id)
+                }
                 _ => {}
             }
         }
         self.fill();
     }
 
-    /// Whether a host waits for something of this product.
-    pub(super) fn owes(&self, host: HostId) -> bool {
-        self.hosts.get(&host).is_some_and(|queue| queue.n_open() > 0)
+    /// A bridge is over, and its host takes nothing more of it.
+    pub(super) fn leave(&mut self, bridge: Bridge) -> Result<(), String> {
+        match self.queues.remove(&bridge) {
+            Some(queue) if queue.n_open() > 0 => {
+                self.queues.insert(bridge, queue);
+                Err("it leaves a bridge with open orders".to_owned())
+            }
+            _ => Ok(()),
+        }
     }
 
-    pub(super) fn want(&mut self, host: HostId, wanted: Numbers<'_>) -> Result<(), String> {
-        let Some(queue) = self.hosts.get_mut(&host) else { return Ok(()) };
+    /// Whether a host waits for something of this product.
+    pub(super) fn owes(&self, host: HostId) -> bool {
+        self.queues.iter().any(|((owner, _), queue)| *owner == host && queue.n_open() > 0)
+    }
+
+    pub(super) fn want(&mut self, bridge: Bridge, wanted: Numbers<'_>) -> Result<(), String> {
+        let Some(queue) = self.queues.get_mut(&bridge) else { return Ok(()) };
         for (tag, sequence) in wanted.pairs() {
             if tag < queue.next_tag {
                 return Err(format!("tag {tag} was posted before"));
@@ -147,9 +157,9 @@ impl<L: Lanes> Egress<L> {
     }
 
     /// Gives orders back that no supplier has claimed. Others were answered, or will be.
-    pub(super) fn cancel(&mut self, host: HostId, tags: impl Iterator<Item = u64>) -> Result<(), String> {
+    pub(super) fn cancel(&mut self, bridge: Bridge, tags: impl Iterator<Item = u64>) -> Result<(), String> {
         for tag in tags {
-            let Some(queue) = self.hosts.get_mut(&host) else { return Ok(()) };
+            let Some(queue) = self.queues.get_mut(&bridge) else { return Ok(()) };
             if tag >= queue.next_tag {
                 return Err(format!("tag {tag} was not posted"));
             }
@@ -171,12 +181,12 @@ impl<L: Lanes> Egress<L> {
     /// Takes no more orders, and gives back those that no supplier has claimed.
     pub(super) fn drain(&mut self) {
         self.is_draining = true;
-        let hosts: Vec<_> = self.hosts.keys().copied().collect();
-        for host in hosts {
-            let Some(queue) = self.hosts.get(&host) else { continue };
+        let bridges: Vec<_> = self.queues.keys().copied().collect();
+        for bridge in bridges {
+            let Some(queue) = self.queues.get(&bridge) else { continue };
             let tags: Vec<_> = queue.wanted.keys().chain(queue.placed.keys()).copied().collect();
             // All of them were posted.
-            let _posted = self.cancel(host, tags.into_iter());
+            let _posted = self.cancel(bridge, tags.into_iter());
         }
     }
 
@@ -204,7 +214,7 @@ impl<L: Lanes> Egress<L> {
                     let bytes = measure(id);
                     if self.lengths.contains(&bytes) {
                         *slot = Slot::Sending(order, bytes, 0);
-                        written(order.host, id);
+                        written(order.bridge.0, id);
                         continue;
                     }
                     format!("a sample of {bytes} bytes, and {:?} may be", self.lengths)
@@ -220,7 +230,7 @@ impl<L: Lanes> Egress<L> {
                 Ending::Lost => format!("{MOST_LOSSES} suppliers have exited with it"),
             };
             self.slots[id as usize] = Slot::Failed(order, failure);
-            if let Some(queue) = self.hosts.get_mut(&order.host) {
+            if let Some(queue) = self.queues.get_mut(&order.bridge) {
                 queue.failed.push_back(id);
             }
         }
@@ -232,7 +242,7 @@ impl<L: Lanes> Egress<L> {
     /// the last ones.
     pub(super) fn next_piece(&mut self, slot: SlotId) -> Option<(u32, u64, u64, u64, bool)> {
         let Slot::Sending(order, bytes, handed_out) = self.slots.get_mut(slot as usize)? else { return None };
-        let bridge = self.hosts.get(&order.host)?.bridge;
+        let bridge = order.bridge.1;
         let (from, to) = (*handed_out, (*bytes).min(*handed_out + MAX_PIECE_BYTES as u64));
         *handed_out = to;
         Some((bridge, order.tag, from, to, to == *bytes))
@@ -247,14 +257,14 @@ impl<L: Lanes> Egress<L> {
 
     /// The hosts that have opened it.
     pub(super) fn hosts(&self) -> impl Iterator<Item = HostId> {
-        self.hosts.keys().copied()
+        self.queues.keys().map(|(host, _)| *host)
     }
 
-    /// Appends the next frame for a host; whether there was one.
-    pub(super) fn encode(&mut self, host: HostId, out: &mut Outbox) -> bool {
+    /// Appends the next frame of a bridge; whether there was one.
+    pub(super) fn encode(&mut self, of: Bridge, out: &mut Outbox) -> bool {
         let offer = self.offer();
-        let Some(queue) = self.hosts.get_mut(&host) else { return false };
-        let bridge = queue.bridge;
+        let Some(queue) = self.queues.get_mut(&of) else { return false };
+        let bridge = of.1;
         if queue.offered != Some(offer) {
             queue.offered = Some(offer);
             Message::Offer(offer).encode(bridge, out);
@@ -277,15 +287,15 @@ impl<L: Lanes> Egress<L> {
         Offer { suppliers: self.lanes.n_attached(self.lane), slots }
     }
 
-    /// Free slots get orders, one of each host in turn.
+    /// Free slots get orders, one of each bridge in turn.
     fn fill(&mut self) {
         while let Some(&slot) = self.free.last() {
             let after = (Bound::Excluded(self.turn), Bound::Unbounded);
-            let mut others = self.hosts.range(after).chain(self.hosts.range(..=self.turn));
-            let Some((&host, _)) = others.find(|(_, queue)| !queue.wanted.is_empty()) else { return };
-            let Some(queue) = self.hosts.get_mut(&host) else { return };
+            let mut others = self.queues.range(after).chain(self.queues.range(..=self.turn));
+            let Some((&bridge, _)) = others.find(|(_, queue)| !queue.wanted.is_empty()) else { return };
+            let Some(queue) = self.queues.get_mut(&bridge) else { return };
             let Some(first) = queue.wanted.first_entry() else { return };
-            let order = Order { host, tag: *first.key(), sequence: *first.get() };
+            let order = Order { bridge, tag: *first.key(), sequence: *first.get() };
             if !self.lanes.place(self.lane, slot, order.sequence) {
                 return;
             }
@@ -293,12 +303,12 @@ impl<L: Lanes> Egress<L> {
             queue.placed.insert(order.tag, slot);
             self.free.pop();
             self.slots[slot as usize] = Slot::Placed(order, 0);
-            self.turn = host;
+            self.turn = bridge;
         }
     }
 
     fn finish(&mut self, order: Order, slot: SlotId) {
-        if let Some(queue) = self.hosts.get_mut(&order.host) {
+        if let Some(queue) = self.queues.get_mut(&order.bridge) {
             queue.placed.remove(&order.tag);
         }
         self.release(slot);

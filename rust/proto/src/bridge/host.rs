@@ -6,39 +6,15 @@ use std::time::Instant;
 
 use super::egress::Egress;
 use super::ingress::{Fate, Ingress};
-use super::message::{Message, PIECE_HEADER_BYTES, piece_header, shape};
+use super::message::{Message, piece_header, shape};
+use super::output::{Output, Piece};
+use super::remote::Remote;
 use crate::broker::PeerId;
 use crate::client::{LaneRef, Lanes, SlotId};
 use crate::framing::Outbox;
-use crate::limits::{MAX_BRIDGES, MAX_UNSENT_FRAMES};
-use crate::link::{Event, HostId, Identity, Sessions, Ticket, Tickets};
+use crate::limits::MAX_BRIDGES;
+use crate::link::{Event, HostId, Identity, Sessions, TICKET_TIME, Ticket, Tickets};
 use crate::text::printable;
-
-/// What is to be written to a connection next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// These bytes.
-    Frames(Vec<u8>),
-    /// A piece of a sample.
-    Piece(Piece),
-}
-
-/// A header, and behind it bytes of a slot of an egress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The header.
-    pub header: [u8; PIECE_HEADER_BYTES],
-    /// The product.
-    pub product: u32,
-    /// Its slot.
-    pub slot: SlotId,
-    /// The first byte.
-    pub from: u64,
-    /// The first byte that is not in it.
-    pub to: u64,
-    /// Whether no more follow.
-    pub is_last: bool,
-}
 
 /// The state machine. `C` is a claim in a lane of a client of this host, `L` the lane of an egress.
 #[derive(Debug)]
@@ -46,6 +22,8 @@ pub struct Bridges<C, L> {
     sessions: Sessions,
     all: All<C, L>,
     events: VecDeque<Event>,
+    /// When tickets were last looked through.
+    swept_at: Option<Instant>,
 }
 
 /// What frames of bridges may change.
@@ -56,37 +34,8 @@ struct All<C, L> {
     tickets: Tickets,
     ended: VecDeque<(C, Fate)>,
     refused: VecDeque<(HostId, u32, String)>,
-}
-
-/// What passes between this host and another one.
-#[derive(Debug)]
-struct Remote<C> {
-    ingresses: BTreeMap<u32, Ingress<C>>,
-    /// The products that the peer has opened, by its numbers.
-    served: BTreeMap<u32, u32>,
-    /// Numbers under which it has nothing.
-    closed: VecDeque<(u32, &'static str)>,
-    next_bridge: u32,
-    /// Slots with samples for it.
-    written: VecDeque<(u32, SlotId)>,
-    /// Bridge and tag of the piece that arrives, and whether it is the last one.
-    arriving: Option<(u32, u64, bool)>,
-    /// Bridges may have frames for it.
-    has_news: bool,
-}
-
-impl<C> Default for Remote<C> {
-    fn default() -> Self {
-        Self {
-            ingresses: BTreeMap::new(),
-            served: BTreeMap::new(),
-            closed: VecDeque::new(),
-            next_bridge: 0,
-            written: VecDeque::new(),
-            arriving: None,
-            has_news: true,
-        }
-    }
+    /// Hosts that have fewer bridges or tickets than before.
+    left: Vec<HostId>,
 }
 
 impl<C, L: Lanes> Bridges<C, L> {
@@ -99,8 +48,9 @@ impl<C, L: Lanes> Bridges<C, L> {
             tickets: Tickets::default(),
             ended: VecDeque::new(),
             refused: VecDeque::new(),
+            left: Vec::new(),
         };
-        Self { sessions: Sessions::new(me), all, events: VecDeque::new() }
+        Self { sessions: Sessions::new(me), all, events: VecDeque::new(), swept_at: None }
     }
 
     /// Connections: what is dialled, accepted and closed.
@@ -119,21 +69,31 @@ impl<C, L: Lanes> Bridges<C, L> {
         ticket: Ticket,
         lengths: RangeInclusive<u64>,
     ) -> Option<u32> {
-        if !self.sessions.want(now, host, true) {
-            return None;
-        }
-        let found = self.all.hosts.entry(host).or_default();
-        let bridge = found.ingresses.keys().next_back().map_or(0, |last| last + 1);
-        if bridge as usize >= MAX_BRIDGES {
+        if !self.sessions.want(now, host) {
             return None;
         }
         let mut ingress = Ingress::new(ticket, lengths);
         if self.sessions.session(host).is_some() {
             ingress.begin();
+        }
+        self.all.hosts.entry(host).or_default().add(ingress)
+    }
+
+    /// No client orders by a bridge any more: it is over once its claims have ended.
+    pub fn remove_ingress(&mut self, now: Instant, host: HostId, bridge: u32) {
+        let All { hosts, ended, left, .. } = &mut self.all;
+        let Some(found) = hosts.get_mut(&host) else { return };
+        if let Some(ingress) = found.ingresses.get_mut(&bridge) {
+            ingress.close(now, ended);
             found.has_news = true;
         }
-        found.ingresses.insert(bridge, ingress);
-        Some(bridge)
+        if self.sessions.session(host).is_none() {
+            found.ingresses.retain(|_, ingress| !ingress.is_over());
+            if found.ingresses.is_empty() {
+                hosts.remove(&host);
+            }
+        }
+        left.push(host);
     }
 
     /// This host serves a product to others from now on, through this lane of its own, with `n_slots` slots.
@@ -150,7 +110,7 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// The broker has introduced a host that wants a product; `false` where there are too many tickets.
     pub fn admit(&mut self, now: Instant, ticket: Ticket, host: HostId, product: u32) -> bool {
-        self.sessions.want(now, host, true) && self.all.tickets.grant(now, ticket, host, product)
+        self.sessions.want(now, host) && self.all.tickets.grant(now, ticket, host, product)
     }
 
     /// The lanes of the product's egress.
@@ -284,6 +244,7 @@ impl<C, L: Lanes> Bridges<C, L> {
             ingress.stored(now, tag, n, is_over && is_last, ended);
         }
         found.arriving.take_if(|_| is_over);
+        found.has_news |= is_over;
     }
 
     /// What is to be written to a connection next: frames of the session, of bridges, then samples. Of a piece
@@ -317,6 +278,16 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// See [`Sessions::handle_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
+        if self.swept_at.is_none_or(|at| now >= at + TICKET_TIME) {
+            self.swept_at = Some(now);
+            self.all.left.extend(self.all.tickets.expire(now));
+        }
+        for host in std::mem::take(&mut self.all.left) {
+            let found = self.all.hosts.get(&host);
+            if found.is_none_or(|found| found.ingresses.is_empty()) && !self.all.tickets.has(host) {
+                self.sessions.release(host);
+            }
+        }
         let All { hosts, products, .. } = &self.all;
         self.sessions.handle_timeout(now, |host| {
             let waits = hosts.get(&host).is_some_and(|found| found.ingresses.values().any(Ingress::waits));
@@ -369,9 +340,11 @@ impl<C, L: Lanes> All<C, L> {
     /// The session with a host is over.
     fn end(&mut self, host: HostId) {
         if let Some(found) = self.hosts.get_mut(&host) {
-            let mut ingresses = std::mem::take(&mut found.ingresses);
-            ingresses.values_mut().for_each(|ingress| ingress.end(&mut self.ended));
-            *found = Remote { ingresses, ..Remote::default() };
+            found.end(&mut self.ended);
+            if found.ingresses.is_empty() {
+                self.hosts.remove(&host);
+                self.left.push(host);
+            }
         }
         self.products.values_mut().for_each(|egress| egress.end(host));
     }
@@ -379,22 +352,11 @@ impl<C, L: Lanes> All<C, L> {
     /// Frames of bridges for a host.
     fn encode(&mut self, host: HostId, out: &mut Outbox) {
         let Some(found) = self.hosts.get_mut(&host) else { return };
-        if !std::mem::take(&mut found.has_news) {
-            return;
+        let n_ingresses = found.ingresses.len();
+        found.encode(host, &mut self.products, out);
+        if found.ingresses.len() < n_ingresses {
+            self.left.push(host);
         }
-        for (&bridge, ingress) in &mut found.ingresses {
-            while out.len() < MAX_UNSENT_FRAMES && ingress.encode(bridge, out) {}
-        }
-        for product in found.served.values() {
-            let Some(egress) = self.products.get_mut(product) else { continue };
-            while out.len() < MAX_UNSENT_FRAMES && egress.encode(host, out) {}
-        }
-        while out.len() < MAX_UNSENT_FRAMES
-            && let Some((bridge, why)) = found.closed.pop_front()
-        {
-            Message::Closed(why).encode(bridge, out);
-        }
-        found.has_news = out.len() >= MAX_UNSENT_FRAMES;
     }
 
     fn next_piece(&mut self, host: HostId) -> Option<Piece> {
@@ -423,16 +385,23 @@ impl<C, L: Lanes> All<C, L> {
             return self.open(now, host, bridge, ticket);
         }
         if matches!(message, Message::Want(_) | Message::Cancel(_)) {
-            let egress = found.served.get(&bridge).and_then(|product| self.products.get_mut(product));
+            let egress = found.served.get(&bridge).and_then(|(product, _)| self.products.get_mut(product));
             let egress = egress.ok_or("a bridge that is not open")?;
             return match message {
-                Message::Want(wanted) => egress.want(host, wanted),
-                Message::Cancel(tags) => egress.cancel(host, tags.iter()),
+                Message::Want(wanted) => egress.want((host, bridge), wanted),
+                Message::Cancel(tags) => egress.cancel((host, bridge), tags.iter()),
                 _ => Ok(()),
             };
         }
+        if message == Message::Leave {
+            return self.leave(host, bridge);
+        }
         // All others come from the teachers' host.
-        let ingress = found.ingresses.get_mut(&bridge).ok_or("a bridge that is not there")?;
+        let is_late = matches!(message, Message::Closed(_) | Message::Offer(_)) && found.had(bridge);
+        let ingress = match found.ingresses.get_mut(&bridge) {
+            None if is_late => return Ok(()),
+            ingress => ingress.ok_or("a bridge that is not there")?,
+        };
         match message {
             Message::Closed(why) => {
                 ingress.end(&mut self.ended);
@@ -445,7 +414,7 @@ impl<C, L: Lanes> All<C, L> {
                 ingress.check_piece(tag, offset, left as u64, is_last)?;
                 found.arriving = Some((bridge, tag, is_last));
             }
-            Message::Open(_) | Message::Want(_) | Message::Cancel(_) => {}
+            Message::Open(_) | Message::Want(_) | Message::Cancel(_) | Message::Leave => {}
         }
         Ok(())
     }
@@ -456,14 +425,32 @@ impl<C, L: Lanes> All<C, L> {
             return Err("a bridge that was opened before".to_owned());
         }
         found.next_bridge = bridge + 1;
+        // So what a host may want is bounded by the tickets that it has got.
+        if found.served.values().any(|(_, used)| *used == ticket) {
+            found.closed.push_back((bridge, "this ticket has opened a bridge already"));
+            return Ok(());
+        }
         let product = self.tickets.redeem(now, ticket, host);
         let egress = product.and_then(|product| Some((product, self.products.get_mut(&product)?)));
-        match egress.map(|(product, egress)| (product, egress.open(host, bridge))) {
-            Some((product, true)) => {
-                found.served.insert(bridge, product);
+        match egress {
+            Some((product, egress)) => {
+                egress.open((host, bridge));
+                found.served.insert(bridge, (product, ticket));
             }
-            Some((_, false)) => found.closed.push_back((bridge, "this product is open already")),
             None => found.closed.push_back((bridge, "this ticket opens nothing here")),
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, host: HostId, bridge: u32) -> Result<(), String> {
+        let Some(found) = self.hosts.get_mut(&host).filter(|found| bridge < found.next_bridge) else {
+            return Err("it leaves a bridge that was not opened".to_owned());
+        };
+        // It may have been closed, which the host did not know.
+        if let Some((product, ticket)) = found.served.remove(&bridge) {
+            self.tickets.revoke(ticket);
+            self.left.push(host);
+            self.products.get_mut(&product).map_or(Ok(()), |egress| egress.leave((host, bridge)))?;
         }
         Ok(())
     }

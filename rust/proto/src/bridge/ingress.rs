@@ -44,6 +44,8 @@ pub(super) struct Ingress<C> {
     window: Window,
     share: u32,
     held_until: Option<Instant>,
+    /// No order comes any more.
+    is_closing: bool,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,7 @@ impl<C> Ingress<C> {
             window: Window::default(),
             share: u32::MAX,
             held_until: None,
+            is_closing: false,
         }
     }
 
@@ -101,6 +104,17 @@ impl<C> Ingress<C> {
         self.cancels.clear();
     }
 
+    /// Takes no more orders, and gives back those that no supplier has begun with.
+    pub(super) fn close(&mut self, now: Instant, ended: &mut VecDeque<(C, Fate)>) {
+        (self.is_closing, self.held_until) = (true, None);
+        self.give_back(now, usize::MAX, ended);
+    }
+
+    /// Whether it is closed, and no order is open.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_closing && self.claims.is_empty()
+    }
+
     pub(super) fn set_offer(&mut self, offer: Offer) {
         (self.offer, self.awaits_offer) = (offer, false);
     }
@@ -109,7 +123,11 @@ impl<C> Ingress<C> {
     pub(super) fn room(&mut self, now: Instant) -> usize {
         self.held_until.take_if(|until| *until <= now);
         let window = self.window.len(now, self.offer, self.share) as usize;
-        if self.held_until.is_some() { 0 } else { window.saturating_sub(self.claims.len()) }
+        if self.held_until.is_some() || self.is_closing {
+            0
+        } else {
+            window.saturating_sub(self.claims.len())
+        }
     }
 
     /// When [`Self::room`] may be another one although nothing happens.

@@ -14,6 +14,7 @@ const RETURN: u8 = 21;
 const FAILED: u8 = 22;
 const DATA: u8 = 23;
 const LAST: u8 = 24;
+const LEAVE: u8 = 25;
 
 /// Bytes of the header and the head of a piece.
 pub const PIECE_HEADER_BYTES: usize = 5 + HEAD_BYTES;
@@ -51,6 +52,8 @@ pub enum Message<'a> {
     Failed(u64, &'a str),
     /// Bytes of the sample of a tag from an offset on, and whether they are the last ones.
     Piece(u64, u64, bool),
+    /// To the teachers' host: no order of this bridge is open, and none comes any more; its ticket is void.
+    Leave,
 }
 
 /// What a reader takes of the frames of a bridge.
@@ -111,6 +114,7 @@ impl<'a> Message<'a> {
                 let tag = fields.u64()?;
                 Self::Piece(tag, fields.u64()?, kind == LAST)
             }
+            LEAVE => Self::Leave,
             other => return Err(MessageError::Kind(other)),
         };
         fields.end().map(|()| (bridge, message))
@@ -131,6 +135,7 @@ impl<'a> Message<'a> {
             Self::Failed(tag, text) => {
                 out.push(FAILED, &[bridge, &tag.to_le_bytes(), cut(text, MAX_ERROR_TEXT_BYTES).as_bytes()]);
             }
+            Self::Leave => out.push(LEAVE, &[bridge]),
             Self::Piece(..) => {}
         }
     }

@@ -20,8 +20,11 @@ mod egress;
 mod host;
 mod ingress;
 mod message;
+mod output;
+mod remote;
 mod window;
 
-pub use host::{Bridges, Output, Piece};
+pub use host::Bridges;
 pub use ingress::{Fate, HOLD_TIME};
 pub use message::{Message, Numbers, Offer, PIECE_HEADER_BYTES, piece_header, shape};
+pub use output::{Output, Piece};

@@ -60,13 +60,30 @@ impl Tickets {
     /// Lets a host open a product; `false` where there are too many tickets.
     pub fn grant(&mut self, now: Instant, ticket: Ticket, host: HostId, product: u32) -> bool {
         if self.grants.len() >= MAX_BRIDGES {
-            self.grants.retain(|_, grant| grant.until.is_none_or(|until| now < until));
+            self.expire(now);
         }
         let has_room = self.grants.len() < MAX_BRIDGES;
         if has_room {
             self.grants.insert(ticket, Grant { host, product, until: Some(now + TICKET_TIME) });
         }
         has_room
+    }
+
+    /// A ticket opens nothing more.
+    pub fn revoke(&mut self, ticket: Ticket) {
+        self.grants.remove(&ticket);
+    }
+
+    /// Drops tickets that were not used in time; their hosts.
+    pub fn expire(&mut self, now: Instant) -> Vec<HostId> {
+        let is_over = |grant: &Grant| grant.until.is_some_and(|until| now >= until);
+        self.grants.extract_if(|_, grant| is_over(grant)).map(|(_, grant)| grant.host).collect()
+    }
+
+    /// Whether a host has a ticket.
+    #[must_use]
+    pub fn has(&self, host: HostId) -> bool {
+        self.grants.values().any(|grant| grant.host == host)
     }
 
     /// The product that a ticket opens for a host. From then on it stands for that bridge in later sessions too.
@@ -101,6 +118,18 @@ mod tests {
         assert!(tickets.grant(now, Ticket([9; 16]), HOST, 5));
         assert_eq!(tickets.redeem(late, Ticket([9; 16]), HOST), None);
         assert_eq!(format!("{TICKET:?}"), "Ticket(..)");
+    }
+
+    #[test]
+    fn a_host_has_tickets_until_they_expire_or_are_revoked() {
+        let (now, mut tickets) = (Instant::now(), Tickets::default());
+        assert!(tickets.grant(now, TICKET, HOST, 4) && tickets.grant(now, Ticket([8; 16]), HostId(2), 4));
+        tickets.redeem(now, TICKET, HOST);
+        assert_eq!(tickets.expire(now + TICKET_TIME), [HostId(2)]);
+        assert_eq!([HOST, HostId(2)].map(|host| tickets.has(host)), [true, false]);
+        tickets.revoke(TICKET);
+        assert!(!tickets.has(HOST));
+        assert_eq!(tickets.redeem(now, TICKET, HOST), None);
     }
 
     #[test]

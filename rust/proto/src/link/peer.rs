@@ -54,6 +54,11 @@ impl Peer {
         self.current.as_ref().is_some_and(|current| current.connection == connection)
     }
 
+    /// Whether nothing would be lost with what is known of the host.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_wanted && self.current.is_none() && self.dial.is_none() && self.next.is_none()
+    }
+
     /// When to dial, if at all.
     pub(super) fn dial_at(&self) -> Option<Instant> {
         let is_down = self.current.is_none() && self.dial.is_none() && self.next.is_none();

@@ -22,6 +22,9 @@ use crate::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
 /// Time from a dial to WELCOME.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Why connections end that another one of the same two hosts has made needless.
+const NEEDLESS: [&str; 2] = ["the dial of the other end holds", "a newer session has begun"];
+
 /// What has become of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -74,15 +77,25 @@ impl Sessions {
         }
     }
 
-    /// Dials a host from now on while there is no session with it, or does not any more; `false` if that cannot be: it
-    /// is this host, or there are too many.
-    pub fn want(&mut self, now: Instant, host: HostId, is_wanted: bool) -> bool {
-        let has_room = self.peers.len() < MAX_LINKED_HOSTS || self.peers.contains_key(&host);
-        let is_other = host != self.me.host && has_room;
-        if is_other {
-            self.peers.entry(host).or_insert_with(|| Peer::new(now)).is_wanted = is_wanted;
+    /// Dials a host from now on while there is no session with it; `false` if that cannot be: it is this host, or there
+    /// are too many.
+    pub fn want(&mut self, now: Instant, host: HostId) -> bool {
+        let peer = self.know(now, host);
+        peer.map(|peer| peer.is_wanted = true).is_some()
+    }
+
+    /// Dials a host no more. A session goes on until either end closes it; nothing is known of the host then.
+    pub fn release(&mut self, host: HostId) {
+        if let Some(peer) = self.peers.get_mut(&host) {
+            peer.is_wanted = false;
+            self.forget(host);
         }
-        is_other
+    }
+
+    /// Whether this host dials that one when there is no session.
+    #[must_use]
+    pub fn is_wanted(&self, host: HostId) -> bool {
+        self.peers.get(&host).is_some_and(|peer| peer.is_wanted)
     }
 
     /// A host to dial now, and the name of the connection.
@@ -122,12 +135,11 @@ impl Sessions {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.leave_handshake(&connection.phase);
         let (host, why) = match connection.phase {
-            Phase::Dialled(host) | Phase::Greeting(host) => {
-                return self.end_dial(now, host, id);
-            }
+            Phase::Dialled(host) | Phase::Greeting(host) => return self.end_dial(now, host, id),
+            Phase::Welcomed(host, _) => return self.forget(host),
             Phase::Begun(host) => (host, why.to_owned()),
             Phase::Ending(Some(host), why) => (host, why),
-            Phase::Accepted | Phase::Welcomed(..) | Phase::Ending(None, _) => return,
+            Phase::Accepted | Phase::Ending(None, _) => return,
         };
         let Some(peer) = self.peers.get_mut(&host) else { return };
         peer.next.take_if(|next| *next == id);
@@ -139,6 +151,7 @@ impl Sessions {
                 self.events.push_back(Event::Began(host));
             }
         }
+        self.forget(host);
     }
 
     /// Ends a connection; its peer is told why.
@@ -258,6 +271,18 @@ impl Sessions {
         self.closing.pop_front()
     }
 
+    /// Why a connection has become no session, where `why` ends it if nothing did before; none where it was one, or is
+    /// needless.
+    #[must_use]
+    pub fn failure<'a>(&'a self, id: PeerId, why: &'a str) -> Option<&'a str> {
+        let why = match &self.connections.get(&id)?.phase {
+            Phase::Begun(_) | Phase::Ending(Some(_), _) => return None,
+            Phase::Ending(None, why) => why,
+            _ => why,
+        };
+        (!NEEDLESS.contains(&why)).then_some(why)
+    }
+
     /// What has become of sessions.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -335,19 +360,17 @@ impl Sessions {
         if to != self.me.host {
             return Err("this is another host".to_owned());
         }
-        if !self.peers.contains_key(&host) && !self.want(now, host, false) {
-            return Err("this host takes no further link".to_owned());
-        }
-        let Some(peer) = self.peers.get_mut(&host) else { return Ok(()) };
+        let peer = self.know(now, host).ok_or("this host takes no further link")?;
+        let dial = peer.dial;
         // Only a dial that has connected counts: perhaps the peer can reach this host, and this host not the peer.
-        let dial = peer.dial.filter(|dial| {
+        let dial = dial.filter(|dial| {
             self.connections.get(dial).is_some_and(|own| matches!(own.phase, Phase::Greeting(_)))
         });
         if let Some(dial) = dial {
             if self.me.host < host {
-                return Err("the dial of the other end holds".to_owned());
+                return Err(NEEDLESS[0].to_owned());
             }
-            self.end(now, dial, "the dial of the other end holds");
+            self.end(now, dial, NEEDLESS[0]);
         }
         self.n_sessions += 1;
         let session = SessionId { boot: self.me.boot, number: self.n_sessions };
@@ -372,7 +395,7 @@ impl Sessions {
             self.connections.iter().filter(|(_, c)| matches!(c.phase, Phase::Welcomed(to, ..) if to == host));
         let others: Vec<_> = welcomed.map(|(&other, _)| other).chain(next).chain(dial).collect();
         for other in others {
-            self.refuse(now, other, "a newer session has begun");
+            self.refuse(now, other, NEEDLESS[1]);
         }
         let Some(peer) = self.peers.get_mut(&host) else { return };
         match &peer.current {
@@ -383,7 +406,7 @@ impl Sessions {
             Some(current) => {
                 let before = current.connection;
                 peer.next = Some(id);
-                self.refuse(now, before, "a newer session has begun");
+                self.refuse(now, before, NEEDLESS[1]);
             }
         }
     }
@@ -404,8 +427,10 @@ impl Sessions {
         let phase = std::mem::replace(&mut connection.phase, Phase::Ending(host, why.to_owned()));
         self.leave_handshake(&phase);
         self.closing.push_back(id);
-        if let Phase::Dialled(host) | Phase::Greeting(host) = phase {
-            self.end_dial(now, host, id);
+        match phase {
+            Phase::Dialled(host) | Phase::Greeting(host) => self.end_dial(now, host, id),
+            Phase::Welcomed(host, _) => self.forget(host),
+            _ => {}
         }
     }
 
@@ -414,6 +439,22 @@ impl Sessions {
             && peer.dial.take_if(|dial| *dial == id).is_some()
         {
             peer.rest(now);
+            self.forget(host);
+        }
+    }
+
+    /// What is known of a host; `None` if it is this one, or there are too many.
+    fn know(&mut self, now: Instant, host: HostId) -> Option<&mut Peer> {
+        let has_room = self.peers.len() < MAX_LINKED_HOSTS || self.peers.contains_key(&host);
+        let is_other = host != self.me.host && has_room;
+        is_other.then(|| self.peers.entry(host).or_insert_with(|| Peer::new(now)))
+    }
+
+    /// Drops what is known of a host that is not wanted, once no connection is, or may become, its session.
+    fn forget(&mut self, host: HostId) {
+        let is_its_own = |connection: &Connection| matches!(connection.phase, Phase::Welcomed(to, _) | Phase::Begun(to) if to == host);
+        if self.peers.get(&host).is_some_and(Peer::is_idle) && !self.connections.values().any(is_its_own) {
+            self.peers.remove(&host);
         }
     }
 

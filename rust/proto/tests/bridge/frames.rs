@@ -43,6 +43,7 @@ fn frames_of_bridges_have_the_bytes_of_the_document() {
         (Message::Closed("why"), 17, b"why".to_vec()),
         (Message::Offer(offer), 18, vec![1, 0, 0, 0, 2, 0, 0, 0]),
         (Message::Failed(4, "why"), 22, b"\x04\0\0\0\0\0\0\0why".to_vec()),
+        (Message::Leave, 25, Vec::new()),
     ] {
         let payload = [&9u32.to_le_bytes()[..], &payload].concat();
         assert_eq!(Message::decode(kind, &payload, 0), Ok((9, message)));

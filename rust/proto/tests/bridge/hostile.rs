@@ -232,11 +232,11 @@ fn orders_that_are_wanted_and_cancelled_without_end_are_bounded_too() {
 }
 
 #[test]
-fn a_second_bridge_for_a_product_and_a_foreign_ticket_are_closed_without_a_word_about_others() {
+fn a_second_bridge_by_a_ticket_and_a_foreign_ticket_are_closed_without_a_word_about_others() {
     let mut pair = opened();
     let now = pair.now;
     for (bridge, number, why) in
-        [(1, 9, "this product is open already"), (2, 8, "this ticket opens nothing here")]
+        [(1, 9, "this ticket has opened a bridge already"), (2, 8, "this ticket opens nothing here")]
     {
         pair.ends[1].receive(
             now,
@@ -264,4 +264,19 @@ fn a_peer_that_offers_nothing_or_everything_gets_what_is_due() {
     assert_eq!(pair.ends[0].room(now, HostId(2), 0), 0);
     assert_eq!(lanes.n_attached(lanes.lane_of("p").unwrap()), 1);
     assert_ne!(TEACHER, 1);
+}
+
+#[test]
+fn a_bridge_is_left_once_and_without_open_orders() {
+    for (first, second, why) in [
+        (numbers(19, 0, [0, 7]), message(Message::Leave, 0), "leaves a bridge with open orders"),
+        (Vec::new(), message(Message::Leave, 1), "leaves a bridge that was not opened"),
+        (message(Message::Leave, 0), numbers(19, 0, [0, 7]), "a bridge that is not open"),
+    ] {
+        let mut pair = opened();
+        let now = pair.now;
+        pair.ends[1].receive(now, ACCEPTED, &mut &[first, second].concat()[..], |_, _, _| {});
+        let told = pair.end_of(1).unwrap();
+        assert!(told.contains(why), "{told}: {why}");
+    }
 }

@@ -1,13 +1,16 @@
 //! What a bridge does in order: windows, claims and their fates, slots of the egress.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use softs_proto::bridge::{Fate, HOLD_TIME};
+use softs_proto::bridge::{Fate, HOLD_TIME, Message, Offer, Output};
 use softs_proto::broker::PeerId;
 use softs_proto::client::Ending;
-use softs_proto::link::HostId;
+use softs_proto::framing::Outbox;
+use softs_proto::link::{HostId, TICKET_TIME};
 
-use crate::pair::{ACCEPTED, DIALLED, LENGTH, PRODUCT, Pair, TEACHER, machine, student, teacher, ticket};
+use crate::pair::{
+    ACCEPTED, DIALLED, INGRESS, LENGTH, PRODUCT, Pair, TEACHER, machine, student, teacher, ticket,
+};
 
 #[test]
 fn a_sample_goes_from_slot_to_slot_in_pieces_and_arrival_is_completion() {
@@ -37,7 +40,7 @@ fn a_slot_is_not_used_again_before_the_kernel_has_its_bytes() {
     theirs.publish(&theirs.claim(TEACHER).unwrap(), Ok(()));
     pair.teach();
     let mut pieces = Vec::new();
-    while let Some(softs_proto::bridge::Output::Piece(piece)) = pair.ends[1].poll_output(ACCEPTED) {
+    while let Some(Output::Piece(piece)) = pair.ends[1].poll_output(ACCEPTED) {
         pieces.push(piece);
     }
     let ranges: Vec<_> = pieces.iter().map(|piece| (piece.from, piece.to, piece.is_last)).collect();
@@ -243,4 +246,84 @@ fn a_host_has_no_bridge_to_itself() {
     let now = std::time::Instant::now();
     assert_eq!(machine(1).add_ingress(now, HostId(1), ticket(1), 1..=1), None);
     assert!(!machine(1).admit(now, ticket(1), HostId(1), PRODUCT));
+}
+
+#[test]
+fn a_bridge_that_no_client_uses_is_over_once_its_claims_have_ended() {
+    let ((first, lanes, _), (second, theirs)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::bridged(first, second);
+    assert_eq!(pair.claim(&lanes), 2);
+    pair.pump();
+    let begun = theirs.claim(TEACHER).unwrap();
+    let (now, hosts) = (pair.now, [HostId(2), HostId(1)]);
+    pair.ends[0].remove_ingress(now, HostId(2), 0);
+    pair.pump();
+    assert_eq!(pair.ended(), [(101, Fate::Returned)], "no supplier has begun with it");
+    assert_eq!(pair.claim(&lanes), 0);
+    theirs.publish(&begun, Ok(()));
+    pair.teach();
+    pair.pump();
+    assert_eq!(pair.ended(), [(100, Fate::Written(LENGTH))]);
+    // Neither end has a reason for another session, and the ticket is void.
+    for (end, host) in hosts.into_iter().enumerate() {
+        pair.ends[end].handle_timeout(now);
+        assert!(!pair.ends[end].sessions().is_wanted(host));
+    }
+    assert_eq!(pair.ends[0].add_ingress(now, HostId(2), ticket(9), LENGTH..=LENGTH), Some(1));
+    pair.pump();
+    assert!(pair.ends[0].poll_refused().unwrap().2.contains("opens nothing"));
+    // One by a ticket of its own is served, in the session that there is.
+    assert!(pair.ends[1].admit(now, ticket(8), HostId(1), PRODUCT));
+    assert_eq!(pair.ends[0].add_ingress(now, HostId(2), ticket(8), LENGTH..=LENGTH), Some(2));
+    pair.pump();
+    assert_eq!(pair.ends[0].room(now, HostId(2), 2), 2);
+}
+
+#[test]
+fn an_offer_that_has_crossed_the_end_of_its_bridge_is_nothing() {
+    let ((first, ..), (second, _)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::bridged(first, second);
+    let (now, mut offer) = (pair.now, Outbox::default());
+    pair.ends[0].remove_ingress(now, HostId(2), 0);
+    assert!(pair.ends[0].poll_output(DIALLED).is_some());
+    Message::Offer(Offer { suppliers: 3, slots: 4 }).encode(0, &mut offer);
+    pair.ends[0].receive(now, DIALLED, &mut offer.bytes(), |_, _, _| {});
+    assert_eq!(pair.end_of(0), None);
+}
+
+#[test]
+fn without_a_session_a_bridge_is_over_at_once_and_a_ticket_with_its_time() {
+    let (now, mut first) = (Instant::now(), machine(1));
+    assert_eq!(first.add_ingress(now, HostId(2), ticket(9), LENGTH..=LENGTH), Some(0));
+    assert!(first.admit(now, ticket(8), HostId(3), PRODUCT));
+    first.remove_ingress(now, HostId(2), 0);
+    first.handle_timeout(now);
+    assert_eq!([2, 3].map(|host| first.sessions().is_wanted(HostId(host))), [false, true]);
+    first.handle_timeout(now + TICKET_TIME);
+    assert!(!first.sessions().is_wanted(HostId(3)));
+}
+
+#[test]
+fn two_clients_of_a_host_have_a_bridge_each_to_one_product() {
+    let ((mut first, lanes, _), (mut second, theirs)) = (student(5), teacher(2, 4));
+    let now = Instant::now();
+    assert!(second.admit(now, ticket(8), HostId(1), PRODUCT));
+    assert_eq!(first.add_ingress(now, HostId(2), ticket(8), LENGTH..=LENGTH), Some(0));
+    let mut pair = Pair::bridged_as(first, second, 1);
+    for bridge in [0, 1] {
+        let room = pair.ends[0].room(now, HostId(2), bridge);
+        assert_eq!(room, 2);
+        for _ in 0..room {
+            let claim = lanes.claim(INGRESS).unwrap();
+            let sequence = claim.sequence;
+            pair.ends[0].claimed(now, HostId(2), bridge, claim, sequence);
+        }
+    }
+    pair.pump();
+    while let Some(made) = theirs.claim(TEACHER) {
+        theirs.publish(&made, Ok(()));
+    }
+    pair.teach();
+    pair.pump();
+    assert_eq!(pair.ended().len(), 4);
 }

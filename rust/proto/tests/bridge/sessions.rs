@@ -61,7 +61,7 @@ fn events(sessions: &mut Sessions) -> Vec<Event> {
 /// Two hosts, 1 and 2, of which the first has dialled; and the names of the connection.
 fn linked(now: Instant) -> (Sessions, Sessions, PeerId, PeerId) {
     let (mut first, mut second) = (sessions(1), sessions(2));
-    assert!(first.want(now, HostId(2), true));
+    assert!(first.want(now, HostId(2)));
     let (host, dialled) = first.poll_dial(now).unwrap();
     assert_eq!(host, HostId(2));
     let accepted = PeerId(2);
@@ -85,8 +85,8 @@ fn a_dial_becomes_the_session_of_both_ends() {
 fn of_two_dials_at_once_that_of_the_lower_host_holds() {
     let now = Instant::now();
     let (mut low, mut high) = (sessions(1), sessions(2));
-    low.want(now, HostId(2), true);
-    high.want(now, HostId(1), true);
+    low.want(now, HostId(2));
+    high.want(now, HostId(1));
     let (a, b) = (low.poll_dial(now).unwrap().1, high.poll_dial(now).unwrap().1);
     let (at_high, at_low) = (PeerId(2), PeerId(2));
     high.accepted(now, at_high);
@@ -105,7 +105,7 @@ fn of_two_dials_at_once_that_of_the_lower_host_holds() {
     assert_eq!(events(&mut high), [Event::Began(HostId(1))]);
     // A dial that never connects stands in no other one's way.
     let mut low = sessions(1);
-    low.want(now, HostId(2), true);
+    low.want(now, HostId(2));
     let never = low.poll_dial(now).unwrap().1;
     low.accepted(now, at_low);
     give(&mut low, now, at_low, &frame(&hello(2, 1)));
@@ -177,7 +177,7 @@ fn what_is_no_handshake_is_refused() {
         assert_eq!(events(&mut second), []);
     }
     let (mut first, ..) = (sessions(1), ());
-    first.want(now, HostId(2), true);
+    first.want(now, HostId(2));
     let id = first.poll_dial(now).unwrap().1;
     first.connected(id);
     give(&mut first, now, id, &frame(&Frame::Welcome(HostId(3), SessionId { boot: 1, number: 1 })));
@@ -197,15 +197,51 @@ fn handshakes_end_in_time_and_are_bounded() {
     names().for_each(|id| second.disconnected(now, id, ""));
     assert!(second.accepted(now, further));
     let hosts = (3..).take(MAX_LINKED_HOSTS);
-    assert!(hosts.clone().all(|host| second.want(now, HostId(host), false)));
+    assert!(hosts.clone().all(|host| second.want(now, HostId(host))));
     give(&mut second, now, further, &frame(&hello(1, 2)));
     assert_eq!(second.poll_closing(), Some(further));
 }
 
 #[test]
+fn hosts_that_are_not_wanted_are_forgotten_with_their_last_connection() {
+    let (now, mut second) = (Instant::now(), sessions(2));
+    for n in 1..=MAX_LINKED_HOSTS as u64 + 9 {
+        let (host, id) = (10 + n, PeerId(2 * n));
+        assert!(second.accepted(now, id));
+        give(&mut second, now, id, &frame(&hello(host, 2)));
+        // A session; a handshake that is refused; one that is cut.
+        match n % 3 {
+            0 => {
+                give(&mut second, now, id, &frame(&Frame::Begin(SessionId { boot: 102, number: n })));
+                assert_eq!(second.session(HostId(host)), Some(id));
+            }
+            1 => second.refuse(now, id, "why"),
+            _ => {}
+        }
+        second.disconnected(now, id, "");
+    }
+    assert!((0..MAX_LINKED_HOSTS as u64).all(|n| second.want(now, HostId(1_000_000 + n))), "there is room");
+    assert!(!second.want(now, HostId(5)));
+    second.release(HostId(1_000_000));
+    assert!(second.want(now, HostId(5)));
+}
+
+#[test]
+fn a_host_is_known_until_its_last_connection_has_ended() {
+    let now = Instant::now();
+    let (_, mut second, _, accepted) = linked(now);
+    // Its next connection, of which the handshake goes on while the session ends.
+    second.accepted(now, PeerId(4));
+    give(&mut second, now, PeerId(4), &frame(&hello(1, 2)));
+    second.disconnected(now, accepted, "");
+    give(&mut second, now, PeerId(4), &frame(&Frame::Begin(SessionId { boot: 102, number: 2 })));
+    assert_eq!(second.session(HostId(1)), Some(PeerId(4)));
+}
+
+#[test]
 fn dials_are_further_and_further_apart_until_a_session_lasts() {
     let (mut now, mut first) = (Instant::now(), sessions(1));
-    first.want(now, HostId(2), true);
+    first.want(now, HostId(2));
     let mut pauses = Vec::new();
     for _ in 0..12 {
         let (_, id) = first.poll_dial(now).unwrap();
@@ -229,7 +265,7 @@ fn dials_are_further_and_further_apart_until_a_session_lasts() {
         assert_eq!(first.next_at(), Some(now + pause));
         now += pause;
     }
-    first.want(now, HostId(2), false);
+    first.release(HostId(2));
     assert_eq!((first.poll_dial(now), first.next_at()), (None, None));
 }
 

@@ -48,11 +48,12 @@ fn push_message(rng: &mut Rng, out: &mut Outbox) {
     let bridge = rng.below(2) as u32;
     let tags: Vec<u8> =
         (0..2 * (1 + rng.below(3))).flat_map(|_| (rng.below(4) as u64).to_le_bytes()).collect();
-    match rng.below(9) {
+    match rng.below(10) {
         0 => Message::Open(TICKET).encode(bridge, out),
         1 => Message::Closed("why").encode(bridge, out),
         2 => Message::Offer(Offer { suppliers: 1, slots: 4 }).encode(bridge, out),
         3 => Message::Failed(rng.below(4) as u64, "why").encode(bridge, out),
+        9 => Message::Leave.encode(bridge, out),
         n @ 4..=6 => out.push(15 + n as u8, &[&bridge.to_le_bytes(), &tags]),
         n => {
             let (tag, offset) = (rng.below(4) as u64, rng.below(3) as u64);

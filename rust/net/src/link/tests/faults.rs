@@ -7,7 +7,7 @@ use std::time::Instant;
 use softs_proto::supplier::LaneId;
 use softs_shm::LaneRef;
 
-use super::hosts::{N_SLOTS, Remote, Student, WATCHDOG, join, serve};
+use super::hosts::{N_SLOTS, Remote, SPEECHES, Speech, Student, WATCHDOG, join, serve};
 use super::wire::Wire;
 
 /// A few, so that slots that are lost would be missed.
@@ -16,10 +16,14 @@ const SIZES: [u64; 2] = [64, 600_000];
 /// The only lane of a segment.
 const LANE: LaneRef = LaneRef { index: 0, generation: 1 };
 
-fn cut_often(slot_size: u64, cut: impl Fn(&Wire, u64)) {
-    let remote = Remote::new(slot_size, None, FEW_SLOTS);
+fn each_way() -> impl Iterator<Item = (Speech, u64)> {
+    SPEECHES.into_iter().flat_map(|speech| SIZES.map(|slot_size| (speech, slot_size)))
+}
+
+fn cut_often(speech: Speech, slot_size: u64, cut: impl Fn(&Wire, u64)) {
+    let remote = Remote::new(speech, slot_size, None, FEW_SLOTS);
     let _supplier = remote.supplier();
-    let mut student = Student::new(slot_size, None);
+    let mut student = Student::new(speech, slot_size, None);
     let wire = Wire::to(remote.link.endpoint());
     student.link_one_way(&remote, &wire.endpoint);
     student.take(20);
@@ -37,23 +41,28 @@ fn cut_often(slot_size: u64, cut: impl Fn(&Wire, u64)) {
 
 #[test]
 fn connections_are_cut() {
-    for slot_size in SIZES {
-        cut_often(slot_size, |wire, _| wire.cut());
+    for (speech, slot_size) in each_way() {
+        cut_often(speech, slot_size, |wire, _| wire.cut());
     }
 }
 
 #[test]
 fn connections_are_cut_in_the_middle_of_frames_and_pieces() {
-    cut_often(64, |wire, n| wire.cut_after(13 * n));
-    cut_often(600_000, |wire, n| wire.cut_after(262_144 * (n % 4) + 7 * n));
+    for speech in SPEECHES {
+        cut_often(speech, 64, |wire, n| wire.cut_after(13 * n));
+        cut_often(speech, 600_000, |wire, n| wire.cut_after(262_144 * (n % 4) + 7 * n));
+    }
 }
 
 #[test]
 fn a_peer_is_frozen_and_comes_back() {
-    for directions in [[true, true], [true, false], [false, true]] {
-        let remote = Remote::new(600_000, None, FEW_SLOTS);
+    let [plain, tls] = SPEECHES;
+    for (speech, directions) in
+        [(plain, [true, true]), (plain, [true, false]), (plain, [false, true]), (tls, [true, true])]
+    {
+        let remote = Remote::new(speech, 600_000, None, FEW_SLOTS);
         let _supplier = remote.supplier();
-        let mut student = Student::new(600_000, None);
+        let mut student = Student::new(speech, 600_000, None);
         let wire = Wire::to(remote.link.endpoint());
         student.link_one_way(&remote, &wire.endpoint);
         student.take(20);
@@ -69,16 +78,16 @@ fn a_peer_is_frozen_and_comes_back() {
 
 #[test]
 fn a_link_ends_and_another_one_takes_its_place() {
-    for slot_size in SIZES {
-        let remote = Remote::new(slot_size, None, FEW_SLOTS);
+    for (speech, slot_size) in each_way() {
+        let remote = Remote::new(speech, slot_size, None, FEW_SLOTS);
         let wire = Wire::to(remote.link.endpoint());
         let supplier = remote.supplier();
-        let mut student = Student::new(slot_size, None);
+        let mut student = Student::new(speech, slot_size, None);
         student.link_to(&remote, &wire.endpoint);
         student.take(20);
         drop((supplier, remote));
         student.turn(30);
-        let remote = Remote::new(slot_size, None, FEW_SLOTS);
+        let remote = Remote::new(speech, slot_size, None, FEW_SLOTS);
         let _supplier = remote.supplier();
         student.link_to_again(&remote);
         wire.turn_to(remote.link.endpoint());
@@ -90,8 +99,8 @@ fn a_link_ends_and_another_one_takes_its_place() {
 
 #[test]
 fn the_link_of_the_student_ends_and_its_claims_go_back() {
-    let remote = Remote::new(64, None, N_SLOTS);
-    let mut student = Student::new(64, None);
+    let remote = Remote::new(Speech::Plain, 64, None, N_SLOTS);
+    let mut student = Student::new(Speech::Plain, 64, None);
     student.link_to(&remote, &remote.link.endpoint().clone());
     // A supplier that is there and claims nothing.
     let _there = join(&remote.lane, 64);
@@ -133,8 +142,8 @@ fn process(remote: &Remote) -> Child {
 #[test]
 fn suppliers_there_are_killed() {
     for slot_size in SIZES {
-        let remote = Remote::new(slot_size, None, FEW_SLOTS);
-        let mut student = Student::new(slot_size, None);
+        let remote = Remote::new(Speech::Plain, slot_size, None, FEW_SLOTS);
+        let mut student = Student::new(Speech::Plain, slot_size, None);
         student.link_to(&remote, &remote.link.endpoint().clone());
         for _ in 0..4 {
             let mut supplier = process(&remote);

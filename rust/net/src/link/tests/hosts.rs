@@ -12,6 +12,7 @@ use softs_proto::link::{HostId, Ticket};
 use softs_proto::supplier::LaneId;
 use softs_shm::{ForeignBytes, LaneRef as ShmLaneRef, RaggedLayout, RaggedTensor, Segment};
 
+use super::certificates::{TOKEN, credentials};
 use crate::lanes::client::ClientLanes;
 use crate::lanes::doorbell::Doorbell;
 use crate::lanes::supplier::{AttachedSegment, LanePolicy};
@@ -26,7 +27,40 @@ const THERE: HostId = HostId(2);
 /// Far beyond what anything here takes; a test that waits that long has failed.
 pub(super) const WATCHDOG: Duration = Duration::from_secs(120);
 
-pub(super) fn loopback() -> Endpoint {
+/// How the links of a test speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speech {
+    Plain,
+    /// With the certificates of this token.
+    Tls(&'static str),
+}
+
+/// Of links that trust each other.
+pub(super) const SPEECHES: [Speech; 2] = [Speech::Plain, Speech::Tls(TOKEN)];
+
+impl Speech {
+    pub(super) fn link(self, host: HostId) -> HostLink {
+        let credentials = match self {
+            Self::Plain => None,
+            Self::Tls(token) => Some(credentials(&[token])),
+        };
+        HostLink::start(host, &loopback(), credentials).unwrap()
+    }
+}
+
+/// Waits for a line of the log of a link.
+pub(super) fn await_log(link: &HostLink, what: &str) {
+    let (deadline, mut found) = (Instant::now() + WATCHDOG, Vec::new());
+    while let Some(record) = link.next_log(deadline.saturating_duration_since(Instant::now())) {
+        if record.text.contains(what) {
+            return;
+        }
+        found.push(record.text);
+    }
+    panic!("never logged: {what}; but {found:?}");
+}
+
+fn loopback() -> Endpoint {
     "tcp://127.0.0.1:0".parse().unwrap()
 }
 
@@ -154,8 +188,11 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    pub(super) fn new(slot_size: u64, ragged: Option<RaggedLayout>, n_slots: u64) -> Self {
-        let link = HostLink::start(THERE, &loopback()).unwrap();
+    pub(super) fn new(speech: Speech, slot_size: u64, ragged: Option<RaggedLayout>, n_slots: u64) -> Self {
+        Self::of(speech.link(THERE), slot_size, ragged, n_slots)
+    }
+
+    pub(super) fn of(link: HostLink, slot_size: u64, ragged: Option<RaggedLayout>, n_slots: u64) -> Self {
         let segment = Arc::new(Segment::create_shm(None, slot_size, n_slots).unwrap());
         let lane = link.serve(PRODUCT, &segment, ragged.clone()).unwrap();
         Self { link, segment, lane, slot_size, ragged }
@@ -177,6 +214,13 @@ impl Drop for Remote {
     }
 }
 
+fn client(slot_size: u64) -> (Arc<Segment>, ClientLanes, LaneRef) {
+    let segment = Arc::new(Segment::create_shm(None, slot_size, N_SLOTS).unwrap());
+    let mut lanes = ClientLanes::open(&segment).unwrap();
+    let lane = lanes.open("p").unwrap();
+    (segment, lanes, lane)
+}
+
 /// The student's host: a client that takes the samples of one stream, each once.
 pub(super) struct Student {
     pub(super) link: HostLink,
@@ -194,12 +238,10 @@ pub(super) struct Student {
 }
 
 impl Student {
-    pub(super) fn new(slot_size: u64, ragged: Option<RaggedLayout>) -> Self {
-        let segment = Arc::new(Segment::create_shm(None, slot_size, N_SLOTS).unwrap());
-        let mut lanes = ClientLanes::open(&segment).unwrap();
-        let lane = lanes.open("p").unwrap();
+    pub(super) fn new(speech: Speech, slot_size: u64, ragged: Option<RaggedLayout>) -> Self {
+        let (segment, lanes, lane) = client(slot_size);
         Self {
-            link: HostLink::start(HERE, &loopback()).unwrap(),
+            link: speech.link(HERE),
             buffer: vec![0; slot_size as usize],
             segment,
             slot_size,
@@ -211,6 +253,14 @@ impl Student {
             taken: BTreeSet::new(),
             failures: Vec::new(),
         }
+    }
+
+    /// Its client ends, and another one begins, which orders from the first sample on.
+    pub(super) fn begin_anew(&mut self) {
+        self.segment.unlink().unwrap();
+        (self.segment, self.lanes, self.lane) = client(self.slot_size);
+        self.orders.fill(None);
+        (self.next, self.taken) = (0, BTreeSet::new());
     }
 
     pub(super) fn lane_id(&self) -> LaneId {
@@ -322,13 +372,7 @@ impl Student {
 
     /// Waits for a line of the log of this link.
     pub(super) fn await_log(&self, what: &str) {
-        let deadline = Instant::now() + WATCHDOG;
-        while let Some(record) = self.link.next_log(deadline.saturating_duration_since(Instant::now())) {
-            if record.text.contains(what) {
-                return;
-            }
-        }
-        panic!("never logged: {what}");
+        await_log(&self.link, what);
     }
 
     fn log(&self) -> String {

@@ -1,22 +1,28 @@
 //! Two hosts in one process: real segments, real lanes at both ends, and sockets between them.
 
+#[path = "../../../tests/certificates/mod.rs"]
+mod certificates;
 mod faults;
 mod hosts;
+mod leavers;
 mod refused;
+mod strangers;
 mod wire;
 
 use softs_shm::RaggedLayout;
 
-use hosts::{N_SLOTS, Remote, Student, Supplier, layout};
+use hosts::{N_SLOTS, Remote, SPEECHES, Speech, Student, Supplier, layout};
 
 /// Samples of a size from another host, all checked.
 fn stream(slot_size: u64, ragged: Option<RaggedLayout>, n: u64) {
-    let remote = Remote::new(slot_size, ragged.clone(), N_SLOTS);
-    let _suppliers = [remote.supplier(), remote.supplier()];
-    let mut student = Student::new(slot_size, ragged);
-    student.link_to(&remote, &remote.link.endpoint().clone());
-    student.take(n);
-    student.end(n);
+    for speech in SPEECHES {
+        let remote = Remote::new(speech, slot_size, ragged.clone(), N_SLOTS);
+        let _suppliers = [remote.supplier(), remote.supplier()];
+        let mut student = Student::new(speech, slot_size, ragged.clone());
+        student.link_to(&remote, &remote.link.endpoint().clone());
+        student.take(n);
+        student.end(n);
+    }
 }
 
 #[test]
@@ -42,9 +48,9 @@ fn samples_have_the_lengths_of_their_tensors() {
 
 #[test]
 fn suppliers_of_both_hosts_serve_one_lane() {
-    let remote = Remote::new(64, None, N_SLOTS);
+    let remote = Remote::new(Speech::Plain, 64, None, N_SLOTS);
     let _there = remote.supplier();
-    let mut student = Student::new(64, None);
+    let mut student = Student::new(Speech::Plain, 64, None);
     let here = Supplier::spawn(&student.lane_id(), 64, None);
     student.link_to(&remote, &remote.link.endpoint().clone());
     while here.n_made() == 0 || here.n_made() == student.n_taken() {
@@ -56,9 +62,9 @@ fn suppliers_of_both_hosts_serve_one_lane() {
 
 #[test]
 fn a_host_without_room_leaves_it_announced_that_another_one_has_some() {
-    let remote = Remote::new(64, None, N_SLOTS);
+    let remote = Remote::new(Speech::Plain, 64, None, N_SLOTS);
     let _there = remote.supplier();
-    let mut student = Student::new(64, None);
+    let mut student = Student::new(Speech::Plain, 64, None);
     student.link_to(&remote, &remote.link.endpoint().clone());
     student.take(100);
     student.link_to_unreachable();
@@ -67,9 +73,9 @@ fn a_host_without_room_leaves_it_announced_that_another_one_has_some() {
 
 #[test]
 fn what_failed_there_fails_here_with_its_text() {
-    let remote = Remote::new(64, None, N_SLOTS);
+    let remote = Remote::new(Speech::Plain, 64, None, N_SLOTS);
     let _there = remote.supplier_that_fails(7);
-    let mut student = Student::new(64, None);
+    let mut student = Student::new(Speech::Plain, 64, None);
     student.link_to(&remote, &remote.link.endpoint().clone());
     student.take(300);
     let failures = student.failures();
@@ -80,9 +86,9 @@ fn what_failed_there_fails_here_with_its_text() {
 
 #[test]
 fn a_host_that_stops_gives_its_orders_back() {
-    let remote = Remote::new(64, None, N_SLOTS);
+    let remote = Remote::new(Speech::Plain, 64, None, N_SLOTS);
     let _there = remote.supplier();
-    let mut student = Student::new(64, None);
+    let mut student = Student::new(Speech::Plain, 64, None);
     student.link_to(&remote, &remote.link.endpoint().clone());
     student.take(100);
     remote.link.drain();

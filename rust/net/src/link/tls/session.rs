@@ -21,16 +21,17 @@ pub const HANDSHAKE_BYTES: usize = 16 << 10;
 pub const RECEIVE_BYTES: usize = 256 << 10;
 /// Plaintext of one record.
 const RECORD_BYTES: usize = 16 << 10;
-/// The first byte of a record of TLS: a handshake, or an alert.
+/// What the first record of TLS is: a handshake, or an alert.
 const FIRST_BYTES: [u8; 2] = [22, 21];
-
+/// A fatal alert for a peer that speaks no TLS (`unexpected_message`): a plain link knows it by its first bytes.
+const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
 /// How each record begins once the peer is authenticated.
 const HEADER: [u8; 3] = [23, 3, 3];
 
 /// Whether the first bytes of a connection are those of TLS, for an end that does not speak it.
 #[must_use]
 pub fn is_tls(first: &[u8]) -> bool {
-    matches!(first, [22, 3, ..])
+    matches!(first, [first, 3, ..] if FIRST_BYTES.contains(first))
 }
 
 /// One end of a connection.
@@ -163,6 +164,8 @@ impl Session {
         }
         self.seen = self.end;
         if !self.is_ready && self.start == 0 && self.end > 0 && !FIRST_BYTES.contains(&self.incoming[0]) {
+            self.outgoing.space(ALERT.len())[..ALERT.len()].copy_from_slice(&ALERT);
+            self.outgoing.filled(ALERT.len());
             return Err(self.fail(TlsError::Plain));
         }
         loop {

@@ -1,0 +1,146 @@
+//! Links that do not trust each other, or of which only one speaks TLS: refused, and each end that may know it says why.
+
+use std::io::{Read, Write};
+use std::net::Ipv4Addr;
+use std::time::SystemTime;
+
+use softs_proto::link::HostId;
+
+use super::certificates::{OTHER_TOKEN, TOKEN, credentials};
+use super::hosts::{N_SLOTS, Remote, Speech, Student, await_log};
+use super::refused::raw;
+use super::wire::Wire;
+use crate::HostLink;
+use crate::link::tls::{HANDSHAKE_BYTES, Session};
+
+const TLS: Speech = Speech::Tls(TOKEN);
+const FOREIGN: Speech = Speech::Tls(OTHER_TOKEN);
+
+#[test]
+fn an_end_that_speaks_otherwise_is_refused_with_the_remedy_at_both() {
+    for (here, there, at_dialler, at_dialled) in [
+        (
+            TLS,
+            FOREIGN,
+            "it does not have the token of this host; give both the same token file",
+            "it does not accept the certificate of this host (UnknownCA); give both the same token file",
+        ),
+        (
+            Speech::Plain,
+            TLS,
+            "it speaks TLS, and this host does not; give both the same token file",
+            "it speaks no TLS; give it the token file of this host",
+        ),
+        (
+            TLS,
+            Speech::Plain,
+            "it speaks no TLS; give it the token file of this host",
+            "it speaks TLS, and this host does not; give both the same token file",
+        ),
+    ] {
+        let remote = Remote::new(there, 64, None, N_SLOTS);
+        let _supplier = remote.supplier();
+        let student = Student::new(here, 64, None);
+        let address = remote.link.endpoint();
+        student.link_one_way(&remote, address);
+        student.await_log(&format!("no session with {address}: {at_dialler}"));
+        await_log(&remote.link, &format!("no session with 127.0.0.1: {at_dialled}"));
+        assert_eq!(student.n_taken(), 0);
+    }
+}
+
+#[test]
+fn a_host_that_comes_back_with_another_token_is_refused_until_it_has_the_right_one() {
+    let remote = Remote::new(TLS, 64, None, N_SLOTS);
+    let mut student = Student::new(TLS, 64, None);
+    let wire = Wire::to(remote.link.endpoint());
+    let supplier = remote.supplier();
+    student.link_one_way(&remote, &wire.endpoint);
+    student.take(50);
+    drop((supplier, remote));
+    for (speech, is_trusted) in [(FOREIGN, false), (TLS, true)] {
+        let remote = Remote::new(speech, 64, None, N_SLOTS);
+        let _supplier = remote.supplier();
+        student.link_to_again(&remote);
+        wire.turn_to(remote.link.endpoint());
+        student.turn(100);
+        if is_trusted {
+            student.take(50);
+        } else {
+            student.await_log("it does not have the token of this host");
+            student.turn(100);
+            assert_eq!(student.n_taken(), 50);
+        }
+    }
+    student.end(100);
+}
+
+#[test]
+fn links_with_tls_leave_loopback() {
+    // The kernel takes it for this machine, and a link for any machine.
+    let everywhere = format!("tcp://{}:0", Ipv4Addr::UNSPECIFIED).parse().unwrap();
+    let link = HostLink::start(HostId(2), &everywhere, Some(credentials(&[TOKEN]))).unwrap();
+    let remote = Remote::of(link, 64, None, N_SLOTS);
+    let _supplier = remote.supplier();
+    let mut student = Student::new(TLS, 64, None);
+    let address = remote.link.endpoint();
+    assert!(address.as_str().starts_with("tcp://0.0.0.0:"));
+    student.link_one_way(&remote, address);
+    student.take(100);
+    student.end(100);
+}
+
+#[test]
+fn an_end_that_stops_says_so_and_one_that_is_cut_does_not() {
+    for (is_cut, why) in [
+        (false, "its end of the connection was closed"),
+        (true, "the connection ended without the end of TLS"),
+    ] {
+        let remote = Remote::new(TLS, 64, None, N_SLOTS);
+        let _supplier = remote.supplier();
+        let mut student = Student::new(TLS, 64, None);
+        let wire = Wire::to(remote.link.endpoint());
+        student.link_one_way(&remote, &wire.endpoint);
+        student.take(50);
+        if is_cut {
+            wire.cut();
+        } else {
+            remote.link.stop();
+        }
+        student.await_log(&format!("the session with host 2 has ended: {why}"));
+    }
+}
+
+#[test]
+fn peers_without_a_proof_hold_little_and_others_go_on() {
+    let remote = Remote::new(TLS, 64, None, N_SLOTS);
+    let _supplier = remote.supplier();
+    let mut student = Student::new(TLS, 64, None);
+    student.link_to(&remote, &remote.link.endpoint().clone());
+    student.take(50);
+    // A message of a handshake that never ends.
+    let endless = [&[22, 3, 1, 0x10, 0][..], &[1, 0, 0xff, 0xf0], &[0; 4092]].concat().repeat(8);
+    assert!(endless.len() > HANDSHAKE_BYTES);
+    let mut stream = raw(&remote.link);
+    // It is closed before all of that is taken.
+    let _cut = stream.write_all(&endless);
+    let _end = stream.read_to_end(&mut Vec::new());
+    await_log(&remote.link, "no session with 127.0.0.1: it");
+    student.take(50);
+    let silent: Vec<_> = (0..50).map(|_| raw(&remote.link)).collect();
+    student.take(500);
+    drop(silent);
+    student.end(600);
+}
+
+#[test]
+fn a_handshake_that_is_not_ended_in_time_is_closed_and_named() {
+    let remote = Remote::new(TLS, 64, None, N_SLOTS);
+    let mut silent = raw(&remote.link);
+    let mut hello = Session::dial(&credentials(&[TOKEN]), SystemTime::now()).unwrap();
+    silent.write_all(hello.output()).unwrap();
+    hello.advance(usize::MAX);
+    // The answer, and then the end, after 10 s.
+    let _end = silent.read_to_end(&mut Vec::new());
+    await_log(&remote.link, "no session with 127.0.0.1: it has not shown in time that it has the token");
+}

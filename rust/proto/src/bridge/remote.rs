@@ -1,0 +1,104 @@
+//! What passes between this host and another one.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::egress::Egress;
+use super::ingress::{Fate, Ingress};
+use super::message::Message;
+use crate::client::{Lanes, SlotId};
+use crate::framing::Outbox;
+use crate::limits::{MAX_BRIDGES, MAX_UNSENT_FRAMES};
+use crate::link::{HostId, Ticket};
+
+#[derive(Debug)]
+pub(super) struct Remote<C> {
+    pub(super) ingresses: BTreeMap<u32, Ingress<C>>,
+    /// The number of the next one: none is used twice in a session.
+    next_ingress: u32,
+    /// The products that the peer has opened and by which tickets, by its numbers.
+    pub(super) served: BTreeMap<u32, (u32, Ticket)>,
+    /// Numbers under which it has nothing.
+    pub(super) closed: VecDeque<(u32, &'static str)>,
+    pub(super) next_bridge: u32,
+    /// Slots with samples for it.
+    pub(super) written: VecDeque<(u32, SlotId)>,
+    /// Bridge and tag of the piece that arrives, and whether it is the last one.
+    pub(super) arriving: Option<(u32, u64, bool)>,
+    /// Bridges may have frames for it.
+    pub(super) has_news: bool,
+}
+
+impl<C> Default for Remote<C> {
+    fn default() -> Self {
+        Self {
+            ingresses: BTreeMap::new(),
+            next_ingress: 0,
+            served: BTreeMap::new(),
+            closed: VecDeque::new(),
+            next_bridge: 0,
+            written: VecDeque::new(),
+            arriving: None,
+            has_news: true,
+        }
+    }
+}
+
+impl<C> Remote<C> {
+    /// Adds a bridge; `None` where this session has no number for it.
+    pub(super) fn add(&mut self, ingress: Ingress<C>) -> Option<u32> {
+        let bridge = self.next_ingress;
+        if bridge as usize >= MAX_BRIDGES {
+            return None;
+        }
+        self.next_ingress += 1;
+        self.ingresses.insert(bridge, ingress);
+        self.has_news = true;
+        Some(bridge)
+    }
+
+    /// Whether a bridge of this number was there in this session: what the peer has said of it may have crossed LEAVE.
+    pub(super) fn had(&self, bridge: u32) -> bool {
+        bridge < self.next_ingress
+    }
+
+    /// The session is over: only bridges to be opened again are left.
+    pub(super) fn end(&mut self, ended: &mut VecDeque<(C, Fate)>) {
+        let mut ingresses = std::mem::take(&mut self.ingresses);
+        ingresses.values_mut().for_each(|ingress| ingress.end(ended));
+        ingresses.retain(|_, ingress| !ingress.is_over());
+        let next_ingress = ingresses.keys().next_back().map_or(0, |last| last + 1);
+        *self = Self { ingresses, next_ingress, ..Self::default() };
+    }
+
+    /// Appends frames of bridges for the host.
+    pub(super) fn encode<L: Lanes>(
+        &mut self,
+        host: HostId,
+        products: &mut BTreeMap<u32, Egress<L>>,
+        out: &mut Outbox,
+    ) {
+        if !std::mem::take(&mut self.has_news) {
+            return;
+        }
+        for (&bridge, ingress) in &mut self.ingresses {
+            while out.len() < MAX_UNSENT_FRAMES && ingress.encode(bridge, out) {}
+        }
+        self.ingresses.retain(|&bridge, ingress| {
+            let leaves = ingress.is_over() && out.len() < MAX_UNSENT_FRAMES;
+            if leaves {
+                Message::Leave.encode(bridge, out);
+            }
+            !leaves
+        });
+        for (&bridge, (product, _)) in &self.served {
+            let Some(egress) = products.get_mut(product) else { continue };
+            while out.len() < MAX_UNSENT_FRAMES && egress.encode((host, bridge), out) {}
+        }
+        while out.len() < MAX_UNSENT_FRAMES
+            && let Some((bridge, why)) = self.closed.pop_front()
+        {
+            Message::Closed(why).encode(bridge, out);
+        }
+        self.has_news = out.len() >= MAX_UNSENT_FRAMES;
+    }
+}
