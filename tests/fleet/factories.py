@@ -116,6 +116,13 @@ class Idle:
         self._is_stopped.wait()
 
 
+class Unstopped(Idle):
+    """A worker that cannot be stopped."""
+
+    def stop(self) -> None:
+        raise RuntimeError("it cannot be stopped")
+
+
 class Busy(Idle):
     """A worker of which the call does not end; it makes a file when it is told to."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import factories
@@ -17,7 +19,8 @@ from snapshots import client, counters, maker, segment, snapshot, supplier
 from waiting import eventually
 
 from softs_fast import ConfigError, Fleet, FleetError
-from softs_fast.fleet import FleetView, autoscaler, fleets, supervisor, threads
+from softs_fast.fleet import FleetView, Workers, autoscaler, fleets, supervisor, threads
+from softs_fast.fleet import fleet as fleet_module
 from softs_fast.fleet.autoscaler import load_between
 from softs_fast.monitoring import Snapshot
 
@@ -103,7 +106,7 @@ def test_workers_follow_a_student_that_waits_stops_and_waits_again(
     assert student.sequences == [*range(len(student.sequences))], "no sample is lost or made twice"
 
 
-def test_a_worker_that_cannot_start_is_not_tried_again_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_is_removed_and_the_others_go_on(tmp_path: Path) -> None:
     make_worker = functools.partial(factories.make_slow_once, str(tmp_path / "made"))
     with Fleet(make_worker, n_workers=(1, 3)) as fleet, student_of(fleet) as student:
         eventually(
@@ -129,6 +132,48 @@ def test_a_load_is_what_students_and_own_workers_count() -> None:
     assert load.n_busy == pytest.approx(0.25 + 1.0), "by lane, and half of them by the broker"
     assert load.students == [(40.0, 0.5), (15.0, 0.5)], "the orders at the broker are queued"
     assert load_between((at(0.0, 0), {70, 75}), (at(2.0, 1), {70, 76})).n_serving == 0, "one was replaced"
+
+
+def test_a_block_ends_well_though_a_worker_that_was_added_could_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_worker = functools.partial(factories.make_slow_once, str(tmp_path / "made"))
+    # The fleet does not see that it has failed before the block ends.
+    monkeypatch.setattr(Workers, "failed_to_start", lambda workers: None)
+    with Fleet(make_worker, n_workers=(1, 2)) as fleet, student_of(fleet):
+        eventually(lambda: fleet.states() == {"worker 0": "serving", "worker 1": "given up"}, "it has failed")
+
+
+def test_a_fleet_that_is_dropped_ends() -> None:
+    fleet: Fleet | None = Fleet(factories.make_supplier, n_workers=(1, 2))
+    assert fleet is not None
+    fleet.start()
+    place = Path(fleet.endpoints.frontend.removeprefix("ipc://"))
+    assert place.parent.exists()
+    fleet = None
+    gc.collect()
+    eventually(lambda: not place.parent.exists(), "its folder is removed")
+
+
+@pytest.mark.parametrize("interrupted", ["workers", "broker", "autoscaler"])
+def test_ctrl_c_while_a_fleet_ends_leaves_nothing(tmp_path: Path, interrupted: str) -> None:
+    steps: list[str] = []
+
+    def step(name: str) -> None:
+        steps.append(name)
+        if name == interrupted:
+            raise KeyboardInterrupt
+
+    parts: Any = fleet_module._Parts.__new__(fleet_module._Parts)
+    parts.folder = tmp_path / "folder"
+    parts.folder.mkdir()
+    parts.broker = SimpleNamespace(stop=lambda: step("broker"))
+    parts.workers = SimpleNamespace(close=lambda: step("workers"))
+    parts.autoscaler = SimpleNamespace(end=lambda: step("end"), join=lambda: step("autoscaler"))
+    with pytest.raises(KeyboardInterrupt):
+        parts.close()
+    assert steps == ["end", "workers", "broker", "autoscaler"]
+    assert not parts.folder.exists()
 
 
 @contextlib.contextmanager

@@ -135,6 +135,29 @@ def test_many_loads_have_the_right_number_of_workers_within_30_s() -> None:
         check(seed)
 
 
+@pytest.mark.parametrize("seed", range(100))
+def test_calls_that_last_longer_than_a_look_have_enough_workers(seed: int) -> None:
+    """All calls end at the same time; a student that gathers ahead waits all the time, and gets nothing in most looks."""
+    chance = random.Random(seed)
+    least = chance.randint(1, 4)
+    bounds = (least, chance.randint(least + 1, 16))
+    need, call_s = chance.uniform(least, 1.2 * bounds[1]), chance.uniform(LOOK_S, 30.0)
+    scaling = Scaling(*bounds)
+    n_serving, n_made = least, 0
+    for look in range(1, 600):
+        now = look * LOOK_S
+        n_ends = int(now / call_s) - n_made
+        n_made += n_ends
+        waited = 0.97 if n_serving < need else 0.0
+        n_busy = min(need, n_serving)
+        load = Load(n_serving, n_busy, [(n_ends * n_busy / LOOK_S, waited)])
+        n_before = scaling.n_workers
+        scaling.decide(load, now)
+        assert scaling.n_workers >= n_before, f"{now:.0f} s: workers were removed"
+        n_serving = scaling.n_workers
+    assert min(math.ceil(need), bounds[1]) <= n_serving <= math.ceil(1.5 * need)
+
+
 def looks(scaling: Scaling, n: int, load: Load, since: float = 0.0) -> list[str]:
     """The reasons of so many looks at the same load; empty ones are left out."""
     return [why for i in range(n) if (why := scaling.decide(load, since + i * LOOK_S))]
@@ -171,6 +194,47 @@ def test_nothing_changes_without_need(load: Load, why: str) -> None:
     scaling = Scaling(2, 8)
     assert looks(scaling, 30, load) == [], why
     assert scaling.n_workers == 2
+
+
+def test_looks_in_which_no_call_ends_leave_the_count_of_those_that_wait() -> None:
+    scaling = Scaling(2, 8)
+    silent = Load(2, 2.0, [(0.0, 0.97)])
+    assert looks(scaling, 1, Load(2, 2.0, WAITING)) + looks(scaling, 9, silent) == []
+    assert len(looks(scaling, 1, Load(2, 2.0, WAITING))) == 1
+
+
+@pytest.mark.parametrize("students", [[(100.0, 0.1)], [(0.0, 1.0)]])
+def test_workers_that_idle_are_removed_while_a_student_waits_for_something_else(
+    students: list[tuple[float, float]],
+) -> None:
+    scaling = Scaling(1, 16)
+    scaling.n_workers = 16
+    assert looks(scaling, 30, Load(16, 2.0, students)) == [
+        "workers are busy 12% of the time, students wait for something else"
+    ]
+    assert scaling.n_workers == 3
+
+
+@pytest.mark.parametrize("students", [WAITING, [(0.0, 0.97)]])
+def test_workers_that_begin_to_be_busy_while_students_wait_are_kept(
+    students: list[tuple[float, float]],
+) -> None:
+    scaling = Scaling(1, 8)
+    scaling.n_workers = 8
+    assert looks(scaling, 9, Load(8, 0.0, CONTENT)) == []
+    assert looks(scaling, 2, Load(8, 8.0, students)) == []
+    assert scaling.n_workers == 8
+
+
+def test_a_worker_that_could_not_start_is_wanted_again_after_a_minute() -> None:
+    scaling = Scaling(2, 8)
+    needs = Load(2, 2.0, WAITING)
+    assert len(looks(scaling, 2, needs)) == 1
+    scaling.fail(2, 4.0)
+    assert scaling.n_workers == 2
+    assert looks(scaling, 29, needs, 6.0) == [], "there is no room for it"
+    assert len(looks(scaling, 1, needs, 64.0)) == 1
+    assert scaling.n_workers == 3
 
 
 def test_one_look_is_not_enough() -> None:

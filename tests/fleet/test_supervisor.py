@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import factories
 import pytest
@@ -39,6 +40,27 @@ def test_a_restart_that_takes_too_long_is_a_failure(tmp_path: Path) -> None:
         supervisor.close()
     assert states[:2] == [("starting", ""), ("serving", "")]
     assert states[-3:] == [("pausing", killed), ("starting", killed), ("given up", late)]
+
+
+@pytest.mark.parametrize("make_worker", [factories.Idle, factories.Unstopped])
+def test_a_worker_that_is_removed_ends_by_itself_whatever_its_stop_takes(
+    make_worker: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisors, "DRAIN_S", 3600.0)
+    with Workers(make_worker, {}) as workers:
+        workers.scale(2)
+        workers.aim(1, "")
+        eventually(lambda: workers.states() == {"worker 0": "serving"}, "it has ended")
+
+
+def test_workers_that_end_with_their_calls_may_take_longer_than_a_start() -> None:
+    supervisor = Supervisor(factories.Idle, lambda number: {}, RestartPolicy(), 40.0, lambda *told: None)
+    try:
+        supervisor.scale(2, 40.0, lambda n_serving: None)
+        supervisor.scale(1, 0.0, lambda n_serving: None)
+        assert supervisor.states() == {"worker 0": "serving"}
+    finally:
+        supervisor.close()
 
 
 def test_after_ctrl_c_a_call_that_goes_on_is_given_one_second(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 
 from ..errors import SoftsError
 from ..monitoring import Observer, Snapshot, rates_between
@@ -21,30 +20,34 @@ _QUEUED_WAITS = 0.5
 
 
 class Autoscaler:
-    """One thread, from `start` to `stop`.
+    """One thread, from its start to `end`.
 
     Args:
         frontend: The broker's endpoint for clients.
         workers: The workers, of which all of the smallest number serve.
         bounds: The smallest and the largest number.
-        changed: Function called in the thread with each new number.
     """
 
-    def __init__(
-        self, frontend: str, workers: Workers, bounds: tuple[int, int], changed: Callable[[int], None]
-    ) -> None:
+    def __init__(self, frontend: str, workers: Workers, bounds: tuple[int, int]) -> None:
         self._observer = Observer(frontend)
         self._workers = workers
         self._range = f"{bounds[0]} to {bounds[1]}"
         self._scaling = Scaling(*bounds)
-        self._changed = changed
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="softs-fleet-load", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End, and leave the workers as they are. Idempotent."""
+    @property
+    def n_workers(self) -> int:
+        """The number that is wanted now."""
+        return self._scaling.n_workers
+
+    def end(self) -> None:
+        """Decide nothing more, and leave the workers as they are. Idempotent."""
         self._is_over.set()
+
+    def join(self) -> None:
+        """Wait until the thread has ended; after `end`. A broker that answers no more takes it up to 2 s."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -54,6 +57,8 @@ class Autoscaler:
                 try:
                     now = self._observer.snapshot(), self._workers.serving()
                 except SoftsError as error:
+                    if self._is_over.is_set():
+                        return
                     logger.warning("the load of the fleet is not known: %s", error)
                     before = None
                     continue
@@ -64,8 +69,7 @@ class Autoscaler:
         n_before = self._scaling.n_workers
         failed = self._workers.failed_to_start()
         if failed is not None:
-            # There is no room for it, on the device for example: nor will there be for one that is started later.
-            self._scaling.most = self._scaling.n_workers = failed
+            self._scaling.fail(failed, time.monotonic())
             reason = f"worker {failed} could not start"
         elif before is not None:
             reason = self._scaling.decide(load_between(before, now), time.monotonic())
@@ -76,7 +80,6 @@ class Autoscaler:
             decision = f"{n_before} to {n_workers} workers, {reason}"
             logger.info("%s; within %s", decision, self._range)
             self._workers.aim(n_workers, decision)
-            self._changed(n_workers)
 
 
 def load_between(before: tuple[Snapshot, set[int]], now: tuple[Snapshot, set[int]]) -> Load:

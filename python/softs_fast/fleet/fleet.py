@@ -111,8 +111,7 @@ class Fleet:
             raise ConfigError(f"max_restarts must be at least 0, got {max_restarts}")
         if start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s must be more than 0, got {start_timeout_s}")
-        #: The number that is wanted now.
-        self.n_workers = self._bounds[0]
+        self._n_workers = self._bounds[0]
         self._make_workers = functools.partial(
             Workers,
             make_worker,
@@ -141,7 +140,7 @@ class Fleet:
         try:
             self._parts.workers.scale(self.n_workers)
             if self._bounds[0] < self._bounds[1]:
-                self._parts.scale_by_load(self._bounds, functools.partial(setattr, self, "n_workers"))
+                self._parts.scale_by_load(self._bounds)
         except BaseException:
             self.close()
             raise
@@ -167,7 +166,13 @@ class Fleet:
         if least < most:
             raise ConfigError(f"the load sets the number of workers of this fleet, from {least} to {most}")
         self._started().workers.scale(n_workers)
-        self.n_workers = n_workers
+        self._n_workers = n_workers
+
+    @property
+    def n_workers(self) -> int:
+        """The number of workers that is wanted now."""
+        autoscaler = None if self._parts is None else self._parts.autoscaler
+        return self._n_workers if autoscaler is None else autoscaler.n_workers
 
     @property
     def endpoints(self) -> FleetEndpoints:
@@ -259,15 +264,18 @@ class _Parts:
 
         return cls(folder, endpoints, broker, make_workers(endpoints.as_environment(), report=report))
 
-    def scale_by_load(self, bounds: tuple[int, int], changed: Callable[[int], None]) -> None:
-        self.autoscaler = Autoscaler(self.endpoints.frontend, self.workers, bounds, changed)
+    def scale_by_load(self, bounds: tuple[int, int]) -> None:
+        self.autoscaler = Autoscaler(self.endpoints.frontend, self.workers, bounds)
 
     def close(self) -> None:
-        if self.autoscaler is not None:
-            self.autoscaler.stop()
-        self.workers.close()
-        self.broker.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.ExitStack() as stack:
+            if self.autoscaler is not None:
+                self.autoscaler.end()
+                # Last: it may wait for a broker that is dead, and Ctrl-C ends that wait.
+                stack.callback(self.autoscaler.join)
+            stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            stack.callback(self.broker.stop)
+            self.workers.close()
 
 
 def _checked_bounds(n_workers: int | tuple[int, int]) -> tuple[int, int]:

@@ -26,6 +26,8 @@ _N_RECENT, _N_AVERAGE = 2, 5
 _N_IDLE = 10
 #: So many changes of direction within so many seconds are the most; then no worker is removed.
 _MAX_REVERSALS, _REVERSALS_S = 2, 600.0
+#: So long after a worker could not start, no more are wanted than there were, seconds.
+_NO_ROOM_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,13 @@ class Scaling:
 
     Attributes:
         n_workers: The number that is wanted now.
-        most: The largest number; it may be lowered.
     """
 
     def __init__(self, least: int, most: int) -> None:
-        self._least, self.most = least, most
+        self._least, self._most = least, most
         self.n_workers = least
+        #: The largest number until that time, if a worker could not start.
+        self._room, self._no_room_until = most, -math.inf
         #: Since more of them serve.
         self._loads: deque[Load] = deque(maxlen=_N_IDLE)
         #: Looks in a row in which students have waited.
@@ -81,17 +84,33 @@ class Scaling:
             Why the number has changed; empty if it has not.
         """
         waits = _waited([load]) > _WAITS
-        self._n_waits = self._n_waits + 1 if waits else 0
+        if waits or not _is_silent(load):
+            self._n_waits = self._n_waits + 1 if waits else 0
         if load.n_serving == 0:
             return ""
         if self._loads and self._loads[-1].n_serving < load.n_serving:
             self._loads.clear()
         self._loads.append(load)
         if waits:
-            return self._grow(now) if self._n_waits >= _N_RECENT else ""
-        if len(self._loads) == _N_IDLE:
+            if self._n_waits < _N_RECENT:
+                return ""
+            if reason := self._grow(now):
+                return reason
+        # While students wait for workers that are busy none is removed, even if they have just begun.
+        is_needed = load.n_busy >= _BUSY * load.n_serving and (waits or _is_silent(load))
+        if len(self._loads) == _N_IDLE and not is_needed:
             return self._shrink(now)
         return ""
+
+    def fail(self, number: int, now: float) -> None:
+        """Note that a worker could not start, for want of memory for example; for a while there is no room for it.
+
+        Args:
+            number: Its number, from 0: those with smaller ones go on.
+            now: As of `decide`.
+        """
+        self._room, self._no_room_until = number, now + _NO_ROOM_S
+        self.n_workers = number
 
     def _grow(self, now: float) -> str:
         n_serving = self._loads[-1].n_serving
@@ -100,7 +119,8 @@ class Scaling:
         if n_busy < _BUSY * n_serving:
             return ""
         needed = n_busy / (1.0 - waited) / _FULL if waited < 1.0 else math.inf
-        wanted = min(math.ceil(min(needed, _MOST_PER_BUSY * n_serving)), self.most)
+        most = self._room if now < self._no_room_until else self._most
+        wanted = min(math.ceil(min(needed, _MOST_PER_BUSY * n_serving)), most)
         if wanted <= self.n_workers:
             return ""
         self._change(wanted, True, now)
@@ -114,7 +134,12 @@ class Scaling:
         if wanted >= self.n_workers or not self._may_shrink(now):
             return ""
         self._change(wanted, False, now)
-        return f"workers are busy {n_busy / loads[-1].n_serving:.0%} of the time, students do not wait"
+        wait = (
+            "wait for something else"
+            if _waited(loads[-1:]) > _WAITS or _is_silent(loads[-1])
+            else "do not wait"
+        )
+        return f"workers are busy {n_busy / loads[-1].n_serving:.0%} of the time, students {wait}"
 
     def _may_shrink(self, now: float) -> bool:
         is_spent = len(self._reversed_at) == _MAX_REVERSALS and now - self._reversed_at[0] < _REVERSALS_S
@@ -128,6 +153,13 @@ class Scaling:
 
 def _busy(loads: Sequence[Load]) -> float:
     return sum(load.n_busy for load in loads) / len(loads)
+
+
+def _is_silent(load: Load) -> bool:
+    """Return whether students wait and none has got anything, as while calls last longer than the time between looks."""
+    return not any(samples > 0 for samples, _ in load.students) and any(
+        waited > _WAITS for _, waited in load.students
+    )
 
 
 def _waited(loads: Sequence[Load]) -> float:

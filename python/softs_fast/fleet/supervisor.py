@@ -75,7 +75,7 @@ class Supervisor:
 
         Args:
             n_workers: Number of workers.
-            timeout_s: Longest wait until all of them serve, seconds.
+            timeout_s: Longest wait until all of them serve, seconds. Those that are too many have their own limit.
             progress: Function called about every second with the number of those that serve.
 
         Raises:
@@ -110,7 +110,7 @@ class Supervisor:
                 n_serving = sum(member.state in ("serving", "ended") for member in members)
                 if n_serving == n_workers and len(self._members) == n_workers:
                     return
-                if time.monotonic() >= give_up:
+                if n_serving < n_workers and time.monotonic() >= give_up:
                     raise FleetError(f"{n_serving} of {n_workers} workers serve after {timeout_s:g} s")
                 progress(n_serving)
                 self._changed.wait(1.0)
@@ -178,9 +178,12 @@ class Supervisor:
         )
 
     def error(self) -> str | None:
-        """Why a worker was given up; None: none was."""
+        """Why a worker was given up that has served; None: none was.
+
+        Of one that has not, `scale` tells; one that was added by `aim` is not needed.
+        """
         with self._changed:
-            lost = [one for one in self._members.values() if one.state == "given up"]
+            lost = [one for one in self._members.values() if one.state == "given up" and one.has_served]
             return f"{lost[0].name} failed: {lost[0].error}" if lost else None
 
     def close(self, within_s: float = _END_S) -> None:

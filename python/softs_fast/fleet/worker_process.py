@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import inspect
 import multiprocessing.connection
 import os
 import signal
@@ -31,6 +32,8 @@ SERVES, FAILED, ENDED, END, DRAIN = b"serves", b"failed\n", b"ended", b"end", b"
 DRAIN_S = 60.0
 #: So long after its fleet was killed a process may still run, seconds.
 _GRACE_S = 1.0
+#: So long a worker may go on after its `stop` has failed, seconds.
+_UNSTOPPED_S = 1.0
 
 
 @runtime_checkable
@@ -38,7 +41,7 @@ class _Service(Protocol):
     """What a process of a fleet runs: a `Worker`, a `Supplier`, or what has their methods."""
 
     def start(self) -> None: ...
-    def stop(self, *, timeout_s: float = ...) -> None: ...
+    def stop(self, **timeout: float) -> None: ...
     def wait(self) -> None: ...
 
 
@@ -85,14 +88,11 @@ def serve(
         except (EOFError, OSError):
             is_orphan = True
     try:
-        if is_drained:
-            worker.stop(timeout_s=DRAIN_S)
-        else:
-            worker.stop()
+        worker.stop(**(_drain_of(worker) if is_drained else {}))
     except Exception:
         errors.append(traceback.format_exc())
     # No other thread may free the worker: torch aborts where a thread frees tensors while the interpreter ends.
-    waiting.join()
+    waiting.join(_UNSTOPPED_S if errors else None)
     if errors:
         _report(pipe, FAILED + errors[0].encode(errors="backslashreplace"))
     else:
@@ -101,6 +101,13 @@ def serve(
         _sweep_after(fleet)
     if errors:
         sys.exit(1)
+
+
+def _drain_of(worker: _Service) -> dict[str, float]:
+    """Return the arguments of `stop` by which the call that runs may go on; not each class of a user takes a limit."""
+    parameters = inspect.signature(worker.stop).parameters.values()
+    takes_it = any(one.name == "timeout_s" or one.kind is one.VAR_KEYWORD for one in parameters)
+    return {"timeout_s": DRAIN_S} if takes_it else {}
 
 
 def _wait(worker: _Service, end: Connection, errors: list[str]) -> None:

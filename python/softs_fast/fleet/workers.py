@@ -89,7 +89,7 @@ class Workers:
         return self._supervisor.states()
 
     def error(self) -> str | None:
-        """Return why a worker was given up; None: none was."""
+        """Return why a worker was given up that has served; None: none was."""
         return self._supervisor.error()
 
     def reason(self, number: int, timeout_s: float) -> str:
