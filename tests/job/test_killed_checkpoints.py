@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
-from live_job import EVERY, LiveJob, replayed, train
+from live_job import EVERY, LiveJob, has, replayed, train
 from waiting import eventually
 
 from softs_fast.job import saver
@@ -48,8 +48,10 @@ def test_ranks_that_are_killed_while_they_write_and_train(
     """A writer dies, and the other rank takes over; then all ranks die, twice. One process ends the job, without a coordinator."""
     job = live_job(5 * EVERY + 3, "--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.5")
     folder = job.checkpoints = tmp_path / "ckpt"
-    job.allow(2 * EVERY)
+    job.allow(0)
     first = [job.start(never_seals), job.start(never_seals)]
+    job.coordinator.status(has(2))
+    job.allow(2 * EVERY)
     for one in first:
         one.until(2 * EVERY)
     partial = half_written(folder)
