@@ -306,6 +306,11 @@ class LiveJob:
         return self.sizes()
 
 
+def has(size: int) -> Callable[[Any], bool]:
+    """Return whether an epoch of so many ranks is open, as a function of the status of a job."""
+    return lambda status: bool(status.phase == "open" and status.size == size)
+
+
 def replayed(sizes: list[int]) -> Student:
     """Train with a sequence of sizes in this process, as a job does that nothing disturbs."""
     from softs_fast.job.position import Position

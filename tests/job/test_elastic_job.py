@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 import torch
-from live_job import LiveJob, replayed
+from live_job import LiveJob, has, replayed
 
 ELASTIC = ("--min-workers", "1", "--max-workers", "4", "--form-timeout", "0.5")
 
@@ -34,17 +33,14 @@ def check(job: LiveJob) -> None:
         assert weights == expected
 
 
-def has(size: int) -> Callable[[Any], bool]:
-    """Return whether an epoch of so many ranks is open."""
-    return lambda status: bool(status.phase == "open" and status.size == size)
-
-
 @pytest.mark.timeout(240)
 def test_a_rank_and_a_supplier_are_killed_and_a_rank_joins(live_job: Callable[..., LiveJob]) -> None:
     """Two ranks, then one, then two; meanwhile one of two suppliers dies. All numbers are trained once."""
     job = live_job(30, "--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.5")
-    job.allow(10)
+    job.allow(0)
     first, second = job.start(), job.start()
+    job.coordinator.status(has(2))
+    job.allow(10)
     second.until(10)
     # Both are in the midst of a step.
     second.kill()

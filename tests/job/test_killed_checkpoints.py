@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
-from live_job import EVERY, LiveJob, replayed, train
+from live_job import EVERY, LiveJob, has, replayed, train
 from waiting import eventually
 
 from softs_fast.job import saver
@@ -48,8 +48,10 @@ def test_ranks_that_are_killed_while_they_write_and_train(
     """A writer dies, and the other rank takes over; then all ranks die, twice. One process ends the job, without a coordinator."""
     job = live_job(5 * EVERY + 3, "--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.5")
     folder = job.checkpoints = tmp_path / "ckpt"
-    job.allow(2 * EVERY)
+    job.allow(0)
     first = [job.start(never_seals), job.start(never_seals)]
+    job.coordinator.status(has(2))
+    job.allow(2 * EVERY)
     for one in first:
         one.until(2 * EVERY)
     partial = half_written(folder)
@@ -72,3 +74,25 @@ def test_ranks_that_are_killed_while_they_write_and_train(
     sizes = job.recount()
     assert end["weights"] == replayed(sizes).weights()
     assert (sizes[2 * EVERY - 1], sizes[2 * EVERY], sizes[-1]) == (2, 1, 1)
+
+
+@pytest.mark.timeout(240)
+def test_a_rank_that_has_loaded_what_the_others_do_not_see(
+    live_job: Callable[..., LiveJob], tmp_path: Path
+) -> None:
+    job = live_job(EVERY, "--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.5")
+    job.checkpoints = tmp_path / "ckpt"
+    job.start(is_alone=True).ended()
+    job.checkpoints = tmp_path / "others"
+    job.allow(0)
+    job.start()
+    job.coordinator.status(has(1))
+    job.checkpoints = tmp_path / "ckpt"
+    refused = job.start()
+
+    def error() -> str:
+        refused.read()
+        return refused.error
+
+    text = f"this rank has loaded step {EVERY}, and the job goes on at 0: all ranks must see one folder"
+    assert text in eventually(error, "an error")
