@@ -341,7 +341,6 @@ impl Sessions {
                 self.begin(now, id, host);
             }
             (Frame::Begin(session), &Phase::Welcomed(host, ours)) if session == ours => {
-                self.n_handshakes -= 1;
                 self.begin(now, id, host);
             }
             (Frame::Ping, Phase::Begun(host)) => {
@@ -366,17 +365,18 @@ impl Sessions {
         let dial = dial.filter(|dial| {
             self.connections.get(dial).is_some_and(|own| matches!(own.phase, Phase::Greeting(_)))
         });
-        if let Some(dial) = dial {
-            if self.me.host < host {
-                return Err(NEEDLESS[0].to_owned());
-            }
-            self.end(now, dial, NEEDLESS[0]);
+        if dial.is_some() && self.me.host < host {
+            return Err(NEEDLESS[0].to_owned());
         }
         self.n_sessions += 1;
         let session = SessionId { boot: self.me.boot, number: self.n_sessions };
         if let Some(connection) = self.connections.get_mut(&id) {
             Frame::Welcome(self.me.host, session).encode(&mut connection.outbox);
             connection.phase = Phase::Welcomed(host, session);
+        }
+        // Last: it would forget a host that is neither wanted nor welcomed.
+        if let Some(dial) = dial {
+            self.end(now, dial, NEEDLESS[0]);
         }
         Ok(())
     }
@@ -387,9 +387,11 @@ impl Sessions {
         else {
             return;
         };
-        (connection.phase, connection.deadline) = (Phase::Begun(host), None);
+        let handshake = std::mem::replace(&mut connection.phase, Phase::Begun(host));
+        connection.deadline = None;
         let is_own = peer.dial.take_if(|dial| *dial == id).is_some();
         let (next, dial) = (peer.next.take(), peer.dial.filter(|_| !is_own));
+        self.leave_handshake(&handshake);
         // Whatever else was on its way to a session with this host would end the new one.
         let welcomed =
             self.connections.iter().filter(|(_, c)| matches!(c.phase, Phase::Welcomed(to, ..) if to == host));
