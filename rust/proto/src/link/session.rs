@@ -22,6 +22,9 @@ use crate::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
 /// Time from a dial to WELCOME.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Why a connection ends of which the handshake took longer than it may.
+pub const TOO_LATE: &str = "the handshake took too long";
+
 /// Why connections end that another one of the same two hosts has made needless.
 const NEEDLESS: [&str; 2] = ["the dial of the other end holds", "a newer session has begun"];
 
@@ -128,6 +131,12 @@ impl Sessions {
             self.insert(id, Phase::Accepted, now + HANDSHAKE_TIMEOUT);
         }
         has_room
+    }
+
+    /// Whether a connection was accepted and has not ended its handshake.
+    #[must_use]
+    pub fn is_unproven(&self, id: PeerId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| connection.phase.is_unproven())
     }
 
     /// A connection is closed: the kernel neither reads nor writes memory for it any more.
@@ -298,7 +307,7 @@ impl Sessions {
             .map(|(&id, _)| id)
             .collect();
         for id in late {
-            self.refuse(now, id, "the handshake took too long");
+            self.refuse(now, id, TOO_LATE);
         }
         let mut lost = Vec::new();
         for (&host, peer) in &mut self.peers {
@@ -461,7 +470,7 @@ impl Sessions {
     }
 
     fn leave_handshake(&mut self, phase: &Phase) {
-        self.n_handshakes -= usize::from(matches!(phase, Phase::Accepted | Phase::Welcomed(..)));
+        self.n_handshakes -= usize::from(phase.is_unproven());
     }
 
     fn peer_of(&mut self, id: PeerId) -> Option<&mut Peer> {
