@@ -52,6 +52,8 @@ pub const MAX_GENERATION: u64 = 1 << 62;
 pub const MAX_LINKED_HOSTS: usize = 4096;
 /// Connections of links that were accepted and have not ended their handshake.
 pub const MAX_LINK_HANDSHAKES: usize = 4096;
+/// Those of one address.
+pub const MAX_LINK_HANDSHAKES_PER_ADDRESS: usize = 64;
 /// Tickets of one host, and bridges of one session.
 pub const MAX_BRIDGES: usize = 65_536;
 /// Orders that a host may want of another one and has no answer to, of one bridge.

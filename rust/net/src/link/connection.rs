@@ -11,6 +11,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use softs_proto::bridge::Output;
 use softs_proto::broker::PeerId;
+use softs_proto::link::TOO_LATE;
 use softs_shm::SendList;
 
 use super::egress::Product;
@@ -138,9 +139,10 @@ impl Connection {
         !self.held.is_empty()
     }
 
-    /// Why it has become no session, where the machine says `why`: that the peer is not authenticated comes first.
+    /// Why it has become no session, where the machine says `why`: once it is too late, what the peer has not shown.
     pub(super) fn explain(&mut self, why: &str) -> String {
-        self.tls.as_mut().and_then(Encrypted::missing).unwrap_or_else(|| why.to_owned())
+        let tls = self.tls.as_mut().filter(|_| why == TOO_LATE);
+        tls.and_then(Encrypted::missing).unwrap_or_else(|| why.to_owned())
     }
 
     /// Writes what the socket takes, up to one turn; whether it took something. The error is why the connection is over.

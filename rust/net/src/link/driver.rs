@@ -11,7 +11,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use softs_proto::broker::PeerId;
-use softs_proto::limits::HANDSHAKE_TIMEOUT;
+use softs_proto::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES_PER_ADDRESS};
 use softs_proto::link::{DIAL_TIMEOUT, Event as LinkEvent, HostId, Identity};
 use softs_proto::log::{Level, LogRecord};
 
@@ -296,13 +296,18 @@ impl Driver {
         for arrival in self.acceptor.accept(&self.epoll, now, Acceptor::FIRST) {
             match arrival {
                 Ok(fd) => {
+                    let host = socket::tcp_host(&fd);
+                    let peer = host.map_or_else(|| "a peer".to_owned(), |host| host.to_string());
+                    let sessions = self.machine.sessions();
+                    let others = self.connections.iter().filter(|(_, other)| other.peer == peer);
+                    let n_others = others.filter(|(id, _)| sessions.is_unproven(**id)).count();
                     self.n_accepted += 1;
                     let id = PeerId(2 * self.n_accepted);
-                    if self.machine.sessions().accepted(now, id) {
-                        let host = socket::tcp_host(&fd);
-                        let peer = host.map_or_else(|| "a peer".to_owned(), |host| host.to_string());
+                    if n_others < MAX_LINK_HANDSHAKES_PER_ADDRESS && sessions.accepted(now, id) {
                         self.begin(now, id, Arc::new(fd), peer);
                     } else {
+                        let text = format!("no session with {peer}: too many handshakes are not over");
+                        self.complaints.pass(now, text).into_iter().for_each(|text| self.complain(text));
                         socket::hang_up(&fd);
                     }
                 }

@@ -35,7 +35,7 @@ impl Encrypted {
         self.0.is_ready()
     }
 
-    /// What the peer has not shown.
+    /// What the peer has not shown, once the time for it is over.
     pub(super) fn missing(&mut self) -> Option<String> {
         self.0.handle_deadline().err().map(|error| error.to_string())
     }

@@ -133,7 +133,7 @@ impl<L: Lanes> Egress<L> {
 
     /// Whether a host waits for something of this product.
     pub(super) fn owes(&self, host: HostId) -> bool {
-        self.queues.iter().any(|((owner, _), queue)| *owner == host && queue.n_open() > 0)
+        self.queues.range((host, 0)..=(host, u32::MAX)).any(|(_, queue)| queue.n_open() > 0)
     }
 
     pub(super) fn want(&mut self, bridge: Bridge, wanted: Numbers<'_>) -> Result<(), String> {

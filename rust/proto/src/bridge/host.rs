@@ -76,7 +76,11 @@ impl<C, L: Lanes> Bridges<C, L> {
         if self.sessions.session(host).is_some() {
             ingress.begin();
         }
-        self.all.hosts.entry(host).or_default().add(ingress)
+        let bridge = self.all.hosts.entry(host).or_default().add(ingress);
+        if bridge.is_none() {
+            self.all.left.push(host);
+        }
+        bridge
     }
 
     /// No client orders by a bridge any more: it is over once its claims have ended.
@@ -110,7 +114,15 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// The broker has introduced a host that wants a product; `false` where there are too many tickets.
     pub fn admit(&mut self, now: Instant, ticket: Ticket, host: HostId, product: u32) -> bool {
-        self.sessions.want(now, host) && self.all.tickets.grant(now, ticket, host, product)
+        let All { tickets, left, .. } = &mut self.all;
+        if tickets.is_full() {
+            left.extend(tickets.expire(now));
+        }
+        let is_admitted = self.sessions.want(now, host) && tickets.grant(now, ticket, host, product);
+        if !is_admitted {
+            left.push(host);
+        }
+        is_admitted
     }
 
     /// The lanes of the product's egress.
@@ -213,9 +225,9 @@ impl<C, L: Lanes> Bridges<C, L> {
             if let Err(why) = handled {
                 self.sessions.refuse(now, id, &why);
             }
-            self.follow_sessions();
+            self.follow_sessions(now);
         }
-        self.follow_sessions();
+        self.follow_sessions(now);
     }
 
     /// Where the next bytes of a connection go: the claim, the offset in its slot, and how many they are. The driver may
@@ -273,7 +285,7 @@ impl<C, L: Lanes> Bridges<C, L> {
     /// See [`Sessions::disconnected`]. What was handed out for this connection needs no [`Self::sent`] any more.
     pub fn disconnected(&mut self, now: Instant, id: PeerId, why: &str) {
         self.sessions.disconnected(now, id, why);
-        self.follow_sessions();
+        self.follow_sessions(now);
     }
 
     /// See [`Sessions::handle_timeout`].
@@ -308,7 +320,7 @@ impl<C, L: Lanes> Bridges<C, L> {
         self.all.products.values().any(|egress| egress.hosts().any(|host| egress.owes(host)))
     }
 
-    fn follow_sessions(&mut self) {
+    fn follow_sessions(&mut self, now: Instant) {
         while let Some(event) = self.sessions.poll_event() {
             match event {
                 Event::Began(host) => {
@@ -316,7 +328,7 @@ impl<C, L: Lanes> Bridges<C, L> {
                     found.ingresses.values_mut().for_each(Ingress::begin);
                     found.has_news = true;
                 }
-                Event::Ended(host, _) => self.all.end(host),
+                Event::Ended(host, _) => self.all.end(now, host),
             }
             self.events.push_back(event);
         }
@@ -338,8 +350,10 @@ impl<C, L: Lanes> All<C, L> {
     }
 
     /// The session with a host is over.
-    fn end(&mut self, host: HostId) {
+    fn end(&mut self, now: Instant, host: HostId) {
         if let Some(found) = self.hosts.get_mut(&host) {
+            // It may never come back, and then says no LEAVE.
+            found.served.values().for_each(|(_, ticket)| self.tickets.suspend(now, *ticket));
             found.end(&mut self.ended);
             if found.ingresses.is_empty() {
                 self.hosts.remove(&host);

@@ -31,6 +31,13 @@ pub(super) enum Phase {
     Ending(Option<HostId>, String),
 }
 
+impl Phase {
+    /// Whether it is in the handshake of a connection that was accepted.
+    pub(super) fn is_unproven(&self) -> bool {
+        matches!(self, Self::Accepted | Self::Welcomed(..))
+    }
+}
+
 impl Connection {
     pub(super) fn new(phase: Phase, deadline: Instant) -> Self {
         let (reader, outbox) = (BulkReader::default(), Outbox::default());

@@ -8,6 +8,8 @@ use crate::limits::MAX_BRIDGES;
 
 /// How long a ticket waits for its host.
 pub const TICKET_TIME: Duration = Duration::from_secs(60);
+/// How long one that has opened a bridge waits for the next session after the last one.
+pub const RETURN_TIME: Duration = Duration::from_secs(3600);
 
 /// A host, by a random number of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,21 +54,31 @@ pub struct Tickets {
 struct Grant {
     host: HostId,
     product: u32,
-    /// Until when it may be used for the first time; none once it was.
+    /// Until when it may be used; none while it stands for a bridge.
     until: Option<Instant>,
 }
 
 impl Tickets {
     /// Lets a host open a product; `false` where there are too many tickets.
     pub fn grant(&mut self, now: Instant, ticket: Ticket, host: HostId, product: u32) -> bool {
-        if self.grants.len() >= MAX_BRIDGES {
-            self.expire(now);
-        }
-        let has_room = self.grants.len() < MAX_BRIDGES;
+        let has_room = !self.is_full();
         if has_room {
             self.grants.insert(ticket, Grant { host, product, until: Some(now + TICKET_TIME) });
         }
         has_room
+    }
+
+    /// Whether there are as many as may be; [`Self::expire`] may make room.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.grants.len() >= MAX_BRIDGES
+    }
+
+    /// The session is over in which a ticket has opened a bridge.
+    pub fn suspend(&mut self, now: Instant, ticket: Ticket) {
+        if let Some(grant) = self.grants.get_mut(&ticket) {
+            grant.until = Some(now + RETURN_TIME);
+        }
     }
 
     /// A ticket opens nothing more.
@@ -138,6 +150,7 @@ mod tests {
         let ticket = |n: usize| Ticket((n as u128).to_le_bytes());
         assert!((0..MAX_BRIDGES).all(|n| tickets.grant(now, ticket(n), HOST, 0)));
         assert!(!tickets.grant(now, ticket(MAX_BRIDGES), HOST, 0));
+        assert_eq!(tickets.expire(now + TICKET_TIME).len(), MAX_BRIDGES);
         assert!(tickets.grant(now + TICKET_TIME, ticket(MAX_BRIDGES), HOST, 0));
     }
 }

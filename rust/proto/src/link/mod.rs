@@ -13,7 +13,7 @@ mod peer;
 mod session;
 
 pub use frames::Frame;
-pub use identity::{HostId, Identity, SessionId, TICKET_TIME, Ticket, Tickets};
+pub use identity::{HostId, Identity, RETURN_TIME, SessionId, TICKET_TIME, Ticket, Tickets};
 pub use liveness::{Due, KEEP_TIME, Liveness};
 pub use peer::{FIRST_PAUSE, LONGEST_PAUSE};
-pub use session::{DIAL_TIMEOUT, Event, Received, Sessions};
+pub use session::{DIAL_TIMEOUT, Event, Received, Sessions, TOO_LATE};

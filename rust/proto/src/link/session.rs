@@ -22,6 +22,9 @@ use crate::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
 /// Time from a dial to WELCOME.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Why a connection ends of which the handshake took longer than it may.
+pub const TOO_LATE: &str = "the handshake took too long";
+
 /// Why connections end that another one of the same two hosts has made needless.
 const NEEDLESS: [&str; 2] = ["the dial of the other end holds", "a newer session has begun"];
 
@@ -128,6 +131,12 @@ impl Sessions {
             self.insert(id, Phase::Accepted, now + HANDSHAKE_TIMEOUT);
         }
         has_room
+    }
+
+    /// Whether a connection was accepted and has not ended its handshake.
+    #[must_use]
+    pub fn is_unproven(&self, id: PeerId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| connection.phase.is_unproven())
     }
 
     /// A connection is closed: the kernel neither reads nor writes memory for it any more.
@@ -298,7 +307,7 @@ impl Sessions {
             .map(|(&id, _)| id)
             .collect();
         for id in late {
-            self.refuse(now, id, "the handshake took too long");
+            self.refuse(now, id, TOO_LATE);
         }
         let mut lost = Vec::new();
         for (&host, peer) in &mut self.peers {
@@ -341,7 +350,6 @@ impl Sessions {
                 self.begin(now, id, host);
             }
             (Frame::Begin(session), &Phase::Welcomed(host, ours)) if session == ours => {
-                self.n_handshakes -= 1;
                 self.begin(now, id, host);
             }
             (Frame::Ping, Phase::Begun(host)) => {
@@ -366,17 +374,18 @@ impl Sessions {
         let dial = dial.filter(|dial| {
             self.connections.get(dial).is_some_and(|own| matches!(own.phase, Phase::Greeting(_)))
         });
-        if let Some(dial) = dial {
-            if self.me.host < host {
-                return Err(NEEDLESS[0].to_owned());
-            }
-            self.end(now, dial, NEEDLESS[0]);
+        if dial.is_some() && self.me.host < host {
+            return Err(NEEDLESS[0].to_owned());
         }
         self.n_sessions += 1;
         let session = SessionId { boot: self.me.boot, number: self.n_sessions };
         if let Some(connection) = self.connections.get_mut(&id) {
             Frame::Welcome(self.me.host, session).encode(&mut connection.outbox);
             connection.phase = Phase::Welcomed(host, session);
+        }
+        // Last: it would forget a host that is neither wanted nor welcomed.
+        if let Some(dial) = dial {
+            self.end(now, dial, NEEDLESS[0]);
         }
         Ok(())
     }
@@ -387,9 +396,11 @@ impl Sessions {
         else {
             return;
         };
-        (connection.phase, connection.deadline) = (Phase::Begun(host), None);
+        let handshake = std::mem::replace(&mut connection.phase, Phase::Begun(host));
+        connection.deadline = None;
         let is_own = peer.dial.take_if(|dial| *dial == id).is_some();
         let (next, dial) = (peer.next.take(), peer.dial.filter(|_| !is_own));
+        self.leave_handshake(&handshake);
         // Whatever else was on its way to a session with this host would end the new one.
         let welcomed =
             self.connections.iter().filter(|(_, c)| matches!(c.phase, Phase::Welcomed(to, ..) if to == host));
@@ -459,7 +470,7 @@ impl Sessions {
     }
 
     fn leave_handshake(&mut self, phase: &Phase) {
-        self.n_handshakes -= usize::from(matches!(phase, Phase::Accepted | Phase::Welcomed(..)));
+        self.n_handshakes -= usize::from(phase.is_unproven());
     }
 
     fn peer_of(&mut self, id: PeerId) -> Option<&mut Peer> {

@@ -6,7 +6,8 @@ use softs_proto::bridge::{Fate, HOLD_TIME, Message, Offer, Output};
 use softs_proto::broker::PeerId;
 use softs_proto::client::Ending;
 use softs_proto::framing::Outbox;
-use softs_proto::link::{HostId, TICKET_TIME};
+use softs_proto::limits::MAX_BRIDGES;
+use softs_proto::link::{HostId, RETURN_TIME, TICKET_TIME, Ticket};
 
 use crate::pair::{
     ACCEPTED, DIALLED, INGRESS, LENGTH, PRODUCT, Pair, TEACHER, machine, student, teacher, ticket,
@@ -301,6 +302,53 @@ fn without_a_session_a_bridge_is_over_at_once_and_a_ticket_with_its_time() {
     assert_eq!([2, 3].map(|host| first.sessions().is_wanted(HostId(host))), [false, true]);
     first.handle_timeout(now + TICKET_TIME);
     assert!(!first.sessions().is_wanted(HostId(3)));
+}
+
+#[test]
+fn a_host_that_never_comes_back_is_dialled_for_the_time_of_its_tickets_only() {
+    let ((first, ..), (second, _)) = (student(5), teacher(2, 4));
+    let Pair { now, mut ends, .. } = Pair::bridged(first, second);
+    let teachers = &mut ends[1];
+    teachers.handle_timeout(now + 2 * RETURN_TIME);
+    let cut = now + 2 * RETURN_TIME;
+    teachers.disconnected(cut, ACCEPTED, "gone");
+    teachers.handle_timeout(cut + RETURN_TIME / 2);
+    assert!(teachers.sessions().is_wanted(HostId(1)));
+    teachers.handle_timeout(cut + RETURN_TIME);
+    assert!(!teachers.sessions().is_wanted(HostId(1)));
+}
+
+#[test]
+fn hosts_without_tickets_are_not_dialled_whether_they_made_room_or_found_none() {
+    let (now, mut second) = (Instant::now(), machine(2));
+    let ticket = |n: usize| Ticket((n as u128).to_le_bytes());
+    assert!((0..MAX_BRIDGES).all(|n| second.admit(now, ticket(n), HostId(5), PRODUCT)));
+    assert!(!second.admit(now, ticket(MAX_BRIDGES), HostId(6), PRODUCT));
+    second.handle_timeout(now);
+    assert_eq!([5, 6].map(|host| second.sessions().is_wanted(HostId(host))), [true, false]);
+    let later = now + TICKET_TIME;
+    assert!(second.admit(later, ticket(MAX_BRIDGES), HostId(7), PRODUCT));
+    second.handle_timeout(later);
+    assert_eq!([5, 7].map(|host| second.sessions().is_wanted(HostId(host))), [false, true]);
+}
+
+#[test]
+fn a_host_to_which_a_session_has_no_number_left_is_not_dialled() {
+    let ((first, ..), (second, _)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::bridged(first, second);
+    let (now, there) = (pair.now, HostId(2));
+    for bridge in 0..MAX_BRIDGES as u32 {
+        if bridge > 0 {
+            let next = pair.ends[0].add_ingress(now, there, ticket(9), LENGTH..=LENGTH);
+            assert_eq!(next, Some(bridge));
+        }
+        pair.ends[0].remove_ingress(now, there, bridge);
+        pair.pump();
+    }
+    pair.ends[0].handle_timeout(now);
+    assert_eq!(pair.ends[0].add_ingress(now, there, ticket(9), LENGTH..=LENGTH), None);
+    pair.ends[0].handle_timeout(now);
+    assert!(!pair.ends[0].sessions().is_wanted(there));
 }
 
 #[test]

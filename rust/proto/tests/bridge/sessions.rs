@@ -117,6 +117,23 @@ fn of_two_dials_at_once_that_of_the_lower_host_holds() {
 }
 
 #[test]
+fn a_dial_that_gives_way_does_not_take_a_host_along_that_is_no_longer_wanted() {
+    let (now, mut high) = (Instant::now(), sessions(2));
+    high.want(now, HostId(1));
+    let own = high.poll_dial(now).unwrap().1;
+    high.connected(own);
+    high.release(HostId(1));
+    let id = PeerId(2);
+    assert!(high.accepted(now, id));
+    give(&mut high, now, id, &frame(&hello(1, 2)));
+    assert_eq!(high.poll_closing(), Some(own));
+    give(&mut high, now, id, &frame(&Frame::Begin(SessionId { boot: 102, number: 1 })));
+    assert_eq!((high.session(HostId(1)), high.host_of(id)), (Some(id), Some(HostId(1))));
+    high.disconnected(now, id, "");
+    assert!(high.accepted(now, PeerId(4)), "the handshake was counted once");
+}
+
+#[test]
 fn a_new_session_begins_once_the_old_one_is_closed_and_its_number_never_comes_again() {
     let now = Instant::now();
     let (mut first, mut second, ..) = linked(now);

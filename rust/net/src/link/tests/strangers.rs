@@ -2,15 +2,20 @@
 
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use softs_proto::link::HostId;
+use softs_proto::limits::MAX_LINK_HANDSHAKES_PER_ADDRESS;
+use softs_proto::link::{HostId, TOO_LATE};
 
 use super::certificates::{OTHER_TOKEN, TOKEN, credentials};
-use super::hosts::{N_SLOTS, Remote, Speech, Student, await_log};
+use super::hosts::{N_SLOTS, Remote, SPEECHES, Speech, Student, await_log};
 use super::refused::raw;
 use super::wire::Wire;
 use crate::HostLink;
+use crate::link::connection::Connection;
+use crate::link::encrypted::Encrypted;
 use crate::link::tls::{HANDSHAKE_BYTES, Session};
 
 const TLS: Speech = Speech::Tls(TOKEN);
@@ -125,12 +130,40 @@ fn peers_without_a_proof_hold_little_and_others_go_on() {
     // It is closed before all of that is taken.
     let _cut = stream.write_all(&endless);
     let _end = stream.read_to_end(&mut Vec::new());
-    await_log(&remote.link, "no session with 127.0.0.1: it");
+    await_log(&remote.link, "no session with 127.0.0.1: it has sent 16384 bytes, and no proof");
     student.take(50);
     let silent: Vec<_> = (0..50).map(|_| raw(&remote.link)).collect();
     student.take(500);
     drop(silent);
     student.end(600);
+}
+
+#[test]
+fn peers_without_a_proof_are_few_of_one_address() {
+    for speech in SPEECHES {
+        let remote = Remote::new(speech, 64, None, N_SLOTS);
+        let silent: Vec<_> = (0..MAX_LINK_HANDSHAKES_PER_ADDRESS).map(|_| raw(&remote.link)).collect();
+        let mut further = raw(&remote.link);
+        assert!(matches!(further.read(&mut [0]), Ok(0)), "it is closed, and told nothing");
+        await_log(&remote.link, "no session with 127.0.0.1: too many handshakes");
+        drop(silent);
+        let _supplier = remote.supplier();
+        let mut student = Student::new(speech, 64, None);
+        student.link_to(&remote, &remote.link.endpoint().clone());
+        student.take(50);
+        student.end(50);
+    }
+}
+
+#[test]
+fn only_a_peer_that_was_late_is_said_to_be() {
+    let explained = |why| {
+        let (fd, _peer) = UnixStream::pair().unwrap();
+        let tls = Encrypted::begin(&credentials(&[TOKEN]), false).unwrap();
+        Connection::new(Arc::new(fd.into()), "a peer".to_owned(), Some(tls)).explain(why)
+    };
+    assert_eq!(explained("this link ends"), "this link ends");
+    assert!(explained(TOO_LATE).starts_with("it has not shown in time"));
 }
 
 #[test]
