@@ -57,8 +57,6 @@ class Autoscaler:
                 try:
                     now = self._observer.snapshot(), self._workers.serving()
                 except SoftsError as error:
-                    if self._is_over.is_set():
-                        return
                     logger.warning("the load of the fleet is not known: %s", error)
                     before = None
                     continue
