@@ -7,8 +7,9 @@ import os
 import re
 import resource
 import shutil
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from live_job import GLOBAL, Student, live_data, replayed, sample
 from test_alone import supplier
 
 import softs_fast as sf
+from softs_fast.job import checkpoint_files
 from softs_fast.job.ledger import Ledger
 from softs_fast.job.position import Position
 from softs_fast.job.saver import Saver
@@ -56,8 +58,8 @@ class Training:
             self._running = running.pop_all()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._running.close()
+    def __exit__(self, *error: Any) -> None:
+        self._running.__exit__(*error)
 
     def train(self, n_steps: int) -> None:
         """Make steps, and wait for the checkpoint of each."""
@@ -319,15 +321,67 @@ def test_one_that_is_due_while_another_one_is_written_is_left_out(
 ) -> None:
     with Training(tmp_path) as training:
         training.train(1)
-        written_to_its_end = training.saver._writing
-        assert written_to_its_end is not None
-        monkey = pytest.MonkeyPatch()
-        monkey.setattr(written_to_its_end, "done", lambda: False)
-        training.train(1)
-        monkey.undo()
+        train_while_one_is_written(training)
         training.train(1)
     assert steps(tmp_path) == ["step-00000001", "step-00000003"]
     assert "the checkpoint of step 2 is left out" in caplog.text
+
+
+def train_while_one_is_written(training: Training) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training.saver._writing, "done", lambda: False)
+        training.train(1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_that_of_the_last_step_is_written_at_the_end(tmp_path: Path, fails: bool) -> None:
+    with suppress(Crash), Training(tmp_path) as training:
+        training.train(1)
+        train_while_one_is_written(training)
+        digest = training.digest()
+        if fails:
+            raise Crash
+    with Training(tmp_path) as later:
+        assert later.position.committed == (1 if fails else 2)
+        assert fails or later.digest() == digest
+
+
+def test_a_thread_that_cannot_start_costs_that_one_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_self: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Training(tmp_path) as training:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            training.train(1)
+        assert "the checkpoint of step 1 is not written: can't start new thread" in caplog.text
+        training.train(1)
+    # Not the one of step 1, with tensors of step 2.
+    assert steps(tmp_path) == ["step-00000002"]
+
+
+def test_what_cannot_be_deleted_keeps_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, elsewhere = tmp_path / "ckpt", tmp_path / "elsewhere"
+    written(folder, 3, keep=3)
+    (folder / "step-00000002").rename(elsewhere)
+    (folder / "step-00000002").symlink_to(elsewhere)
+    rmtree = shutil.rmtree
+
+    def refuse(path: Path, **given: Any) -> None:
+        if path.name.endswith("1"):
+            raise OSError("it is busy")
+        rmtree(path, **given)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    with Training(folder, keep=1) as training:
+        training.train(1)
+    assert steps(folder) == [".trash-step-00000001", "step-00000004"]
+    assert f"{folder / 'step-00000001'} cannot be deleted: it is busy" in caplog.text
+    assert len(steps(elsewhere)) == 3
 
 
 @pytest.mark.parametrize(
@@ -357,29 +411,15 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         pass
 
 
-def test_one_process_alone_has_its_folder_for_itself(tmp_path: Path) -> None:
-    with (
-        Training(tmp_path, is_alone=True),
-        pytest.raises(sf.ConfigError, match=r"checkpoint folder .* is in use by this process"),
-        Training(tmp_path, is_alone=True),
-    ):
-        pass
-    with Training(tmp_path, is_alone=True):
-        pass
-
-
-def test_a_run_that_finds_another_one_in_its_folder_writes_no_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_whole_one_of_another_version_is_refused_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a rank of an earlier run that wakes up, after a later run has gone on."""
+    monkeypatch.setattr(checkpoint_files, "_FORMAT", 2)
     written(tmp_path, 1)
-    with Training(tmp_path) as earlier, Training(tmp_path) as later:
-        later.train(2)
-        earlier.train(3)
-        assert caplog.text.count("another run writes in this folder") == 3
-        assert steps(tmp_path) == ["step-00000002", "step-00000003"]
-        later.train(1)
-    assert steps(tmp_path) == ["step-00000003", "step-00000004"]
+    monkeypatch.undo()
+    with pytest.raises(sf.ConfigError, match="has format 2, expected 1") as refused, Training(tmp_path):
+        pass
+    assert not isinstance(refused.value, sf.DamagedError)
 
 
 @pytest.mark.parametrize(

@@ -74,3 +74,25 @@ def test_ranks_that_are_killed_while_they_write_and_train(
     sizes = job.recount()
     assert end["weights"] == replayed(sizes).weights()
     assert (sizes[2 * EVERY - 1], sizes[2 * EVERY], sizes[-1]) == (2, 1, 1)
+
+
+@pytest.mark.timeout(240)
+def test_a_rank_that_has_loaded_what_the_others_do_not_see(
+    live_job: Callable[..., LiveJob], tmp_path: Path
+) -> None:
+    job = live_job(EVERY, "--min-workers", "1", "--max-workers", "2", "--form-timeout", "0.5")
+    job.checkpoints = tmp_path / "ckpt"
+    job.start(is_alone=True).ended()
+    job.checkpoints = tmp_path / "others"
+    job.allow(0)
+    job.start()
+    job.coordinator.status(has(1))
+    job.checkpoints = tmp_path / "ckpt"
+    refused = job.start()
+
+    def error() -> str:
+        refused.read()
+        return refused.error
+
+    text = f"this rank has loaded step {EVERY}, and the job goes on at 0: all ranks must see one folder"
+    assert text in eventually(error, "an error")

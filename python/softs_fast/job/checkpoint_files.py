@@ -14,7 +14,7 @@ import torch
 
 from ..coordination.node import TrainingState
 from ..durable import verify_manifest, write_manifest
-from ..errors import DamagedError
+from ..errors import ConfigError, DamagedError
 
 __all__ = ["load_state", "read_facts", "verified_facts", "write_checkpoint"]
 
@@ -74,14 +74,16 @@ def verified_facts(folder: Path) -> dict[str, Any]:
     """Verify a checkpoint, and return its facts.
 
     Raises:
-        DamagedError: A file is missing, cut short or altered, or the checkpoint is of another version.
+        DamagedError: A file is missing, cut short or altered.
+        ConfigError: The checkpoint is whole, and of another version.
         OSError: A file cannot be read.
     """
     verify_manifest(folder, f"checkpoint {folder}")
     facts = read_facts(folder)
     if facts["format"] != _FORMAT:
-        raise DamagedError(
-            f"checkpoint {folder} has format {facts['format']}, expected {_FORMAT}: it is of another version of softs-fast"
+        raise ConfigError(
+            f"checkpoint {folder} has format {facts['format']}, expected {_FORMAT}: it is of another version of softs-fast; use "
+            "that version, or another folder"
         )
     return facts
 

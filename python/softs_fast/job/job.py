@@ -105,8 +105,8 @@ class Job:
         Raises:
             PeerLost: There is no epoch within ten minutes, or the coordinator has refused this process.
             ConfigError: The job or the checkpoint has other data than this process; its state cannot be sent to another
-                one, or written; the folder of checkpoints cannot be read or written, or another job is in it; gRPC is not
-                installed; or it was entered before.
+                one, or written; the folder of checkpoints cannot be read or written, another job is in it, or other ranks
+                have begun without it; gRPC is not installed; or it was entered before.
             DamagedError: There are checkpoints, and none is whole.
         """
         if self._running is not None:
@@ -123,8 +123,14 @@ class Job:
                 is_alone = self._coordinator is None
                 saver = Saver(self._checkpoints, self._name, state, position, is_alone=is_alone)
                 running.enter_context(saver).load()
+            loaded = position.committed
             worker = self._make_worker()
             running.enter_context(worker)
+            if position.committed < loaded:
+                raise ConfigError(
+                    f"this rank has loaded step {loaded}, and the job goes on at {position.committed}: all ranks must see one "
+                    "folder of checkpoints"
+                )
             self._parts = Parts(worker, position, batches, state, devices[0], losses, saver)
             self._running = running.pop_all()
         return self

@@ -16,9 +16,9 @@ def name_of(step: int) -> str:
     return f"{_SEALED}{step:08}"
 
 
-def partial_name(step: int, run: str) -> str:
-    """Return the name of a checkpoint while a run writes it."""
-    return f"{_PARTIAL}{step:08}-{run}"
+def partial_name(step: int, token: str) -> str:
+    """Return the name of a checkpoint while the process of a token writes it."""
+    return f"{_PARTIAL}{step:08}-{token}"
 
 
 def steps_in(names: Iterable[str]) -> list[int]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import tempfile
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -51,6 +53,9 @@ class Saver:
         self._is_alone = is_alone
         self._writing: Future[None] | None = None
         self._copies: dict[str, torch.Tensor] = {}
+        # Step of the checkpoint that was left out, and its ranks; and what tells this process's unfinished folders from others.
+        self._left_out: tuple[int, int] | None = None
+        self._token = secrets.token_hex(8)
         # What is in the folder when this process begins: names of damaged checkpoints, and the runs that were there before.
         self._damaged: set[str] = set()
         self._runs: set[str] = set()
@@ -76,14 +81,22 @@ class Saver:
                     f"cannot write in checkpoint folder {self._folder}: {error.strerror or error}; use another folder"
                 ) from None
             self._threads = running.enter_context(ThreadPoolExecutor(1, "softs-checkpoint"))
+            # Its thread starts now: one that cannot start later would leave its checkpoint in the queue, to be written with
+            # the tensors of the next one.
+            self._threads.submit(int).result()
             self._running = running.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait until the last checkpoint is written."""
-        self._running.close()
+        """Wait until the last checkpoint is written; without an error, also write the one of this step if it was left out."""
+        with self._running:
+            if kind is None and self._writing is not None and self._left_out is not None:
+                step, size = self._left_out
+                if step == self._position.committed:
+                    wait([self._writing])
+                    self._begin(step, size)
 
     # --- Load ---
 
@@ -91,19 +104,19 @@ class Saver:
         """Load the newest checkpoint that is whole; without any, do nothing.
 
         Raises:
-            ConfigError: It is of another job, other data or another model, or cannot be read.
+            ConfigError: It is of another job, other data, another model or another version, or cannot be read.
             DamagedError: There are checkpoints, and none is whole.
         """
         trouble: DamagedError | None = None
-        for step in steps_in(os.listdir(self._folder)):
-            path = self._folder / name_of(step)
+        while steps := steps_in(set(os.listdir(self._folder)) - self._damaged):
+            path = self._folder / name_of(steps[0])
             try:
                 facts = verified_facts(path)
                 self._check(path, facts)
                 self._load(path)
             except (DamagedError, OSError) as error:
-                # A job that runs, and that this process joins, deletes old ones.
-                if not path.exists():
+                # A job that runs, and that this process joins, deletes old ones once there is a newer one.
+                if not os.path.lexists(path):
                     continue
                 if isinstance(error, OSError):
                     # It may be whole, so an older one must not replace it.
@@ -155,25 +168,21 @@ class Saver:
         What cannot be written is logged, and training goes on.
         """
         step = self._position.committed
-        if rank != 0 or step % self._options.every:
+        if step % self._options.every:
+            return
+        self._left_out = None
+        if rank != 0:
             return
         if self._writing is not None and not self._writing.done():
+            self._left_out = step, size
             logger.warning(
                 "the checkpoint of step %d is left out, because the one before is still being written", step
             )
             return
-        began_s = time.perf_counter()
-        try:
-            text, self._copies = self._state.snapshot(self._copies)
-        except Exception as error:  # of the user's state_dict, too
-            logger.error("the checkpoint of step %d is not written: %s", step, error)
-            return
-        logger.info(
-            "the state of step %d was copied for its checkpoint in %.0f ms",
-            step,
-            1e3 * (time.perf_counter() - began_s),
-        )
-        position = self._position
+        self._begin(step, size)
+
+    def _begin(self, step: int, size: int) -> None:
+        began_s, position = time.perf_counter(), self._position
         facts = {
             "job": self._job,
             "step": step,
@@ -183,12 +192,20 @@ class Saver:
             **position.contract(),
             "torch": torch.__version__,
         }
-        self._writing = self._threads.submit(self._write, facts, text, self._copies)
+        try:
+            text, self._copies = self._state.snapshot(self._copies)
+            copied_ms = 1e3 * (time.perf_counter() - began_s)
+            logger.info("the state of step %d was copied for its checkpoint in %.0f ms", step, copied_ms)
+            self._writing = self._threads.submit(self._write, facts, text, self._copies)
+        except Exception as error:  # of the user's state_dict, too
+            logger.error("the checkpoint of step %d is not written: %s", step, error)
 
     def _write(self, facts: dict[str, Any], text: bytes, tensors: dict[str, torch.Tensor]) -> None:
         step, began_s = facts["step"], time.perf_counter()
-        path, partial = self._folder / name_of(step), self._folder / partial_name(step, facts["run"])
+        path, partial = self._folder / name_of(step), self._folder / partial_name(step, self._token)
         try:
+            # Another rank may have written them anew since.
+            self._damaged = {name for name in self._damaged if self._is_damaged(name)}
             self._check_owner(facts)
             write_checkpoint(partial, facts, text, tensors)
             if path.name in self._damaged:
@@ -204,12 +221,18 @@ class Saver:
             )
             return
         logger.info("checkpoint %s: %.0f ms", path, 1e3 * (time.perf_counter() - began_s))
-        try:
+        with _logged("old checkpoints"):
             # What was being deleted comes before what is to get its name.
             for name in sorted(outdated(os.listdir(self._folder), step, self._options.keep, self._damaged)):
-                self._remove(name)
-        except OSError as error:
-            logger.error("an old checkpoint cannot be deleted: %s", error)
+                with _logged(self._folder / name):
+                    self._remove(name)
+
+    def _is_damaged(self, name: str) -> bool:
+        try:
+            verified_facts(self._folder / name)
+        except (DamagedError, OSError):
+            return True
+        return False
 
     def _check_owner(self, facts: dict[str, Any]) -> None:
         """Refuse a folder in which another run writes, too.
@@ -229,4 +252,16 @@ class Saver:
         trash = self._folder / f"{TRASH}{name.removeprefix(TRASH)}"
         with suppress(FileNotFoundError):
             (self._folder / name).rename(trash)
-            shutil.rmtree(trash)
+            if trash.is_dir() and not trash.is_symlink():
+                shutil.rmtree(trash)
+            else:
+                trash.unlink()
+
+
+@contextmanager
+def _logged(what: object) -> Iterator[None]:
+    """Log that something cannot be deleted, and go on."""
+    try:
+        yield
+    except OSError as error:
+        logger.error("%s cannot be deleted: %s", what, error)
