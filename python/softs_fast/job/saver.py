@@ -53,7 +53,7 @@ class Saver:
         self._is_alone = is_alone
         self._writing: Future[None] | None = None
         self._copies: dict[str, torch.Tensor] = {}
-        # Step whose checkpoint was left out, and the ranks then; and what tells this process's unfinished folders from others.
+        # Step of the checkpoint that was left out, and its ranks; and what tells this process's unfinished folders from others.
         self._left_out: tuple[int, int] | None = None
         self._token = secrets.token_hex(8)
         # What is in the folder when this process begins: names of damaged checkpoints, and the runs that were there before.
