@@ -17,7 +17,7 @@ from softs_fast.job.position import Position
     "size",
     [
         (2, 3, 1, 1),
-        (2, 2, 2, 1),
+        pytest.param((2, 2, 2, 1), marks=[pytest.mark.full]),
         pytest.param((2, 2, 2, 2), marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
         pytest.param((2, 4, 3, 2), marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
     ],

@@ -352,7 +352,7 @@ impl<C, L: Lanes> All<C, L> {
     /// The session with a host is over.
     fn end(&mut self, now: Instant, host: HostId) {
         if let Some(found) = self.hosts.get_mut(&host) {
-            // It may never come back, and then says no LEAVE.
+            // The host may never reconnect, and then sends no LEAVE.
             found.served.values().for_each(|(_, ticket)| self.tickets.suspend(now, *ticket));
             found.end(&mut self.ended);
             if found.ingresses.is_empty() {

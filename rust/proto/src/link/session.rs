@@ -383,7 +383,7 @@ impl Sessions {
             Frame::Welcome(self.me.host, session).encode(&mut connection.outbox);
             connection.phase = Phase::Welcomed(host, session);
         }
-        // Last: it would forget a host that is neither wanted nor welcomed.
+        // Last: it removes a host that is neither wanted nor welcomed.
         if let Some(dial) = dial {
             self.end(now, dial, NEEDLESS[0]);
         }
