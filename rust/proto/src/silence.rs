@@ -66,6 +66,12 @@ pub enum Sign {
 }
 
 impl Silence {
+    /// Whether it is given longer than a peer that was never lost.
+    #[must_use]
+    pub fn is_patient(&self) -> bool {
+        self.lost_after > LOST_AFTER
+    }
+
     /// Notes a byte of the peer, or that it owes nothing.
     pub fn heard(&mut self) {
         self.beats = 0;

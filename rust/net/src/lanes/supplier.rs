@@ -66,12 +66,13 @@ pub(crate) struct AttachedSegment {
 }
 
 impl AttachedSegment {
-    /// Opens the segment of an offered lane; why not, otherwise. That it has the segment id of the offer proves that
+    /// Opens the segment of an offered lane, of which slots have `slot_size` bytes if that is given; why not, otherwise.
+    /// That it has the segment id of the offer proves that
     /// the client and we see the same memory.
     pub(crate) fn open(
         policy: &LanePolicy,
         id: &LaneId,
-        slot_size: u64,
+        slot_size: Option<u64>,
         doorbell: &Doorbell,
     ) -> Result<Self, Refusal> {
         let segment = match policy {
@@ -84,8 +85,8 @@ impl AttachedSegment {
         if !segment.is_native() || segment.segment_id() != id.segment_id {
             return Err(Refusal::for_good("another segment lies there"));
         }
-        if segment.slot_size() != slot_size {
-            let theirs = segment.slot_size();
+        let theirs = segment.slot_size();
+        if let Some(slot_size) = slot_size.filter(|mine| *mine != theirs) {
             let why = format!("slot_size differs: this supplier has {slot_size}, the client {theirs}");
             return Err(Refusal::for_good(why));
         }

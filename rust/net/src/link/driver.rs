@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -12,13 +13,17 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use softs_proto::broker::PeerId;
 use softs_proto::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES_PER_ADDRESS};
-use softs_proto::link::{DIAL_TIMEOUT, Event as LinkEvent, HostId, Identity};
+use softs_proto::link::{DIAL_TIMEOUT, Event as LinkEvent, HostId};
 use softs_proto::log::{Level, LogRecord};
+use softs_proto::supplier::{Config, Supplier};
+use softs_proto::wire::{MediumKind, MediumProfile};
+use softs_shm::host_id;
 
 use super::command::Command;
 use super::connection::Connection;
 use super::egress::Product;
 use super::encrypted::Encrypted;
+use super::host_link::LinkOptions;
 use super::ingress::{Ingresses, Machine};
 use super::tls::Credentials;
 use crate::Endpoint;
@@ -28,6 +33,7 @@ use crate::lanes::client::LaneSleep;
 use crate::lanes::doorbell::Doorbell;
 use crate::runtime::log_queue::{LogQueue, Throttle};
 use crate::transport::acceptor::Acceptor;
+use crate::transport::broker_link::{BrokerLink, Waitable};
 use crate::transport::connecting::{Connecting, Hosts};
 use crate::transport::listener::Listener;
 use crate::transport::socket;
@@ -36,7 +42,7 @@ use crate::transport::socket;
 const READ_BYTES: usize = 256 << 10;
 /// Sockets served in one step.
 const STEP_EVENTS: usize = 256;
-/// While there is something to do, the tables of suppliers are looked at this often.
+/// While there is something to do, the tables of suppliers and the sockets to the broker are looked at this often.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(2);
 /// While this host owes samples, orders that no supplier claims, and suppliers that run another program, are searched
 /// for this often.
@@ -47,11 +53,22 @@ const BUNCH: usize = 16;
 const WAKE: u64 = u64::MAX;
 const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
+/// What of the driver its owner sees.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) log: LogQueue,
+    pub(super) n_sessions: AtomicUsize,
+}
+
 pub(super) struct Driver {
     machine: Machine,
     ingresses: Ingresses,
     products: Vec<Product>,
-    addresses: BTreeMap<HostId, Endpoint>,
+    /// This link as a supplier of the broker.
+    supplier: BrokerLink<Supplier>,
+    options: LinkOptions,
+    /// The other end of each session.
+    peers: BTreeMap<HostId, String>,
     dials: Vec<(PeerId, Connecting, Endpoint)>,
     connections: BTreeMap<PeerId, Connection>,
     n_accepted: u64,
@@ -64,31 +81,40 @@ pub(super) struct Driver {
     remind_at: Instant,
     wake: Arc<OwnedFd>,
     commands: mpsc::Receiver<Command>,
-    log: Arc<LogQueue>,
+    shared: Arc<Shared>,
     complaints: Throttle,
 }
 
 impl Driver {
     /// `wake` is a non-blocking eventfd, written to after each command.
     pub(super) fn new(
-        me: Identity,
-        (listener, credentials): (Listener, Option<Credentials>),
-        wake: Arc<OwnedFd>,
-        commands: mpsc::Receiver<Command>,
-        log: Arc<LogQueue>,
+        me: HostId,
+        options: LinkOptions,
+        (listener, credentials): (Option<Listener>, Option<Credentials>),
+        (wake, commands): (Arc<OwnedFd>, mpsc::Receiver<Command>),
+        shared: Arc<Shared>,
     ) -> Result<Self, Errno> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &*wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         let now = Instant::now();
+        let mut machine = Machine::new(me);
+        options.connect.iter().for_each(|_| machine.sessions().want(now));
+        let medium = MediumProfile { kind: MediumKind::Link, host: host_id(), slot_size: 0 };
+        let (name, product_ids) = ("link to other hosts".to_owned(), vec![".*".to_owned()]);
+        let mut supplier = Supplier::new(Config { product_ids, name, medium });
+        // It serves lanes alone.
+        supplier.pause();
         Ok(Self {
-            machine: Machine::new(me),
+            machine,
             ingresses: Ingresses::new(Doorbell::new()?),
             products: Vec::new(),
-            addresses: BTreeMap::new(),
+            supplier: BrokerLink::new(supplier, options.backend.clone(), now, Duration::ZERO),
+            options,
+            peers: BTreeMap::new(),
             dials: Vec::new(),
             connections: BTreeMap::new(),
             n_accepted: 0,
-            acceptor: Acceptor::new(&epoll, [listener], HANDSHAKE_TIMEOUT)?,
+            acceptor: Acceptor::new(&epoll, Vec::from_iter(listener), HANDSHAKE_TIMEOUT)?,
             credentials,
             epoll,
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
@@ -96,7 +122,7 @@ impl Driver {
             remind_at: now,
             wake,
             commands,
-            log,
+            shared,
             complaints: Throttle::default(),
         })
     }
@@ -127,7 +153,7 @@ impl Driver {
         for event in events {
             let (data, flags) = (event.data.u64(), event.flags);
             match data {
-                WAKE => self.obey(now)?,
+                WAKE => self.obey()?,
                 Acceptor::FIRST => self.accept(now),
                 id => self.serve(now, PeerId(id), flags),
             }
@@ -158,9 +184,14 @@ impl Driver {
         }
         if is_slow {
             self.remind_at = now + SLICE;
-            self.ingresses.check(now, &mut self.machine);
-            let sessions = self.machine.sessions();
-            self.addresses.retain(|host, _| sessions.is_wanted(*host));
+            self.forget_unused(now);
+        }
+        if is_due {
+            self.use_broker(now);
+        }
+        if is_slow || self.machine.take_offers() {
+            self.ingresses.settle(now, &mut self.supplier.machine, &mut self.machine);
+            self.supplier.transmit(now);
         }
         let mut any = false;
         for product in &self.products {
@@ -171,12 +202,44 @@ impl Driver {
                     lanes.remind();
                 }
             }
-            any |= self.machine.handle_lanes(product.number, &mut |slot| product.measure(slot));
+            any |= self.machine.handle_lanes(product.number, &mut |_| product.slot_size());
             if let Some(lanes) = self.machine.lanes(product.number) {
                 lanes.ring(true, BUNCH);
             }
         }
         any | Ingresses::end(&mut self.machine) | self.ingresses.claim(now, &mut self.machine)
+    }
+
+    /// Hears the broker: which lanes clients of this host have, and which suppliers of what other hosts order.
+    fn use_broker(&mut self, now: Instant) {
+        self.supplier.turn(now);
+        let lines = self.ingresses.follow(now, &mut self.supplier.machine, &mut self.machine);
+        lines.into_iter().for_each(|line| self.complain(line));
+        self.supplier.transmit(now);
+        while let Some(asked) = self.machine.poll_asked() {
+            match Product::new(asked, &self.options.frontend, now) {
+                Ok(product) => self.products.push(product),
+                Err(error) => self.complain(error.to_string()),
+            }
+        }
+        let mut lines = Vec::new();
+        for product in &mut self.products {
+            lines.extend(product.follow(now, &mut self.machine).err());
+            // That it is connected is told once, by the supplier.
+            let warnings = product.broker.take_log().into_iter().filter(|record| record.level == Level::Warning);
+            lines.extend(warnings.map(|record| record.text));
+        }
+        for line in lines {
+            self.complaints.pass(now, line).into_iter().for_each(|line| self.complain(line));
+        }
+        self.supplier.take_log().into_iter().for_each(|record| self.shared.log.push(record));
+    }
+
+    fn forget_unused(&mut self, now: Instant) {
+        let unused = self.machine.drop_unused(now);
+        if !unused.is_empty() {
+            self.products.retain(|product| !unused.contains(&product.number));
+        }
     }
 
     /// Blocks until a socket or a lane has something, or it is time.
@@ -202,6 +265,11 @@ impl Driver {
     fn block(&mut self, now: Instant) -> Result<(), Errno> {
         let owes = self.machine.owes();
         let due = self.machine.next_at().into_iter().chain(self.acceptor.poll_timeout());
+        let brokers: Vec<_> = [self.supplier.waitable()]
+            .into_iter()
+            .chain(self.products.iter().map(|product| product.broker.waitable()))
+            .collect();
+        let due = due.chain(self.supplier.machine.lanes_due()).chain(brokers.iter().filter_map(Waitable::until));
         let due = due.chain(self.dials.iter().filter_map(|(_, dial, _)| dial.deadline())).min();
         let limits = due.map(|due| due.saturating_duration_since(now) + Duration::from_micros(100));
         let limit = limits.into_iter().chain(self.ingresses.limit()).chain(owes.then_some(SLICE)).min();
@@ -212,6 +280,9 @@ impl Driver {
         let reading = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut fds = vec![reading(self.epoll.as_fd())];
         fds.extend(self.ingresses.wake_ups().chain(lanes.iter().flat_map(LaneSleep::fds)).map(reading));
+        let n_lanes = fds.len();
+        fds.extend(brokers.iter().filter_map(Waitable::socket));
+        let n_brokers = fds.len();
         fds.extend(dials.iter().map(|(fd, is_write)| {
             PollFd::from_borrowed_fd(fd.as_fd(), if *is_write { PollFlags::OUT } else { PollFlags::IN })
         }));
@@ -221,7 +292,9 @@ impl Driver {
             Err(error) => return Err(error),
         }
         let is_rung = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        let n_lanes = fds.len() - dials.len();
+        if fds[n_lanes..n_brokers].iter().any(is_rung) {
+            self.maintain_at = now;
+        }
         if fds[1..n_lanes].iter().any(is_rung) {
             self.ingresses.drain();
             for number in numbers {
@@ -236,56 +309,15 @@ impl Driver {
     }
 
     /// Does what the owner wants; `None`: it wants the end.
-    fn obey(&mut self, now: Instant) -> Option<()> {
+    fn obey(&mut self) -> Option<()> {
         // Before the commands, so that one that comes later wakes this thread again.
         let _count = rustix::io::read(&*self.wake, &mut [0; 8]);
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Serve { product, lanes, lane, memory, lengths }) => {
-                    if self.products.iter().any(|known| known.number == product) {
-                        self.complain(format!("serves product {product} from another segment already"));
-                        continue;
-                    }
-                    let n_slots = memory.n_slots();
-                    self.machine.add_egress(product, *lanes, lane, n_slots, lengths);
-                    self.products.push(memory);
+                Ok(Command::Drain) => {
+                    self.machine.drain();
+                    self.supplier.machine.leave();
                 }
-                Ok(Command::Admit { ticket, host, address, product }) => {
-                    self.addresses.insert(host, address);
-                    if !self.machine.admit(now, ticket, host, product) {
-                        self.complain(format!("cannot admit host {}: too many hosts or tickets", host.0));
-                    }
-                }
-                Ok(Command::Bring { host, address, ticket, lengths, slot_size, lanes }) => {
-                    if *lengths.end() > slot_size {
-                        self.complain(format!(
-                            "slots of {slot_size} bytes are smaller than samples of host {}",
-                            host.0
-                        ));
-                        continue;
-                    }
-                    self.addresses.insert(host, address);
-                    let Some(bridge) = self.machine.add_ingress(now, host, ticket, lengths) else {
-                        self.complain(format!(
-                            "cannot reach host {}: too many hosts, or it is this one",
-                            host.0
-                        ));
-                        continue;
-                    };
-                    let mut is_served = false;
-                    for id in lanes {
-                        match self.ingresses.attach((host, bridge), &id, slot_size) {
-                            Ok(()) => is_served = true,
-                            Err(refusal) => {
-                                self.complain(format!("does not serve {}: {}", id.address, refusal.why));
-                            }
-                        }
-                    }
-                    if !is_served {
-                        self.machine.remove_ingress(now, host, bridge);
-                    }
-                }
-                Ok(Command::Drain) => self.machine.drain(),
                 Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return None,
                 Err(mpsc::TryRecvError::Empty) => return Some(()),
             }
@@ -317,15 +349,11 @@ impl Driver {
     }
 
     fn dial(&mut self, now: Instant) {
-        while let Some((host, id)) = self.machine.sessions().poll_dial(now) {
-            match self.addresses.get(&host) {
-                Some(address) => {
-                    let hosts = if self.credentials.is_some() { Hosts::Any } else { Hosts::Loopback };
-                    let dial = Connecting::begin_to(hosts, address, DIAL_TIMEOUT, now);
-                    self.dials.push((id, dial, address.clone()));
-                }
-                None => self.machine.disconnected(now, id, "it has no address"),
-            }
+        while let Some((number, id)) = self.machine.sessions().poll_dial(now) {
+            let hosts = if self.credentials.is_some() { Hosts::Any } else { Hosts::Loopback };
+            let address = &self.options.connect[number];
+            let dial = Connecting::begin_to(hosts, address, DIAL_TIMEOUT, now);
+            self.dials.push((id, dial, address.clone()));
         }
         for at in (0..self.dials.len()).rev() {
             let Some(outcome) = self.dials[at].1.poll(now) else { continue };
@@ -333,7 +361,7 @@ impl Driver {
             match outcome.map_err(NetError::of_link) {
                 Ok(fd) => self.begin(now, id, fd, address.to_string()),
                 Err(error) => {
-                    self.complain(error.to_string());
+                    self.complaints.pass(now, error.to_string()).into_iter().for_each(|text| self.complain(text));
                     self.machine.disconnected(now, id, &error.to_string());
                 }
             }
@@ -426,19 +454,31 @@ impl Driver {
     fn report(&mut self) {
         while let Some(event) = self.machine.poll_event() {
             let (level, text) = match event {
-                LinkEvent::Began(host) => (Level::Info, format!("a session with host {} has begun", host.0)),
+                LinkEvent::Began(host) => {
+                    let id = self.machine.sessions().session(host);
+                    let connection = id.and_then(|id| self.connections.get(&id));
+                    let peer = connection.map_or_else(|| "a host".to_owned(), |it| it.peer.clone());
+                    self.ingresses.begin(host, &mut self.machine);
+                    let text = format!("joined with the host at {peer}");
+                    self.peers.insert(host, peer);
+                    (Level::Info, text)
+                }
                 LinkEvent::Ended(host, why) => {
-                    (Level::Warning, format!("the session with host {} has ended: {why}", host.0))
+                    self.ingresses.end_session(host);
+                    let peer = self.peers.remove(&host).unwrap_or_default();
+                    (Level::Warning, format!("the link to the host at {peer} is cut: {why}"))
                 }
             };
-            self.log.push(LogRecord { level, text });
+            self.shared.n_sessions.store(self.peers.len(), Ordering::Relaxed);
+            self.shared.log.push(LogRecord { level, text });
         }
-        while let Some((host, bridge, why)) = self.machine.poll_refused() {
-            self.complain(format!("host {} does not serve bridge {bridge}: {why}", host.0));
+        while let Some((host, _, why)) = self.machine.poll_refused() {
+            let peer = self.peers.get(&host).map_or("another place", String::as_str);
+            self.complain(format!("the host at {peer} makes no samples for this one: {why}"));
         }
     }
 
     fn complain(&self, text: String) {
-        self.log.push(LogRecord { level: Level::Warning, text });
+        self.shared.log.push(LogRecord { level: Level::Warning, text });
     }
 }

@@ -1,4 +1,7 @@
 //! The link as a supplier: the lanes of clients of this host, and the orders that it has claimed in them.
+//!
+//! A lane is served while a host that is connected has suppliers of its product. Until then the broker is told that it is
+//! not, and each host is asked by a bridge of its own.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -6,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use softs_proto::bridge::{Bridges, Fate};
 use softs_proto::link::HostId;
-use softs_proto::supplier::LaneId;
+use softs_proto::supplier::{LaneChange, LaneId, Supplier};
 use softs_shm::{Claim, ForeignBytes, LaneRef, SlotView};
 
 use crate::lanes::client::ClientLanes;
@@ -42,68 +45,176 @@ impl Claimed {
     }
 }
 
-/// The lanes of clients from which one bridge takes orders.
+/// What a bridge brings: a product, in slots of so many bytes.
+type Goods = (Arc<str>, u64);
+
+/// A lane of a client of this host.
+#[derive(Debug)]
+struct Lane {
+    id: LaneId,
+    lane: LaneRef,
+    goods: Goods,
+    attached: Arc<AttachedSegment>,
+    /// Whether orders are taken from it.
+    is_served: bool,
+}
+
+impl Lane {
+    /// Takes no more orders from it.
+    fn stop(&mut self) {
+        if std::mem::take(&mut self.is_served) {
+            self.attached.lanes.leave(self.lane);
+            // Its orders wait for another supplier now, which only the client knows.
+            self.attached.wake_client();
+        }
+    }
+}
+
+/// A bridge, and the lanes from which it takes orders.
 #[derive(Debug)]
 struct Served {
     host: HostId,
     bridge: u32,
+    goods: Goods,
     lanes: Vec<(Arc<AttachedSegment>, LaneRef)>,
     /// The lane that is first next time.
     turn: usize,
 }
 
-/// All lanes that this link serves.
+/// All lanes that the broker has named, and what is ordered at other hosts for them.
 #[derive(Debug)]
 pub(super) struct Ingresses {
     doorbell: Doorbell,
+    hosts: Vec<HostId>,
+    lanes: Vec<Lane>,
     all: Vec<Served>,
 }
 
 impl Ingresses {
     pub(super) fn new(doorbell: Doorbell) -> Self {
-        Self { doorbell, all: Vec::new() }
+        Self { doorbell, hosts: Vec::new(), lanes: Vec::new(), all: Vec::new() }
     }
 
-    /// Serves a lane for a bridge; why not, otherwise.
-    pub(super) fn attach(
-        &mut self,
-        (host, bridge): (HostId, u32),
-        id: &LaneId,
-        slot_size: u64,
-    ) -> Result<(), Refusal> {
-        let mut known = self.all.iter().flat_map(|served| &served.lanes).map(|(attached, _)| attached);
-        let attached = match known.find(|attached| attached.holds(id)) {
-            Some(known) => Arc::clone(known),
-            None => Arc::new(AttachedSegment::open(&LanePolicy::Shm, id, slot_size, &self.doorbell)?),
+    /// A session begins: the host is asked for everything that is ordered here.
+    pub(super) fn begin(&mut self, host: HostId, machine: &mut Machine) {
+        self.hosts.push(host);
+        self.ask(machine);
+    }
+
+    /// It is over, and its bridges with it.
+    pub(super) fn end_session(&mut self, host: HostId) {
+        self.hosts.retain(|known| *known != host);
+        self.all.retain(|served| served.host != host);
+    }
+
+    /// Does what the broker wants; lines for the log.
+    pub(super) fn follow(&mut self, now: Instant, supplier: &mut Supplier, machine: &mut Machine) -> Vec<String> {
+        let (mut lines, mut has_changed) = (Vec::new(), false);
+        while let Some(change) = supplier.poll_lane(now) {
+            has_changed = true;
+            match change {
+                LaneChange::Attach { id, product_id } => match self.learn(&id, &product_id) {
+                    // Whether others make it is not known yet, or was answered before.
+                    Ok(()) => drop(supplier.refuse_lane(&id)),
+                    Err(Refusal { why, is_for_now }) => {
+                        let is_news = match is_for_now {
+                            true => supplier.postpone_lane(now, &id, product_id),
+                            false => supplier.refuse_lane(&id),
+                        };
+                        lines.extend(is_news.then(|| format!("does not serve {}: {why}", id.address)));
+                    }
+                },
+                LaneChange::Detach(id) => self.lanes.retain_mut(|lane| {
+                    let stays = lane.id != id;
+                    if !stays {
+                        lane.stop();
+                    }
+                    stays
+                }),
+            }
+        }
+        if has_changed {
+            self.settle(now, supplier, machine);
+        }
+        lines
+    }
+
+    /// Takes orders from lanes of which other hosts have suppliers, and from no others. Leaves those of clients that have
+    /// ended, or use them for something else, and bridges that no lane needs.
+    pub(super) fn settle(&mut self, now: Instant, supplier: &mut Supplier, machine: &mut Machine) {
+        self.ask(machine);
+        let all = &self.all;
+        self.lanes.retain_mut(|lane| {
+            let is_over = !lane.attached.is_in_use() || lane.attached.lanes.segment().is_gone();
+            let of_it = all.iter().filter(|served| served.goods == lane.goods);
+            let bridges: Vec<_> = of_it.map(|served| (served.host, served.bridge)).collect();
+            let is_made = bridges.iter().any(|&(host, bridge)| machine.n_suppliers(host, bridge) > 0);
+            // Joining a lane again changes nothing as long as it is the same.
+            if is_over || is_made && !lane.attached.lanes.join(lane.lane) {
+                lane.stop();
+                supplier.refuse_lane(&lane.id);
+                return false;
+            }
+            if is_made && !lane.is_served {
+                lane.is_served = supplier.resume_lane(&lane.id);
+                // It opens the doorbell of this process, and need not wait for its next look at the table.
+                lane.attached.wake_client();
+            } else if !is_made && lane.is_served {
+                lane.stop();
+                supplier.refuse_lane(&lane.id);
+                for (host, bridge) in bridges {
+                    machine.give_back(now, host, bridge);
+                }
+            }
+            true
+        });
+        let lanes = &self.lanes;
+        self.all.retain_mut(|served| {
+            let of_it = || lanes.iter().filter(|lane| lane.goods == served.goods);
+            let is_needed = of_it().next().is_some();
+            if !is_needed {
+                machine.remove_ingress(now, served.host, served.bridge);
+            }
+            let is_served = of_it().filter(|lane| lane.is_served);
+            served.lanes = is_served.map(|lane| (Arc::clone(&lane.attached), lane.lane)).collect();
+            is_needed
+        });
+    }
+
+    /// Remembers a lane that the broker has named; why not, otherwise.
+    fn learn(&mut self, id: &LaneId, product: &Arc<str>) -> Result<(), Refusal> {
+        if let Some(known) = self.lanes.iter_mut().find(|lane| lane.id == *id) {
+            // A broker that has started anew: it does not know that the lane is served.
+            known.is_served = false;
+            return Ok(());
+        }
+        let attached = match self.lanes.iter().find(|lane| lane.attached.holds(id)) {
+            Some(known) => Arc::clone(&known.attached),
+            None => Arc::new(AttachedSegment::open(&LanePolicy::Shm, id, None, &self.doorbell)?),
         };
+        let goods = (Arc::clone(product), attached.lanes.segment().slot_size());
         let lane = LaneRef { index: id.lane, generation: id.generation };
-        if !attached.lanes.join(lane) {
-            return Err(Refusal::for_good("its client uses the lane for something else"));
-        }
-        // It opens the doorbell of this process, and need not wait for its next look at the table.
-        attached.wake_client();
-        match self.all.iter_mut().find(|served| (served.host, served.bridge) == (host, bridge)) {
-            Some(served) => served.lanes.push((attached, lane)),
-            None => self.all.push(Served { host, bridge, lanes: vec![(attached, lane)], turn: 0 }),
-        }
+        self.lanes.push(Lane { id: id.clone(), lane, goods, attached, is_served: false });
         Ok(())
     }
 
-    /// Leaves the lanes of clients that have ended or have closed their segments, and bridges that have none left.
-    pub(super) fn check(&mut self, now: Instant, machine: &mut Machine) {
-        self.all.retain_mut(|Served { host, bridge, lanes, .. }| {
-            lanes.retain(|(attached, _)| attached.is_in_use() && !attached.lanes.segment().is_gone());
-            if lanes.is_empty() {
-                machine.remove_ingress(now, *host, *bridge);
+    /// Asks each host for what lanes need and was not asked for yet.
+    fn ask(&mut self, machine: &mut Machine) {
+        for &host in &self.hosts {
+            for Lane { goods, .. } in &self.lanes {
+                if self.all.iter().any(|served| served.host == host && served.goods == *goods) {
+                    continue;
+                }
+                let Some(bridge) = machine.add_ingress(host, &goods.0, goods.1..=goods.1) else { continue };
+                self.all.push(Served { host, bridge, goods: goods.clone(), lanes: Vec::new(), turn: 0 });
             }
-            !lanes.is_empty()
-        });
+        }
     }
 
     /// Claims what the windows of bridges allow; whether there was something.
     pub(super) fn claim(&mut self, now: Instant, machine: &mut Machine) -> bool {
         let mut any = false;
-        for Served { host, bridge, lanes, turn } in &mut self.all {
+        for Served { host, bridge, lanes, turn, .. } in &mut self.all {
             let (host, bridge) = (*host, *bridge);
             let slots = lanes.iter().map(|(attached, lane)| {
                 let n_slots = attached.lanes.segment().n_slots();
@@ -185,13 +296,13 @@ impl Ingresses {
 
     /// How long this thread may sleep then.
     pub(super) fn limit(&self) -> Option<Duration> {
-        let mut lanes = self.all.iter().flat_map(|served| &served.lanes);
-        lanes.any(|(attached, _)| !attached.lanes.is_reached()).then_some(UNREACHED_SLEEP)
+        let mut served = self.lanes.iter().filter(|lane| lane.is_served);
+        served.any(|lane| !lane.attached.lanes.is_reached()).then_some(UNREACHED_SLEEP)
     }
 
     /// Readable when a client has orders, or has ended.
     pub(super) fn wake_ups(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let clients = self.all.iter().flat_map(|served| &served.lanes).map(|(attached, _)| attached.client());
+        let clients = self.lanes.iter().map(|lane| lane.attached.client());
         [self.doorbell.readable()].into_iter().chain(clients)
     }
 

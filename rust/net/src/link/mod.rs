@@ -1,7 +1,8 @@
 //! The links of one host to others: sockets, lanes and a thread around [`softs_proto::bridge`].
 //!
-//! Towards the clients of its host a link is one more supplier of their lanes, towards the suppliers one more client with
-//! a segment of its own. The bytes of a sample go from a slot there into the claimed slot here, through the sockets of
+//! Towards the broker of its host a link is one more supplier, and for each product that other hosts order one more
+//! client, with a segment of its own: it claims orders of clients here, and places them in lanes of suppliers there. No
+//! broker knows of another one. The bytes of a sample go from a slot there into the claimed slot here, through the sockets of
 //! both kernels alone. Small pieces that arrive many at a time are read together, and copied into their slots once.
 //!
 //! With [`tls::Credentials`] connections speak mutual TLS 1.3. Without, they are plain, so they are made and accepted on
@@ -19,4 +20,4 @@ mod tests;
 pub mod tls;
 mod turn;
 
-pub use host_link::HostLink;
+pub use host_link::{HostLink, LinkOptions};

@@ -246,7 +246,7 @@ impl LaneScheduler {
                 self.doorbell.insert(Arc::new(doorbell))
             }
         };
-        let attached = Arc::new(AttachedSegment::open(&self.policy, id, self.slot_size, doorbell)?);
+        let attached = Arc::new(AttachedSegment::open(&self.policy, id, Some(self.slot_size), doorbell)?);
         self.segments.push(Arc::clone(&attached));
         Ok(attached)
     }

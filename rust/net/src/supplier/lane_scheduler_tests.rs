@@ -240,7 +240,7 @@ fn a_full_table_is_tried_again_until_it_has_room() {
     let id = student.id(lane);
     let doorbell = Doorbell::new().unwrap();
     let mut others: Vec<_> = (0..softs_shm::MAX_SUPPLIERS)
-        .map(|_| AttachedSegment::open(&LanePolicy::Shm, &id, SLOT, &doorbell).unwrap())
+        .map(|_| AttachedSegment::open(&LanePolicy::Shm, &id, Some(SLOT), &doorbell).unwrap())
         .collect();
     let texts = offer(&mut scheduler, &mut machine, &[(&id, "p")]);
     assert!(texts.len() == 1 && texts[0].contains("64 suppliers are attached already"), "{texts:?}");

@@ -306,6 +306,11 @@ impl<M: PeerMachine> BrokerLink<M> {
 }
 
 impl Waitable {
+    /// The moment.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
     /// Blocks until the socket is ready, `wake` is, `limit` is over, or the moment has come. Returns whether the spin
     /// before that found something; `None` without a spin.
     pub(crate) fn wait(&self, now: Instant, limit: Option<Duration>, wake: Option<&OwnedFd>) -> Option<bool> {
@@ -352,7 +357,8 @@ impl Waitable {
         fds[n_before..].iter().any(|fd| !fd.revents().is_empty())
     }
 
-    fn socket(&self) -> Option<PollFd<'_>> {
+    /// The socket, and what to wait for.
+    pub(crate) fn socket(&self) -> Option<PollFd<'_>> {
         self.socket.as_ref().map(|(fd, unwritten)| {
             let out = if *unwritten { PollFlags::OUT } else { PollFlags::empty() };
             PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN | out)

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, RangeInclusive};
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
@@ -19,8 +20,8 @@ pub(super) type Bridge = (HostId, u32);
 
 #[derive(Debug)]
 pub(super) struct Egress<L> {
-    lanes: L,
-    lane: LaneRef,
+    /// None until there are suppliers: nothing is offered, and what is wanted all the same goes back.
+    lane: Option<(L, LaneRef)>,
     lengths: RangeInclusive<u64>,
     slots: Vec<Slot>,
     free: Vec<SlotId>,
@@ -28,13 +29,15 @@ pub(super) struct Egress<L> {
     /// The bridge of which an order was placed last.
     turn: Bridge,
     is_draining: bool,
+    /// Since when no host has opened it.
+    unused_since: Option<Instant>,
 }
 
 #[derive(Debug)]
 enum Slot {
     Free,
-    /// In the lane; and how often its supplier was lost.
-    Placed(Order, u32),
+    /// In the lane; how often its supplier was lost, and whether it is to go back if that happens again.
+    Placed(Order, u32, bool),
     /// In the lane, for a session that is over.
     Stale,
     /// So many bytes are written, of which so many were handed out.
@@ -69,21 +72,37 @@ impl Queue {
 }
 
 impl<L: Lanes> Egress<L> {
-    pub(super) fn new(lanes: L, lane: LaneRef, n_slots: u32, lengths: RangeInclusive<u64>) -> Self {
+    pub(super) fn new(lengths: RangeInclusive<u64>) -> Self {
         Self {
-            lanes,
-            lane,
+            lane: None,
             lengths,
-            slots: (0..n_slots).map(|_| Slot::Free).collect(),
-            free: (0..n_slots).rev().collect(),
+            slots: Vec::new(),
+            free: Vec::new(),
             queues: BTreeMap::new(),
             turn: (HostId(0), 0),
             is_draining: false,
+            unused_since: None,
         }
     }
 
-    pub(super) fn lanes(&mut self) -> &mut L {
-        &mut self.lanes
+    /// Has suppliers of this host make samples in this lane, with `n_slots` slots.
+    pub(super) fn set_lane(&mut self, lanes: L, lane: LaneRef, n_slots: u32) {
+        self.lane = Some((lanes, lane));
+        self.slots = (0..n_slots).map(|_| Slot::Free).collect();
+        self.free = (0..n_slots).rev().collect();
+    }
+
+    pub(super) fn lanes(&mut self) -> Option<&mut L> {
+        self.lane.as_mut().map(|(lanes, _)| lanes)
+    }
+
+    /// Whether no host has had a bridge to it for so long.
+    pub(super) fn is_unused(&mut self, now: Instant, time: Duration) -> bool {
+        if !self.queues.is_empty() {
+            self.unused_since = None;
+            return false;
+        }
+        now.saturating_duration_since(*self.unused_since.get_or_insert(now)) >= time
     }
 
     /// A host has opened a bridge.
@@ -105,9 +124,9 @@ impl<L: Lanes> Egress<L> {
         for id in 0..self.slots.len() as SlotId {
             let slot = &mut self.slots[id as usize];
             match slot {
-                Slot::Placed(order, _) if order.bridge.0 == host => {
+                Slot::Placed(order, ..) if order.bridge.0 == host => {
                     *slot = Slot::Stale;
-                    if self.lanes.cancel(id) {
+                    if self.cancel_in_lane(id) {
                         self.release(id);
                     }
                 }
@@ -146,7 +165,7 @@ impl<L: Lanes> Egress<L> {
                 return Err(format!("{MAX_WANTED} orders are open"));
             }
             queue.next_tag = tag.checked_add(1).ok_or("the last tag")?;
-            if self.is_draining {
+            if self.is_draining || self.lane.is_none() {
                 queue.returned.push_back(tag);
             } else {
                 queue.wanted.insert(tag, sequence);
@@ -166,12 +185,12 @@ impl<L: Lanes> Egress<L> {
             if queue.wanted.remove(&tag).is_some() {
                 queue.returned.push_back(tag);
             } else if let Some(&slot) = queue.placed.get(&tag)
-                && matches!(self.slots[slot as usize], Slot::Placed(..))
-                && self.lanes.cancel(slot)
+                && let Slot::Placed(.., is_cancelled) = &mut self.slots[slot as usize]
             {
-                queue.placed.remove(&tag);
-                queue.returned.push_back(tag);
-                self.release(slot);
+                *is_cancelled = true;
+                if self.cancel_in_lane(slot) {
+                    self.give_back(slot);
+                }
             }
         }
         self.fill();
@@ -199,11 +218,11 @@ impl<L: Lanes> Egress<L> {
         measure: &mut dyn FnMut(SlotId) -> u64,
     ) -> bool {
         let mut any = false;
-        while let Some(event) = self.lanes.poll() {
+        while let Some(event) = self.lanes().and_then(Lanes::poll) {
             any = true;
             let id = event.slot;
             let Some(slot) = self.slots.get_mut(id as usize) else { continue };
-            let Slot::Placed(order, n_lost) = *slot else {
+            let Slot::Placed(order, n_lost, is_cancelled) = *slot else {
                 if matches!(slot, Slot::Stale) {
                     self.release(id);
                 }
@@ -220,9 +239,13 @@ impl<L: Lanes> Egress<L> {
                     format!("a sample of {bytes} bytes, and {:?} may be", self.lengths)
                 }
                 Ending::Failed(why) => why.unwrap_or_default(),
+                Ending::Lost if is_cancelled => {
+                    self.give_back(id);
+                    continue;
+                }
                 Ending::Lost if n_lost + 1 < MOST_LOSSES => {
-                    *slot = Slot::Placed(order, n_lost + 1);
-                    if self.lanes.place(self.lane, id, order.sequence) {
+                    *slot = Slot::Placed(order, n_lost + 1, false);
+                    if self.place(id, order.sequence) {
                         continue;
                     }
                     "its supplier has exited, and the lane is full".to_owned()
@@ -284,7 +307,8 @@ impl<L: Lanes> Egress<L> {
 
     fn offer(&self) -> Offer {
         let slots = if self.is_draining { 0 } else { self.slots.len() as u32 };
-        Offer { suppliers: self.lanes.n_attached(self.lane), slots }
+        let suppliers = self.lane.as_ref().map_or(0, |(lanes, lane)| lanes.n_attached(*lane));
+        Offer { suppliers: if slots == 0 { 0 } else { suppliers }, slots }
     }
 
     /// Free slots get orders, one of each bridge in turn.
@@ -296,15 +320,35 @@ impl<L: Lanes> Egress<L> {
             let Some(queue) = self.queues.get_mut(&bridge) else { return };
             let Some(first) = queue.wanted.first_entry() else { return };
             let order = Order { bridge, tag: *first.key(), sequence: *first.get() };
-            if !self.lanes.place(self.lane, slot, order.sequence) {
+            let Some((lanes, lane)) = &mut self.lane else { return };
+            if !lanes.place(*lane, slot, order.sequence) {
                 return;
             }
             first.remove();
             queue.placed.insert(order.tag, slot);
             self.free.pop();
-            self.slots[slot as usize] = Slot::Placed(order, 0);
+            self.slots[slot as usize] = Slot::Placed(order, 0, false);
             self.turn = bridge;
         }
+    }
+
+    fn place(&mut self, slot: SlotId, sequence: u64) -> bool {
+        self.lane.as_mut().is_some_and(|(lanes, lane)| lanes.place(*lane, slot, sequence))
+    }
+
+    fn cancel_in_lane(&mut self, slot: SlotId) -> bool {
+        self.lanes().is_some_and(|lanes| lanes.cancel(slot))
+    }
+
+    /// An order that is not in the lane any more goes back.
+    fn give_back(&mut self, slot: SlotId) {
+        if let Slot::Placed(order, ..) = self.slots[slot as usize]
+            && let Some(queue) = self.queues.get_mut(&order.bridge)
+        {
+            queue.placed.remove(&order.tag);
+            queue.returned.push_back(order.tag);
+        }
+        self.release(slot);
     }
 
     fn finish(&mut self, order: Order, slot: SlotId) {

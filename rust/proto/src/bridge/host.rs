@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
 
 use super::egress::Egress;
 use super::ingress::{Fate, Ingress};
@@ -12,9 +15,23 @@ use super::remote::Remote;
 use crate::broker::PeerId;
 use crate::client::{LaneRef, Lanes, SlotId};
 use crate::framing::Outbox;
-use crate::limits::MAX_BRIDGES;
-use crate::link::{Event, HostId, Identity, Sessions, TICKET_TIME, Ticket, Tickets};
+use crate::limits::{MAX_BRIDGED_PRODUCTS, MAX_BRIDGES};
+use crate::link::{Event, HostId, Sessions};
 use crate::text::printable;
+
+/// What was made for other hosts is kept for so long after the last bridge: a session that was cut begins again.
+pub const UNUSED_TIME: Duration = Duration::from_secs(60);
+
+/// A product that a host orders, and that was not ordered before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its number at this end.
+    pub number: u32,
+    /// Its name.
+    pub product: Arc<str>,
+    /// Bytes of a slot.
+    pub slot_size: u64,
+}
 
 /// The state machine. `C` is a claim in a lane of a client of this host, `L` the lane of an egress.
 #[derive(Debug)]
@@ -22,8 +39,6 @@ pub struct Bridges<C, L> {
     sessions: Sessions,
     all: All<C, L>,
     events: VecDeque<Event>,
-    /// When tickets were last looked through.
-    swept_at: Option<Instant>,
 }
 
 /// What frames of bridges may change.
@@ -31,26 +46,31 @@ pub struct Bridges<C, L> {
 struct All<C, L> {
     hosts: BTreeMap<HostId, Remote<C>>,
     products: BTreeMap<u32, Egress<L>>,
-    tickets: Tickets,
+    /// Their numbers, by name and bytes of a slot.
+    numbers: FxHashMap<(Arc<str>, u64), u32>,
+    next_product: u32,
+    asked: VecDeque<Asked>,
     ended: VecDeque<(C, Fate)>,
     refused: VecDeque<(HostId, u32, String)>,
-    /// Hosts that have fewer bridges or tickets than before.
-    left: Vec<HostId>,
+    /// Offers have changed.
+    has_offers: bool,
 }
 
 impl<C, L: Lanes> Bridges<C, L> {
     /// Without bridges.
     #[must_use]
-    pub fn new(me: Identity) -> Self {
+    pub fn new(me: HostId) -> Self {
         let all = All {
             hosts: BTreeMap::new(),
             products: BTreeMap::new(),
-            tickets: Tickets::default(),
+            numbers: FxHashMap::default(),
+            next_product: 0,
+            asked: VecDeque::new(),
             ended: VecDeque::new(),
             refused: VecDeque::new(),
-            left: Vec::new(),
+            has_offers: false,
         };
-        Self { sessions: Sessions::new(me), all, events: VecDeque::new(), swept_at: None }
+        Self { sessions: Sessions::new(me), all, events: VecDeque::new() }
     }
 
     /// Connections: what is dialled, accepted and closed.
@@ -58,76 +78,69 @@ impl<C, L: Lanes> Bridges<C, L> {
         &mut self.sessions
     }
 
-    /// The broker has introduced a host that serves a product; the number of the bridge. `None`: there is no room, or it
-    /// is this host.
+    /// Orders a product at a host; the number of the bridge. `None`: there is no session with it, or no number left in
+    /// this one. A bridge is over with its session.
     ///
-    /// `lengths`: bytes that a sample may have; exactly one number unless tensors are ragged.
+    /// `lengths`: bytes that a sample may have; exactly one number unless tensors are ragged. The last is that of a slot.
     pub fn add_ingress(
         &mut self,
-        now: Instant,
         host: HostId,
-        ticket: Ticket,
+        product: &Arc<str>,
         lengths: RangeInclusive<u64>,
     ) -> Option<u32> {
-        if !self.sessions.want(now, host) {
-            return None;
-        }
-        let mut ingress = Ingress::new(ticket, lengths);
-        if self.sessions.session(host).is_some() {
-            ingress.begin();
-        }
-        let bridge = self.all.hosts.entry(host).or_default().add(ingress);
-        if bridge.is_none() {
-            self.all.left.push(host);
-        }
-        bridge
+        self.sessions.session(host)?;
+        self.all.hosts.entry(host).or_default().add(Ingress::new(Arc::clone(product), lengths))
     }
 
     /// No client orders by a bridge any more: it is over once its claims have ended.
     pub fn remove_ingress(&mut self, now: Instant, host: HostId, bridge: u32) {
-        let All { hosts, ended, left, .. } = &mut self.all;
+        let All { hosts, ended, .. } = &mut self.all;
         let Some(found) = hosts.get_mut(&host) else { return };
         if let Some(ingress) = found.ingresses.get_mut(&bridge) {
             ingress.close(now, ended);
             found.has_news = true;
         }
-        if self.sessions.session(host).is_none() {
-            found.ingresses.retain(|_, ingress| !ingress.is_over());
-            if found.ingresses.is_empty() {
-                hosts.remove(&host);
-            }
-        }
-        left.push(host);
     }
 
-    /// This host serves a product to others from now on, through this lane of its own, with `n_slots` slots.
-    pub fn add_egress(
-        &mut self,
-        product: u32,
-        lanes: L,
-        lane: LaneRef,
-        n_slots: u32,
-        lengths: RangeInclusive<u64>,
-    ) {
-        self.all.products.insert(product, Egress::new(lanes, lane, n_slots, lengths));
+    /// Suppliers of the product of a bridge at its host, as it says.
+    #[must_use]
+    pub fn n_suppliers(&self, host: HostId, bridge: u32) -> u32 {
+        self.all.hosts.get(&host).and_then(|found| found.ingresses.get(&bridge)).map_or(0, Ingress::n_suppliers)
     }
 
-    /// The broker has introduced a host that wants a product; `false` where there are too many tickets.
-    pub fn admit(&mut self, now: Instant, ticket: Ticket, host: HostId, product: u32) -> bool {
-        let All { tickets, left, .. } = &mut self.all;
-        if tickets.is_full() {
-            left.extend(tickets.expire(now));
+    /// Whether [`Self::n_suppliers`] may have changed since the last call.
+    pub fn take_offers(&mut self) -> bool {
+        std::mem::take(&mut self.all.has_offers)
+    }
+
+    /// A product that another host orders for the first time. [`Self::set_lane`] follows once this host can make it.
+    pub fn poll_asked(&mut self) -> Option<Asked> {
+        self.all.asked.pop_front()
+    }
+
+    /// Suppliers of this host make the samples of a product in this lane, with `n_slots` slots. Once for each product.
+    pub fn set_lane(&mut self, product: u32, lanes: L, lane: LaneRef, n_slots: u32) {
+        if let Some(egress) = self.all.products.get_mut(&product) {
+            egress.set_lane(lanes, lane, n_slots);
+            self.all.note_news(product);
         }
-        let is_admitted = self.sessions.want(now, host) && tickets.grant(now, ticket, host, product);
-        if !is_admitted {
-            left.push(host);
+    }
+
+    /// Forgets the products that no host has ordered for [`UNUSED_TIME`]; their numbers.
+    pub fn drop_unused(&mut self, now: Instant) -> Vec<u32> {
+        let All { products, numbers, asked, .. } = &mut self.all;
+        let unused = products.extract_if(.., |_, egress| egress.is_unused(now, UNUSED_TIME));
+        let unused: Vec<_> = unused.map(|(number, _)| number).collect();
+        if !unused.is_empty() {
+            numbers.retain(|_, number| !unused.contains(number));
+            asked.retain(|asked| !unused.contains(&asked.number));
         }
-        is_admitted
+        unused
     }
 
     /// The lanes of the product's egress.
     pub fn lanes(&mut self, product: u32) -> Option<&mut L> {
-        self.all.products.get_mut(&product).map(Egress::lanes)
+        self.all.products.get_mut(&product).and_then(Egress::lanes)
     }
 
     /// How many orders may be claimed for a bridge now.
@@ -160,12 +173,22 @@ impl<C, L: Lanes> Bridges<C, L> {
         any
     }
 
+    /// The lane of a bridge is not served any more: orders that no supplier has begun with go back.
+    pub fn give_back(&mut self, now: Instant, host: HostId, bridge: u32) {
+        let All { hosts, ended, .. } = &mut self.all;
+        let Some(found) = hosts.get_mut(&host) else { return };
+        if let Some(ingress) = found.ingresses.get_mut(&bridge) {
+            ingress.give_all_back(now, ended);
+            found.has_news = true;
+        }
+    }
+
     /// A claim that has ended, and how. Such a claim is to be published or returned at once.
     pub fn poll_ended(&mut self) -> Option<(C, Fate)> {
         self.all.ended.pop_front()
     }
 
-    /// A bridge that the other host does not serve, and why; it is tried again in the next session.
+    /// A bridge that the other host does not serve, and why.
     pub fn poll_refused(&mut self) -> Option<(HostId, u32, String)> {
         self.all.refused.pop_front()
     }
@@ -225,9 +248,9 @@ impl<C, L: Lanes> Bridges<C, L> {
             if let Err(why) = handled {
                 self.sessions.refuse(now, id, &why);
             }
-            self.follow_sessions(now);
+            self.follow_sessions();
         }
-        self.follow_sessions(now);
+        self.follow_sessions();
     }
 
     /// Where the next bytes of a connection go: the claim, the offset in its slot, and how many they are. The driver may
@@ -285,21 +308,11 @@ impl<C, L: Lanes> Bridges<C, L> {
     /// See [`Sessions::disconnected`]. What was handed out for this connection needs no [`Self::sent`] any more.
     pub fn disconnected(&mut self, now: Instant, id: PeerId, why: &str) {
         self.sessions.disconnected(now, id, why);
-        self.follow_sessions(now);
+        self.follow_sessions();
     }
 
     /// See [`Sessions::handle_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.swept_at.is_none_or(|at| now >= at + TICKET_TIME) {
-            self.swept_at = Some(now);
-            self.all.left.extend(self.all.tickets.expire(now));
-        }
-        for host in std::mem::take(&mut self.all.left) {
-            let found = self.all.hosts.get(&host);
-            if found.is_none_or(|found| found.ingresses.is_empty()) && !self.all.tickets.has(host) {
-                self.sessions.release(host);
-            }
-        }
         let All { hosts, products, .. } = &self.all;
         self.sessions.handle_timeout(now, |host| {
             let waits = hosts.get(&host).is_some_and(|found| found.ingresses.values().any(Ingress::waits));
@@ -320,15 +333,11 @@ impl<C, L: Lanes> Bridges<C, L> {
         self.all.products.values().any(|egress| egress.hosts().any(|host| egress.owes(host)))
     }
 
-    fn follow_sessions(&mut self, now: Instant) {
+    fn follow_sessions(&mut self) {
         while let Some(event) = self.sessions.poll_event() {
             match event {
-                Event::Began(host) => {
-                    let found = self.all.hosts.entry(host).or_default();
-                    found.ingresses.values_mut().for_each(Ingress::begin);
-                    found.has_news = true;
-                }
-                Event::Ended(host, _) => self.all.end(now, host),
+                Event::Began(_) => {}
+                Event::Ended(host, _) => self.all.end(host),
             }
             self.events.push_back(event);
         }
@@ -350,26 +359,18 @@ impl<C, L: Lanes> All<C, L> {
     }
 
     /// The session with a host is over.
-    fn end(&mut self, now: Instant, host: HostId) {
-        if let Some(found) = self.hosts.get_mut(&host) {
-            // The host may never reconnect, and then sends no LEAVE.
-            found.served.values().for_each(|(_, ticket)| self.tickets.suspend(now, *ticket));
+    fn end(&mut self, host: HostId) {
+        if let Some(mut found) = self.hosts.remove(&host) {
             found.end(&mut self.ended);
-            if found.ingresses.is_empty() {
-                self.hosts.remove(&host);
-                self.left.push(host);
-            }
         }
         self.products.values_mut().for_each(|egress| egress.end(host));
+        self.has_offers = true;
     }
 
     /// Frames of bridges for a host.
     fn encode(&mut self, host: HostId, out: &mut Outbox) {
-        let Some(found) = self.hosts.get_mut(&host) else { return };
-        let n_ingresses = found.ingresses.len();
-        found.encode(host, &mut self.products, out);
-        if found.ingresses.len() < n_ingresses {
-            self.left.push(host);
+        if let Some(found) = self.hosts.get_mut(&host) {
+            found.encode(host, &mut self.products, out);
         }
     }
 
@@ -395,11 +396,11 @@ impl<C, L: Lanes> All<C, L> {
     ) -> Result<(), String> {
         let found = self.hosts.entry(host).or_default();
         found.has_news = true;
-        if let Message::Open(ticket) = message {
-            return self.open(now, host, bridge, ticket);
+        if let Message::Open(slot_size, product) = message {
+            return self.open(host, bridge, product, slot_size);
         }
         if matches!(message, Message::Want(_) | Message::Cancel(_)) {
-            let egress = found.served.get(&bridge).and_then(|(product, _)| self.products.get_mut(product));
+            let egress = found.served.get(&bridge).and_then(|product| self.products.get_mut(product));
             let egress = egress.ok_or("a bridge that is not open")?;
             return match message {
                 Message::Want(wanted) => egress.want((host, bridge), wanted),
@@ -419,39 +420,49 @@ impl<C, L: Lanes> All<C, L> {
         match message {
             Message::Closed(why) => {
                 ingress.end(&mut self.ended);
+                self.has_offers = true;
                 self.refused.push_back((host, bridge, printable(why)));
             }
-            Message::Offer(offer) => ingress.set_offer(offer),
+            Message::Offer(offer) => {
+                ingress.set_offer(offer);
+                self.has_offers = true;
+            }
             Message::Return(tags) => ingress.returned(now, tags, &mut self.ended)?,
             Message::Failed(tag, why) => ingress.failed(tag, why, &mut self.ended)?,
             Message::Piece(tag, offset, is_last) => {
                 ingress.check_piece(tag, offset, left as u64, is_last)?;
                 found.arriving = Some((bridge, tag, is_last));
             }
-            Message::Open(_) | Message::Want(_) | Message::Cancel(_) | Message::Leave => {}
+            Message::Open(..) | Message::Want(_) | Message::Cancel(_) | Message::Leave => {}
         }
         Ok(())
     }
 
-    fn open(&mut self, now: Instant, host: HostId, bridge: u32, ticket: Ticket) -> Result<(), String> {
+    fn open(&mut self, host: HostId, bridge: u32, product: &str, slot_size: u64) -> Result<(), String> {
         let found = self.hosts.entry(host).or_default();
         if bridge < found.next_bridge || bridge as usize >= MAX_BRIDGES {
             return Err("a bridge that was opened before".to_owned());
         }
         found.next_bridge = bridge + 1;
-        // So what a host may want is bounded by the tickets that it has got.
-        if found.served.values().any(|(_, used)| *used == ticket) {
-            found.closed.push_back((bridge, "this ticket has opened a bridge already"));
-            return Ok(());
-        }
-        let product = self.tickets.redeem(now, ticket, host);
-        let egress = product.and_then(|product| Some((product, self.products.get_mut(&product)?)));
-        match egress {
-            Some((product, egress)) => {
-                egress.open((host, bridge));
-                found.served.insert(bridge, (product, ticket));
+        let name = (Arc::from(product), slot_size);
+        let number = match self.numbers.get(&name) {
+            Some(&number) => number,
+            None if self.products.len() >= MAX_BRIDGED_PRODUCTS => {
+                found.closed.push_back((bridge, "as many products are ordered here as may be"));
+                return Ok(());
             }
-            None => found.closed.push_back((bridge, "this ticket opens nothing here")),
+            None => {
+                let number = self.next_product;
+                self.next_product += 1;
+                self.products.insert(number, Egress::new(slot_size..=slot_size));
+                self.asked.push_back(Asked { number, product: Arc::clone(&name.0), slot_size });
+                self.numbers.insert(name, number);
+                number
+            }
+        };
+        if let Some(egress) = self.products.get_mut(&number) {
+            egress.open((host, bridge));
+            found.served.insert(bridge, number);
         }
         Ok(())
     }
@@ -461,11 +472,7 @@ impl<C, L: Lanes> All<C, L> {
             return Err("it leaves a bridge that was not opened".to_owned());
         };
         // It may have been closed, which the host did not know.
-        if let Some((product, ticket)) = found.served.remove(&bridge) {
-            self.tickets.revoke(ticket);
-            self.left.push(host);
-            self.products.get_mut(&product).map_or(Ok(()), |egress| egress.leave((host, bridge)))?;
-        }
-        Ok(())
+        let egress = found.served.remove(&bridge).and_then(|product| self.products.get_mut(&product));
+        egress.map_or(Ok(()), |egress| egress.leave((host, bridge)))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
@@ -10,7 +11,6 @@ use super::message::{Message, Numbers, Offer, bytes_of, numbers};
 use super::window::Window;
 use crate::framing::Outbox;
 use crate::limits::MAX_TAGS;
-use crate::link::Ticket;
 
 /// After an order was given back the other suppliers of its lane have so long to take it.
 pub const HOLD_TIME: Duration = Duration::from_millis(10);
@@ -28,10 +28,10 @@ pub enum Fate {
 
 #[derive(Debug)]
 pub(super) struct Ingress<C> {
-    ticket: Ticket,
+    product: Arc<str>,
     /// Bytes that a sample may have.
     lengths: RangeInclusive<u64>,
-    /// By their tags, which only grow, over all sessions.
+    /// By their tags, which only grow.
     claims: FxHashMap<u64, Claimed<C>>,
     next_tag: u64,
     /// Tags from here on were not sent.
@@ -58,16 +58,16 @@ struct Claimed<C> {
 }
 
 impl<C> Ingress<C> {
-    pub(super) fn new(ticket: Ticket, lengths: RangeInclusive<u64>) -> Self {
+    pub(super) fn new(product: Arc<str>, lengths: RangeInclusive<u64>) -> Self {
         Self {
-            ticket,
+            product,
             lengths,
             claims: FxHashMap::default(),
             next_tag: 0,
             unsent: 0,
             cancels: VecDeque::new(),
-            must_open: false,
-            awaits_offer: false,
+            must_open: true,
+            awaits_offer: true,
             offer: Offer::default(),
             window: Window::default(),
             share: u32::MAX,
@@ -86,12 +86,6 @@ impl<C> Ingress<C> {
         self.share = share;
     }
 
-    /// A session has begun.
-    pub(super) fn begin(&mut self) {
-        (self.must_open, self.awaits_offer) = (true, true);
-        self.window = Window::default();
-    }
-
     /// The session is over, or the other host does not serve this bridge.
     pub(super) fn end(&mut self, ended: &mut VecDeque<(C, Fate)>) {
         let mut claims: Vec<_> = std::mem::take(&mut self.claims).into_iter().collect();
@@ -106,13 +100,24 @@ impl<C> Ingress<C> {
 
     /// Takes no more orders, and gives back those that no supplier has begun with.
     pub(super) fn close(&mut self, now: Instant, ended: &mut VecDeque<(C, Fate)>) {
-        (self.is_closing, self.held_until) = (true, None);
+        self.is_closing = true;
+        self.give_all_back(now, ended);
+    }
+
+    /// Gives back all orders that no supplier has begun with.
+    pub(super) fn give_all_back(&mut self, now: Instant, ended: &mut VecDeque<(C, Fate)>) {
+        self.held_until = None;
         self.give_back(now, usize::MAX, ended);
     }
 
     /// Whether it is closed, and no order is open.
     pub(super) fn is_over(&self) -> bool {
         self.is_closing && self.claims.is_empty()
+    }
+
+    /// Suppliers of the product at the other host.
+    pub(super) fn n_suppliers(&self) -> u32 {
+        self.offer.suppliers
     }
 
     pub(super) fn set_offer(&mut self, offer: Offer) {
@@ -224,7 +229,7 @@ impl<C> Ingress<C> {
     /// Appends the next frame; whether there was one.
     pub(super) fn encode(&mut self, bridge: u32, out: &mut Outbox) -> bool {
         if std::mem::take(&mut self.must_open) {
-            Message::Open(self.ticket).encode(bridge, out);
+            Message::Open(*self.lengths.end(), &self.product).encode(bridge, out);
         } else if !self.cancels.is_empty() {
             let n = self.cancels.len().min(MAX_TAGS);
             let bytes = bytes_of(self.cancels.drain(..n));

@@ -1,8 +1,7 @@
 //! The frames of bridges. DATA and LAST have a head only: the bytes of the sample behind it pass through.
 
 use crate::framing::{Fields, MessageError, Outbox, Shape};
-use crate::limits::{MAX_ERROR_TEXT_BYTES, MAX_PIECE_BYTES, MAX_TAGS};
-use crate::link::Ticket;
+use crate::limits::{MAX_ERROR_TEXT_BYTES, MAX_ID_BYTES, MAX_PIECE_BYTES, MAX_TAGS};
 use crate::text::cut;
 
 const OPEN: u8 = 16;
@@ -36,8 +35,9 @@ pub struct Numbers<'a>(&'a [u8]);
 /// A frame of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// To the teachers' host: what the ticket names is called by this number in this session.
-    Open(Ticket),
+    /// To the teachers' host: samples of this product, in slots of so many bytes, are ordered by this number of a bridge
+    /// in this session.
+    Open(u64, &'a str),
     /// Back: it is not, and why.
     Closed(&'a str),
     /// Back, at first and whenever it has changed.
@@ -52,7 +52,7 @@ pub enum Message<'a> {
     Failed(u64, &'a str),
     /// Bytes of the sample of a tag from an offset on, and whether they are the last ones.
     Piece(u64, u64, bool),
-    /// To the teachers' host: no order of this bridge is open, and none comes any more; its ticket is void.
+    /// To the teachers' host: no order of this bridge is open, and none comes any more.
     Leave,
 }
 
@@ -63,6 +63,7 @@ pub fn shape(kind: u8) -> Shape {
         DATA | LAST => Shape::Bulk { head: HEAD_BYTES, rest: MAX_PIECE_BYTES },
         WANT => Shape::Whole(4 + 16 * MAX_TAGS),
         CANCEL | RETURN => Shape::Whole(4 + 8 * MAX_TAGS),
+        OPEN => Shape::Whole(12 + MAX_ID_BYTES),
         FAILED => Shape::Whole(12 + MAX_ERROR_TEXT_BYTES),
         _ => Shape::Whole(1024),
     }
@@ -90,7 +91,14 @@ impl<'a> Message<'a> {
         let mut fields = Fields(payload, "frame of a bridge");
         let bridge = fields.u32()?;
         let message = match kind {
-            OPEN => Self::Open(Ticket(fields.array()?)),
+            OPEN => {
+                let slot_size = fields.u64()?;
+                let product = fields.text(MAX_ID_BYTES)?;
+                if slot_size == 0 {
+                    return Err(fields.malformed());
+                }
+                return Ok((bridge, Self::Open(slot_size, product)));
+            }
             CLOSED => return Ok((bridge, Self::Closed(fields.text(1024)?))),
             OFFER => Self::Offer(Offer { suppliers: fields.u32()?, slots: fields.u32()? }),
             WANT | CANCEL | RETURN => {
@@ -124,7 +132,9 @@ impl<'a> Message<'a> {
     pub fn encode(&self, bridge: u32, out: &mut Outbox) {
         let bridge = &bridge.to_le_bytes()[..];
         match self {
-            Self::Open(Ticket(number)) => out.push(OPEN, &[bridge, number]),
+            Self::Open(slot_size, product) => {
+                out.push(OPEN, &[bridge, &slot_size.to_le_bytes(), product.as_bytes()]);
+            }
             Self::Closed(why) => out.push(CLOSED, &[bridge, cut(why, 1020).as_bytes()]),
             Self::Offer(Offer { suppliers, slots }) => {
                 out.push(OFFER, &[bridge, [*suppliers, *slots].map(u32::to_le_bytes).as_flattened()]);

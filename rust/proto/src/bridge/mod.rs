@@ -5,8 +5,8 @@
 //! there does, and sends what suppliers have written. Bytes of a sample pass through neither: [`Bridges`] says which of
 //! them go where.
 //!
-//! * **N1** An egress is served by suppliers of its host only, an ingress serves clients of its host only. The driver
-//!   sees to that; a host has no link to itself.
+//! * **N1** An egress is served by suppliers of its host only, an ingress serves clients of its host only. Brokers see to
+//!   that ([`crate::wire::MediumKind`]); a host has no link to itself.
 //! * **N2** A claim ends once: written, failed, or returned. Those of a session are returned when its connection is
 //!   closed, so before the next session begins. A claim is moved in and moved out.
 //! * **N3** Tags are of one session; nothing of another connection is taken.
@@ -16,6 +16,7 @@
 //! * **N7** The pieces of a tag come in order without gaps and have in sum the length of the order. Anything else ends
 //!   the session.
 
+mod demand;
 mod egress;
 mod host;
 mod ingress;
@@ -24,7 +25,8 @@ mod output;
 mod remote;
 mod window;
 
-pub use host::Bridges;
+pub use demand::Demand;
+pub use host::{Asked, Bridges, UNUSED_TIME};
 pub use ingress::{Fate, HOLD_TIME};
 pub use message::{Message, Numbers, Offer, PIECE_HEADER_BYTES, piece_header, shape};
 pub use output::{Output, Piece};

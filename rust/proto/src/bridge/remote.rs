@@ -8,15 +8,15 @@ use super::message::Message;
 use crate::client::{Lanes, SlotId};
 use crate::framing::Outbox;
 use crate::limits::{MAX_BRIDGES, MAX_UNSENT_FRAMES};
-use crate::link::{HostId, Ticket};
+use crate::link::HostId;
 
 #[derive(Debug)]
 pub(super) struct Remote<C> {
     pub(super) ingresses: BTreeMap<u32, Ingress<C>>,
     /// The number of the next one: none is used twice in a session.
     next_ingress: u32,
-    /// The products that the peer has opened and by which tickets, by its numbers.
-    pub(super) served: BTreeMap<u32, (u32, Ticket)>,
+    /// The products that the peer has opened, by its numbers.
+    pub(super) served: BTreeMap<u32, u32>,
     /// Numbers under which it has nothing.
     pub(super) closed: VecDeque<(u32, &'static str)>,
     pub(super) next_bridge: u32,
@@ -61,13 +61,9 @@ impl<C> Remote<C> {
         bridge < self.next_ingress
     }
 
-    /// The session is over: only bridges to be opened again are left.
+    /// The session is over, and all bridges with it.
     pub(super) fn end(&mut self, ended: &mut VecDeque<(C, Fate)>) {
-        let mut ingresses = std::mem::take(&mut self.ingresses);
-        ingresses.values_mut().for_each(|ingress| ingress.end(ended));
-        ingresses.retain(|_, ingress| !ingress.is_over());
-        let next_ingress = ingresses.keys().next_back().map_or(0, |last| last + 1);
-        *self = Self { ingresses, next_ingress, ..Self::default() };
+        self.ingresses.values_mut().for_each(|ingress| ingress.end(ended));
     }
 
     /// Appends frames of bridges for the host.
@@ -90,7 +86,7 @@ impl<C> Remote<C> {
             }
             !leaves
         });
-        for (&bridge, (product, _)) in &self.served {
+        for (&bridge, product) in &self.served {
             let Some(egress) = products.get_mut(product) else { continue };
             while out.len() < MAX_UNSENT_FRAMES && egress.encode((host, bridge), out) {}
         }

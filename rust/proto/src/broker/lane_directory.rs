@@ -17,6 +17,8 @@ pub(super) struct Lane {
     pub(super) announcers: u32,
     /// Suppliers of its product that refused it.
     pub(super) refused: u32,
+    /// Those of them that are links to other hosts.
+    pub(super) refused_links: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -122,6 +124,12 @@ impl Name {
 }
 
 impl Lane {
+    /// One more supplier refuses it, or one less.
+    pub(super) fn count_refusal(&mut self, is_link: bool, change: i32) {
+        self.refused = self.refused.saturating_add_signed(change);
+        self.refused_links = self.refused_links.saturating_add_signed(change * i32::from(is_link));
+    }
+
     pub(super) fn offer<'a>(&self, product_id: &'a str, addresses: &'a Addresses) -> LaneOffer<'a> {
         LaneOffer { name: self.name.wire(addresses.text(self.name.address)), product_id }
     }

@@ -5,6 +5,7 @@
 //! lane is offered to every native supplier of these lists, and withdrawn from those with patterns that stop matching.
 //! A supplier that refuses one (UNATTACHED) serves that client by wire; it is not asked again, unless the lane is used
 //! anew (another generation) or the supplier connects again. One that had no room for it may serve it later (ATTACHED).
+//! A link to other hosts serves nothing by wire: while it refuses a lane, it is no supplier of that client.
 //!
 //! A lane may be announced by two connections, when a client reconnects before its old connection is found dead: it
 //! ends with the last one. Numbers and offers are made into messages when the outbox is drained, so changes that undo
@@ -62,12 +63,13 @@ impl Broker {
 
     /// UNATTACHED: lanes that a supplier does not serve although it was asked to.
     pub(super) fn refuse_lanes(&mut self, key: SupplierKey, names: &[LaneName<'_>]) {
+        let is_link = self.suppliers[key].is_link();
         for lane in self.find_lanes(names) {
             let attachments = &mut self.suppliers[key].attachments;
             if attachments.offered.remove(&lane) {
                 attachments.refused.insert(lane);
                 let lane = &mut self.lanes.lanes[lane];
-                lane.refused += 1;
+                lane.count_refusal(is_link, 1);
                 let product = lane.product;
                 self.mark_product_stale(product);
             }
@@ -77,12 +79,13 @@ impl Broker {
 
     /// ATTACHED: lanes that a supplier serves now, although it refused them before.
     pub(super) fn accept_lanes(&mut self, key: SupplierKey, names: &[LaneName<'_>]) {
+        let is_link = self.suppliers[key].is_link();
         for lane in self.find_lanes(names) {
             let attachments = &mut self.suppliers[key].attachments;
             if attachments.refused.remove(&lane) {
                 attachments.offered.insert(lane);
                 let lane = &mut self.lanes.lanes[lane];
-                lane.refused -= 1;
+                lane.count_refusal(is_link, -1);
                 let product = lane.product;
                 self.mark_product_stale(product);
             }
@@ -137,7 +140,7 @@ impl Broker {
             return Some(key);
         }
         self.addresses.hold(name.address);
-        let key = self.lanes.lanes.insert(Lane { name, product, announcers: 1, refused: 0 });
+        let key = self.lanes.lanes.insert(Lane { name, product, announcers: 1, refused: 0, refused_links: 0 });
         self.lanes.by_name.insert(name, key);
         self.lanes.by_product.entry(product).or_default().lanes.insert(key);
         for supplier in self.natives_of(product) {
@@ -218,7 +221,8 @@ impl Broker {
             supplier.attachments.withdrawn.push((address, name));
             self.outbox.mark(Party::Supplier(key), &mut supplier.out);
         } else if supplier.attachments.refused.remove(&lane) {
-            self.lanes.lanes[lane].refused -= 1;
+            let is_link = supplier.is_link();
+            self.lanes.lanes[lane].count_refusal(is_link, -1);
             self.update_ready(key);
         } else {
             supplier.attachments.due.remove(&lane);

@@ -73,14 +73,17 @@ impl Broker {
 
     /// The numbers of suppliers of an announced product.
     fn count(&self, entry: &Entry) -> Numbers {
-        let (mut all, mut softs, mut natives) = (0, 0, 0);
+        let (mut all, mut softs, mut natives, mut links) = (0, 0, 0, 0);
         for set in self.index.sets_of(entry.product) {
             let n_natives = set.natives.len() as u32;
             all += set.suppliers;
             natives += n_natives;
             softs += set.suppliers - n_natives;
+            links += if set.are_links() { n_natives } else { 0 };
         }
-        let serving = entry.offered.map_or(0, |lane| natives - self.lanes.lanes[lane].refused);
-        (serving, all - serving, softs)
+        let lane = entry.offered.map(|lane| &self.lanes.lanes[lane]);
+        let serving = lane.map_or(0, |lane| natives - lane.refused);
+        let idle_links = lane.map_or(links, |lane| lane.refused_links);
+        (serving, all - serving - idle_links, softs)
     }
 }

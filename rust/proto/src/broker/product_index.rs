@@ -25,7 +25,7 @@ use super::ids::{SetKey, SetTag, SupplierKey, SupplierTag};
 use super::orders::{OrderId, OrderTable};
 use super::slab::{Linked, Links, List, Slab};
 use crate::patterns::{self, Patterns};
-use crate::wire::MediumProfile;
+use crate::wire::{MediumKind, MediumProfile};
 
 /// Products without orders that stay in the table, so that ordering one at a time does not match each of them again.
 const MAX_IDLE_PRODUCTS: usize = 16_384;
@@ -95,6 +95,13 @@ pub(super) struct PatternSet {
     pub(super) ready: [List<SupplierTag>; 2],
     /// Products with queued orders; the first one is next.
     waiting: List<InterestTag>,
+}
+
+impl PatternSet {
+    /// Whether its suppliers are links to other hosts.
+    pub(super) fn are_links(&self) -> bool {
+        self.medium.kind == MediumKind::Link
+    }
 }
 
 /// All products, sets and interests.

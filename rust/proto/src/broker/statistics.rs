@@ -59,7 +59,9 @@ impl Broker {
     pub(super) fn diagnose(&self, now: Instant, client: ClientKey, product_id: &str) -> Diagnosis {
         let matching = self.index.matching(product_id);
         let medium = self.clients[client].medium;
-        let product = self.index.find(product_id, medium).map(|key| self.index.product(key));
+        let product = self.index.find(product_id, medium);
+        let lane = product.and_then(|product| self.clients[client].announcement.lane_of(product));
+        let product = product.map(|key| self.index.product(key));
         let mut diagnosis = Diagnosis {
             queued: product.map_or(0, |product| u64::from(product.unleased())),
             ..Diagnosis::default()
@@ -71,6 +73,11 @@ impl Broker {
             if let Some(why) = supplier.medium.why_not(&medium) {
                 diagnosis.unable_suppliers += 1;
                 diagnosis.unable = format!("{}: {why}", supplier.label());
+                continue;
+            }
+            if supplier.is_link() && !lane.is_some_and(|lane| supplier.attachments.has(lane)) {
+                diagnosis.unable_suppliers += 1;
+                diagnosis.unable = format!("{}: no other host has a supplier of it now", supplier.label());
                 continue;
             }
             diagnosis.matching_suppliers += 1;

@@ -11,7 +11,7 @@ use super::lane_directory::Attachments;
 use super::outbox::{PeerOut, Work};
 use super::slab::{Linked, Links, Slab};
 use crate::Dialect;
-use crate::wire::MediumProfile;
+use crate::wire::{MediumKind, MediumProfile};
 
 /// All suppliers.
 pub(super) type SupplierTable = Slab<SupplierTag, Supplier>;
@@ -86,6 +86,11 @@ impl Supplier {
     /// Its number, once it sent HELLO.
     pub(super) fn number(&self) -> Option<u64> {
         self.number
+    }
+
+    /// Whether it is the link to other hosts.
+    pub(super) fn is_link(&self) -> bool {
+        self.medium.kind == MediumKind::Link
     }
 
     /// Its name; empty if it sent none.

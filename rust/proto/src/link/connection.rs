@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::identity::{HostId, SessionId};
+use super::identity::HostId;
 use crate::framing::{BulkReader, Outbox};
 
 #[derive(Debug)]
@@ -14,17 +14,19 @@ pub(super) struct Connection {
     pub(super) outbox: Outbox,
     /// A PING has no answer yet.
     pub(super) is_asked: bool,
+    /// A dial of this host's own has given way to it.
+    pub(super) has_right_of_way: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Dialled; not connected yet.
-    Dialled(HostId),
+    /// The address of this number was dialled; not connected yet.
+    Dialled(usize),
     /// HELLO has gone out.
-    Greeting(HostId),
+    Greeting(usize),
     Accepted,
-    /// WELCOME has gone out.
-    Welcomed(HostId, SessionId),
+    /// WELCOME has gone out, with this number of a session.
+    Welcomed(HostId, u64),
     /// Of this host: the session, or the next one.
     Begun(HostId),
     /// It is to be closed once its output was written, as far as that goes at once. Of the session with that host.
@@ -41,6 +43,6 @@ impl Phase {
 impl Connection {
     pub(super) fn new(phase: Phase, deadline: Instant) -> Self {
         let (reader, outbox) = (BulkReader::default(), Outbox::default());
-        Self { phase, deadline: Some(deadline), reader, outbox, is_asked: false }
+        Self { phase, deadline: Some(deadline), reader, outbox, is_asked: false, has_right_of_way: false }
     }
 }

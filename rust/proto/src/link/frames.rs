@@ -1,6 +1,6 @@
 //! The frames by which a session begins, is kept and ends.
 
-use super::identity::{HostId, Identity, SessionId};
+use super::identity::HostId;
 use crate::framing::{Fields, MessageError, Outbox};
 use crate::text::{cut, printable};
 
@@ -25,12 +25,12 @@ const PONG: u8 = 6;
 /// A frame of the session itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// The end that has called says which it is and which host it means.
-    Hello(Identity, HostId),
-    /// The other one answers with its host and the session.
-    Welcome(HostId, SessionId),
+    /// The end that has called says which it is.
+    Hello(HostId),
+    /// The other one answers with its host, and which of its sessions it is.
+    Welcome(HostId, u64),
     /// The session begins: the end that has called is there now, and not only its HELLO.
-    Begin(SessionId),
+    Begin(u64),
     /// The connection ends, and why; also a refusal.
     End(String),
     /// To be answered by PONG.
@@ -55,17 +55,15 @@ impl Frame {
                 if theirs != VERSION {
                     return Err(MessageError::Version { protocol: PROTOCOL, theirs, ours: VERSION });
                 }
-                let (host, boot) = (HostId(fields.u64()?), fields.u64()?);
-                Self::Hello(Identity { host, boot }, HostId(fields.u64()?))
+                Self::Hello(HostId(fields.u64()?))
             }
             WELCOME => {
                 fields.1 = "WELCOME";
-                let host = HostId(fields.u64()?);
-                Self::Welcome(host, session(&mut fields)?)
+                Self::Welcome(HostId(fields.u64()?), fields.u64()?)
             }
             BEGIN => {
                 fields.1 = "BEGIN";
-                Self::Begin(session(&mut fields)?)
+                Self::Begin(fields.u64()?)
             }
             END => {
                 fields.1 = "END";
@@ -81,23 +79,16 @@ impl Frame {
     /// Appends it.
     pub fn encode(&self, out: &mut Outbox) {
         match self {
-            Self::Hello(Identity { host, boot }, to) => {
-                let numbers = [host.0, *boot, to.0].map(u64::to_le_bytes);
-                out.push(HELLO, &[MAGIC, &VERSION.to_le_bytes(), numbers.as_flattened()]);
+            Self::Hello(host) => {
+                out.push(HELLO, &[MAGIC, &VERSION.to_le_bytes(), &host.0.to_le_bytes()]);
             }
-            Self::Welcome(host, SessionId { boot, number }) => {
-                out.push(WELCOME, &[[host.0, *boot, *number].map(u64::to_le_bytes).as_flattened()]);
+            Self::Welcome(host, session) => {
+                out.push(WELCOME, &[[host.0, *session].map(u64::to_le_bytes).as_flattened()]);
             }
-            Self::Begin(SessionId { boot, number }) => {
-                out.push(BEGIN, &[[*boot, *number].map(u64::to_le_bytes).as_flattened()]);
-            }
+            Self::Begin(session) => out.push(BEGIN, &[&session.to_le_bytes()]),
             Self::End(reason) => out.push(END, &[cut(reason, MAX_REASON_BYTES).as_bytes()]),
             Self::Ping => out.push(PING, &[]),
             Self::Pong => out.push(PONG, &[]),
         }
     }
-}
-
-fn session(fields: &mut Fields<'_>) -> Result<SessionId, MessageError> {
-    Ok(SessionId { boot: fields.u64()?, number: fields.u64()? })
 }

@@ -3,7 +3,8 @@
 //! * [`Sessions`]: all links of one host: dialling, handshakes, which connection is the session, reconnecting.
 //! * [`Frame`]: what both ends say for that.
 //! * [`Liveness`]: when a silent peer is lost.
-//! * [`Tickets`]: which host may open what. Certificates and the names in them are the driver's part.
+//!
+//! Which peer may begin one is the driver's part: it has the certificates.
 
 mod connection;
 mod frames;
@@ -13,7 +14,7 @@ mod peer;
 mod session;
 
 pub use frames::Frame;
-pub use identity::{HostId, Identity, RETURN_TIME, SessionId, TICKET_TIME, Ticket, Tickets};
+pub use identity::HostId;
 pub use liveness::{Due, KEEP_TIME, Liveness};
 pub use peer::{FIRST_PAUSE, LONGEST_PAUSE};
 pub use session::{DIAL_TIMEOUT, Event, Received, Sessions, TOO_LATE};

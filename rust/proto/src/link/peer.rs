@@ -1,7 +1,9 @@
-//! One other host as the links see it: which connection is its session, and when it is dialled.
+//! One other host as the links see it, and one address that this host dials.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::identity::HostId;
 use super::liveness::Liveness;
 use crate::broker::PeerId;
 use crate::silence::Silence;
@@ -15,18 +17,50 @@ const STEADY: Duration = Duration::from_secs(1);
 /// One that lasts as long makes the next session as impatient as the first.
 const LONG: Duration = Duration::from_secs(10);
 
+/// An address that this host dials.
 #[derive(Debug)]
+pub(super) struct Dial {
+    /// The connection that this end has dialled and that is no session yet.
+    pub(super) connection: Option<PeerId>,
+    /// Which host has answered there last.
+    pub(super) host: Option<HostId>,
+    pause: Duration,
+    due: Instant,
+}
+
+impl Dial {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { connection: None, host: None, pause: FIRST_PAUSE, due: now }
+    }
+
+    /// When to dial, if at all.
+    pub(super) fn at(&self, peers: &BTreeMap<HostId, Peer>) -> Option<Instant> {
+        let peer = self.host.and_then(|host| peers.get(&host));
+        let is_down = self.connection.is_none() && peer.is_none_or(Peer::is_idle);
+        is_down.then_some(self.due)
+    }
+
+    pub(super) fn is_due(&self, now: Instant, peers: &BTreeMap<HostId, Peer>) -> bool {
+        self.at(peers).is_some_and(|at| at <= now)
+    }
+
+    /// Waits before the next dial, twice as long each time unless a session has lasted.
+    pub(super) fn rest(&mut self, now: Instant, was_steady: bool) {
+        if was_steady {
+            self.pause = FIRST_PAUSE;
+        }
+        self.due = now + self.pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Another host.
+#[derive(Debug, Default)]
 pub(super) struct Peer {
-    /// Whether there is something that needs a session, and an address to dial.
-    pub(super) is_wanted: bool,
     /// The connection of the session.
     pub(super) current: Option<Current>,
-    /// The one of this end's own dial.
-    pub(super) dial: Option<PeerId>,
     /// One that has said BEGIN while the connection of the session before is still to be closed.
     pub(super) next: Option<PeerId>,
-    pause: Duration,
-    dial_at: Instant,
     silence: Silence,
 }
 
@@ -38,31 +72,18 @@ pub(super) struct Current {
 }
 
 impl Peer {
-    pub(super) fn new(now: Instant) -> Self {
-        Self {
-            is_wanted: false,
-            current: None,
-            dial: None,
-            next: None,
-            pause: FIRST_PAUSE,
-            dial_at: now,
-            silence: Silence::default(),
-        }
-    }
-
     pub(super) fn is_current(&self, connection: PeerId) -> bool {
         self.current.as_ref().is_some_and(|current| current.connection == connection)
     }
 
-    /// Whether nothing would be lost with what is known of the host.
+    /// Whether it has no session.
     pub(super) fn is_idle(&self) -> bool {
-        !self.is_wanted && self.current.is_none() && self.dial.is_none() && self.next.is_none()
+        self.current.is_none() && self.next.is_none()
     }
 
-    /// When to dial, if at all.
-    pub(super) fn dial_at(&self) -> Option<Instant> {
-        let is_down = self.current.is_none() && self.dial.is_none() && self.next.is_none();
-        (self.is_wanted && is_down).then_some(self.dial_at)
+    /// Whether its next session is to wait longer for it than a first one.
+    pub(super) fn is_patient(&self) -> bool {
+        self.silence.is_patient()
     }
 
     pub(super) fn begin(&mut self, now: Instant, connection: PeerId) {
@@ -70,20 +91,11 @@ impl Peer {
         self.current = Some(Current { connection, liveness, began: now });
     }
 
-    /// The session is over.
-    pub(super) fn end(&mut self, now: Instant) {
-        let Some(Current { liveness, began, .. }) = self.current.take() else { return };
+    /// The session is over; whether it lasted.
+    pub(super) fn end(&mut self, now: Instant) -> bool {
+        let Some(Current { liveness, began, .. }) = self.current.take() else { return false };
         let lasted = now.saturating_duration_since(began);
         self.silence = if lasted >= LONG { Silence::default() } else { liveness.silence() };
-        if lasted >= STEADY {
-            self.pause = FIRST_PAUSE;
-        }
-        self.rest(now);
-    }
-
-    /// Waits before the next dial, twice as long each time.
-    pub(super) fn rest(&mut self, now: Instant) {
-        self.dial_at = now + self.pause;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        lasted >= STEADY
     }
 }

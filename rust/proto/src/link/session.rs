@@ -1,9 +1,10 @@
 //! All links of one host: connections, handshakes, and which connection is the session with which host.
 //!
-//! A host dials while it wants a session and has none. HELLO says so; WELCOME names the session; BEGIN proves that the
-//! end that has dialled is still there, so a HELLO that was long on its way ends no session. BEGIN replaces the session
-//! before, of which the peer knows no more: it is closed first. Where both ends dial at once, the dial of the host with
-//! the lower number holds: that host refuses the other one, which gives up its own.
+//! A host dials an address while there is no session with the host that has answered there last. HELLO says who dials;
+//! WELCOME who answers, and names the session; BEGIN proves that the end that has dialled is still there, so a HELLO that
+//! was long on its way ends no session. BEGIN replaces the session before, of which the peer knows no more: it is closed
+//! first. Who has dialled learns from WELCOME alone whom. Where both ends dial at once, the dial of the host with the
+//! lower number holds: the other one gives up its own, once for each dial that it gives way to, as that may be dead.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,9 +13,9 @@ use rustc_hash::FxHashMap;
 
 use super::connection::{Connection, Phase};
 use super::frames::{FIRST_OF_SERVICES, FRAME_BYTES, Frame};
-use super::identity::{HostId, Identity, SessionId};
+use super::identity::HostId;
 use super::liveness::Due;
-use super::peer::Peer;
+use super::peer::{Dial, Peer};
 use crate::broker::PeerId;
 use crate::framing::{MessageError, Outbox, Shape};
 use crate::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
@@ -53,9 +54,11 @@ pub struct Received<'a> {
 /// The state machine.
 #[derive(Debug)]
 pub struct Sessions {
-    me: Identity,
+    me: HostId,
     n_sessions: u64,
-    next_dial: u64,
+    n_dials: u64,
+    /// The addresses to dial, in the order in which they were named.
+    dials: Vec<Dial>,
     peers: BTreeMap<HostId, Peer>,
     connections: FxHashMap<PeerId, Connection>,
     /// Handshakes of accepted connections that are not over.
@@ -67,11 +70,12 @@ pub struct Sessions {
 impl Sessions {
     /// Without connections.
     #[must_use]
-    pub fn new(me: Identity) -> Self {
+    pub fn new(me: HostId) -> Self {
         Self {
             me,
             n_sessions: 0,
-            next_dial: 0,
+            n_dials: 0,
+            dials: Vec::new(),
             peers: BTreeMap::new(),
             connections: FxHashMap::default(),
             n_handshakes: 0,
@@ -80,45 +84,28 @@ impl Sessions {
         }
     }
 
-    /// Dials a host from now on while there is no session with it; `false` if that cannot be: it is this host, or there
-    /// are too many.
-    pub fn want(&mut self, now: Instant, host: HostId) -> bool {
-        let peer = self.know(now, host);
-        peer.map(|peer| peer.is_wanted = true).is_some()
+    /// Dials one more address from now on, while there is no session with the host there. The first is number 0.
+    pub fn want(&mut self, now: Instant) {
+        self.dials.push(Dial::new(now));
     }
 
-    /// Dials a host no more. A session goes on until either end closes it; nothing is known of the host then.
-    pub fn release(&mut self, host: HostId) {
-        if let Some(peer) = self.peers.get_mut(&host) {
-            peer.is_wanted = false;
-            self.forget(host);
-        }
-    }
-
-    /// Whether this host dials that one when there is no session.
-    #[must_use]
-    pub fn is_wanted(&self, host: HostId) -> bool {
-        self.peers.get(&host).is_some_and(|peer| peer.is_wanted)
-    }
-
-    /// A host to dial now, and the name of the connection.
-    pub fn poll_dial(&mut self, now: Instant) -> Option<(HostId, PeerId)> {
-        let due = |peer: &Peer| peer.dial_at().is_some_and(|at| at <= now);
-        let (&host, peer) = self.peers.iter_mut().find(|(_, peer)| due(peer))?;
+    /// The number of an address to dial now, and the name of the connection.
+    pub fn poll_dial(&mut self, now: Instant) -> Option<(usize, PeerId)> {
+        let (number, dial) = self.dials.iter_mut().enumerate().find(|(_, dial)| dial.is_due(now, &self.peers))?;
         // Names of accepted connections are the driver's: even ones are not used here.
-        let id = PeerId(2 * self.next_dial + 1);
-        self.next_dial += 1;
-        peer.dial = Some(id);
-        self.insert(id, Phase::Dialled(host), now + DIAL_TIMEOUT);
-        Some((host, id))
+        let id = PeerId(2 * self.n_dials + 1);
+        self.n_dials += 1;
+        dial.connection = Some(id);
+        self.insert(id, Phase::Dialled(number), now + DIAL_TIMEOUT);
+        Some((number, id))
     }
 
     /// A dial has connected, and each end knows the other one's certificate if they have some.
     pub fn connected(&mut self, id: PeerId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if let Phase::Dialled(host) = connection.phase {
-            Frame::Hello(self.me, host).encode(&mut connection.outbox);
-            connection.phase = Phase::Greeting(host);
+        if let Phase::Dialled(number) = connection.phase {
+            Frame::Hello(self.me).encode(&mut connection.outbox);
+            connection.phase = Phase::Greeting(number);
         }
     }
 
@@ -144,7 +131,7 @@ impl Sessions {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.leave_handshake(&connection.phase);
         let (host, why) = match connection.phase {
-            Phase::Dialled(host) | Phase::Greeting(host) => return self.end_dial(now, host, id),
+            Phase::Dialled(number) | Phase::Greeting(number) => return self.end_dial(now, number, id),
             Phase::Welcomed(host, _) => return self.forget(host),
             Phase::Begun(host) => (host, why.to_owned()),
             Phase::Ending(Some(host), why) => (host, why),
@@ -153,7 +140,8 @@ impl Sessions {
         let Some(peer) = self.peers.get_mut(&host) else { return };
         peer.next.take_if(|next| *next == id);
         if peer.is_current(id) {
-            peer.end(now);
+            let was_steady = peer.end(now);
+            self.dials.iter_mut().filter(|dial| dial.host == Some(host)).for_each(|dial| dial.rest(now, was_steady));
             self.events.push_back(Event::Ended(host, why));
             if let Some(next) = peer.next.take() {
                 peer.begin(now, next);
@@ -331,23 +319,18 @@ impl Sessions {
     /// When [`Self::handle_timeout`] and [`Self::poll_dial`] should be called even if nothing happens.
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
-        let peers = self.peers.values().flat_map(|peer| {
-            [peer.dial_at(), peer.current.as_ref().map(|current| current.liveness.next_at())]
-        });
-        peers.chain(self.connections.values().map(|connection| connection.deadline)).flatten().min()
+        let peers = self.peers.values().map(|peer| Some(peer.current.as_ref()?.liveness.next_at()));
+        let dials = self.dials.iter().map(|dial| dial.at(&self.peers));
+        peers.chain(dials).chain(self.connections.values().map(|connection| connection.deadline)).flatten().min()
     }
 
     fn handle(&mut self, now: Instant, id: PeerId, frame: Frame) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         match (frame, &connection.phase) {
             (Frame::End(why), _) => self.end(now, id, &why),
-            (Frame::Hello(them, to), Phase::Accepted) => return self.welcome(now, id, them.host, to),
-            (Frame::Welcome(from, session), &Phase::Greeting(host)) => {
-                if from != host {
-                    return Err("another host answers".to_owned());
-                }
-                Frame::Begin(session).encode(&mut connection.outbox);
-                self.begin(now, id, host);
+            (Frame::Hello(them), Phase::Accepted) => return self.welcome(id, them),
+            (Frame::Welcome(host, session), &Phase::Greeting(number)) => {
+                return self.answered(now, id, number, (host, session));
             }
             (Frame::Begin(session), &Phase::Welcomed(host, ours)) if session == ours => {
                 self.begin(now, id, host);
@@ -364,29 +347,39 @@ impl Sessions {
         Ok(())
     }
 
-    fn welcome(&mut self, now: Instant, id: PeerId, host: HostId, to: HostId) -> Result<(), String> {
-        if to != self.me.host {
-            return Err("this is another host".to_owned());
+    fn welcome(&mut self, id: PeerId, host: HostId) -> Result<(), String> {
+        self.know(host)?;
+        self.n_sessions += 1;
+        if let Some(connection) = self.connections.get_mut(&id) {
+            Frame::Welcome(self.me, self.n_sessions).encode(&mut connection.outbox);
+            connection.phase = Phase::Welcomed(host, self.n_sessions);
         }
-        let peer = self.know(now, host).ok_or("this host takes no further link")?;
-        let dial = peer.dial;
-        // Only a dial that has connected counts: perhaps the peer can reach this host, and this host not the peer.
-        let dial = dial.filter(|dial| {
-            self.connections.get(dial).is_some_and(|own| matches!(own.phase, Phase::Greeting(_)))
-        });
-        if dial.is_some() && self.me.host < host {
+        Ok(())
+    }
+
+    /// A host has answered at an address: its session begins, unless it has a better connection.
+    fn answered(
+        &mut self,
+        now: Instant,
+        id: PeerId,
+        number: usize,
+        (host, session): (HostId, u64),
+    ) -> Result<(), String> {
+        let has_session = !self.know(host)?.is_idle();
+        self.dials[number].host = Some(host);
+        if has_session {
+            return Err(NEEDLESS[1].to_owned());
+        }
+        let rivals = self.connections.values_mut().filter(|c| matches!(c.phase, Phase::Welcomed(to, _) if to == host));
+        // Each is given way to once: if nothing comes of it, it is dead.
+        let gives_way = rivals.map(|rival| !std::mem::replace(&mut rival.has_right_of_way, true)).fold(false, |a, b| a | b);
+        if gives_way && self.me > host {
             return Err(NEEDLESS[0].to_owned());
         }
-        self.n_sessions += 1;
-        let session = SessionId { boot: self.me.boot, number: self.n_sessions };
         if let Some(connection) = self.connections.get_mut(&id) {
-            Frame::Welcome(self.me.host, session).encode(&mut connection.outbox);
-            connection.phase = Phase::Welcomed(host, session);
+            Frame::Begin(session).encode(&mut connection.outbox);
         }
-        // Last: it removes a host that is neither wanted nor welcomed.
-        if let Some(dial) = dial {
-            self.end(now, dial, NEEDLESS[0]);
-        }
+        self.begin(now, id, host);
         Ok(())
     }
 
@@ -398,13 +391,13 @@ impl Sessions {
         };
         let handshake = std::mem::replace(&mut connection.phase, Phase::Begun(host));
         connection.deadline = None;
-        let is_own = peer.dial.take_if(|dial| *dial == id).is_some();
-        let (next, dial) = (peer.next.take(), peer.dial.filter(|_| !is_own));
+        let next = peer.next.take();
+        self.dials.iter_mut().filter(|dial| dial.connection == Some(id)).for_each(|dial| dial.connection = None);
         self.leave_handshake(&handshake);
         // Whatever else was on its way to a session with this host would end the new one.
         let welcomed =
             self.connections.iter().filter(|(_, c)| matches!(c.phase, Phase::Welcomed(to, ..) if to == host));
-        let others: Vec<_> = welcomed.map(|(&other, _)| other).chain(next).chain(dial).collect();
+        let others: Vec<_> = welcomed.map(|(&other, _)| other).chain(next).collect();
         for other in others {
             self.refuse(now, other, NEEDLESS[1]);
         }
@@ -439,34 +432,46 @@ impl Sessions {
         self.leave_handshake(&phase);
         self.closing.push_back(id);
         match phase {
-            Phase::Dialled(host) | Phase::Greeting(host) => self.end_dial(now, host, id),
+            Phase::Dialled(number) | Phase::Greeting(number) => self.end_dial(now, number, id),
             Phase::Welcomed(host, _) => self.forget(host),
             _ => {}
         }
     }
 
-    fn end_dial(&mut self, now: Instant, host: HostId, id: PeerId) {
-        if let Some(peer) = self.peers.get_mut(&host)
-            && peer.dial.take_if(|dial| *dial == id).is_some()
+    fn end_dial(&mut self, now: Instant, number: usize, id: PeerId) {
+        if let Some(dial) = self.dials.get_mut(number)
+            && dial.connection.take_if(|connection| *connection == id).is_some()
         {
-            peer.rest(now);
-            self.forget(host);
+            dial.rest(now, false);
         }
     }
 
-    /// What is known of a host; `None` if it is this one, or there are too many.
-    fn know(&mut self, now: Instant, host: HostId) -> Option<&mut Peer> {
-        let has_room = self.peers.len() < MAX_LINKED_HOSTS || self.peers.contains_key(&host);
-        let is_other = host != self.me.host && has_room;
-        is_other.then(|| self.peers.entry(host).or_insert_with(|| Peer::new(now)))
+    /// What is known of a host.
+    fn know(&mut self, host: HostId) -> Result<&mut Peer, String> {
+        if host == self.me {
+            return Err("it is this host itself".to_owned());
+        }
+        if self.peers.len() >= MAX_LINKED_HOSTS && !self.peers.contains_key(&host) {
+            // Nothing but its patience is lost with a host that is not connected.
+            let others = self.peers.iter().filter(|(_, peer)| peer.is_idle());
+            let idle = others.map(|(&other, _)| other).find(|other| !self.has_connection(*other));
+            let idle = idle.ok_or("this host takes no further link")?;
+            self.peers.remove(&idle);
+        }
+        Ok(self.peers.entry(host).or_default())
     }
 
-    /// Drops what is known of a host that is not wanted, once no connection is, or may become, its session.
+    /// Drops what is known of a host once no connection is, or may become, its session; not that it needs patience.
     fn forget(&mut self, host: HostId) {
-        let is_its_own = |connection: &Connection| matches!(connection.phase, Phase::Welcomed(to, _) | Phase::Begun(to) if to == host);
-        if self.peers.get(&host).is_some_and(Peer::is_idle) && !self.connections.values().any(is_its_own) {
+        let is_nothing = self.peers.get(&host).is_some_and(|peer| peer.is_idle() && !peer.is_patient());
+        if is_nothing && !self.has_connection(host) {
             self.peers.remove(&host);
         }
+    }
+
+    fn has_connection(&self, host: HostId) -> bool {
+        let is_its_own = |connection: &Connection| matches!(connection.phase, Phase::Welcomed(to, _) | Phase::Begun(to) if to == host);
+        self.connections.values().any(is_its_own)
     }
 
     fn leave_handshake(&mut self, phase: &Phase) {

@@ -171,6 +171,15 @@ impl Lanes {
         self.changes.pop_front()
     }
 
+    /// A lane that was refused is served all the same, if there is room.
+    pub(super) fn resume(&mut self, id: &LaneId, connected: bool) -> bool {
+        let has_room = self.served.len() < MAX_LANES_PER_SUPPLIER;
+        if has_room && self.served.insert(id.clone()) && connected {
+            self.accepted.push(id.clone());
+        }
+        has_room
+    }
+
     /// When [`Self::poll`] has something to say again.
     pub(super) fn due(&self) -> Option<Instant> {
         self.postponed.front().map(|postponed| postponed.due)

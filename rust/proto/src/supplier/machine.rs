@@ -271,6 +271,11 @@ impl Supplier {
         self.lanes.postpone(now, id, product_id, self.is_native())
     }
 
+    /// Serves a lane that it has refused before; `false` where it serves as many as it may.
+    pub fn resume_lane(&mut self, id: &LaneId) -> bool {
+        self.lanes.resume(id, self.is_native())
+    }
+
     /// Serves a lane that [`Supplier::poll_lane`] named.
     pub fn accept_lane(&mut self, id: &LaneId) {
         self.lanes.accept(id, self.is_native());

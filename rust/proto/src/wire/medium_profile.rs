@@ -21,12 +21,19 @@ pub enum MediumKind {
     Tickets = 4,
     /// Shared memory or a file, of suppliers that write to both.
     ShmOrFile = 5,
+    /// Shared memory, of the link to other hosts as a supplier: it has samples made there.
+    Link = 6,
+    /// Shared memory of the link as a client: it orders for other hosts.
+    Linked = 7,
 }
 
 impl MediumKind {
     /// Whether a supplier that writes to this kind can write to that one, as far as is known.
     fn reaches(self, client: Self) -> bool {
         match (self, client) {
+            // From one host to the next one, and no further (N1).
+            (Self::Link, theirs) => theirs == Self::Shm,
+            (mine, Self::Linked) => matches!(mine, Self::Shm | Self::ShmOrFile),
             (Self::Unknown, _) | (_, Self::Unknown) | (Self::ShmOrFile, Self::Shm | Self::File) => true,
             (mine, theirs) => mine == theirs,
         }
@@ -42,6 +49,8 @@ impl std::fmt::Display for MediumKind {
             Self::Tcp => "a TCP medium",
             Self::Tickets => "a CudaIpcMedium",
             Self::ShmOrFile => "shared memory or a file",
+            Self::Link => "shared memory, for suppliers of other hosts",
+            Self::Linked => "shared memory, for clients of other hosts",
         })
     }
 }
@@ -87,7 +96,7 @@ impl MediumProfile {
 
     fn obstacle(&self, client: &Self) -> Option<Obstacle> {
         let differs = |mine: u64, theirs: u64| mine != 0 && theirs != 0 && mine != theirs;
-        let needs_host = matches!(client.kind, MediumKind::Shm | MediumKind::Tickets);
+        let needs_host = matches!(client.kind, MediumKind::Shm | MediumKind::Tickets | MediumKind::Linked);
         if !self.kind.reaches(client.kind) {
             Some(Obstacle::Kind)
         } else if differs(self.slot_size, client.slot_size) {
@@ -108,6 +117,8 @@ pub(super) fn decode(payload: &[u8]) -> Result<MediumProfile, WireError> {
         3 => MediumKind::Tcp,
         4 => MediumKind::Tickets,
         5 => MediumKind::ShmOrFile,
+        6 => MediumKind::Link,
+        7 => MediumKind::Linked,
         // A kind of a later version.
         _ => MediumKind::Unknown,
     };
@@ -155,6 +166,20 @@ mod tests {
             (profile(MediumKind::Tcp, 7, 64), false),
         ] {
             assert_eq!(both.can_serve(&client), can, "{client:?}");
+        }
+        let (link, linked) = (profile(MediumKind::Link, 7, 0), profile(MediumKind::Linked, 7, 64));
+        for (supplier, client, can) in [
+            (link, shm, true),
+            (link, profile(MediumKind::Shm, 8, 64), false),
+            (link, profile(MediumKind::File, 7, 64), false),
+            (link, MediumProfile::default(), false),
+            (link, linked, false),
+            (shm, linked, true),
+            (both, linked, true),
+            (profile(MediumKind::Shm, 8, 64), linked, false),
+            (MediumProfile::default(), linked, false),
+        ] {
+            assert_eq!(supplier.can_serve(&client), can, "{supplier:?} {client:?}");
         }
     }
 }

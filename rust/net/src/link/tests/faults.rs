@@ -4,28 +4,21 @@ use std::process::{Child, Command};
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use softs_proto::supplier::LaneId;
-use softs_shm::LaneRef;
-
-use super::hosts::{N_SLOTS, Remote, SPEECHES, Speech, Student, WATCHDOG, join, serve};
+use super::Supplier;
+use super::hosts::{Remote, SPEECHES, Speech, Student, WATCHDOG, serve};
 use super::wire::Wire;
 
-/// A few, so that slots that are lost would be missed.
-const FEW_SLOTS: u64 = 3;
 const SIZES: [u64; 2] = [64, 600_000];
-/// The only lane of a segment.
-const LANE: LaneRef = LaneRef { index: 0, generation: 1 };
 
 fn each_way() -> impl Iterator<Item = (Speech, u64)> {
     SPEECHES.into_iter().flat_map(|speech| SIZES.map(|slot_size| (speech, slot_size)))
 }
 
 fn cut_often(speech: Speech, slot_size: u64, cut: impl Fn(&Wire, u64)) {
-    let remote = Remote::new(speech, slot_size, None, FEW_SLOTS);
+    let remote = Remote::new(speech, slot_size);
     let _supplier = remote.supplier();
-    let mut student = Student::new(speech, slot_size, None);
-    let wire = Wire::to(remote.link.endpoint());
-    student.link_one_way(&remote, &wire.endpoint);
+    let wire = Wire::to(remote.endpoint());
+    let mut student = Student::new(speech, slot_size, &[&wire.endpoint]);
     student.take(20);
     for n in 1..=8 {
         let before = wire.n_connections();
@@ -60,16 +53,15 @@ fn a_peer_is_frozen_and_comes_back() {
     for (speech, directions) in
         [(plain, [true, true]), (plain, [true, false]), (plain, [false, true]), (tls, [true, true])]
     {
-        let remote = Remote::new(speech, 600_000, None, FEW_SLOTS);
+        let remote = Remote::new(speech, 600_000);
         let _supplier = remote.supplier();
-        let mut student = Student::new(speech, 600_000, None);
-        let wire = Wire::to(remote.link.endpoint());
-        student.link_one_way(&remote, &wire.endpoint);
+        let wire = Wire::to(remote.endpoint());
+        let mut student = Student::new(speech, 600_000, &[&wire.endpoint]);
         student.take(20);
         wire.freeze(directions);
         // It orders all that it can, and waits.
         student.turn(100);
-        student.await_log("has ended");
+        student.await_log("is cut");
         wire.freeze([false; 2]);
         student.take(80);
         student.end(100);
@@ -79,18 +71,16 @@ fn a_peer_is_frozen_and_comes_back() {
 #[test]
 fn a_link_ends_and_another_one_takes_its_place() {
     for (speech, slot_size) in each_way() {
-        let remote = Remote::new(speech, slot_size, None, FEW_SLOTS);
-        let wire = Wire::to(remote.link.endpoint());
+        let remote = Remote::new(speech, slot_size);
+        let wire = Wire::to(remote.endpoint());
         let supplier = remote.supplier();
-        let mut student = Student::new(speech, slot_size, None);
-        student.link_to(&remote, &wire.endpoint);
+        let mut student = Student::new(speech, slot_size, &[&wire.endpoint]);
         student.take(20);
         drop((supplier, remote));
         student.turn(30);
-        let remote = Remote::new(speech, slot_size, None, FEW_SLOTS);
+        let remote = Remote::new(speech, slot_size);
         let _supplier = remote.supplier();
-        student.link_to_again(&remote);
-        wire.turn_to(remote.link.endpoint());
+        wire.turn_to(remote.endpoint());
         student.take(200);
         let n = student.n_taken();
         student.end(n);
@@ -99,42 +89,38 @@ fn a_link_ends_and_another_one_takes_its_place() {
 
 #[test]
 fn the_link_of_the_student_ends_and_its_claims_go_back() {
-    let remote = Remote::new(Speech::Plain, 64, None, N_SLOTS);
-    let mut student = Student::new(Speech::Plain, 64, None);
-    student.link_to(&remote, &remote.link.endpoint().clone());
-    // A supplier that is there and claims nothing.
-    let _there = join(&remote.lane, 64);
-    let waiting = join(&student.lane_id(), 64);
-    student.turn(10);
+    let remote = Remote::new(Speech::Plain, 64);
+    let there = remote.supplier();
+    let mut student = Student::new(Speech::Plain, 64, &[remote.endpoint()]);
+    student.take(10);
+    let watcher = student.idle_supplier();
+    student.turn(40);
     let deadline = Instant::now() + WATCHDOG;
-    while waiting.lanes.next_sequence(LANE) == Some(0) {
+    while watcher.lanes.next_sequence(student.shm_lane()) == Some(10) {
         assert!(Instant::now() < deadline, "nothing was claimed");
         std::thread::yield_now();
     }
     student.link.stop();
-    let here = super::Supplier::spawn(&student.lane_id(), 64, None);
+    drop((watcher, there));
+    let _here = Supplier::spawn(&student.host, 64, u64::MAX);
     student.take(50);
-    assert!(here.n_made() >= 50);
-    student.end(50);
+    student.end(60);
 }
 
-const SEGMENT: &str = "SOFTS_FAST_LINK_TEST_LANE";
+const BACKEND: &str = "SOFTS_FAST_LINK_TEST_BACKEND";
 
 /// Not a test: the process of a supplier that is killed.
 #[test]
-fn serves_a_lane() {
-    let Ok(lane) = std::env::var(SEGMENT) else { return };
-    let [address, segment_id, slot_size] = lane.split(' ').collect::<Vec<_>>()[..] else { return };
-    let id =
-        LaneId { address: address.into(), segment_id: segment_id.parse().unwrap(), lane: 0, generation: 1 };
-    serve(&id, slot_size.parse().unwrap(), None, u64::MAX, &AtomicU64::new(0), || false);
+fn serves_a_broker() {
+    let Ok(backend) = std::env::var(BACKEND) else { return };
+    let [backend, slot_size] = backend.split(' ').collect::<Vec<_>>()[..] else { return };
+    serve(&backend.parse().unwrap(), slot_size.parse().unwrap(), u64::MAX, &AtomicU64::new(0), || false);
 }
 
-fn process(remote: &Remote) -> Child {
-    let lane = &remote.lane;
+fn process(remote: &Remote, slot_size: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "link::tests::faults::serves_a_lane"])
-        .env(SEGMENT, format!("{} {} {}", lane.address, lane.segment_id, remote.slot_size))
+        .args(["--exact", "link::tests::faults::serves_a_broker"])
+        .env(BACKEND, format!("{} {slot_size}", remote.host.backend))
         .spawn()
         .unwrap()
 }
@@ -142,11 +128,10 @@ fn process(remote: &Remote) -> Child {
 #[test]
 fn suppliers_there_are_killed() {
     for slot_size in SIZES {
-        let remote = Remote::new(Speech::Plain, slot_size, None, FEW_SLOTS);
-        let mut student = Student::new(Speech::Plain, slot_size, None);
-        student.link_to(&remote, &remote.link.endpoint().clone());
+        let remote = Remote::new(Speech::Plain, slot_size);
+        let mut student = Student::new(Speech::Plain, slot_size, &[remote.endpoint()]);
         for _ in 0..4 {
-            let mut supplier = process(&remote);
+            let mut supplier = process(&remote, slot_size);
             student.take(50);
             supplier.kill().unwrap();
             supplier.wait().unwrap();

@@ -1,4 +1,4 @@
-//! A student with a lane, suppliers, and the links of their hosts.
+//! A student with a lane, suppliers, and the brokers and links of their hosts.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -7,23 +7,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use softs_proto::bridge::Demand;
+use softs_proto::broker::Config as BrokerConfig;
 use softs_proto::client::{Ending, LaneRef, Lanes};
-use softs_proto::link::{HostId, Ticket};
-use softs_proto::supplier::LaneId;
-use softs_shm::{ForeignBytes, LaneRef as ShmLaneRef, RaggedLayout, RaggedTensor, Segment};
+use softs_proto::supplier::{Config, LaneChange, LaneId, Supplier as Machine};
+use softs_proto::wire::{MediumKind, MediumProfile};
+use softs_shm::{ForeignBytes, LaneRef as ShmLaneRef, Segment, host_id};
 
 use super::certificates::{TOKEN, credentials};
 use crate::lanes::client::ClientLanes;
 use crate::lanes::doorbell::Doorbell;
 use crate::lanes::supplier::{AttachedSegment, LanePolicy};
+use crate::link::LinkOptions;
+use crate::transport::broker_link::BrokerLink;
 use crate::transport::socket::wait;
-use crate::{Endpoint, HostLink};
+use crate::{BrokerHandle, BrokerOptions, Endpoint, HostLink};
 
 pub(super) const N_SLOTS: u64 = 16;
-pub(super) const PRODUCT: u32 = 4;
-pub(super) const TICKET: Ticket = Ticket([7; 16]);
-const HERE: HostId = HostId(1);
-const THERE: HostId = HostId(2);
+const PRODUCT: &str = "p";
 /// Far beyond what anything here takes; a test that waits that long has failed.
 pub(super) const WATCHDOG: Duration = Duration::from_secs(120);
 
@@ -38,13 +39,34 @@ pub(super) enum Speech {
 /// Of links that trust each other.
 pub(super) const SPEECHES: [Speech; 2] = [Speech::Plain, Speech::Tls(TOKEN)];
 
-impl Speech {
-    pub(super) fn link(self, host: HostId) -> HostLink {
-        let credentials = match self {
-            Self::Plain => None,
-            Self::Tls(token) => Some(credentials(&[token])),
+/// A host with a broker.
+pub(super) struct Host {
+    broker: BrokerHandle,
+    pub(super) frontend: Endpoint,
+    pub(super) backend: Endpoint,
+}
+
+impl Host {
+    pub(super) fn new() -> Self {
+        let fresh = || "ipc://*".parse().unwrap();
+        let options = BrokerOptions::new(fresh(), fresh(), BrokerConfig::default());
+        let broker = BrokerHandle::start(options).unwrap();
+        let (frontend, backend) = broker.endpoints();
+        Self { broker, frontend: frontend.parse().unwrap(), backend: backend.parse().unwrap() }
+    }
+
+    pub(super) fn link(&self, speech: Speech, listen: Option<&str>, connect: &[&Endpoint]) -> HostLink {
+        let credentials = match speech {
+            Speech::Plain => None,
+            Speech::Tls(token) => Some(credentials(&[token])),
         };
-        HostLink::start(host, &loopback(), credentials).unwrap()
+        let options = LinkOptions {
+            listen: listen.map(|at| at.parse().unwrap()),
+            connect: connect.iter().copied().cloned().collect(),
+            frontend: self.frontend.clone(),
+            backend: self.backend.clone(),
+        };
+        HostLink::start(options, credentials).unwrap()
     }
 }
 
@@ -60,32 +82,21 @@ pub(super) fn await_log(link: &HostLink, what: &str) {
     panic!("never logged: {what}; but {found:?}");
 }
 
-fn loopback() -> Endpoint {
-    "tcp://127.0.0.1:0".parse().unwrap()
-}
-
-/// One tensor of varying length that fills a slot at most.
-pub(super) fn layout(slot_size: u64) -> RaggedLayout {
-    let max_length = (slot_size as usize - 8) / 4;
-    RaggedLayout::new(8, vec![RaggedTensor { name: "x".to_owned(), step_len: 4, max_length }]).unwrap()
-}
-
 /// The bytes of the sample of a sequence number.
-pub(super) fn sample(sequence: u64, slot_size: u64, ragged: Option<&RaggedLayout>) -> Vec<u8> {
-    let words = |n: usize| {
-        let mut bytes = vec![0; n];
-        for (i, word) in bytes.chunks_mut(8).enumerate() {
-            let number = sequence.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ i as u64;
-            word.copy_from_slice(&number.to_le_bytes()[..word.len()]);
-        }
-        bytes
-    };
-    let Some(layout) = ragged else { return words(slot_size as usize) };
-    let length = sequence as usize * 7_919 % (layout.tensors()[0].max_length + 1);
-    [(length as i64).to_ne_bytes().to_vec(), words(4 * length)].concat()
+pub(super) fn sample(sequence: u64, slot_size: u64) -> Vec<u8> {
+    let mut bytes = vec![0; slot_size as usize];
+    for (i, word) in bytes.chunks_mut(8).enumerate() {
+        let number = sequence.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ i as u64;
+        word.copy_from_slice(&number.to_le_bytes()[..word.len()]);
+    }
+    bytes
 }
 
-/// A thread that serves a lane until it is dropped.
+fn shm(slot_size: u64) -> MediumProfile {
+    MediumProfile { kind: MediumKind::Shm, host: host_id(), slot_size }
+}
+
+/// A supplier of a broker, in a thread until it is dropped.
 pub(super) struct Supplier {
     stopping: Arc<AtomicBool>,
     n_made: Arc<AtomicU64>,
@@ -93,21 +104,12 @@ pub(super) struct Supplier {
 }
 
 impl Supplier {
-    pub(super) fn spawn(lane: &LaneId, slot_size: u64, ragged: Option<RaggedLayout>) -> Self {
-        Self::spawn_failing(lane, slot_size, ragged, u64::MAX)
-    }
-
     /// Each order with a number that is a multiple of `fails` fails at its first attempt.
-    pub(super) fn spawn_failing(
-        lane: &LaneId,
-        slot_size: u64,
-        ragged: Option<RaggedLayout>,
-        fails: u64,
-    ) -> Self {
+    pub(super) fn spawn(host: &Host, slot_size: u64, fails: u64) -> Self {
         let (stopping, n_made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (lane, stop, made) = (lane.clone(), Arc::clone(&stopping), Arc::clone(&n_made));
+        let (backend, stop, made) = (host.backend.clone(), Arc::clone(&stopping), Arc::clone(&n_made));
         let thread = std::thread::spawn(move || {
-            serve(&lane, slot_size, ragged.as_ref(), fails, &made, || stop.load(Ordering::Relaxed));
+            serve(&backend, slot_size, fails, &made, || stop.load(Ordering::Relaxed));
         });
         Self { stopping, n_made, thread: Some(thread) }
     }
@@ -124,54 +126,65 @@ impl Drop for Supplier {
     }
 }
 
-/// A supplier that has joined a lane.
-pub(super) fn join(id: &LaneId, slot_size: u64) -> AttachedSegment {
-    join_with(id, slot_size, &Doorbell::new().unwrap())
-}
-
-fn join_with(id: &LaneId, slot_size: u64, doorbell: &Doorbell) -> AttachedSegment {
-    let attached = AttachedSegment::open(&LanePolicy::Shm, id, slot_size, doorbell).unwrap();
-    assert!(attached.lanes.join(ShmLaneRef { index: id.lane, generation: id.generation }));
-    attached.wake_client();
-    attached
-}
-
-/// Serves a lane in this thread.
+/// Serves the lanes that a broker names, in this thread.
 pub(super) fn serve(
-    id: &LaneId,
+    backend: &Endpoint,
     slot_size: u64,
-    ragged: Option<&RaggedLayout>,
     fails: u64,
     n_made: &AtomicU64,
     mut is_over: impl FnMut() -> bool,
 ) {
+    let config =
+        Config { product_ids: vec![PRODUCT.to_owned()], name: String::new(), medium: shm(slot_size) };
+    let mut broker = BrokerLink::new(Machine::new(config), backend.clone(), Instant::now(), Duration::ZERO);
+    broker.machine.pause();
     let doorbell = Doorbell::new().unwrap();
-    let attached = join_with(id, slot_size, &doorbell);
-    let lane = ShmLaneRef { index: id.lane, generation: id.generation };
-    let mut failed = BTreeSet::new();
+    let (mut lanes, mut failed) = (Vec::<(LaneId, ShmLaneRef, AttachedSegment)>::new(), BTreeSet::new());
     while !is_over() {
-        while let Some(claim) = attached.lanes.claim(lane) {
-            let sequence = claim.sequence();
-            if sequence % fails == 0 && failed.insert(sequence) {
-                attached.lanes.publish(claim, Err("not this one"));
-            } else {
-                let bytes = sample(sequence, slot_size, ragged);
-                let view = attached.lanes.slot_bytes(&claim).unwrap();
-                part(&view.bytes(), bytes.len()).fill_from(&bytes);
-                attached.lanes.publish(claim, Ok(()));
+        broker.turn(Instant::now());
+        while let Some(change) = broker.machine.poll_lane(Instant::now()) {
+            match change {
+                LaneChange::Attach { id, .. } => {
+                    let lane = ShmLaneRef { index: id.lane, generation: id.generation };
+                    let opened = AttachedSegment::open(&LanePolicy::Shm, &id, Some(slot_size), &doorbell);
+                    match opened {
+                        Ok(attached) if attached.lanes.join(lane) => {
+                            attached.wake_client();
+                            broker.machine.accept_lane(&id);
+                            lanes.push((id, lane, attached));
+                        }
+                        _ => drop(broker.machine.refuse_lane(&id)),
+                    }
+                }
+                LaneChange::Detach(id) => lanes.retain(|(known, ..)| *known != id),
             }
-            n_made.fetch_add(1, Ordering::Relaxed);
-            attached.note_made(1);
         }
-        attached.lanes.set_waiting(true);
-        if !attached.lanes.has_orders(lane) {
-            wait(doorbell.readable().as_fd(), true, false, Duration::from_millis(20)).unwrap();
+        for (_, lane, attached) in &lanes {
+            while let Some(claim) = attached.lanes.claim(*lane) {
+                let sequence = claim.sequence();
+                if sequence % fails == 0 && failed.insert(sequence) {
+                    attached.lanes.publish(claim, Err("not this one"));
+                } else {
+                    let bytes = sample(sequence, slot_size);
+                    let view = attached.lanes.slot_bytes(&claim).unwrap();
+                    part(&view.bytes(), bytes.len()).fill_from(&bytes);
+                    attached.lanes.publish(claim, Ok(()));
+                }
+                n_made.fetch_add(1, Ordering::Relaxed);
+                attached.note_made(1);
+            }
+            attached.lanes.set_waiting(true);
         }
-        attached.lanes.set_waiting(false);
+        if !lanes.iter().any(|(_, lane, attached)| attached.lanes.has_orders(*lane)) {
+            wait(doorbell.readable().as_fd(), true, false, Duration::from_millis(5)).unwrap();
+        }
+        lanes.iter().for_each(|(_, _, attached)| attached.lanes.set_waiting(false));
         doorbell.drain();
     }
-    attached.lanes.leave(lane);
-    attached.wake_client();
+    for (_, lane, attached) in &lanes {
+        attached.lanes.leave(*lane);
+        attached.wake_client();
+    }
 }
 
 fn part<'a>(bytes: &ForeignBytes<'a>, len: usize) -> ForeignBytes<'a> {
@@ -180,55 +193,53 @@ fn part<'a>(bytes: &ForeignBytes<'a>, len: usize) -> ForeignBytes<'a> {
 
 /// The teachers' host.
 pub(super) struct Remote {
+    pub(super) host: Host,
     pub(super) link: HostLink,
-    segment: Arc<Segment>,
-    pub(super) lane: LaneId,
-    pub(super) slot_size: u64,
-    ragged: Option<RaggedLayout>,
+    slot_size: u64,
 }
 
 impl Remote {
-    pub(super) fn new(speech: Speech, slot_size: u64, ragged: Option<RaggedLayout>, n_slots: u64) -> Self {
-        Self::of(speech.link(THERE), slot_size, ragged, n_slots)
+    pub(super) fn new(speech: Speech, slot_size: u64) -> Self {
+        Self::at("tcp://127.0.0.1:0", speech, slot_size)
     }
 
-    pub(super) fn of(link: HostLink, slot_size: u64, ragged: Option<RaggedLayout>, n_slots: u64) -> Self {
-        let segment = Arc::new(Segment::create_shm(None, slot_size, n_slots).unwrap());
-        let lane = link.serve(PRODUCT, &segment, ragged.clone()).unwrap();
-        Self { link, segment, lane, slot_size, ragged }
+    pub(super) fn at(listen: &str, speech: Speech, slot_size: u64) -> Self {
+        let host = Host::new();
+        Self { link: host.link(speech, Some(listen), &[]), host, slot_size }
+    }
+
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        self.link.endpoint().unwrap()
     }
 
     pub(super) fn supplier(&self) -> Supplier {
-        Supplier::spawn(&self.lane, self.slot_size, self.ragged.clone())
+        self.supplier_that_fails(u64::MAX)
     }
 
     pub(super) fn supplier_that_fails(&self, fails: u64) -> Supplier {
-        Supplier::spawn_failing(&self.lane, self.slot_size, self.ragged.clone(), fails)
+        Supplier::spawn(&self.host, self.slot_size, fails)
     }
 }
 
-impl Drop for Remote {
-    fn drop(&mut self) {
-        self.link.stop();
-        self.segment.unlink().unwrap();
-    }
-}
-
-fn client(slot_size: u64) -> (Arc<Segment>, ClientLanes, LaneRef) {
+fn client(slot_size: u64, frontend: &Endpoint) -> (Arc<Segment>, ClientLanes, LaneRef, BrokerLink<Demand>) {
     let segment = Arc::new(Segment::create_shm(None, slot_size, N_SLOTS).unwrap());
     let mut lanes = ClientLanes::open(&segment).unwrap();
-    let lane = lanes.open("p").unwrap();
-    (segment, lanes, lane)
+    let lane = lanes.open(PRODUCT).unwrap();
+    let mut demand = Demand::new(PRODUCT.into(), shm(slot_size), segment.segment_id());
+    demand.set_lane(segment.address().into(), segment.segment_id(), lane);
+    let broker = BrokerLink::new(demand, frontend.clone(), Instant::now(), Duration::ZERO);
+    (segment, lanes, lane, broker)
 }
 
 /// The student's host: a client that takes the samples of one stream, each once.
 pub(super) struct Student {
+    pub(super) host: Host,
     pub(super) link: HostLink,
     segment: Arc<Segment>,
     slot_size: u64,
-    ragged: Option<RaggedLayout>,
     lanes: ClientLanes,
     lane: LaneRef,
+    broker: BrokerLink<Demand>,
     /// The order of each slot.
     orders: Vec<Option<u64>>,
     next: u64,
@@ -238,16 +249,24 @@ pub(super) struct Student {
 }
 
 impl Student {
-    pub(super) fn new(speech: Speech, slot_size: u64, ragged: Option<RaggedLayout>) -> Self {
-        let (segment, lanes, lane) = client(slot_size);
+    /// Its link connects to these places.
+    pub(super) fn new(speech: Speech, slot_size: u64, connect: &[&Endpoint]) -> Self {
+        let host = Host::new();
+        let link = host.link(speech, None, connect);
+        Self::with(host, link, slot_size)
+    }
+
+    pub(super) fn with(host: Host, link: HostLink, slot_size: u64) -> Self {
+        let (segment, lanes, lane, broker) = client(slot_size, &host.frontend);
         Self {
-            link: speech.link(HERE),
+            host,
+            link,
             buffer: vec![0; slot_size as usize],
             segment,
             slot_size,
-            ragged,
             lanes,
             lane,
+            broker,
             orders: vec![None; N_SLOTS as usize],
             next: 0,
             taken: BTreeSet::new(),
@@ -258,56 +277,37 @@ impl Student {
     /// Its client ends, and another one begins, which orders from the first sample on.
     pub(super) fn begin_anew(&mut self) {
         self.segment.unlink().unwrap();
-        (self.segment, self.lanes, self.lane) = client(self.slot_size);
+        (self.segment, self.lanes, self.lane, self.broker) = client(self.slot_size, &self.host.frontend);
         self.orders.fill(None);
         (self.next, self.taken) = (0, BTreeSet::new());
     }
 
-    pub(super) fn lane_id(&self) -> LaneId {
+    fn lane_id(&self) -> LaneId {
         let (address, segment_id) = (self.segment.address().into(), self.segment.segment_id());
         LaneId { address, segment_id, lane: self.lane.index, generation: self.lane.generation }
     }
 
-    /// What the brokers of both hosts will do: introduces them. The other host is reached at `address`, and may dial
-    /// too.
-    pub(super) fn link_to(&self, remote: &Remote, address: &Endpoint) {
-        self.link_to_again(remote);
-        self.link_by(address, TICKET);
+    /// One that serves its lane as far as its client sees, and claims nothing.
+    pub(super) fn idle_supplier(&self) -> AttachedSegment {
+        let doorbell = Doorbell::new().unwrap();
+        let attached =
+            AttachedSegment::open(&LanePolicy::Shm, &self.lane_id(), Some(self.slot_size), &doorbell)
+                .unwrap();
+        assert!(attached.lanes.join(self.shm_lane()));
+        attached
     }
 
-    /// The other host has another link, to which this one must be introduced.
-    pub(super) fn link_to_again(&self, remote: &Remote) {
-        remote.link.admit(TICKET, HERE, self.link.endpoint(), PRODUCT);
-    }
-
-    /// As [`Self::link_to`], where this host alone dials.
-    pub(super) fn link_one_way(&self, remote: &Remote, address: &Endpoint) {
-        let nowhere = "tcp://127.0.0.1:1".parse().unwrap();
-        remote.link.admit(TICKET, HERE, &nowhere, PRODUCT);
-        self.link_by(address, TICKET);
-    }
-
-    pub(super) fn link_by(&self, address: &Endpoint, ticket: Ticket) {
-        let lengths = (self.slot_size, self.ragged.as_ref());
-        self.link.bring(THERE, address, ticket, lengths, vec![self.lane_id()]);
-    }
-
-    /// A host that is never reached is to serve the lane, too.
-    pub(super) fn link_to_unreachable(&self) {
-        let nowhere = "tcp://127.0.0.1:1".parse().unwrap();
-        let lengths = (self.slot_size, self.ragged.as_ref());
-        self.link.bring(HostId(3), &nowhere, TICKET, lengths, vec![self.lane_id()]);
+    pub(super) fn shm_lane(&self) -> ShmLaneRef {
+        ShmLaneRef { index: self.lane.index, generation: self.lane.generation }
     }
 
     /// Waits until a supplier of the lane sleeps, and its client knows it.
     pub(super) fn await_announced(&self) {
-        let (id, doorbell) = (self.lane_id(), Doorbell::new().unwrap());
-        let watcher = AttachedSegment::open(&LanePolicy::Shm, &id, self.slot_size, &doorbell).unwrap();
-        let lane = ShmLaneRef { index: id.lane, generation: id.generation };
+        let watcher = self.idle_supplier();
         let deadline = Instant::now() + WATCHDOG;
         let is_announced = || {
             std::thread::sleep(Duration::from_millis(1));
-            watcher.lanes.n_others_waiting(lane) == 1
+            watcher.lanes.n_others_waiting(self.shm_lane()) == 1
         };
         while !(0..20).all(|_| is_announced()) {
             assert!(Instant::now() < deadline, "the link sleeps, and its client does not know it");
@@ -316,6 +316,12 @@ impl Student {
 
     pub(super) fn n_taken(&self) -> u64 {
         self.taken.len() as u64
+    }
+
+    /// Suppliers of its product, as its broker says.
+    pub(super) fn n_suppliers(&mut self) -> u32 {
+        self.broker.turn(Instant::now());
+        self.broker.machine.n_suppliers()
     }
 
     pub(super) fn failures(&self) -> &[String] {
@@ -334,12 +340,13 @@ impl Student {
 
     /// Takes what is there, and orders as many as make `until` samples.
     pub(super) fn turn(&mut self, until: u64) {
+        self.broker.turn(Instant::now());
         self.lanes.update_suppliers();
         while let Some(event) = self.lanes.poll() {
             let sequence = self.orders[event.slot as usize].take().expect("ended twice");
             match event.ending {
                 Ending::Done => {
-                    let sample = sample(sequence, self.slot_size, self.ragged.as_ref());
+                    let sample = sample(sequence, self.slot_size);
                     let at = u64::from(event.slot) * self.segment.slot_stride();
                     let found = &mut self.buffer[..sample.len()];
                     self.segment.read(at, found).unwrap();
@@ -384,5 +391,6 @@ impl Drop for Student {
     fn drop(&mut self) {
         self.link.stop();
         self.segment.unlink().unwrap();
+        self.host.broker.stop();
     }
 }

@@ -1,25 +1,24 @@
-//! What is no link, and what has no ticket: refused, while the traffic of others goes on.
+//! What is no link: refused, while the traffic of others goes on.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use super::hosts::{N_SLOTS, PRODUCT, Remote, SPEECHES, Speech, Student, WATCHDOG};
-use crate::HostLink;
+use super::hosts::{Host, Remote, Speech, Student, WATCHDOG, await_log};
 use crate::error::NetError;
-use softs_proto::link::{HostId, Ticket};
+use crate::link::LinkOptions;
+use crate::{Endpoint, HostLink};
 
 pub(super) fn raw(link: &HostLink) -> TcpStream {
-    let stream = TcpStream::connect(link.endpoint().as_str().trim_start_matches("tcp://")).unwrap();
+    let stream = TcpStream::connect(link.endpoint().unwrap().as_str().trim_start_matches("tcp://")).unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
     stream
 }
 
 #[test]
 fn what_is_no_link_is_told_so_and_closed_while_samples_go_on() {
-    let remote = Remote::new(Speech::Plain, 64, None, N_SLOTS);
+    let remote = Remote::new(Speech::Plain, 64);
     let _supplier = remote.supplier();
-    let mut student = Student::new(Speech::Plain, 64, None);
-    student.link_to(&remote, &remote.link.endpoint().clone());
+    let mut student = Student::new(Speech::Plain, 64, &[remote.endpoint()]);
     let mut n = 0;
     for (bytes, why) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], "may come here"),
@@ -45,27 +44,23 @@ fn what_is_no_link_is_told_so_and_closed_while_samples_go_on() {
 }
 
 #[test]
-fn a_host_without_a_ticket_gets_nothing() {
-    for speech in SPEECHES {
-        let remote = Remote::new(speech, 64, None, N_SLOTS);
-        let _supplier = remote.supplier();
-        let student = Student::new(speech, 64, None);
-        let (address, here) = (remote.link.endpoint().clone(), student.link.endpoint().clone());
-        remote.link.admit(Ticket([1; 16]), HostId(1), &here, PRODUCT);
-        student.link_by(&address, Ticket([2; 16]));
-        student.await_log("this ticket opens nothing here");
-    }
+fn links_stay_on_this_machine_while_they_are_plain() {
+    let host = Host::new();
+    let everywhere: Endpoint = "tcp://0.0.0.0:0".parse().unwrap();
+    let (frontend, backend) = (host.frontend.clone(), host.backend.clone());
+    let options = LinkOptions { listen: Some(everywhere), connect: Vec::new(), frontend, backend };
+    let refused = HostLink::start(options, None).unwrap_err();
+    assert!(matches!(refused, NetError::CredentialsNeeded { .. }));
+    assert!(refused.to_string().contains("give both hosts the same token file"));
+    let elsewhere = "tcp://192.0.2.1:4700".parse().unwrap();
+    await_log(&host.link(Speech::Plain, None, &[&elsewhere]), "this link is plain");
 }
 
 #[test]
-fn links_stay_on_this_machine_while_they_are_plain() {
-    let everywhere = "tcp://0.0.0.0:0".parse().unwrap();
-    let refused = HostLink::start(HostId(1), &everywhere, None).unwrap_err();
-    assert!(matches!(refused, NetError::CredentialsNeeded { .. }));
-    assert!(refused.to_string().contains("give both hosts the same token file"));
-    let link = Speech::Plain.link(HostId(1));
-    let elsewhere = "tcp://192.0.2.1:4700".parse().unwrap();
-    link.admit(Ticket([1; 16]), HostId(2), &elsewhere, PRODUCT);
-    let record = link.next_log(WATCHDOG).unwrap();
-    assert!(record.text.contains("this link is plain"), "{}", record.text);
+fn a_link_to_itself_is_told_so() {
+    let remote = Remote::new(Speech::Plain, 64);
+    let wire = super::wire::Wire::to(remote.endpoint());
+    let link = remote.host.link(Speech::Plain, Some("tcp://127.0.0.1:0"), &[&wire.endpoint]);
+    wire.turn_to(link.endpoint().unwrap());
+    await_log(&link, "it is this host itself");
 }

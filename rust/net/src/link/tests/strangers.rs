@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use softs_proto::limits::MAX_LINK_HANDSHAKES_PER_ADDRESS;
-use softs_proto::link::{HostId, TOO_LATE};
+use softs_proto::link::TOO_LATE;
 
 use super::certificates::{OTHER_TOKEN, TOKEN, credentials};
-use super::hosts::{N_SLOTS, Remote, SPEECHES, Speech, Student, await_log};
+use super::hosts::{Remote, SPEECHES, Speech, Student, await_log};
 use super::refused::raw;
 use super::wire::Wire;
-use crate::HostLink;
 use crate::link::connection::Connection;
 use crate::link::encrypted::Encrypted;
 use crate::link::tls::{HANDSHAKE_BYTES, Session};
@@ -43,11 +42,10 @@ fn an_end_that_speaks_otherwise_is_refused_with_the_remedy_at_both() {
             "it speaks TLS, and this host does not; give both the same token file",
         ),
     ] {
-        let remote = Remote::new(there, 64, None, N_SLOTS);
+        let remote = Remote::new(there, 64);
         let _supplier = remote.supplier();
-        let student = Student::new(here, 64, None);
-        let address = remote.link.endpoint();
-        student.link_one_way(&remote, address);
+        let address = remote.endpoint();
+        let student = Student::new(here, 64, &[address]);
         student.await_log(&format!("no session with {address}: {at_dialler}"));
         await_log(&remote.link, &format!("no session with 127.0.0.1: {at_dialled}"));
         assert_eq!(student.n_taken(), 0);
@@ -56,18 +54,16 @@ fn an_end_that_speaks_otherwise_is_refused_with_the_remedy_at_both() {
 
 #[test]
 fn a_host_that_comes_back_with_another_token_is_refused_until_it_has_the_right_one() {
-    let remote = Remote::new(TLS, 64, None, N_SLOTS);
-    let mut student = Student::new(TLS, 64, None);
-    let wire = Wire::to(remote.link.endpoint());
+    let remote = Remote::new(TLS, 64);
+    let wire = Wire::to(remote.endpoint());
+    let mut student = Student::new(TLS, 64, &[&wire.endpoint]);
     let supplier = remote.supplier();
-    student.link_one_way(&remote, &wire.endpoint);
     student.take(50);
     drop((supplier, remote));
     for (speech, is_trusted) in [(FOREIGN, false), (TLS, true)] {
-        let remote = Remote::new(speech, 64, None, N_SLOTS);
+        let remote = Remote::new(speech, 64);
         let _supplier = remote.supplier();
-        student.link_to_again(&remote);
-        wire.turn_to(remote.link.endpoint());
+        wire.turn_to(remote.endpoint());
         student.turn(100);
         if is_trusted {
             student.take(50);
@@ -83,14 +79,11 @@ fn a_host_that_comes_back_with_another_token_is_refused_until_it_has_the_right_o
 #[test]
 fn links_with_tls_leave_loopback() {
     // The kernel takes it for this machine, and a link for any machine.
-    let everywhere = format!("tcp://{}:0", Ipv4Addr::UNSPECIFIED).parse().unwrap();
-    let link = HostLink::start(HostId(2), &everywhere, Some(credentials(&[TOKEN]))).unwrap();
-    let remote = Remote::of(link, 64, None, N_SLOTS);
+    let remote = Remote::at(&format!("tcp://{}:0", Ipv4Addr::UNSPECIFIED), TLS, 64);
     let _supplier = remote.supplier();
-    let mut student = Student::new(TLS, 64, None);
-    let address = remote.link.endpoint();
+    let address = remote.endpoint();
     assert!(address.as_str().starts_with("tcp://0.0.0.0:"));
-    student.link_one_way(&remote, address);
+    let mut student = Student::new(TLS, 64, &[address]);
     student.take(100);
     student.end(100);
 }
@@ -101,27 +94,25 @@ fn an_end_that_stops_says_so_and_one_that_is_cut_does_not() {
         (false, "its end of the connection was closed"),
         (true, "the connection ended without the end of TLS"),
     ] {
-        let remote = Remote::new(TLS, 64, None, N_SLOTS);
+        let remote = Remote::new(TLS, 64);
         let _supplier = remote.supplier();
-        let mut student = Student::new(TLS, 64, None);
-        let wire = Wire::to(remote.link.endpoint());
-        student.link_one_way(&remote, &wire.endpoint);
+        let wire = Wire::to(remote.endpoint());
+        let mut student = Student::new(TLS, 64, &[&wire.endpoint]);
         student.take(50);
         if is_cut {
             wire.cut();
         } else {
             remote.link.stop();
         }
-        student.await_log(&format!("the session with host 2 has ended: {why}"));
+        student.await_log(&format!("the link to the host at {} is cut: {why}", wire.endpoint));
     }
 }
 
 #[test]
 fn peers_without_a_proof_hold_little_and_others_go_on() {
-    let remote = Remote::new(TLS, 64, None, N_SLOTS);
+    let remote = Remote::new(TLS, 64);
     let _supplier = remote.supplier();
-    let mut student = Student::new(TLS, 64, None);
-    student.link_to(&remote, &remote.link.endpoint().clone());
+    let mut student = Student::new(TLS, 64, &[remote.endpoint()]);
     student.take(50);
     // A message of a handshake that never ends.
     let endless = [&[22, 3, 1, 0x10, 0][..], &[1, 0, 0xff, 0xf0], &[0; 4092]].concat().repeat(8);
@@ -141,15 +132,14 @@ fn peers_without_a_proof_hold_little_and_others_go_on() {
 #[test]
 fn peers_without_a_proof_are_few_of_one_address() {
     for speech in SPEECHES {
-        let remote = Remote::new(speech, 64, None, N_SLOTS);
+        let remote = Remote::new(speech, 64);
         let silent: Vec<_> = (0..MAX_LINK_HANDSHAKES_PER_ADDRESS).map(|_| raw(&remote.link)).collect();
         let mut further = raw(&remote.link);
         assert!(matches!(further.read(&mut [0]), Ok(0)), "it is closed, and told nothing");
         await_log(&remote.link, "no session with 127.0.0.1: too many handshakes");
         drop(silent);
         let _supplier = remote.supplier();
-        let mut student = Student::new(speech, 64, None);
-        student.link_to(&remote, &remote.link.endpoint().clone());
+        let mut student = Student::new(speech, 64, &[remote.endpoint()]);
         student.take(50);
         student.end(50);
     }
@@ -168,7 +158,7 @@ fn only_a_peer_that_was_late_is_said_to_be() {
 
 #[test]
 fn a_handshake_that_is_not_ended_in_time_is_closed_and_named() {
-    let remote = Remote::new(TLS, 64, None, N_SLOTS);
+    let remote = Remote::new(TLS, 64);
     let mut silent = raw(&remote.link);
     let mut hello = Session::dial(&credentials(&[TOKEN]), SystemTime::now()).unwrap();
     silent.write_all(hello.output()).unwrap();
