@@ -79,7 +79,8 @@ impl PeerMachine for Demand {
 impl Product {
     /// `frontend`: where the broker of this host has its clients.
     pub(super) fn new(asked: Asked, frontend: &Endpoint, now: Instant) -> Result<Self, NetError> {
-        let Asked { number, product, slot_size } = asked;
+        let Asked { number, product, lengths } = asked;
+        let slot_size = *lengths.end();
         let medium = MediumProfile { kind: MediumKind::Linked, host: host_id(), slot_size };
         let demand = Demand::new(Arc::clone(&product), medium, nonce()?);
         let broker = BrokerLink::new(demand, frontend.clone(), now, Duration::ZERO);

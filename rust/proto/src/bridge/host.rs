@@ -29,8 +29,8 @@ pub struct Asked {
     pub number: u32,
     /// Its name.
     pub product: Arc<str>,
-    /// Bytes of a slot.
-    pub slot_size: u64,
+    /// Bytes that a sample may have; a slot has as many as the largest.
+    pub lengths: RangeInclusive<u64>,
 }
 
 /// The state machine. `C` is a claim in a lane of a client of this host, `L` the lane of an egress.
@@ -46,14 +46,16 @@ pub struct Bridges<C, L> {
 struct All<C, L> {
     hosts: BTreeMap<HostId, Remote<C>>,
     products: BTreeMap<u32, Egress<L>>,
-    /// Their numbers, by name and bytes of a slot.
-    numbers: FxHashMap<(Arc<str>, u64), u32>,
+    /// Their numbers, by name and bytes of a sample.
+    numbers: FxHashMap<(Arc<str>, RangeInclusive<u64>), u32>,
     next_product: u32,
     asked: VecDeque<Asked>,
     ended: VecDeque<(C, Fate)>,
     refused: VecDeque<(HostId, u32, String)>,
     /// Offers have changed.
     has_offers: bool,
+    /// This host stops.
+    is_draining: bool,
 }
 
 impl<C, L: Lanes> Bridges<C, L> {
@@ -69,6 +71,7 @@ impl<C, L: Lanes> Bridges<C, L> {
             ended: VecDeque::new(),
             refused: VecDeque::new(),
             has_offers: false,
+            is_draining: false,
         };
         Self { sessions: Sessions::new(me), all, events: VecDeque::new() }
     }
@@ -214,6 +217,7 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// This host stops: orders that no supplier has begun with go back at once, and none is taken any more.
     pub fn drain(&mut self) {
+        self.all.is_draining = true;
         let products: Vec<_> = self.all.products.keys().copied().collect();
         for product in products {
             if let Some(egress) = self.all.products.get_mut(&product) {
@@ -396,8 +400,8 @@ impl<C, L: Lanes> All<C, L> {
     ) -> Result<(), String> {
         let found = self.hosts.entry(host).or_default();
         found.has_news = true;
-        if let Message::Open(slot_size, product) = message {
-            return self.open(host, bridge, product, slot_size);
+        if let Message::Open(least, most, product) = message {
+            return self.open(host, bridge, product, least..=most);
         }
         if matches!(message, Message::Want(_) | Message::Cancel(_)) {
             let egress = found.served.get(&bridge).and_then(|product| self.products.get_mut(product));
@@ -438,13 +442,19 @@ impl<C, L: Lanes> All<C, L> {
         Ok(())
     }
 
-    fn open(&mut self, host: HostId, bridge: u32, product: &str, slot_size: u64) -> Result<(), String> {
+    fn open(
+        &mut self,
+        host: HostId,
+        bridge: u32,
+        product: &str,
+        lengths: RangeInclusive<u64>,
+    ) -> Result<(), String> {
         let found = self.hosts.entry(host).or_default();
         if bridge < found.next_bridge || bridge as usize >= MAX_BRIDGES {
             return Err("a bridge that was opened before".to_owned());
         }
         found.next_bridge = bridge + 1;
-        let name = (Arc::from(product), slot_size);
+        let name = (Arc::from(product), lengths.clone());
         let number = match self.numbers.get(&name) {
             Some(&number) => number,
             None if self.products.len() >= MAX_BRIDGED_PRODUCTS => {
@@ -454,13 +464,16 @@ impl<C, L: Lanes> All<C, L> {
             None => {
                 let number = self.next_product;
                 self.next_product += 1;
-                self.products.insert(number, Egress::new(slot_size..=slot_size));
-                self.asked.push_back(Asked { number, product: Arc::clone(&name.0), slot_size });
+                self.products.insert(number, Egress::new(lengths.clone()));
+                self.asked.push_back(Asked { number, product: Arc::clone(&name.0), lengths });
                 self.numbers.insert(name, number);
                 number
             }
         };
         if let Some(egress) = self.products.get_mut(&number) {
+            if self.is_draining {
+                egress.drain();
+            }
             egress.open((host, bridge));
             found.served.insert(bridge, number);
         }

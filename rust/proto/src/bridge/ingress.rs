@@ -229,7 +229,8 @@ impl<C> Ingress<C> {
     /// Appends the next frame; whether there was one.
     pub(super) fn encode(&mut self, bridge: u32, out: &mut Outbox) -> bool {
         if std::mem::take(&mut self.must_open) {
-            Message::Open(*self.lengths.end(), &self.product).encode(bridge, out);
+            let (least, most) = (*self.lengths.start(), *self.lengths.end());
+            Message::Open(least, most, &self.product).encode(bridge, out);
         } else if !self.cancels.is_empty() {
             let n = self.cancels.len().min(MAX_TAGS);
             let bytes = bytes_of(self.cancels.drain(..n));

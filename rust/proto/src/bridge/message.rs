@@ -35,9 +35,9 @@ pub struct Numbers<'a>(&'a [u8]);
 /// A frame of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// To the teachers' host: samples of this product, in slots of so many bytes, are ordered by this number of a bridge
-    /// in this session.
-    Open(u64, &'a str),
+    /// To the teachers' host: samples of this product, which have so many bytes at least and at most, are ordered by this
+    /// number of a bridge in this session. Slots have as many as a sample may have.
+    Open(u64, u64, &'a str),
     /// Back: it is not, and why.
     Closed(&'a str),
     /// Back, at first and whenever it has changed.
@@ -63,7 +63,7 @@ pub fn shape(kind: u8) -> Shape {
         DATA | LAST => Shape::Bulk { head: HEAD_BYTES, rest: MAX_PIECE_BYTES },
         WANT => Shape::Whole(4 + 16 * MAX_TAGS),
         CANCEL | RETURN => Shape::Whole(4 + 8 * MAX_TAGS),
-        OPEN => Shape::Whole(12 + MAX_ID_BYTES),
+        OPEN => Shape::Whole(20 + MAX_ID_BYTES),
         FAILED => Shape::Whole(12 + MAX_ERROR_TEXT_BYTES),
         _ => Shape::Whole(1024),
     }
@@ -92,12 +92,12 @@ impl<'a> Message<'a> {
         let bridge = fields.u32()?;
         let message = match kind {
             OPEN => {
-                let slot_size = fields.u64()?;
+                let (least, most) = (fields.u64()?, fields.u64()?);
                 let product = fields.text(MAX_ID_BYTES)?;
-                if slot_size == 0 {
+                if most == 0 || least > most {
                     return Err(fields.malformed());
                 }
-                return Ok((bridge, Self::Open(slot_size, product)));
+                return Ok((bridge, Self::Open(least, most, product)));
             }
             CLOSED => return Ok((bridge, Self::Closed(fields.text(1024)?))),
             OFFER => Self::Offer(Offer { suppliers: fields.u32()?, slots: fields.u32()? }),
@@ -132,8 +132,9 @@ impl<'a> Message<'a> {
     pub fn encode(&self, bridge: u32, out: &mut Outbox) {
         let bridge = &bridge.to_le_bytes()[..];
         match self {
-            Self::Open(slot_size, product) => {
-                out.push(OPEN, &[bridge, &slot_size.to_le_bytes(), product.as_bytes()]);
+            Self::Open(least, most, product) => {
+                let lengths = [*least, *most].map(u64::to_le_bytes);
+                out.push(OPEN, &[bridge, lengths.as_flattened(), product.as_bytes()]);
             }
             Self::Closed(why) => out.push(CLOSED, &[bridge, cut(why, 1020).as_bytes()]),
             Self::Offer(Offer { suppliers, slots }) => {

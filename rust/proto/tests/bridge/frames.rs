@@ -3,7 +3,7 @@
 use softs_proto::bridge::{Message, Offer, PIECE_HEADER_BYTES, piece_header, shape};
 use softs_proto::framing::{BulkReader, Outbox, Shape};
 use softs_proto::limits::{MAX_PIECE_BYTES, MAX_TAGS};
-use softs_proto::link::{Frame, HostId, Identity, SessionId, Ticket};
+use softs_proto::link::{Frame, HostId};
 
 fn bytes(encode: impl FnOnce(&mut Outbox)) -> Vec<u8> {
     let mut out = Outbox::default();
@@ -13,13 +13,12 @@ fn bytes(encode: impl FnOnce(&mut Outbox)) -> Vec<u8> {
 
 #[test]
 fn frames_of_sessions_have_the_bytes_of_the_document() {
-    let session = SessionId { boot: 3, number: 4 };
     let numbers = |numbers: &[u64]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
-    let hello = [b"SOFTLINK\x01\x00".to_vec(), numbers(&[1, 2, 5])].concat();
+    let hello = [b"SOFTLINK\x01\x00".to_vec(), numbers(&[1])].concat();
     for (frame, kind, payload) in [
-        (Frame::Hello(Identity { host: HostId(1), boot: 2 }, HostId(5)), 1, hello),
-        (Frame::Welcome(HostId(5), session), 2, numbers(&[5, 3, 4])),
-        (Frame::Begin(session), 3, numbers(&[3, 4])),
+        (Frame::Hello(HostId(1)), 1, hello),
+        (Frame::Welcome(HostId(5), 4), 2, numbers(&[5, 4])),
+        (Frame::Begin(4), 3, numbers(&[4])),
         (Frame::End("why".to_owned()), 4, b"why".to_vec()),
         (Frame::Ping, 5, Vec::new()),
         (Frame::Pong, 6, Vec::new()),
@@ -39,7 +38,7 @@ fn frames_of_sessions_have_the_bytes_of_the_document() {
 fn frames_of_bridges_have_the_bytes_of_the_document() {
     let offer = Offer { suppliers: 1, slots: 2 };
     for (message, kind, payload) in [
-        (Message::Open(Ticket([6; 16])), 16, [6; 16].to_vec()),
+        (Message::Open(1, 2, "p"), 16, b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0p".to_vec()),
         (Message::Closed("why"), 17, b"why".to_vec()),
         (Message::Offer(offer), 18, vec![1, 0, 0, 0, 2, 0, 0, 0]),
         (Message::Failed(4, "why"), 22, b"\x04\0\0\0\0\0\0\0why".to_vec()),

@@ -6,7 +6,7 @@ use softs_proto::framing::Outbox;
 use softs_proto::limits::{MAX_BRIDGES, MAX_TAGS, MAX_WANTED};
 use softs_proto::link::HostId;
 
-use crate::pair::{ACCEPTED, DIALLED, LENGTH, Pair, TEACHER, student, teacher, ticket};
+use crate::pair::{ACCEPTED, DIALLED, LENGTH, Pair, TEACHER, product, student, teacher};
 
 const PIECE: usize = 262_144;
 
@@ -166,15 +166,23 @@ fn tags_of_an_earlier_session_are_not_of_this_one() {
             again.ends[0].receive(again.now, name, &mut &bytes[..], |_, _, _| {});
         }
     }
+    assert_eq!(again.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(0));
+    for _ in 0..4 {
+        while let Some(Output::Frames(bytes)) = again.ends[0].poll_output(name) {
+            again.ends[1].receive(again.now, theirs, &mut &bytes[..], |_, _, _| {});
+        }
+        while let Some(Output::Frames(bytes)) = again.ends[1].poll_output(theirs) {
+            again.ends[0].receive(again.now, name, &mut &bytes[..], |_, _, _| {});
+        }
+    }
     assert_eq!(again.claim(&lanes), 2);
     while again.ends[0].poll_output(name).is_some() {}
-    // Of the connection before, which is closed, nothing is taken; of this one no tag of before.
+    // Tags begin anew in each session; of the connection before, which is closed, nothing is taken.
     let old = piece(0, 0, false, PIECE);
     let mut rest = &old[..];
     again.ends[0].receive(again.now, DIALLED, &mut rest, |_, _, _| {});
     assert_eq!(rest.len(), PIECE_HEADER_BYTES);
-    again.ends[0].receive(again.now, name, &mut &old[..], |_, _, _| {});
-    assert_eq!(again.ends[0].sessions().poll_closing(), Some(name));
+    assert!(again.ends[0].piece(DIALLED).is_none() && again.ends[0].piece(name).is_none());
 }
 
 /// A teachers' host, as a student's host that lies sees it.
@@ -199,8 +207,11 @@ fn a_student_that_lies_ends_its_session_and_holds_no_slot() {
         (numbers(19, 0, [1]), "malformed"),
         (numbers(19, 1, [1, 1]), "a bridge that is not open"),
         (numbers(20, 0, [5]), "tag 5 was not posted"),
-        (message(Message::Open(ticket(9)), 0), "opened before"),
-        (message(Message::Open(ticket(9)), MAX_BRIDGES as u32), "opened before"),
+        (message(Message::Open(1, 9, "q"), 0), "opened before"),
+        (message(Message::Open(1, 9, "q"), MAX_BRIDGES as u32), "opened before"),
+        (message(Message::Open(0, 0, "q"), 1), "malformed"),
+        (message(Message::Open(9, 1, "q"), 1), "malformed"),
+        (message(Message::Open(1, 9, &"q".repeat(1025)), 1), "may come here"),
         (piece_header(0, (0, 0, true), 9).to_vec(), "a bridge that is not there"),
         (numbers(21, 0, [0]), "a bridge that is not there"),
     ] {
@@ -229,26 +240,6 @@ fn orders_that_are_wanted_and_cancelled_without_end_are_bounded_too() {
         pair.ends[1].receive(now, ACCEPTED, &mut &numbers(20, 0, tags)[..], |_, _, _| {});
     }
     assert!(pair.end_of(1).unwrap().contains("65536 orders are open"));
-}
-
-#[test]
-fn a_second_bridge_by_a_ticket_and_a_foreign_ticket_are_closed_without_a_word_about_others() {
-    let mut pair = opened();
-    let now = pair.now;
-    for (bridge, number, why) in
-        [(1, 9, "this ticket has opened a bridge already"), (2, 8, "this ticket opens nothing here")]
-    {
-        pair.ends[1].receive(
-            now,
-            ACCEPTED,
-            &mut &message(Message::Open(ticket(number)), bridge)[..],
-            |_, _, _| {},
-        );
-        assert_eq!(
-            pair.ends[1].poll_output(ACCEPTED),
-            Some(Output::Frames(message(Message::Closed(why), bridge)))
-        );
-    }
 }
 
 #[test]

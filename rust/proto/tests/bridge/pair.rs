@@ -1,29 +1,30 @@
 //! A student's host and teachers' hosts, with memory for connections.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
-use softs_proto::bridge::{Bridges, Fate, Output};
+use softs_proto::bridge::{Asked, Bridges, Fate, Output};
 use softs_proto::broker::PeerId;
 use softs_proto::client::{LaneRef, Lanes, SlotId};
-use softs_proto::link::{HostId, Identity, Ticket};
+use softs_proto::link::HostId;
 
 use crate::lane_model::{Claim, ModelLanes};
 
 pub(crate) type Machine = Bridges<Claim, ModelLanes>;
 
-pub(crate) const PRODUCT: u32 = 3;
+pub(crate) const PRODUCT: u32 = 0;
 pub(crate) const LENGTH: u64 = 600_000;
 /// The supplier that the ingress is, and that of the teacher.
 pub(crate) const INGRESS: u64 = 1;
 pub(crate) const TEACHER: u64 = 2;
 
 pub(crate) fn machine(host: u64) -> Machine {
-    Bridges::new(Identity { host: HostId(host), boot: host })
+    Bridges::new(HostId(host))
 }
 
-pub(crate) fn ticket(n: u8) -> Ticket {
-    Ticket([n; 16])
+pub(crate) fn product() -> Arc<str> {
+    Arc::from("p")
 }
 
 /// Host 1 with a student: the client has `n` orders in its lane, from sequence number 100 on.
@@ -35,13 +36,20 @@ pub(crate) fn student(n: u32) -> (Machine, ModelLanes, LaneRef) {
     (machine(1), lanes, lane)
 }
 
-/// A teachers' host with an egress of so many slots, and its lanes.
-pub(crate) fn teacher(host: u64, n_slots: u32) -> (Machine, ModelLanes) {
-    let (mut machine, mut lanes) = (machine(host), ModelLanes::new(1, 64));
+/// A teachers' host that makes what it is asked for in so many slots.
+pub(crate) struct Teachers {
+    pub(crate) machine: Machine,
+    pub(crate) lanes: ModelLanes,
+    pub(crate) lane: LaneRef,
+    pub(crate) n_slots: u32,
+}
+
+/// Such a host, and its lanes.
+pub(crate) fn teacher(host: u64, n_slots: u32) -> (Teachers, ModelLanes) {
+    let mut lanes = ModelLanes::new(1, 64);
     let lane = lanes.open("p").unwrap();
-    machine.add_egress(PRODUCT, lanes.clone(), lane, n_slots, LENGTH..=LENGTH);
     assert!(lanes.attach(TEACHER, lane));
-    (machine, lanes)
+    (Teachers { machine: machine(host), lanes: lanes.clone(), lane, n_slots }, lanes)
 }
 
 /// The names that both ends give to their connection.
@@ -58,26 +66,26 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// A session.
-    pub(crate) fn new(first: Machine, second: Machine) -> Self {
+    pub(crate) fn new(mut first: Machine, second: Machine) -> Self {
+        first.sessions().want(Instant::now());
         let mut pair = Self { now: Instant::now(), ends: [first, second], stored: BTreeMap::new() };
         let (_, name) = pair.ends[0].sessions().poll_dial(pair.now).expect("it wants a session");
         assert_eq!(name, DIALLED);
         assert!(pair.ends[1].sessions().accepted(pair.now, ACCEPTED));
         pair.ends[0].sessions().connected(DIALLED);
+        pair.pump();
         pair
     }
 
     /// The hosts of `student` and `teacher` with a bridge, number 0.
-    pub(crate) fn bridged(student: Machine, teacher: Machine) -> Self {
-        Self::bridged_as(student, teacher, 0)
-    }
-
-    /// The same with another number.
-    pub(crate) fn bridged_as(mut student: Machine, mut teacher: Machine, bridge: u32) -> Self {
-        let (now, there, here) = (Instant::now(), HostId(2), HostId(1));
-        assert!(teacher.admit(now, ticket(9), here, PRODUCT));
-        assert_eq!(student.add_ingress(now, there, ticket(9), LENGTH..=LENGTH), Some(bridge));
-        let mut pair = Self::new(student, teacher);
+    pub(crate) fn bridged(student: Machine, teachers: Teachers) -> Self {
+        let Teachers { machine, lanes, lane, n_slots } = teachers;
+        let mut pair = Self::new(student, machine);
+        assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(0));
+        pair.pump();
+        let asked = pair.ends[1].poll_asked();
+        assert_eq!(asked, Some(Asked { number: PRODUCT, product: product(), lengths: LENGTH..=LENGTH }));
+        pair.ends[1].set_lane(PRODUCT, lanes, lane, n_slots);
         pair.teach();
         pair.pump();
         pair

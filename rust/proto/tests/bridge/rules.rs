@@ -1,17 +1,16 @@
 //! What a bridge does in order: windows, claims and their fates, slots of the egress.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use softs_proto::bridge::{Fate, HOLD_TIME, Message, Offer, Output};
+use softs_proto::bridge::{Fate, HOLD_TIME, Message, Offer, Output, UNUSED_TIME};
 use softs_proto::broker::PeerId;
 use softs_proto::client::Ending;
 use softs_proto::framing::Outbox;
-use softs_proto::limits::MAX_BRIDGES;
-use softs_proto::link::{HostId, RETURN_TIME, TICKET_TIME, Ticket};
+use softs_proto::limits::{MAX_BRIDGED_PRODUCTS, MAX_BRIDGES};
+use softs_proto::link::HostId;
 
-use crate::pair::{
-    ACCEPTED, DIALLED, INGRESS, LENGTH, PRODUCT, Pair, TEACHER, machine, student, teacher, ticket,
-};
+use crate::pair::{ACCEPTED, DIALLED, INGRESS, LENGTH, PRODUCT, Pair, TEACHER, machine, product, student, teacher};
 
 #[test]
 fn a_sample_goes_from_slot_to_slot_in_pieces_and_arrival_is_completion() {
@@ -147,14 +146,13 @@ fn the_end_of_a_session_returns_all_claims_and_empties_the_egress() {
 
 #[test]
 fn each_host_has_one_order_in_turn() {
-    let (mut second, theirs) = teacher(2, 1);
-    let now = std::time::Instant::now();
+    let (teachers, theirs) = teacher(2, 1);
+    let (mut second, now) = (teachers.machine, Instant::now());
     let mut students: Vec<_> = [1, 5]
         .into_iter()
         .map(|host| {
-            assert!(second.admit(now, ticket(host as u8), HostId(host), PRODUCT));
             let mut first = machine(host);
-            first.add_ingress(now, HostId(2), ticket(host as u8), LENGTH..=LENGTH).unwrap();
+            first.sessions().want(now);
             let (_, name) = first.sessions().poll_dial(now).unwrap();
             assert!(second.sessions().accepted(now, PeerId(2 * host)));
             first.sessions().connected(name);
@@ -175,7 +173,12 @@ fn each_host_has_one_order_in_turn() {
         }
     };
     wire(&mut second, &mut students);
-    second.handle_lanes(PRODUCT, &mut |_| LENGTH);
+    for (first, ..) in &mut students {
+        assert_eq!(first.add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(0));
+    }
+    wire(&mut second, &mut students);
+    assert_eq!(second.poll_asked().unwrap().number, PRODUCT);
+    second.set_lane(PRODUCT, teachers.lanes, teachers.lane, teachers.n_slots);
     wire(&mut second, &mut students);
     for (n, (first, ..)) in students.iter_mut().enumerate() {
         for i in 0..3 {
@@ -214,39 +217,95 @@ fn a_host_that_stops_gives_back_what_it_has_not_begun() {
 }
 
 #[test]
-fn a_bridge_needs_a_ticket_and_keeps_it_over_sessions() {
-    let ((mut first, ..), (second, _)) = (student(5), teacher(2, 4));
-    let now = std::time::Instant::now();
-    first.add_ingress(now, HostId(2), ticket(1), LENGTH..=LENGTH).unwrap();
-    let mut pair = Pair::bridged_as(first, second, 1);
-    let (host, bridge, why) = pair.ends[0].poll_refused().unwrap();
-    assert_eq!((host, bridge, &why[..]), (HostId(2), 0, "this ticket opens nothing here"));
-    let later = now + Duration::from_secs(3600);
+fn a_bridge_ends_with_its_session_and_what_it_ordered_is_kept_for_the_next_one() {
+    let ((first, ..), (second, _)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::bridged(first, second);
+    let cut = pair.now;
     for end in 0..2 {
-        pair.ends[end].disconnected(later, [DIALLED, ACCEPTED][end], "cut");
+        pair.ends[end].disconnected(cut, [DIALLED, ACCEPTED][end], "cut");
     }
+    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), None, "without a session");
     let at = pair.ends[0].next_at().unwrap();
+    assert!(pair.ends[1].drop_unused(at).is_empty());
     let (_, name) = pair.ends[0].sessions().poll_dial(at).unwrap();
     pair.ends[0].sessions().connected(name);
     pair.ends[1].sessions().accepted(at, PeerId(4));
-    for _ in 0..4 {
-        while let Some(softs_proto::bridge::Output::Frames(bytes)) = pair.ends[0].poll_output(name) {
-            pair.ends[1].receive(at, PeerId(4), &mut &bytes[..], |_, _, _| {});
+    let wire = |ends: &mut [crate::pair::Machine; 2]| {
+        for _ in 0..4 {
+            while let Some(Output::Frames(bytes)) = ends[0].poll_output(name) {
+                ends[1].receive(at, PeerId(4), &mut &bytes[..], |_, _, _| {});
+            }
+            while let Some(Output::Frames(bytes)) = ends[1].poll_output(PeerId(4)) {
+                ends[0].receive(at, name, &mut &bytes[..], |_, _, _| {});
+            }
         }
-        while let Some(softs_proto::bridge::Output::Frames(bytes)) = pair.ends[1].poll_output(PeerId(4)) {
-            pair.ends[0].receive(at, name, &mut &bytes[..], |_, _, _| {});
-        }
-    }
-    assert_eq!(pair.ends[0].room(at, HostId(2), 1), 2, "an hour later, without the broker");
-    assert_eq!(pair.ends[0].poll_refused().unwrap().1, 0);
-    assert_eq!(pair.ends[0].poll_refused(), None);
+    };
+    wire(&mut pair.ends);
+    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(0));
+    wire(&mut pair.ends);
+    assert_eq!(pair.ends[1].poll_asked(), None, "its lane is there");
+    assert_eq!(pair.ends[0].room(at, HostId(2), 0), 2);
+    // Not while it is in use, and not before its time.
+    assert!(pair.ends[1].drop_unused(at + 2 * UNUSED_TIME).is_empty());
+    pair.ends[1].disconnected(at, PeerId(4), "cut");
+    assert!(pair.ends[1].drop_unused(at).is_empty());
+    assert_eq!(pair.ends[1].drop_unused(at + UNUSED_TIME), [PRODUCT]);
+    assert!(pair.ends[1].lanes(PRODUCT).is_none());
 }
 
 #[test]
-fn a_host_has_no_bridge_to_itself() {
-    let now = std::time::Instant::now();
-    assert_eq!(machine(1).add_ingress(now, HostId(1), ticket(1), 1..=1), None);
-    assert!(!machine(1).admit(now, ticket(1), HostId(1), PRODUCT));
+fn what_has_no_suppliers_takes_no_orders() {
+    let ((first, lanes, _), (second, _)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::new(first, second.machine);
+    let (now, there) = (pair.now, HostId(2));
+    assert_eq!(pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH), Some(0));
+    pair.pump();
+    assert!(pair.ends[0].take_offers() && !pair.ends[0].take_offers());
+    assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(now, there, 0)), (0, 0));
+    // What comes all the same goes back.
+    let claim = lanes.claim(INGRESS).unwrap();
+    pair.ends[0].claimed(now, there, 0, claim, 100);
+    pair.pump();
+    assert_eq!(pair.ended(), [(100, Fate::Returned)]);
+    pair.ends[1].set_lane(PRODUCT, second.lanes, second.lane, second.n_slots);
+    pair.pump();
+    assert!(pair.ends[0].take_offers());
+    let later = now + HOLD_TIME;
+    assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(later, there, 0)), (1, 2));
+}
+
+#[test]
+fn an_order_that_is_to_come_home_does_once_its_supplier_is_lost() {
+    let ((first, lanes, _), (second, theirs)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::bridged(first, second);
+    pair.claim(&lanes);
+    pair.pump();
+    let started = theirs.claim(TEACHER).unwrap();
+    let now = pair.now;
+    pair.ends[0].give_back(now, HostId(2), 0);
+    pair.pump();
+    assert_eq!(pair.ended(), [(101, Fate::Returned)]);
+    theirs.end(&started, Ending::Lost);
+    pair.teach();
+    pair.pump();
+    assert_eq!(pair.ended(), [(100, Fate::Returned)]);
+    assert!(theirs.open_orders().is_empty());
+}
+
+#[test]
+fn products_are_bounded() {
+    let ((first, ..), (second, _)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::new(first, second.machine);
+    for n in 0..=MAX_BRIDGED_PRODUCTS {
+        let name = Arc::from(n.to_string());
+        assert!(pair.ends[0].add_ingress(HostId(2), &name, 1..=1).is_some());
+    }
+    pair.pump();
+    assert_eq!(std::iter::from_fn(|| pair.ends[1].poll_asked()).count(), MAX_BRIDGED_PRODUCTS);
+    let (host, bridge, why) = pair.ends[0].poll_refused().unwrap();
+    assert_eq!((host, bridge as usize), (HostId(2), MAX_BRIDGED_PRODUCTS));
+    assert!(why.contains("as many products"), "{why}");
+    assert_eq!(pair.ends[0].poll_refused(), None);
 }
 
 #[test]
@@ -256,7 +315,7 @@ fn a_bridge_that_no_client_uses_is_over_once_its_claims_have_ended() {
     assert_eq!(pair.claim(&lanes), 2);
     pair.pump();
     let begun = theirs.claim(TEACHER).unwrap();
-    let (now, hosts) = (pair.now, [HostId(2), HostId(1)]);
+    let now = pair.now;
     pair.ends[0].remove_ingress(now, HostId(2), 0);
     pair.pump();
     assert_eq!(pair.ended(), [(101, Fate::Returned)], "no supplier has begun with it");
@@ -265,19 +324,10 @@ fn a_bridge_that_no_client_uses_is_over_once_its_claims_have_ended() {
     pair.teach();
     pair.pump();
     assert_eq!(pair.ended(), [(100, Fate::Written(LENGTH))]);
-    // Neither end has a reason for another session, and the ticket is void.
-    for (end, host) in hosts.into_iter().enumerate() {
-        pair.ends[end].handle_timeout(now);
-        assert!(!pair.ends[end].sessions().is_wanted(host));
-    }
-    assert_eq!(pair.ends[0].add_ingress(now, HostId(2), ticket(9), LENGTH..=LENGTH), Some(1));
+    // Another one may follow in this session.
+    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(1));
     pair.pump();
-    assert!(pair.ends[0].poll_refused().unwrap().2.contains("opens nothing"));
-    // One by a ticket of its own is served, in the session that there is.
-    assert!(pair.ends[1].admit(now, ticket(8), HostId(1), PRODUCT));
-    assert_eq!(pair.ends[0].add_ingress(now, HostId(2), ticket(8), LENGTH..=LENGTH), Some(2));
-    pair.pump();
-    assert_eq!(pair.ends[0].room(now, HostId(2), 2), 2);
+    assert_eq!(pair.ends[0].room(now, HostId(2), 1), 2);
 }
 
 #[test]
@@ -293,71 +343,27 @@ fn an_offer_that_has_crossed_the_end_of_its_bridge_is_nothing() {
 }
 
 #[test]
-fn without_a_session_a_bridge_is_over_at_once_and_a_ticket_with_its_time() {
-    let (now, mut first) = (Instant::now(), machine(1));
-    assert_eq!(first.add_ingress(now, HostId(2), ticket(9), LENGTH..=LENGTH), Some(0));
-    assert!(first.admit(now, ticket(8), HostId(3), PRODUCT));
-    first.remove_ingress(now, HostId(2), 0);
-    first.handle_timeout(now);
-    assert_eq!([2, 3].map(|host| first.sessions().is_wanted(HostId(host))), [false, true]);
-    first.handle_timeout(now + TICKET_TIME);
-    assert!(!first.sessions().is_wanted(HostId(3)));
-}
-
-#[test]
-fn a_host_that_never_comes_back_is_dialled_for_the_time_of_its_tickets_only() {
-    let ((first, ..), (second, _)) = (student(5), teacher(2, 4));
-    let Pair { now, mut ends, .. } = Pair::bridged(first, second);
-    let teachers = &mut ends[1];
-    teachers.handle_timeout(now + 2 * RETURN_TIME);
-    let cut = now + 2 * RETURN_TIME;
-    teachers.disconnected(cut, ACCEPTED, "gone");
-    teachers.handle_timeout(cut + RETURN_TIME / 2);
-    assert!(teachers.sessions().is_wanted(HostId(1)));
-    teachers.handle_timeout(cut + RETURN_TIME);
-    assert!(!teachers.sessions().is_wanted(HostId(1)));
-}
-
-#[test]
-fn hosts_without_tickets_are_not_dialled_whether_they_made_room_or_found_none() {
-    let (now, mut second) = (Instant::now(), machine(2));
-    let ticket = |n: usize| Ticket((n as u128).to_le_bytes());
-    assert!((0..MAX_BRIDGES).all(|n| second.admit(now, ticket(n), HostId(5), PRODUCT)));
-    assert!(!second.admit(now, ticket(MAX_BRIDGES), HostId(6), PRODUCT));
-    second.handle_timeout(now);
-    assert_eq!([5, 6].map(|host| second.sessions().is_wanted(HostId(host))), [true, false]);
-    let later = now + TICKET_TIME;
-    assert!(second.admit(later, ticket(MAX_BRIDGES), HostId(7), PRODUCT));
-    second.handle_timeout(later);
-    assert_eq!([5, 7].map(|host| second.sessions().is_wanted(HostId(host))), [false, true]);
-}
-
-#[test]
-fn a_host_to_which_a_session_has_no_number_left_is_not_dialled() {
+fn a_session_has_so_many_numbers_of_bridges() {
     let ((first, ..), (second, _)) = (student(5), teacher(2, 4));
     let mut pair = Pair::bridged(first, second);
     let (now, there) = (pair.now, HostId(2));
     for bridge in 0..MAX_BRIDGES as u32 {
         if bridge > 0 {
-            let next = pair.ends[0].add_ingress(now, there, ticket(9), LENGTH..=LENGTH);
-            assert_eq!(next, Some(bridge));
+            assert_eq!(pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH), Some(bridge));
         }
         pair.ends[0].remove_ingress(now, there, bridge);
         pair.pump();
     }
-    pair.ends[0].handle_timeout(now);
-    assert_eq!(pair.ends[0].add_ingress(now, there, ticket(9), LENGTH..=LENGTH), None);
-    pair.ends[0].handle_timeout(now);
-    assert!(!pair.ends[0].sessions().is_wanted(there));
+    assert_eq!(pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH), None);
 }
 
 #[test]
-fn two_clients_of_a_host_have_a_bridge_each_to_one_product() {
-    let ((mut first, lanes, _), (mut second, theirs)) = (student(5), teacher(2, 4));
-    let now = Instant::now();
-    assert!(second.admit(now, ticket(8), HostId(1), PRODUCT));
-    assert_eq!(first.add_ingress(now, HostId(2), ticket(8), LENGTH..=LENGTH), Some(0));
-    let mut pair = Pair::bridged_as(first, second, 1);
+fn a_host_may_have_two_bridges_to_one_product() {
+    let ((first, lanes, _), (second, theirs)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::bridged(first, second);
+    let now = pair.now;
+    assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), LENGTH..=LENGTH), Some(1));
+    pair.pump();
     for bridge in [0, 1] {
         let room = pair.ends[0].room(now, HostId(2), bridge);
         assert_eq!(room, 2);

@@ -6,13 +6,13 @@ use softs_proto::broker::PeerId;
 use softs_proto::framing::{Outbox, Shape};
 use softs_proto::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES, MAX_LINKED_HOSTS};
 use softs_proto::link::{
-    DIAL_TIMEOUT, Event, FIRST_PAUSE, Frame, HostId, Identity, KEEP_TIME, LONGEST_PAUSE, SessionId, Sessions,
+    DIAL_TIMEOUT, Event, FIRST_PAUSE, Frame, HostId, KEEP_TIME, LONGEST_PAUSE, Sessions,
 };
 
 const MS: Duration = Duration::from_millis(1);
 
 fn sessions(host: u64) -> Sessions {
-    Sessions::new(Identity { host: HostId(host), boot: 100 + host })
+    Sessions::new(HostId(host))
 }
 
 fn frame(frame: &Frame) -> Vec<u8> {
@@ -21,8 +21,8 @@ fn frame(frame: &Frame) -> Vec<u8> {
     out.bytes().to_vec()
 }
 
-fn hello(from: u64, to: u64) -> Frame {
-    Frame::Hello(Identity { host: HostId(from), boot: 100 + from }, HostId(to))
+fn hello(from: u64) -> Frame {
+    Frame::Hello(HostId(from))
 }
 
 /// What a machine has to write to a connection.
@@ -61,9 +61,9 @@ fn events(sessions: &mut Sessions) -> Vec<Event> {
 /// Two hosts, 1 and 2, of which the first has dialled; and the names of the connection.
 fn linked(now: Instant) -> (Sessions, Sessions, PeerId, PeerId) {
     let (mut first, mut second) = (sessions(1), sessions(2));
-    assert!(first.want(now, HostId(2)));
-    let (host, dialled) = first.poll_dial(now).unwrap();
-    assert_eq!(host, HostId(2));
+    first.want(now);
+    let (number, dialled) = first.poll_dial(now).unwrap();
+    assert_eq!(number, 0);
     let accepted = PeerId(2);
     assert!(second.accepted(now, accepted));
     first.connected(dialled);
@@ -81,56 +81,77 @@ fn a_dial_becomes_the_session_of_both_ends() {
     assert_eq!(first.poll_dial(now + 60_000 * MS), None, "one is enough");
 }
 
-#[test]
-fn of_two_dials_at_once_that_of_the_lower_host_holds() {
-    let now = Instant::now();
-    let (mut low, mut high) = (sessions(1), sessions(2));
-    low.want(now, HostId(2));
-    high.want(now, HostId(1));
-    let (a, b) = (low.poll_dial(now).unwrap().1, high.poll_dial(now).unwrap().1);
-    let (at_high, at_low) = (PeerId(2), PeerId(2));
-    high.accepted(now, at_high);
-    low.accepted(now, at_low);
-    low.connected(a);
-    high.connected(b);
-    let (from_low, from_high) = (taken(&mut low, a), taken(&mut high, b));
-    give(&mut low, now, at_low, &from_high);
-    give(&mut high, now, at_high, &from_low);
-    assert_eq!(low.poll_closing(), Some(at_low));
-    assert_eq!(high.poll_closing(), Some(b));
-    low.disconnected(now, at_low, "");
-    high.disconnected(now, b, "");
-    pump(now, &mut [(&mut low, a), (&mut high, at_high)]);
-    assert_eq!(events(&mut low), [Event::Began(HostId(2))]);
-    assert_eq!(events(&mut high), [Event::Began(HostId(1))]);
-    // A dial that never connects stands in no other one's way.
-    let mut low = sessions(1);
-    low.want(now, HostId(2));
-    let never = low.poll_dial(now).unwrap().1;
-    low.accepted(now, at_low);
-    give(&mut low, now, at_low, &frame(&hello(2, 1)));
-    assert_eq!(low.poll_closing(), None);
-    let session = SessionId { boot: 101, number: 1 };
-    give(&mut low, now, at_low, &frame(&Frame::Begin(session)));
-    assert_eq!(events(&mut low), [Event::Began(HostId(2))]);
-    assert_eq!(low.poll_closing(), Some(never), "it would end the session");
+/// Two hosts that dial each other at once: both have said HELLO and heard that of the other one. Their own connections, and
+/// those that they have accepted.
+fn crossing(now: Instant) -> ([Sessions; 2], [PeerId; 2], PeerId) {
+    let (mut ends, accepted) = ([sessions(1), sessions(2)], PeerId(2));
+    let own = [0, 1].map(|end| {
+        ends[end].want(now);
+        let (_, own) = ends[end].poll_dial(now).unwrap();
+        assert!(ends[end].accepted(now, accepted));
+        ends[end].connected(own);
+        own
+    });
+    for end in 0..2 {
+        let bytes = taken(&mut ends[end], own[end]);
+        give(&mut ends[1 - end], now, accepted, &bytes);
+    }
+    (ends, own, accepted)
 }
 
 #[test]
-fn a_dial_that_gives_way_does_not_take_a_host_along_that_is_no_longer_wanted() {
-    let (now, mut high) = (Instant::now(), sessions(2));
-    high.want(now, HostId(1));
-    let own = high.poll_dial(now).unwrap().1;
-    high.connected(own);
-    high.release(HostId(1));
-    let id = PeerId(2);
-    assert!(high.accepted(now, id));
-    give(&mut high, now, id, &frame(&hello(1, 2)));
-    assert_eq!(high.poll_closing(), Some(own));
-    give(&mut high, now, id, &frame(&Frame::Begin(SessionId { boot: 102, number: 1 })));
-    assert_eq!((high.session(HostId(1)), high.host_of(id)), (Some(id), Some(HostId(1))));
-    high.disconnected(now, id, "");
-    assert!(high.accepted(now, PeerId(4)), "the handshake was counted once");
+fn of_two_dials_at_once_that_of_the_lower_host_holds() {
+    let now = Instant::now();
+    // Whichever end hears first that its dial is welcome.
+    for first in 0..2 {
+        let (mut ends, own, accepted) = crossing(now);
+        let welcomes = [0, 1].map(|end| taken(&mut ends[1 - end], accepted));
+        for end in [first, 1 - first] {
+            give(&mut ends[end], now, own[end], &welcomes[end]);
+        }
+        let [low, high] = &mut ends;
+        assert_eq!((low.poll_closing(), high.poll_closing()), (Some(accepted), Some(own[1])));
+        low.disconnected(now, accepted, "");
+        high.disconnected(now, own[1], "");
+        pump(now, &mut [(low, own[0]), (high, accepted)]);
+        assert_eq!(events(low), [Event::Began(HostId(2))]);
+        assert_eq!(events(high), [Event::Began(HostId(1))]);
+        assert_eq!([low.poll_dial(now + 60_000 * MS), high.poll_dial(now + 60_000 * MS)], [None, None]);
+    }
+}
+
+#[test]
+fn a_dial_gives_way_to_each_other_one_once() {
+    let now = Instant::now();
+    let (mut ends, own, accepted) = crossing(now);
+    let welcome = taken(&mut ends[0], accepted);
+    // That of the lower host is dead, and nobody is told.
+    let high = &mut ends[1];
+    give(high, now, own[1], &welcome);
+    assert_eq!(high.poll_closing(), Some(own[1]));
+    high.disconnected(now, own[1], "");
+    let later = now + FIRST_PAUSE;
+    let (_, again) = high.poll_dial(later).unwrap();
+    high.connected(again);
+    give(high, later, again, &frame(&Frame::Welcome(HostId(1), 9)));
+    assert_eq!(high.poll_closing(), Some(accepted), "it would end the session");
+    assert_eq!((high.session(HostId(1)), events(high)), (Some(again), vec![Event::Began(HostId(1))]));
+}
+
+#[test]
+fn a_host_that_has_a_session_needs_no_other_connection() {
+    let now = Instant::now();
+    let (_, mut second, _, accepted) = linked(now);
+    // It dials an address, and the host that has dialled it answers there.
+    second.want(now);
+    let (_, own) = second.poll_dial(now).unwrap();
+    second.connected(own);
+    give(&mut second, now, own, &frame(&Frame::Welcome(HostId(1), 7)));
+    assert_eq!(second.poll_closing(), Some(own));
+    second.disconnected(now, own, "");
+    assert_eq!((second.session(HostId(1)), second.poll_dial(now + 60_000 * MS)), (Some(accepted), None));
+    second.disconnected(now, accepted, "cut");
+    assert!(second.poll_dial(now + 60_000 * MS).is_some(), "now it does");
 }
 
 #[test]
@@ -141,7 +162,7 @@ fn a_new_session_begins_once_the_old_one_is_closed_and_its_number_never_comes_ag
     for (n, id) in [PeerId(4), PeerId(6)].into_iter().enumerate() {
         // Its link process was replaced, and the end of its connection has not come.
         second.accepted(now, id);
-        give(&mut second, now, id, &frame(&hello(1, 2)));
+        give(&mut second, now, id, &frame(&hello(1)));
         let welcome = taken(&mut second, id);
         let Frame::Welcome(_, session) = Frame::decode(welcome[4], &welcome[5..]).unwrap() else { panic!() };
         numbers.push(session);
@@ -156,31 +177,29 @@ fn a_new_session_begins_once_the_old_one_is_closed_and_its_number_never_comes_ag
         assert_eq!(events(&mut second), [Event::Ended(HostId(1), why), Event::Began(HostId(1))]);
         assert!(second.wants_bytes(id) && n < 2);
     }
-    let boot = 102;
-    assert_eq!(numbers, [SessionId { boot, number: 2 }, SessionId { boot, number: 3 }]);
+    assert_eq!(numbers, [2, 3]);
     assert_eq!(first.poll_closing(), None, "it has heard nothing");
 }
 
 #[test]
 fn what_is_no_handshake_is_refused() {
     let now = Instant::now();
-    let begin = Frame::Begin(SessionId { boot: 102, number: 1 });
-    let mut other = frame(&hello(1, 2));
+    let begin = Frame::Begin(1);
+    let mut other = frame(&hello(1));
     other[5 + 8] = 9;
     for (bytes, why) in [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "may come here"),
         (b"\x09\0\0\0\x01GET / HTTP".to_vec(), "does not speak the protocol of a link"),
         (other, "version 9 of the protocol of a link, and this process version 1"),
-        (frame(&hello(1, 3)), "this is another host"),
-        (frame(&hello(2, 2)), "no further link"),
+        (frame(&hello(2)), "it is this host itself"),
         (frame(&begin), "malformed handshake"),
         (frame(&Frame::Ping), "malformed handshake"),
-        ([frame(&hello(1, 2)), frame(&hello(1, 2))].concat(), "malformed handshake"),
+        ([frame(&hello(1)), frame(&hello(1))].concat(), "malformed handshake"),
         (
-            [frame(&hello(1, 2)), frame(&Frame::Begin(SessionId { boot: 102, number: 7 }))].concat(),
+            [frame(&hello(1)), frame(&Frame::Begin(7))].concat(),
             "malformed",
         ),
-        ([frame(&hello(1, 2)), vec![0, 0, 0, 0, 19]].concat(), "out of turn"),
+        ([frame(&hello(1)), vec![0, 0, 0, 0, 19]].concat(), "out of turn"),
         (vec![1, 4, 0, 0, 1], "may come here"),
     ] {
         let (mut second, id) = (sessions(2), PeerId(2));
@@ -193,12 +212,12 @@ fn what_is_no_handshake_is_refused() {
         second.disconnected(now, id, "");
         assert_eq!(events(&mut second), []);
     }
-    let (mut first, ..) = (sessions(1), ());
-    first.want(now, HostId(2));
+    let mut first = sessions(1);
+    first.want(now);
     let id = first.poll_dial(now).unwrap().1;
     first.connected(id);
-    give(&mut first, now, id, &frame(&Frame::Welcome(HostId(3), SessionId { boot: 1, number: 1 })));
-    assert_eq!(first.poll_closing(), Some(id), "another host answers");
+    give(&mut first, now, id, &frame(&Frame::Welcome(HostId(1), 1)));
+    assert_eq!(first.poll_closing(), Some(id), "it has dialled itself");
 }
 
 #[test]
@@ -213,34 +232,30 @@ fn handshakes_end_in_time_and_are_bounded() {
     assert_eq!(std::iter::from_fn(|| second.poll_closing()).count(), MAX_LINK_HANDSHAKES);
     names().for_each(|id| second.disconnected(now, id, ""));
     assert!(second.accepted(now, further));
-    let hosts = (3..).take(MAX_LINKED_HOSTS);
-    assert!(hosts.clone().all(|host| second.want(now, HostId(host))));
-    give(&mut second, now, further, &frame(&hello(1, 2)));
-    assert_eq!(second.poll_closing(), Some(further));
 }
 
 #[test]
-fn hosts_that_are_not_wanted_are_forgotten_with_their_last_connection() {
+fn hosts_are_bounded_and_those_that_are_not_connected_make_room() {
     let (now, mut second) = (Instant::now(), sessions(2));
-    for n in 1..=MAX_LINKED_HOSTS as u64 + 9 {
-        let (host, id) = (10 + n, PeerId(2 * n));
+    let mut next = 0;
+    let mut connect = |second: &mut Sessions| {
+        next += 1;
+        let (host, id) = (HostId(10 + next), PeerId(2 * next));
         assert!(second.accepted(now, id));
-        give(&mut second, now, id, &frame(&hello(host, 2)));
-        // A session; a handshake that is refused; one that is cut.
-        match n % 3 {
-            0 => {
-                give(&mut second, now, id, &frame(&Frame::Begin(SessionId { boot: 102, number: n })));
-                assert_eq!(second.session(HostId(host)), Some(id));
-            }
-            1 => second.refuse(now, id, "why"),
-            _ => {}
+        give(second, now, id, &frame(&Frame::Hello(host)));
+        let told = taken(second, id);
+        match Frame::decode(told[4], &told[5..]).unwrap() {
+            Frame::Welcome(_, session) => give(second, now, id, &frame(&Frame::Begin(session))),
+            Frame::End(why) => assert_eq!(why, "this host takes no further link"),
+            other => panic!("{other:?}"),
         }
-        second.disconnected(now, id, "");
-    }
-    assert!((0..MAX_LINKED_HOSTS as u64).all(|n| second.want(now, HostId(1_000_000 + n))), "there is room");
-    assert!(!second.want(now, HostId(5)));
-    second.release(HostId(1_000_000));
-    assert!(second.want(now, HostId(5)));
+        (second.session(host) == Some(id)).then_some(id)
+    };
+    let ids: Vec<_> = (0..MAX_LINKED_HOSTS).map(|_| connect(&mut second).unwrap()).collect();
+    assert_eq!(connect(&mut second), None);
+    second.disconnected(now, ids[7], "cut");
+    assert!(connect(&mut second).is_some());
+    assert_eq!(connect(&mut second), None);
 }
 
 #[test]
@@ -249,16 +264,16 @@ fn a_host_is_known_until_its_last_connection_has_ended() {
     let (_, mut second, _, accepted) = linked(now);
     // Its next connection, of which the handshake goes on while the session ends.
     second.accepted(now, PeerId(4));
-    give(&mut second, now, PeerId(4), &frame(&hello(1, 2)));
+    give(&mut second, now, PeerId(4), &frame(&hello(1)));
     second.disconnected(now, accepted, "");
-    give(&mut second, now, PeerId(4), &frame(&Frame::Begin(SessionId { boot: 102, number: 2 })));
+    give(&mut second, now, PeerId(4), &frame(&Frame::Begin(2)));
     assert_eq!(second.session(HostId(1)), Some(PeerId(4)));
 }
 
 #[test]
 fn dials_are_further_and_further_apart_until_a_session_lasts() {
     let (mut now, mut first) = (Instant::now(), sessions(1));
-    first.want(now, HostId(2));
+    first.want(now);
     let mut pauses = Vec::new();
     for _ in 0..12 {
         let (_, id) = first.poll_dial(now).unwrap();
@@ -276,14 +291,12 @@ fn dials_are_further_and_further_apart_until_a_session_lasts() {
     for (lasts, pause) in [(999 * MS, LONGEST_PAUSE), (1_000 * MS, FIRST_PAUSE)] {
         let (_, id) = first.poll_dial(now).unwrap();
         first.connected(id);
-        give(&mut first, now, id, &frame(&Frame::Welcome(HostId(2), SessionId { boot: 1, number: 1 })));
+        give(&mut first, now, id, &frame(&Frame::Welcome(HostId(2), 1)));
         now += lasts;
         first.disconnected(now, id, "");
         assert_eq!(first.next_at(), Some(now + pause));
         now += pause;
     }
-    first.release(HostId(2));
-    assert_eq!((first.poll_dial(now), first.next_at()), (None, None));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use softs_proto::bridge::{Bridges, Output};
 use softs_proto::broker::PeerId;
 use softs_proto::client::Lanes;
-use softs_proto::link::{HostId, Identity, Ticket};
+use softs_proto::link::HostId;
 
 mod hosts;
 
@@ -17,7 +17,8 @@ use crate::network::{Network, Node, Segment, Time};
 use hosts::{Student, Teacher};
 
 const MS: Time = 1_000;
-const PRODUCT: u32 = 7;
+/// The only product, as the link of a teacher numbers it.
+const PRODUCT: u32 = 0;
 const N_ORDERS: u64 = 60;
 /// When the last fault begins; each is over 3 s later.
 const FAULTS: Time = 1_000 * MS;
@@ -37,6 +38,8 @@ impl Random {
 
 struct Process {
     host: HostId,
+    /// What it dials.
+    targets: Vec<Node>,
     machine: Bridges<Claim, ModelLanes>,
     student: Option<Student>,
     teacher: Option<Teacher>,
@@ -91,7 +94,8 @@ impl World {
             let host = HostId(10 + world.random.below(1000) * 10 + node as u64);
             let process = Process {
                 host,
-                machine: Bridges::new(Identity { host, boot: 0 }),
+                machine: Bridges::new(host),
+                targets: Vec::new(),
                 student: None,
                 teacher: None,
                 unwritten: BTreeMap::new(),
@@ -119,49 +123,38 @@ impl World {
         self.start + Duration::from_micros(self.now)
     }
 
-    /// The link process of a node begins, and the broker introduces it to all others.
+    /// The link process of a node begins. Of two hosts one dials the other one, or both do.
     fn start_process(&mut self, node: Node) {
         let now = self.instant();
         self.names += 1;
-        let boot = self.names;
-        self.nodes[node].machine = Bridges::new(Identity { host: self.nodes[node].host, boot });
+        let (name, host) = (self.names, HostId(self.random.below(1 << 40)));
+        let process = &mut self.nodes[node];
+        (process.machine, process.host) = (Bridges::new(host), host);
         if node < self.n_students {
-            let student = self.nodes[node].student.as_mut().unwrap();
+            let student = process.student.as_mut().unwrap();
             student.lanes.die(student.ingress);
-            student.ingress = boot;
-            assert!(student.lanes.attach(boot, student.lane));
+            student.ingress = name;
+            assert!(student.lanes.attach(name, student.lane));
             student.bridges.clear();
         } else {
             let mut lanes = ModelLanes::new(1, 64);
             let lane = lanes.open("p").unwrap();
             let n_suppliers = 1 + self.random.below(3);
             let suppliers = (0..n_suppliers).map(|_| self.new_supplier()).collect::<Vec<_>>();
-            let (n_slots, lengths) = (1 + self.random.below(12) as u32, self.lengths());
-            let process = &mut self.nodes[node];
-            process.machine.add_egress(PRODUCT, lanes.clone(), lane, n_slots, lengths);
+            let n_slots = 1 + self.random.below(12) as u32;
             assert!(suppliers.iter().all(|supplier| lanes.attach(supplier.owner, lane)));
-            process.teacher = Some(Teacher { lanes, suppliers, memory: BTreeMap::new(), drained: false });
+            let teacher = Teacher { lanes, lane, n_slots, suppliers, memory: BTreeMap::new(), drained: false };
+            self.nodes[node].teacher = Some(teacher);
         }
-        for other in 0..self.nodes.len() {
-            let (student, teacher) = (node.min(other), node.max(other));
-            if student < self.n_students && teacher >= self.n_students {
-                self.introduce(now, student, teacher);
-            }
-        }
-    }
-
-    fn introduce(&mut self, now: Instant, student: Node, teacher: Node) {
-        self.names += 1;
-        let ticket = Ticket(u128::from(self.names).to_le_bytes());
-        let (there, here) = (self.nodes[teacher].host, self.nodes[student].host);
-        if self.nodes[teacher].teacher.is_none() || self.nodes[student].student.is_none() {
-            return;
-        }
-        assert!(self.nodes[teacher].machine.admit(now, ticket, here, PRODUCT));
-        let lengths = self.lengths();
-        let process = &mut self.nodes[student];
-        let bridge = process.machine.add_ingress(now, there, ticket, lengths).unwrap();
-        process.student.as_mut().unwrap().bridges.push((there, bridge));
+        let is_student = |node: Node| node < self.n_students;
+        let others = (0..self.nodes.len()).filter(|&other| is_student(other) != is_student(node));
+        // As the configuration of both says: it does not change when a process is started again.
+        let configured = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let dials = |other: Node| (configured >> (2 * (node + other))) & 3 != u64::from(is_student(node)) + 1;
+        let targets: Vec<_> = others.filter(|&other| dials(other)).collect();
+        let process = &mut self.nodes[node];
+        targets.iter().for_each(|_| process.machine.sessions().want(now));
+        process.targets = targets;
     }
 
     fn lengths(&self) -> std::ops::RangeInclusive<u64> {
@@ -283,8 +276,8 @@ impl World {
         self.nodes[node].machine.handle_timeout(now);
         self.close(node);
         self.end_claims(node);
-        while let Some((host, name)) = self.nodes[node].machine.sessions().poll_dial(now) {
-            let to = self.nodes.iter().position(|process| process.host == host).unwrap();
+        while let Some((number, name)) = self.nodes[node].machine.sessions().poll_dial(now) {
+            let to = self.nodes[node].targets[number];
             self.network.dial(self.now, node, to, name);
         }
         if self.nodes[node].student.is_some() {

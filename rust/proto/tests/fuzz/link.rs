@@ -7,12 +7,11 @@ use softs_proto::bridge::{Bridges, Message, Offer, Output, piece_header, shape};
 use softs_proto::broker::PeerId;
 use softs_proto::client::{LaneRef, NoLanes};
 use softs_proto::framing::{BulkReader, HEADER_BYTES, Outbox};
-use softs_proto::link::{Frame, HostId, Identity, SessionId, Ticket};
+use softs_proto::link::{Event, Frame, HostId};
 
 use crate::rng::Rng;
 
 const CALLED: PeerId = PeerId(2);
-const TICKET: Ticket = Ticket([7; 16]);
 
 /// Runs the cases of these seeds.
 ///
@@ -32,9 +31,9 @@ pub(crate) fn run(seeds: std::ops::Range<u64>) {
 }
 
 fn push_frame(rng: &mut Rng, out: &mut Outbox) {
-    let session = SessionId { boot: 2, number: rng.below(3) as u64 };
+    let session = rng.below(3) as u64;
     match rng.below(6) {
-        0 => Frame::Hello(Identity { host: HostId(1), boot: 1 }, HostId(rng.below(3) as u64)),
+        0 => Frame::Hello(HostId(rng.below(3) as u64)),
         1 => Frame::Welcome(HostId(1), session),
         2 => Frame::Begin(session),
         3 => Frame::End("why".to_owned()),
@@ -49,7 +48,7 @@ fn push_message(rng: &mut Rng, out: &mut Outbox) {
     let tags: Vec<u8> =
         (0..2 * (1 + rng.below(3))).flat_map(|_| (rng.below(4) as u64).to_le_bytes()).collect();
     match rng.below(10) {
-        0 => Message::Open(TICKET).encode(bridge, out),
+        0 => Message::Open(1, 9, ["p", "q"][rng.below(2)]).encode(bridge, out),
         1 => Message::Closed("why").encode(bridge, out),
         2 => Message::Offer(Offer { suppliers: 1, slots: 4 }).encode(bridge, out),
         3 => Message::Failed(rng.below(4) as u64, "why").encode(bridge, out),
@@ -92,16 +91,16 @@ fn fuzz_decoders(bytes: &[u8], seed: u64) {
 #[allow(clippy::disallowed_methods, reason = "any moment will do")]
 fn fuzz_host(rng: &mut Rng, bytes: &[u8], seed: u64) {
     let now = Instant::now();
-    let mut host: Bridges<u64, NoLanes> = Bridges::new(Identity { host: HostId(2), boot: 2 });
-    host.add_egress(0, NoLanes, LaneRef { index: 0, generation: 1 }, 4, 1..=9);
-    assert!(
-        host.admit(now, TICKET, HostId(1), 0) && host.add_ingress(now, HostId(1), TICKET, 1..=9).is_some()
-    );
+    let mut host: Bridges<u64, NoLanes> = Bridges::new(HostId(2));
     assert!(host.sessions().accepted(now, CALLED));
     if rng.below(8) > 0 {
         let mut out = Outbox::default();
-        Frame::Hello(Identity { host: HostId(1), boot: 1 }, HostId(2)).encode(&mut out);
-        Frame::Begin(SessionId { boot: 2, number: 1 }).encode(&mut out);
+        Frame::Hello(HostId(1)).encode(&mut out);
+        Frame::Begin(1).encode(&mut out);
+        host.receive(now, CALLED, &mut out.bytes(), |_, _, _| {});
+        assert_eq!(host.poll_event(), Some(Event::Began(HostId(1))));
+        assert_eq!(host.add_ingress(HostId(1), &"p".into(), 1..=9), Some(0));
+        let mut out = Outbox::default();
         Message::Offer(Offer { suppliers: 1, slots: 4 }).encode(0, &mut out);
         host.receive(now, CALLED, &mut out.bytes(), |_, _, _| {});
         (0..2).for_each(|claim| host.claimed(now, HostId(1), 0, claim, claim));
@@ -118,6 +117,9 @@ fn fuzz_host(rng: &mut Rng, bytes: &[u8], seed: u64) {
                 piece = &piece[n..];
                 host.stored(now, CALLED, n);
             }
+        }
+        while let Some(asked) = host.poll_asked() {
+            host.set_lane(asked.number, NoLanes, LaneRef { index: 0, generation: 1 }, 4);
         }
         let mut said = 0;
         while let Some(Output::Frames(bytes)) = host.poll_output(CALLED) {

@@ -61,6 +61,8 @@ fn a_link_to_itself_is_told_so() {
     let remote = Remote::new(Speech::Plain, 64);
     let wire = super::wire::Wire::to(remote.endpoint());
     let link = remote.host.link(Speech::Plain, Some("tcp://127.0.0.1:0"), &[&wire.endpoint]);
+    await_log(&link, "joined");
     wire.turn_to(link.endpoint().unwrap());
+    wire.cut();
     await_log(&link, "it is this host itself");
 }

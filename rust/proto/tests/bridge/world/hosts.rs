@@ -35,6 +35,8 @@ pub(super) struct Student {
 
 pub(super) struct Teacher {
     pub(super) lanes: ModelLanes,
+    pub(super) lane: LaneRef,
+    pub(super) n_slots: u32,
     pub(super) suppliers: Vec<Supplier>,
     pub(super) memory: BTreeMap<SlotId, u64>,
     pub(super) drained: bool,
@@ -109,14 +111,22 @@ impl World {
                 }
             }
         }
+        let lengths = self.lengths();
         let process = &mut self.nodes[node];
         while let Some(event) = process.machine.poll_event() {
             let is_right = match event {
                 Event::Began(host) => {
                     self.n_sessions += 1;
+                    if let Some(student) = &mut process.student {
+                        let bridge = process.machine.add_ingress(host, &"p".into(), lengths.clone());
+                        student.bridges.extend(bridge.map(|bridge| (host, bridge)));
+                    }
                     process.sessions.insert(host)
                 }
-                Event::Ended(host, _) => process.sessions.remove(&host),
+                Event::Ended(host, _) => {
+                    process.student.iter_mut().for_each(|one| one.bridges.retain(|(known, _)| *known != host));
+                    process.sessions.remove(&host)
+                }
             };
             assert!(is_right, "seed {}: sessions of one link overlap", self.seed);
         }
@@ -181,6 +191,10 @@ impl World {
         };
         let Process { machine, teacher, .. } = &mut self.nodes[node];
         let teacher = teacher.as_mut().unwrap();
+        while let Some(asked) = machine.poll_asked() {
+            assert_eq!(asked.number, PRODUCT);
+            machine.set_lane(PRODUCT, teacher.lanes.clone(), teacher.lane, teacher.n_slots);
+        }
         for supplier in &mut teacher.suppliers {
             if let Some((claim, _)) = supplier.call.take_if(|(_, at)| *at <= self.now) {
                 let result = if self.random.below(30) == 0 { Err("it failed") } else { Ok(()) };
