@@ -1,24 +1,26 @@
-//! The link between two hosts, without delay, plain and with TLS: real lanes at both ends, beside a bare TCP connection
-//! and the TCP medium, in turns. All of it runs on this machine: the link has four threads, the others have two.
+//! The link between two hosts, without delay, plain and with TLS: from a supplier of one broker to a client of another
+//! one, beside a bare TCP connection and the TCP medium, in turns. All of it runs on this machine: the link has four
+//! threads, the others have two.
 //!
 //! `link_bench [ROUNDS]` prints one line of JSON: the samples of a second of each way, by size, as medians over rounds.
 
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::pipe::{PipeFlags, pipe_with};
+use softs_net::client::{Client, Slots, Waited, nonce};
+use softs_net::link::LinkOptions;
 use softs_net::link::tls::Credentials;
+use softs_net::supplier::{Batch, LanePolicy, Options, Supplier, Task};
 use softs_net::tcp_medium::{TcpMediumServer, TcpMediumWriter};
-use softs_net::{Endpoint, HostLink, wait};
-use softs_proto::link::{HostId, Ticket};
-use softs_proto::supplier::LaneId;
-use softs_shm::{Identity, LaneRef, LaneSupplier, Segment};
+use softs_net::{BrokerHandle, BrokerOptions, Endpoint, HostLink, SPIN};
+use softs_proto::client::Config as ClientConfig;
+use softs_proto::supplier::{Config, Weights};
+use softs_proto::wire::{MediumKind, MediumProfile};
+use softs_shm::{Segment, host_id};
 
 #[path = "../tests/certificates/mod.rs"]
 mod certificates;
@@ -30,11 +32,13 @@ const ROUNDS: usize = 5;
 /// Of one way in one round; the first part of it is not counted.
 const TIME: Duration = Duration::from_millis(600);
 const WARM_UP: Duration = Duration::from_millis(150);
-/// The first lane of a segment.
-const LANE: LaneRef = LaneRef { index: 0, generation: 1 };
+/// Slots of the client.
 const WINDOW_BYTES: usize = 64 << 20;
-const MOST_SLOTS: usize = 32_768;
-const PATIENCE: Duration = Duration::from_millis(20);
+const MOST_SLOTS: usize = 4096;
+const PRODUCT: &str = "p";
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Orders that one call of the generator serves.
+const CALL: Batch = Batch { max: 32, wait: Duration::ZERO };
 
 fn main() -> Outcome<()> {
     let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |rounds| rounds.parse())?;
@@ -109,66 +113,6 @@ fn medium(size: usize) -> Outcome<f64> {
     })
 }
 
-/// How a thread is woken that waits for a lane.
-struct Doorbell(OwnedFd, OwnedFd);
-
-impl Doorbell {
-    fn new() -> Outcome<Self> {
-        let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        Ok(Self(read_end, write_end))
-    }
-
-    fn number(&self) -> u32 {
-        self.1.as_raw_fd().unsigned_abs()
-    }
-
-    fn wait(&self) -> Outcome<()> {
-        wait(self.0.as_fd(), true, false, PATIENCE)?;
-        let _empty = rustix::io::read(&self.0, &mut [0; 64]);
-        Ok(())
-    }
-}
-
-/// A supplier that only numbers its samples: what making them costs is not the link's.
-struct Supplier {
-    stopping: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-fn supplier(segment: &Segment, ring: OwnedFd) -> Outcome<Supplier> {
-    let attached = Arc::new(Segment::attach_shm(segment.address())?);
-    let stopping = Arc::new(AtomicBool::new(false));
-    let stop = Arc::clone(&stopping);
-    let doorbell = Doorbell::new()?;
-    let lanes = LaneSupplier::attach(attached, Identity::current()?, doorbell.number())?;
-    lanes.join(LANE);
-    let thread = thread::spawn(move || {
-        while !stop.load(Ordering::Relaxed) {
-            let mut n = 0;
-            while n < 32
-                && let Some(claim) = lanes.claim(LANE)
-            {
-                let Ok(slot) = lanes.slot_bytes(&claim) else { return };
-                slot.bytes().fill_from(&claim.sequence().to_le_bytes());
-                lanes.publish(claim, Ok(()));
-                n += 1;
-            }
-            if n > 0 {
-                if lanes.must_wake_client(n) {
-                    let _rung = rustix::io::write(&ring, &[1]);
-                }
-                continue;
-            }
-            lanes.set_waiting(true);
-            if !lanes.has_orders(LANE) && doorbell.wait().is_err() {
-                return;
-            }
-            lanes.set_waiting(false);
-        }
-    });
-    Ok(Supplier { stopping, thread })
-}
-
 fn plain_link(size: usize) -> Outcome<f64> {
     link(size, None)
 }
@@ -178,77 +122,79 @@ fn tls_link(size: usize) -> Outcome<f64> {
 }
 
 fn link(size: usize, credentials: Option<&Credentials>) -> Outcome<f64> {
-    let n_slots = (WINDOW_BYTES / size).clamp(8, MOST_SLOTS) as u64;
-    let (here, there) = (HostId(1), HostId(2));
-    let any: Endpoint = "tcp://127.0.0.1:0".parse()?;
-    let start = |host| HostLink::start(host, &any, credentials.cloned());
-    let (near, far) = (start(here)?, start(there)?);
-    let theirs = Arc::new(Segment::create_shm(None, size as u64, n_slots)?);
-    far.serve(1, &theirs, None)?;
-    let ring = far_doorbell(&theirs)?;
-    let supplier = supplier(&theirs, ring)?;
+    let medium = MediumProfile { kind: MediumKind::Shm, host: host_id(), slot_size: size as u64 };
+    let (here, there) = (Host::new()?, Host::new()?);
+    let far = HostLink::start(there.options(Some("tcp://127.0.0.1:0".parse()?), None), credentials.cloned())?;
+    let near = HostLink::start(here.options(None, far.endpoint().cloned()), credentials.cloned())?;
 
-    let segment = Arc::new(Segment::create_shm(None, size as u64, n_slots)?);
-    let doorbell = Doorbell::new()?;
-    let mut lanes = segment.lane_client(doorbell.number())?;
-    let lane = lanes.open_lane().ok_or("no lane")?;
-    let ticket = Ticket([7; 16]);
-    far.admit(ticket, here, near.endpoint(), 1);
-    let (address, segment_id) = (segment.address().into(), segment.segment_id());
-    let id = LaneId { address, segment_id, lane: lane.index, generation: lane.generation };
-    near.bring(there, far.endpoint(), ticket, (size as u64, None), vec![id]);
+    // It only says that samples are made: what making them costs is not the link's.
+    let config = Config { product_ids: vec![PRODUCT.to_owned()], name: String::new(), medium };
+    let options =
+        Options { lanes: LanePolicy::Shm, slot_size: size as u64, weights: Weights::default(), spin: SPIN };
+    let supplier = Arc::new(Supplier::new(there.backend.clone(), config, options)?);
+    let making = {
+        let supplier = Arc::clone(&supplier);
+        thread::spawn(move || {
+            while let Some(task) = supplier.next(CALL) {
+                match task {
+                    Task::Lane(_) => supplier.publish(Ok(())),
+                    Task::Wire(_) => supplier.finish(Ok(())),
+                }
+            }
+        })
+    };
 
-    let mut sequence = 0;
-    let mut free: Vec<u32> = (0..n_slots as u32).collect();
+    let n_slots = (WINDOW_BYTES / size).clamp(8, MOST_SLOTS) as u32;
+    let segment = Arc::new(Segment::create_shm(None, size as u64, u64::from(n_slots))?);
+    let config = ClientConfig {
+        address: segment.address().to_owned(),
+        slot_size: size as u64,
+        n_slots,
+        segment_id: segment.segment_id(),
+        medium,
+        nonce: nonce()?,
+        ..ClientConfig::default()
+    };
+    let client = Client::new(here.frontend.clone(), config, Slots::in_segment(&segment)?, SPIN);
+    let mut slots = Vec::new();
     let rate = rate(|| {
-        while let Some(slot) = free.pop() {
-            lanes.place(lane, slot, sequence);
-            sequence += 1;
-        }
-        for index in lanes.wake_list(lane, 1, u64::MAX) {
-            let known = lanes.suppliers().into_iter().find(|known| known.index == index);
-            if let Some(known) = known {
-                ring_at(known.doorbell_fd)?;
+        match client.request_samples(PRODUCT, n_slots as usize / 4, &mut slots, PATIENCE, &mut || false) {
+            Waited::Ready(()) => {
+                let n = slots.len() as u64;
+                client.release_slots(&slots)?;
+                slots.clear();
+                Ok(n)
             }
+            _ => Err("no sample has come".into()),
         }
-        while let Some(finished) = lanes.poll() {
-            free.push(finished.slot);
-        }
-        if free.is_empty() {
-            let enough = (n_slots as u32 / 4).max(1);
-            lanes.await_ended(enough);
-            match lanes.poll() {
-                Some(finished) => free.push(finished.slot),
-                None => doorbell.wait()?,
-            }
-            lanes.await_ended(0);
-            free.extend(std::iter::from_fn(|| lanes.poll()).map(|finished| finished.slot));
-        }
-        Ok(free.len() as u64)
     })?;
     near.stop();
-    supplier.stopping.store(true, Ordering::Relaxed);
-    supplier.thread.join().map_err(|_| "the supplier has failed")?;
     far.stop();
+    supplier.stop();
+    making.join().map_err(|_| "the supplier has failed")?;
+    supplier.close();
+    client.close();
     segment.unlink()?;
-    theirs.unlink()?;
     Ok(rate)
 }
 
-/// The doorbell of the client of a segment, which is in this process.
-fn far_doorbell(segment: &Segment) -> Outcome<OwnedFd> {
-    let attached = Arc::new(Segment::attach_shm(segment.address())?);
-    let lanes = LaneSupplier::attach(attached, Identity::current()?, 0)?;
-    open_own(lanes.client().1)
+/// A host with a broker.
+struct Host {
+    _broker: BrokerHandle,
+    frontend: Endpoint,
+    backend: Endpoint,
 }
 
-fn ring_at(number: u32) -> Outcome<()> {
-    let doorbell = open_own(number)?;
-    let _rung = rustix::io::write(&doorbell, &[1]);
-    Ok(())
-}
+impl Host {
+    fn new() -> Outcome<Self> {
+        let (frontend, backend) = ("ipc://*".parse()?, "ipc://*".parse()?);
+        let broker = BrokerHandle::start(BrokerOptions::new(frontend, backend, Default::default()))?;
+        let (frontend, backend) = broker.endpoints();
+        Ok(Self { frontend: frontend.parse()?, backend: backend.parse()?, _broker: broker })
+    }
 
-fn open_own(number: u32) -> Outcome<OwnedFd> {
-    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
-    Ok(rustix::fs::open(format!("/proc/self/fd/{number}"), flags, rustix::fs::Mode::empty())?)
+    fn options(&self, listen: Option<Endpoint>, connect: Option<Endpoint>) -> LinkOptions {
+        let (frontend, backend) = (self.frontend.clone(), self.backend.clone());
+        LinkOptions { listen, connect: Vec::from_iter(connect), frontend, backend }
+    }
 }

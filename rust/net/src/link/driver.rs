@@ -226,7 +226,8 @@ impl Driver {
         for product in &mut self.products {
             lines.extend(product.follow(now, &mut self.machine).err());
             // That it is connected is told once, by the supplier.
-            let warnings = product.broker.take_log().into_iter().filter(|record| record.level == Level::Warning);
+            let warnings =
+                product.broker.take_log().into_iter().filter(|record| record.level == Level::Warning);
             lines.extend(warnings.map(|record| record.text));
         }
         for line in lines {
@@ -269,7 +270,8 @@ impl Driver {
             .into_iter()
             .chain(self.products.iter().map(|product| product.broker.waitable()))
             .collect();
-        let due = due.chain(self.supplier.machine.lanes_due()).chain(brokers.iter().filter_map(Waitable::until));
+        let due =
+            due.chain(self.supplier.machine.lanes_due()).chain(brokers.iter().filter_map(Waitable::until));
         let due = due.chain(self.dials.iter().filter_map(|(_, dial, _)| dial.deadline())).min();
         let limits = due.map(|due| due.saturating_duration_since(now) + Duration::from_micros(100));
         let limit = limits.into_iter().chain(self.ingresses.limit()).chain(owes.then_some(SLICE)).min();
@@ -361,7 +363,10 @@ impl Driver {
             match outcome.map_err(NetError::of_link) {
                 Ok(fd) => self.begin(now, id, fd, address.to_string()),
                 Err(error) => {
-                    self.complaints.pass(now, error.to_string()).into_iter().for_each(|text| self.complain(text));
+                    self.complaints
+                        .pass(now, error.to_string())
+                        .into_iter()
+                        .for_each(|text| self.complain(text));
                     self.machine.disconnected(now, id, &error.to_string());
                 }
             }

@@ -66,12 +66,20 @@ impl HostLink {
         let (commands, inbox) = mpsc::channel();
         let (me, shared) = (HostId(nonce()?), Arc::new(Shared::default()));
         let for_owner = (Arc::clone(&wake), inbox);
-        let driver = Driver::new(me, options, (listener, credentials), for_owner, Arc::clone(&shared)).map_err(os)?;
+        let driver =
+            Driver::new(me, options, (listener, credentials), for_owner, Arc::clone(&shared)).map_err(os)?;
         let thread = std::thread::Builder::new()
             .name("softs-link".to_owned())
             .spawn(move || driver.run())
             .map_err(|error| NetError::os(&name, "cannot start the link", error))?;
-        Ok(Self { endpoint, wake, commands, shared, thread: Mutex::new(Some(thread)), pid: std::process::id() })
+        Ok(Self {
+            endpoint,
+            wake,
+            commands,
+            shared,
+            thread: Mutex::new(Some(thread)),
+            pid: std::process::id(),
+        })
     }
 
     /// Where other links connect to.

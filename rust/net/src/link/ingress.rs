@@ -108,7 +108,12 @@ impl Ingresses {
     }
 
     /// Does what the broker wants; lines for the log.
-    pub(super) fn follow(&mut self, now: Instant, supplier: &mut Supplier, machine: &mut Machine) -> Vec<String> {
+    pub(super) fn follow(
+        &mut self,
+        now: Instant,
+        supplier: &mut Supplier,
+        machine: &mut Machine,
+    ) -> Vec<String> {
         let (mut lines, mut has_changed) = (Vec::new(), false);
         while let Some(change) = supplier.poll_lane(now) {
             has_changed = true;

@@ -72,7 +72,10 @@ impl Demand {
                 }
             }
             Ok(ToClient::Reply(reply)) if !reply.ok => {
-                self.warn(format!("the broker refuses the link: {}", reply.error.unwrap_or("no reason given")));
+                self.warn(format!(
+                    "the broker refuses the link: {}",
+                    reply.error.unwrap_or("no reason given")
+                ));
             }
             Ok(_) => {}
             Err(error) => self.warn(format!("message of the broker not understood: {error}")),

@@ -108,7 +108,11 @@ impl<C, L: Lanes> Bridges<C, L> {
     /// Suppliers of the product of a bridge at its host, as it says.
     #[must_use]
     pub fn n_suppliers(&self, host: HostId, bridge: u32) -> u32 {
-        self.all.hosts.get(&host).and_then(|found| found.ingresses.get(&bridge)).map_or(0, Ingress::n_suppliers)
+        self.all
+            .hosts
+            .get(&host)
+            .and_then(|found| found.ingresses.get(&bridge))
+            .map_or(0, Ingress::n_suppliers)
     }
 
     /// Whether [`Self::n_suppliers`] may have changed since the last call.
@@ -132,9 +136,13 @@ impl<C, L: Lanes> Bridges<C, L> {
     /// Forgets the products that no host has ordered for [`UNUSED_TIME`]; their numbers.
     pub fn drop_unused(&mut self, now: Instant) -> Vec<u32> {
         let All { products, numbers, asked, .. } = &mut self.all;
-        let unused = products.extract_if(.., |_, egress| egress.is_unused(now, UNUSED_TIME));
-        let unused: Vec<_> = unused.map(|(number, _)| number).collect();
+        let unused = products.iter_mut().filter_map(|(&number, egress)| {
+            let is_unused = egress.is_unused(now, UNUSED_TIME);
+            is_unused.then_some(number)
+        });
+        let unused: Vec<_> = unused.collect();
         if !unused.is_empty() {
+            products.retain(|number, _| !unused.contains(number));
             numbers.retain(|_, number| !unused.contains(number));
             asked.retain(|asked| !unused.contains(&asked.number));
         }

@@ -140,7 +140,8 @@ impl Broker {
             return Some(key);
         }
         self.addresses.hold(name.address);
-        let key = self.lanes.lanes.insert(Lane { name, product, announcers: 1, refused: 0, refused_links: 0 });
+        let key =
+            self.lanes.lanes.insert(Lane { name, product, announcers: 1, refused: 0, refused_links: 0 });
         self.lanes.by_name.insert(name, key);
         self.lanes.by_product.entry(product).or_default().lanes.insert(key);
         for supplier in self.natives_of(product) {

@@ -91,7 +91,8 @@ impl Sessions {
 
     /// The number of an address to dial now, and the name of the connection.
     pub fn poll_dial(&mut self, now: Instant) -> Option<(usize, PeerId)> {
-        let (number, dial) = self.dials.iter_mut().enumerate().find(|(_, dial)| dial.is_due(now, &self.peers))?;
+        let (number, dial) =
+            self.dials.iter_mut().enumerate().find(|(_, dial)| dial.is_due(now, &self.peers))?;
         // Names of accepted connections are the driver's: even ones are not used here.
         let id = PeerId(2 * self.n_dials + 1);
         self.n_dials += 1;
@@ -141,7 +142,10 @@ impl Sessions {
         peer.next.take_if(|next| *next == id);
         if peer.is_current(id) {
             let was_steady = peer.end(now);
-            self.dials.iter_mut().filter(|dial| dial.host == Some(host)).for_each(|dial| dial.rest(now, was_steady));
+            self.dials
+                .iter_mut()
+                .filter(|dial| dial.host == Some(host))
+                .for_each(|dial| dial.rest(now, was_steady));
             self.events.push_back(Event::Ended(host, why));
             if let Some(next) = peer.next.take() {
                 peer.begin(now, next);
@@ -321,7 +325,11 @@ impl Sessions {
     pub fn next_at(&self) -> Option<Instant> {
         let peers = self.peers.values().map(|peer| Some(peer.current.as_ref()?.liveness.next_at()));
         let dials = self.dials.iter().map(|dial| dial.at(&self.peers));
-        peers.chain(dials).chain(self.connections.values().map(|connection| connection.deadline)).flatten().min()
+        peers
+            .chain(dials)
+            .chain(self.connections.values().map(|connection| connection.deadline))
+            .flatten()
+            .min()
     }
 
     fn handle(&mut self, now: Instant, id: PeerId, frame: Frame) -> Result<(), String> {
@@ -370,9 +378,12 @@ impl Sessions {
         if has_session {
             return Err(NEEDLESS[1].to_owned());
         }
-        let rivals = self.connections.values_mut().filter(|c| matches!(c.phase, Phase::Welcomed(to, _) if to == host));
+        let rivals =
+            self.connections.values_mut().filter(|c| matches!(c.phase, Phase::Welcomed(to, _) if to == host));
         // Each is given way to once: if nothing comes of it, it is dead.
-        let gives_way = rivals.map(|rival| !std::mem::replace(&mut rival.has_right_of_way, true)).fold(false, |a, b| a | b);
+        let gives_way = rivals
+            .map(|rival| !std::mem::replace(&mut rival.has_right_of_way, true))
+            .fold(false, |a, b| a | b);
         if gives_way && self.me > host {
             return Err(NEEDLESS[0].to_owned());
         }
@@ -392,7 +403,10 @@ impl Sessions {
         let handshake = std::mem::replace(&mut connection.phase, Phase::Begun(host));
         connection.deadline = None;
         let next = peer.next.take();
-        self.dials.iter_mut().filter(|dial| dial.connection == Some(id)).for_each(|dial| dial.connection = None);
+        self.dials
+            .iter_mut()
+            .filter(|dial| dial.connection == Some(id))
+            .for_each(|dial| dial.connection = None);
         self.leave_handshake(&handshake);
         // Whatever else was on its way to a session with this host would end the new one.
         let welcomed =

@@ -10,7 +10,9 @@ use softs_proto::framing::Outbox;
 use softs_proto::limits::{MAX_BRIDGED_PRODUCTS, MAX_BRIDGES};
 use softs_proto::link::HostId;
 
-use crate::pair::{ACCEPTED, DIALLED, INGRESS, LENGTH, PRODUCT, Pair, TEACHER, machine, product, student, teacher};
+use crate::pair::{
+    ACCEPTED, DIALLED, INGRESS, LENGTH, PRODUCT, Pair, TEACHER, machine, product, student, teacher,
+};
 
 #[test]
 fn a_sample_goes_from_slot_to_slot_in_pieces_and_arrival_is_completion() {

@@ -195,10 +195,7 @@ fn what_is_no_handshake_is_refused() {
         (frame(&begin), "malformed handshake"),
         (frame(&Frame::Ping), "malformed handshake"),
         ([frame(&hello(1)), frame(&hello(1))].concat(), "malformed handshake"),
-        (
-            [frame(&hello(1)), frame(&Frame::Begin(7))].concat(),
-            "malformed",
-        ),
+        ([frame(&hello(1)), frame(&Frame::Begin(7))].concat(), "malformed"),
         ([frame(&hello(1)), vec![0, 0, 0, 0, 19]].concat(), "out of turn"),
         (vec![1, 4, 0, 0, 1], "may come here"),
     ] {

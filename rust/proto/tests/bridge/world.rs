@@ -143,7 +143,8 @@ impl World {
             let suppliers = (0..n_suppliers).map(|_| self.new_supplier()).collect::<Vec<_>>();
             let n_slots = 1 + self.random.below(12) as u32;
             assert!(suppliers.iter().all(|supplier| lanes.attach(supplier.owner, lane)));
-            let teacher = Teacher { lanes, lane, n_slots, suppliers, memory: BTreeMap::new(), drained: false };
+            let teacher =
+                Teacher { lanes, lane, n_slots, suppliers, memory: BTreeMap::new(), drained: false };
             self.nodes[node].teacher = Some(teacher);
         }
         let is_student = |node: Node| node < self.n_students;

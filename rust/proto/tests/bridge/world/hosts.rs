@@ -124,7 +124,10 @@ impl World {
                     process.sessions.insert(host)
                 }
                 Event::Ended(host, _) => {
-                    process.student.iter_mut().for_each(|one| one.bridges.retain(|(known, _)| *known != host));
+                    process
+                        .student
+                        .iter_mut()
+                        .for_each(|one| one.bridges.retain(|(known, _)| *known != host));
                     process.sessions.remove(&host)
                 }
             };
