@@ -90,6 +90,7 @@ impl Broker {
         self.leave_set(key);
         self.registered_suppliers += 1;
         let supplier = &mut self.suppliers[key];
+        self.n_links += u32::from(supplier.is_link());
         supplier.set = Some(set);
         match supplier.dialect {
             Dialect::Native => {
@@ -196,6 +197,7 @@ impl Broker {
         self.index.sets[set].natives.remove(&key);
         self.index.leave(set);
         self.registered_suppliers -= 1;
+        self.n_links -= u32::from(self.suppliers[key].is_link());
         true
     }
 

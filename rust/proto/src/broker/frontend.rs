@@ -208,6 +208,7 @@ impl Broker {
             let out = &mut self.clients[key].out;
             self.outbox.push_ended(Party::Client(key), out, number, EndCode::Invalid, wrong);
         }
+        self.give_back_to_lane(key, medium.product);
         self.close_medium(medium);
     }
 

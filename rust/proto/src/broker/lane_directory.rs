@@ -67,7 +67,7 @@ pub(super) struct Entry {
 /// Suppliers that serve the lane, all others, and the softs ones of these.
 pub(super) type Numbers = (u32, u32, u32);
 
-/// The lanes of one supplier; each is in one of the first three.
+/// The lanes of one supplier; each is in one of the first three, those that are due to a link in the third, too.
 #[derive(Default)]
 pub(super) struct Attachments {
     /// To be offered with the next drain.
@@ -108,7 +108,7 @@ impl Attachments {
     }
 
     pub(super) fn has(&self, lane: LaneKey) -> bool {
-        self.offered.contains(&lane) || self.due.contains(&lane)
+        self.offered.contains(&lane) || self.due.contains(&lane) && !self.refused.contains(&lane)
     }
 
     pub(super) fn has_news(&self) -> bool {

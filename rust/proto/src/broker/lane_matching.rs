@@ -210,23 +210,27 @@ impl Broker {
         if supplier.dialect() == Dialect::Native {
             supplier.attachments.due.insert(lane);
             self.outbox.mark(Party::Supplier(key), &mut supplier.out);
+            self.hold_back(key, lane);
         }
     }
 
     fn take_back(&mut self, key: SupplierKey, lane: LaneKey) {
         cost::step();
         let supplier = &mut self.suppliers[key];
-        if supplier.attachments.offered.remove(&lane) {
+        let was_due = supplier.attachments.due.remove(&lane);
+        let was_refused = supplier.attachments.refused.remove(&lane);
+        if was_refused {
+            let is_link = supplier.is_link();
+            self.lanes.lanes[lane].count_refusal(is_link, -1);
+            self.update_ready(key);
+        }
+        let supplier = &mut self.suppliers[key];
+        let was_told = was_refused && supplier.is_link() && !was_due;
+        if supplier.attachments.offered.remove(&lane) || was_told {
             let name = self.lanes.lanes[lane].name;
             let address = Arc::clone(self.addresses.shared(name.address));
             supplier.attachments.withdrawn.push((address, name));
             self.outbox.mark(Party::Supplier(key), &mut supplier.out);
-        } else if supplier.attachments.refused.remove(&lane) {
-            let is_link = supplier.is_link();
-            self.lanes.lanes[lane].count_refusal(is_link, -1);
-            self.update_ready(key);
-        } else {
-            supplier.attachments.due.remove(&lane);
         }
     }
 

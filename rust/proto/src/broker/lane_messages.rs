@@ -61,7 +61,9 @@ impl Broker {
             .collect();
         for (lane, _) in &offers {
             attachments.due.remove(lane);
-            attachments.offered.insert(*lane);
+            if !attachments.refused.contains(lane) {
+                attachments.offered.insert(*lane);
+            }
         }
         if attachments.due.is_empty() {
             // A set that once was large is slow to look through.

@@ -16,7 +16,7 @@
 //! never by a clock (W1).
 //!
 //! Read on in `product_index` (which suppliers match which products), `client_queues` (in what order orders are
-//! served), `dispatch` (leases), `backoff` (suppliers that fail), `lane_matching` (suppliers and lanes), `reconnects` (clients that lost a connection),
+//! served), `dispatch` (leases), `backoff` (suppliers that fail), `lane_matching` (suppliers and lanes), `links` (those of other hosts), `reconnects` (clients that lost a connection),
 //! `frontend` and `backend` (the messages of peers).
 
 // Records.
@@ -46,6 +46,7 @@ mod events;
 mod frontend;
 mod lane_matching;
 mod lane_messages;
+mod links;
 mod reconnects;
 mod state;
 mod statistics;

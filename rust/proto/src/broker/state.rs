@@ -44,6 +44,8 @@ pub struct Broker {
     pub(super) total_completed: u64,
     /// Whether a softs supplier ever sent HELLO.
     pub(super) had_softs: bool,
+    /// Suppliers with patterns that are links to other hosts.
+    pub(super) n_links: u32,
 }
 
 impl Broker {
@@ -74,6 +76,7 @@ impl Broker {
             registered_suppliers: 0,
             total_completed: 0,
             had_softs: false,
+            n_links: 0,
         }
     }
 

@@ -18,6 +18,7 @@ impl Broker {
     pub fn poll_transmit(&mut self, out: &mut Message) -> Option<PeerId> {
         out.clear();
         while let Some(&key) = self.outbox.first.front() {
+            self.give_stale_back(key);
             let sent = self.transmit_to_client(key, out);
             if sent.is_some() {
                 return sent;

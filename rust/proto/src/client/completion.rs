@@ -120,6 +120,24 @@ impl<L: Lanes> Client<L> {
         }
     }
 
+    /// The broker has no supplier for it, but the lane has.
+    pub(super) fn order_returned(&mut self, now: Instant, number: OrderNumber) {
+        let Some(&slot) = self.sent.get(&number) else { return };
+        let key = self.block(slot).product;
+        let lane =
+            self.lane_for(key).filter(|_| self.block(slot).wanted && !self.slots[slot as usize].tainted);
+        if let Some(lane) = lane
+            && self.lanes.place(lane, slot, self.sequence_of(slot))
+        {
+            self.leave_wire(number);
+            self.slots[slot as usize].state = State::Lane;
+            self.products.get_mut(key).on_lane += 1;
+        } else {
+            // Once SUPPLY has come, or the lane has room.
+            self.order_refused(now, number);
+        }
+    }
+
     pub(super) fn order_refused(&mut self, now: Instant, number: OrderNumber) {
         let Some(slot) = self.leave_wire(number) else {
             return;

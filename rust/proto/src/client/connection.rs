@@ -61,7 +61,10 @@ impl<L: Lanes> Client<L> {
                     self.order_done(number);
                 }
                 for (number, code, text) in ended {
-                    self.order_failed(now, number, text, code == EndCode::Failed);
+                    match code {
+                        EndCode::Returned => self.order_returned(now, number),
+                        code => self.order_failed(now, number, text, code == EndCode::Failed),
+                    }
                 }
             }
             Ok(ToClient::Supply(supplies)) => self.handle_supply(&supplies),

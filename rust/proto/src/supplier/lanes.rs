@@ -98,9 +98,8 @@ impl Lanes {
         for name in names {
             let id = LaneId::from(name);
             self.on_trial.remove(&id);
-            if self.served.remove(&id) {
-                self.changes.push_back(LaneChange::Detach(id));
-            }
+            self.served.remove(&id);
+            self.changes.push_back(LaneChange::Detach(id));
         }
     }
 

@@ -284,8 +284,9 @@ fn results(payload: &[u8]) -> Result<ToClient<'_>, WireError> {
         let code = match reader.uint("ended")? {
             1 => EndCode::Failed,
             2 => EndCode::Invalid,
+            3 => EndCode::Returned,
             code => {
-                return Err(reader.error("ended", &format!("need a code from 1 to 2, have {code}")));
+                return Err(reader.error("ended", &format!("need a code from 1 to 3, have {code}")));
             }
         };
         Ok((order, code, reader.text("ended")?))

@@ -44,6 +44,8 @@ pub enum EndCode {
     Failed = 1,
     /// The order itself is wrong.
     Invalid = 2,
+    /// Only suppliers of the client's lane can serve it; it waits at the broker no longer.
+    Returned = 3,
 }
 
 /// A message from a broker to a supplier.

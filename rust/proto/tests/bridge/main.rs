@@ -1,6 +1,7 @@
 //! Links and bridges: the rules one by one, peers that lie, and whole hosts in virtual time with faults.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+mod demand;
 mod frames;
 mod hostile;
 #[path = "../lane_model/mod.rs"]
