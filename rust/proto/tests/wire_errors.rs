@@ -264,12 +264,12 @@ fn native_arrays_have_a_shape() {
         "READY: credit: need a non-negative integer, have a str"
     );
     assert_eq!(
-        to_client(&[b"RESULTS", b"\x92\x90\x91\x93\x01\x03\xa0"]),
-        "RESULTS: ended: need a code from 1 to 2, have 3"
+        to_client(&[b"RESULTS", b"\x92\x90\x91\x93\x01\x04\xa0"]),
+        "RESULTS: ended: need a code from 1 to 3, have 4"
     );
     assert_eq!(
         to_client(&[b"RESULTS", b"\x92\x90\x91\x93\x01\x00\xa0"]),
-        "RESULTS: ended: need a code from 1 to 2, have 0"
+        "RESULTS: ended: need a code from 1 to 3, have 0"
     );
     assert_eq!(
         to_supplier(&[b"WORKS", b"\x91\x94\xa0\xa0\x00\x00"]),

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use super::config::Config;
 use super::credit::{Call, Credit};
-use super::lanes::{LaneChange, LaneId, Lanes};
+use super::lanes::{LaneId, Lanes};
 use super::postponed::Postponed;
 use super::work::{Lease, Work};
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::{Level, LogRecord};
 use crate::text::end_of;
-use crate::wire::{LeaseRef, MediumProfile, Message, SupplierRequest, ToSupplier};
+use crate::wire::{LeaseRef, MediumKind, MediumProfile, Message, SupplierRequest, ToSupplier};
 
 /// Results wait at most this long for others to join their message, as long as there is other work to do.
 const FLUSH_AFTER: Duration = Duration::from_micros(200);
@@ -59,7 +59,7 @@ pub struct Supplier {
     expected: VecDeque<Expected>,
     hello: Option<Result<u64, String>>,
     terminated: bool,
-    lanes: Lanes,
+    pub(super) lanes: Lanes,
     log: VecDeque<LogRecord>,
 }
 
@@ -75,6 +75,7 @@ impl Supplier {
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
+            lanes: Lanes::new(config.medium.kind == MediumKind::Link),
             config,
             dialect: None,
             connection: 0,
@@ -99,7 +100,6 @@ impl Supplier {
             expected: VecDeque::new(),
             hello: None,
             terminated: false,
-            lanes: Lanes::default(),
             log: VecDeque::new(),
         }
     }
@@ -258,29 +258,6 @@ impl Supplier {
         self.dialect == Some(Dialect::Native)
     }
 
-    /// Serves a lane no longer, or does not begin to: its segment cannot be opened or is another one, it has no room
-    /// for one more supplier, its client is gone, or the lane is used for something else now. The broker sends this
-    /// supplier the orders that it might have found there. Whether that is news: false for one that was postponed.
-    pub fn refuse_lane(&mut self, id: &LaneId) -> bool {
-        self.lanes.refuse(id, self.is_native())
-    }
-
-    /// As [`Supplier::refuse_lane`], where there is no room for the lane now, or others should serve it: [`Supplier::poll_lane`] names it again at
-    /// [`Supplier::lanes_due`].
-    pub fn postpone_lane(&mut self, now: Instant, id: &LaneId, product_id: Arc<str>) -> bool {
-        self.lanes.postpone(now, id, product_id, self.is_native())
-    }
-
-    /// Serves a lane that it has refused before; `false` where it serves as many as it may.
-    pub fn resume_lane(&mut self, id: &LaneId) -> bool {
-        self.lanes.resume(id, self.is_native())
-    }
-
-    /// Serves a lane that [`Supplier::poll_lane`] named.
-    pub fn accept_lane(&mut self, id: &LaneId) {
-        self.lanes.accept(id, self.is_native());
-    }
-
     /// Sends GOODBYE; leases not begun are returned.
     pub fn leave(&mut self) {
         if self.leaving {
@@ -367,18 +344,6 @@ impl Supplier {
             Ok(ToSupplier::Terminate) => self.terminated = true,
             Err(error) => self.warn(format!("message of the broker not understood: {error}")),
         }
-    }
-
-    /// The next change of lanes, in order: what the broker sent, and postponed lanes that are due. Drain it after each
-    /// message. A lost connection changes no lane.
-    pub fn poll_lane(&mut self, now: Instant) -> Option<LaneChange> {
-        self.lanes.poll(now)
-    }
-
-    /// When [`Supplier::poll_lane`] should be called even if nothing happens.
-    #[must_use]
-    pub fn lanes_due(&self) -> Option<Instant> {
-        self.lanes.due()
     }
 
     /// When [`Supplier::poll_transmit`] should be drained even if nothing happens.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use softs_proto::Dialect;
 use softs_proto::client::{Config, Counters, Ending, Outcome};
 use softs_proto::log::Level;
-use softs_proto::wire::{NO_LANE, Reply, ToClient};
+use softs_proto::wire::{EndCode, NO_LANE, Reply, ToClient};
 
 use crate::harness::{Harness, config};
 use crate::lane_model::ModelLanes;
@@ -357,6 +357,33 @@ fn a_full_lane_leaves_the_rest_to_the_broker() {
     harness.done(&first);
     harness.request("p");
     assert_eq!((lanes.open_orders().len(), harness.placed().len()), (3, 1));
+}
+
+#[test]
+fn orders_that_come_back_from_the_broker_go_to_the_lane_once_it_has_suppliers_and_room() {
+    let lanes = ModelLanes::new(1, 3);
+    let mut harness = Harness::with(config(5), lanes.clone());
+    harness.connect(Dialect::Native);
+    assert_eq!(harness.request("p"), None);
+    let by_wire = harness.placed();
+    assert_eq!(by_wire.len(), 5);
+    // The broker was quicker to give one back than to say why.
+    harness.end(&by_wire[0], EndCode::Returned, "");
+    assert!(harness.placed().is_empty() && lanes.open_orders().is_empty());
+    lanes.attach(1, lanes.lane_of("p").unwrap());
+    for order in &by_wire[1..] {
+        harness.end(order, EndCode::Returned, "");
+    }
+    assert_eq!(lanes.open_orders().len(), 3);
+    assert!(harness.placed().is_empty(), "the broker has no supplier");
+    // The others try again, with the broker first.
+    harness.now += Duration::from_millis(10);
+    let again = harness.placed();
+    assert_eq!(again.len(), 2);
+    make(&lanes, 1);
+    assert!(harness.request("p").is_some());
+    harness.end(&again[0], EndCode::Returned, "");
+    assert_eq!(lanes.open_orders().len(), 3);
 }
 
 #[test]

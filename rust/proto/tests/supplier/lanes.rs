@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use softs_proto::Dialect;
 use softs_proto::limits::MAX_LANES_PER_SUPPLIER;
-use softs_proto::supplier::{LaneChange, LaneId};
-use softs_proto::wire::{LaneName, LaneOffer, ToSupplier};
+use softs_proto::supplier::{Config, LaneChange, LaneId, Supplier};
+use softs_proto::wire::{LaneName, LaneOffer, MediumKind, MediumProfile, ToSupplier};
 
 use crate::bench::{Bench, Sent};
 
@@ -63,6 +63,33 @@ fn a_refused_lane_is_reported_once() {
     assert_eq!(changes(&mut bench), [], "it does not serve it");
     bench.tell(&ToSupplier::Attach(vec![offer(2)]));
     assert_eq!(changes(&mut bench), [(true, 2)], "asked again");
+}
+
+#[test]
+fn a_link_serves_lanes_once_it_can_and_hears_of_the_end_of_all() {
+    let mut bench = Bench::new(Dialect::Native);
+    bench.supplier = link();
+    bench.supplier.handle_connected(bench.now, Dialect::Native);
+    bench.sent();
+    bench.tell(&ToSupplier::Attach(vec![offer(1), offer(2)]));
+    changes(&mut bench);
+    for n in [1, 2] {
+        bench.supplier.refuse_lane(&lane_id(n));
+    }
+    bench.sent();
+    for _ in 0..2 {
+        assert!(bench.supplier.resume_lane(&lane_id(1)));
+    }
+    assert_eq!(bench.sent(), [Sent::Attached(vec![("sl_x".into(), 1)])], "once");
+    bench.tell(&ToSupplier::Detach(vec![lane(1), lane(2)]));
+    assert_eq!(changes(&mut bench), [(false, 1), (false, 2)]);
+    (10..10 + MAX_LANES_PER_SUPPLIER as u32).for_each(|n| assert!(bench.supplier.resume_lane(&lane_id(n))));
+    assert!(!bench.supplier.resume_lane(&lane_id(1)));
+}
+
+fn link() -> Supplier {
+    let medium = MediumProfile { kind: MediumKind::Link, ..MediumProfile::default() };
+    Supplier::new(Config { product_ids: vec![".*".to_owned()], name: String::new(), medium })
 }
 
 #[test]
