@@ -64,8 +64,10 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Samples per second, where `taken` takes some and says how many.
+/// Samples per second, where `taken` takes some and says how many. What comes before the first ones, and for some time
+/// afterwards, is not counted.
 fn rate(mut taken: impl FnMut() -> Outcome<u64>) -> Outcome<f64> {
+    while taken()? == 0 {}
     let begun = Instant::now();
     let (mut counted_from, mut n) = (None, 0);
     while begun.elapsed() < TIME {

@@ -162,10 +162,7 @@ impl Driver {
         self.acceptor.handle_timeout(&self.epoll, now);
         self.machine.handle_timeout(now);
         let mut is_busy = self.use_lanes(now);
-        let ids: Vec<_> = self.connections.keys().copied().collect();
-        for id in ids {
-            is_busy |= self.read_held(now, id) | self.write(now, id);
-        }
+        is_busy |= self.use_connections(now);
         while let Some(id) = self.machine.sessions().poll_closing() {
             self.write(now, id);
             self.close(now, id, "");
@@ -173,6 +170,12 @@ impl Driver {
         }
         self.report();
         Some(is_busy)
+    }
+
+    /// Takes what connections hold back, and writes what there is for them; whether there was something.
+    fn use_connections(&mut self, now: Instant) -> bool {
+        let ids: Vec<_> = self.connections.keys().copied().collect();
+        ids.into_iter().fold(false, |any, id| any | self.read_held(now, id) | self.write(now, id))
     }
 
     /// Takes what the lanes of both kinds have; whether there was something.
@@ -252,8 +255,9 @@ impl Driver {
             }
         }
         self.ingresses.set_waiting(now, &mut self.machine, true);
-        // What came before that was announced rings no doorbell (L6).
-        let slept = if self.use_lanes(now) { Ok(()) } else { self.block(now) };
+        // What came before that was announced rings no doorbell (L6), and may have to be told other hosts.
+        let is_busy = self.use_lanes(now) | self.use_connections(now);
+        let slept = if is_busy { Ok(()) } else { self.block(now) };
         self.ingresses.set_waiting(now, &mut self.machine, false);
         for product in &self.products {
             if let Some(lanes) = self.machine.lanes(product.number) {
