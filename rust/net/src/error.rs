@@ -90,6 +90,14 @@ pub enum NetError {
         /// Where.
         endpoint: String,
     },
+    /// No link of another host listens there.
+    #[error("no link at {endpoint}: {why}")]
+    NoLink {
+        /// Where.
+        endpoint: String,
+        /// The error text of the kernel.
+        why: String,
+    },
     /// No master of a flow listens there.
     #[error("no master at {endpoint}: {why}")]
     NoMaster {
@@ -137,6 +145,7 @@ impl NetError {
     pub(crate) fn of_link(self) -> Self {
         match self {
             Self::RemoteNotAllowed { endpoint } => Self::CredentialsNeeded { endpoint },
+            Self::NoBroker { endpoint, why } => Self::NoLink { endpoint, why },
             other => other,
         }
     }

@@ -37,6 +37,7 @@ pub(crate) fn net_error(py: Python<'_>, error: &NetError) -> PyErr {
         NetError::EndpointInUse { .. } | NetError::PathTaken { .. } => "EndpointInUse",
         NetError::ForeignOwner { .. }
         | NetError::NoBroker { .. }
+        | NetError::NoLink { .. }
         | NetError::NoMaster { .. }
         | NetError::Lost { .. }
         | NetError::Os { .. } => "PeerLost",
