@@ -47,9 +47,7 @@ impl Supplier {
         let endpoint = endpoint.parse::<Endpoint>().map_err(|e| net_error(py, &e))?;
         let medium = medium_profile(py, medium, slot_size as u64)?;
         let lanes = match medium.kind {
-            MediumKind::Unknown | MediumKind::Tcp | MediumKind::Link | MediumKind::Linked => {
-                LanePolicy::None
-            }
+            MediumKind::Unknown | MediumKind::Tcp | MediumKind::Link | MediumKind::Linked => LanePolicy::None,
             // Files are those that users name: they go by the wire.
             MediumKind::Shm | MediumKind::ShmOrFile => LanePolicy::Shm,
             MediumKind::Tickets => LanePolicy::Tickets,
