@@ -122,7 +122,7 @@ def test_a_host_that_leaves_gives_its_orders_back(hosts: Hosts, stream: Stream) 
     hosts.supplier("teachers")
     stream.take(20)
     link = hosts.links["teachers"]
-    hosts.links["student"].logged("joined with the host at 127.0.0.1:")
+    hosts.links["student"].logged("joined with the host at tcp://127.0.0.1:")
     link.process.terminate()
     assert link.wait() == 0
     hosts.supplier("student")
