@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from .distill import DistillDataLoader, DistillIterableDataset, switch_model
     from .fleet import Fleet
     from .job import Checkpoints, Job, LiveData, TrainingState
+    from .link import HostLink
 
 __all__ = [
     "Batch",
@@ -89,6 +90,7 @@ __all__ = [
     "ForkedError",
     "GeneratorFailed",
     "HelloError",
+    "HostLink",
     "Job",
     "LiveData",
     "ModelIOCatcher",
@@ -129,6 +131,7 @@ _load, __dir__ = lazy(
         "distill": "DistillDataLoader DistillIterableDataset switch_model",
         "fleet": "Fleet",
         "job": "Checkpoints Job LiveData TrainingState",
+        "link": "HostLink",
     },
 )
 
@@ -151,7 +154,7 @@ def __getattr__(name: str) -> Any:
     if NATIVE_ERROR is not None and (name in __all__ or name in ("_core", "_kernels")):
         text = f"softs_fast.{name} needs native modules: {NATIVE_ERROR}"
         raise ImportError(text, name=f"{__name__}.{name}") from NATIVE_ERROR
-    if name in __all__ and name != "Fleet":
+    if name in __all__ and name not in ("Fleet", "HostLink"):
         from .tensors import import_torch
 
         import_torch()

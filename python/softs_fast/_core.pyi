@@ -18,6 +18,7 @@ __all__ = [
     "FlowClient",
     "FlowServer",
     "GatherPipeline",
+    "HostLink",
     "Lease",
     "RaggedLayout",
     "RowReader",
@@ -654,6 +655,48 @@ class FlowServer:
 
     def close(self, timeout_s: float) -> None:
         """Write what was sent, `timeout_s` seconds at most, and end all connections. Idempotent."""
+
+@final
+class HostLink:
+    """The links of this host to others: one native thread, from construction to `stop`.
+
+    `listen`, `connect`: ``tcp://HOST:PORT``. `frontend`, `backend`: the broker of this host. `credentials`: key (PKCS#8),
+    certificates, own one first, and CAs of peers, in DER; None for a plain link, which stays on loopback.
+
+    Raises:
+        EndpointInUse: a process listens there already.
+        ConfigError: an endpoint or the credentials are malformed, or other machines could reach a plain link.
+        PeerLost: the system refused the address.
+    """
+
+    def __new__(
+        cls,
+        listen: str | None,
+        connect: Sequence[str],
+        frontend: str,
+        backend: str,
+        credentials: tuple[bytes, Sequence[bytes], Sequence[bytes]] | None,
+    ) -> HostLink: ...
+    @property
+    def endpoint(self) -> str | None:
+        """Where it listens, with the real port; None if it does not."""
+
+    @property
+    def n_sessions(self) -> int:
+        """Number of hosts that are connected now."""
+
+    @property
+    def owes(self) -> bool:
+        """Whether other hosts wait for samples of this one."""
+
+    def next_log(self) -> tuple[int, str] | None:
+        """Wait for the next log record: level and text; None once the link has stopped."""
+
+    def drain(self) -> None:
+        """Give orders of other hosts back that no supplier has begun with, and take none any more."""
+
+    def stop(self) -> None:
+        """End all sessions and the thread. Idempotent; does nothing in a fork."""
 
 @final
 class Codec:

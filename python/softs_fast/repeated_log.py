@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-__all__ = ["RepeatedLog"]
+__all__ = ["RepeatedLog", "relay_log"]
 
 #: How often a repeated record is counted in the log, seconds.
 _PERIOD_S = 10.0
@@ -59,8 +60,11 @@ class RepeatedLog:
             self._tell(known, now)
 
     def relay(self, level: int, text: str) -> None:
-        """Log a record of a native part; those of failures that differ in numbers alone are counted as one."""
-        if level >= logging.WARNING and " failed" in text:
+        """Log a record of a native part.
+
+        Those of failures, and of peers that are not there, that differ in numbers alone are counted as one.
+        """
+        if level >= logging.WARNING and (" failed" in text or text.startswith("no ")):
             self.log(level, re.sub(r"\d+", "", text.partition("\n")[0]), text)
         else:
             self._logger.log(level, "%s", text)
@@ -77,3 +81,25 @@ class RepeatedLog:
                 known.level, "%s (%d more in the last %.1f s)", known.line, known.n, now - known.since
             )
         known.n, known.since = 0, now
+
+
+def relay_log(
+    next_record: Callable[[], tuple[int, str] | None], logger: logging.Logger, name: str
+) -> threading.Thread:
+    """Start a thread that passes the records of a native part to a logger.
+
+    Args:
+        next_record: Function that waits for the next record, its level and text, in native code; None ends the thread.
+        logger: Logger that gets the records.
+        name: Name of the thread.
+    """
+
+    def pass_on() -> None:
+        log = RepeatedLog(logger)
+        while (record := next_record()) is not None:
+            log.relay(*record)
+        log.flush()
+
+    thread = threading.Thread(target=pass_on, name=name, daemon=True)
+    thread.start()
+    return thread

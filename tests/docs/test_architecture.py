@@ -26,7 +26,7 @@ _SAMPLE = (
 LIVES = {
     "architecture.md": {
         "### Through a lane": _SAMPLE,
-        "### By a link, in Rust alone so far": (
+        "### By a link": (
             *(
                 "claimed for the other host",
                 "wanted",

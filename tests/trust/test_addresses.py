@@ -31,6 +31,26 @@ def test_texts_that_are_no_address(text: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("teachers", ("teachers", 4700)),
+        ("10.0.0.1", ("10.0.0.1", 4700)),
+        ("[::1]", ("::1", 4700)),
+        ("teachers:5", ("teachers", 5)),
+        ("[::1]:0", ("::1", 0)),
+    ],
+)
+def test_an_address_may_have_the_port_of_its_service(text: str, found: tuple[str, int]) -> None:
+    assert Address.split(text, "link", default_port=4700) == found
+
+
+@pytest.mark.parametrize("text", ["", "::1", "teachers:", "a b", "*"])
+def test_a_port_by_default_makes_no_address_of_other_texts(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        Address.split(text, "link", default_port=4700)
+
+
+@pytest.mark.parametrize(
     ("text", "numeric", "is_loopback"),
     [
         ("127.0.0.1:5", "127.0.0.1", True),

@@ -53,7 +53,7 @@ def add_commands(add_parser: AddParser) -> None:
     """Add the commands of a market."""
     text = "run a broker until SIGINT or SIGTERM"
     parser = command(add_parser, "broker", text, _run_broker, _BROKER_EPILOG, endless=True)
-    option(parser, "--frontend", "endpoint for clients", metavar="ENDPOINT", default=_FRONTEND)
+    option(parser, "--frontend", default=_FRONTEND)
     option(parser, "--backend", default=_BACKEND)
     option(
         parser, "--control", "endpoint at which students set the model", metavar="ENDPOINT",

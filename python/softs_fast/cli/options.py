@@ -73,6 +73,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "--backend": {"metavar": "ENDPOINT", "help": "endpoint of the broker for suppliers"},
     "--control-pub": {"metavar": "ENDPOINT", "help": "endpoint at which the broker announces models"},
+    "--frontend": {"metavar": "ENDPOINT", "help": "endpoint of the broker for clients"},
     "--gpus": {"type": _gpus, "metavar": "I,J", "help": "devices; worker i sees one of them, in turn"},
     "--interval": {"type": seconds, "help": "seconds between two looks at a broker and at flows"},
     "--json": {"action": "store_true", "help": "print JSON, one object per line"},

@@ -12,7 +12,7 @@ from typing import Any, overload
 from .. import _core
 from ..errors import ConfigError
 from ..process import join, raise_descriptor_limit
-from ..repeated_log import RepeatedLog
+from ..repeated_log import relay_log
 from .protocol import BrokerStats, ControlEndpoints, EndpointConfig
 
 logger = logging.getLogger(__name__)
@@ -177,9 +177,9 @@ class Broker:
                 core.stop()
                 raise
         self._core, self._control = core, control
-        self._relays = [_relay(core, "softs-broker-log")]
+        self._relays = [relay_log(core.next_log, logger, "softs-broker-log")]
         if control is not None:
-            self._relays.append(_relay(control, "softs-control-log"))
+            self._relays.append(relay_log(control.next_log, logger, "softs-control-log"))
         self._stop_at_exit = weakref.finalize(self, _stop, core, control)
 
     def run(self) -> None:
@@ -249,20 +249,6 @@ class Broker:
 
     def __exit__(self, *args: object) -> None:
         self.stop()
-
-
-def _relay(core: _core.Broker | _core.ControlServer, name: str) -> threading.Thread:
-    """Start a thread that passes a server's records to Python's logging; it waits for them in native code."""
-
-    def pass_on() -> None:
-        log = RepeatedLog(logger)
-        while (record := core.next_log()) is not None:
-            log.relay(*record)
-        log.flush()
-
-    thread = threading.Thread(target=pass_on, name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 def _stop(core: _core.Broker, control: _core.ControlServer | None) -> None:

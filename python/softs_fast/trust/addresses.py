@@ -52,18 +52,21 @@ class Address:
         return cls(host, port, tuple(dict.fromkeys(str(entry[4][0]) for entry in found)))
 
     @staticmethod
-    def split(text: str, what: str, scheme: str = "") -> tuple[str, int]:
+    def split(text: str, what: str, scheme: str = "", default_port: int | None = None) -> tuple[str, int]:
         """Return host and port as given, without a look-up; the host is without brackets.
 
         Args:
             text: Text of the form HOST:PORT, after the scheme.
             what: Name of the server at the address, for errors.
             scheme: Scheme of endpoints, ``tcp://``, where host and port may be ``*``; empty for an address.
+            default_port: Port of an address that is a host alone; None refuses it.
 
         Raises:
             ConfigError: It is malformed.
         """
         host, _, digits = text.removeprefix(scheme).rpartition(":")
+        if default_port is not None and _is_host(text):
+            host, digits = text, str(default_port)
         any_host, any_port = (scheme and one == _ANY for one in (host, digits))
         is_port = digits.isascii() and digits.isdigit() and int(digits) < 1 << 16
         if not (text.startswith(scheme) and (any_host or _is_host(host)) and (any_port or is_port)):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import errno
 import hashlib
 import logging
 import os
+import re
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -151,6 +154,31 @@ class TlsFiles:
         first.sni_callback = choose
         return first
 
+    def der(self) -> tuple[bytes, list[bytes], list[bytes]] | None:
+        """Return key (PKCS#8), certificates and CAs of peers in DER, as they are now; None without files.
+
+        They are for an end that connects and is connected to: it shows a certificate, and demands one.
+
+        Raises:
+            ConfigError: A file cannot be used, or certificate or CA is missing.
+        """
+        if not self.has_certificate and not self.verifies_peers:
+            return None
+        if not (self.has_certificate and self.verifies_peers):
+            raise ConfigError(
+                "both ends show a certificate: give --tls-cert, --tls-key and --tls-ca, or --token-file"
+            )
+        pem = self._read()
+        keys, chain, roots = _blocks(pem.key, "PRIVATE KEY"), _blocks(pem.cert), _blocks(pem.ca)
+        if len(keys) != 1:
+            raise ConfigError(
+                f"{self.key} has no unencrypted key in PKCS#8; make one: openssl pkcs8 -topk8 -nodes -in {self.key}"
+            )
+        for path, found in ((self.cert, chain), (self.ca, roots)):
+            if not found:
+                raise ConfigError(f"{path} has no certificate in PEM")
+        return keys[0], chain, roots
+
     def load(self, context: ssl.SSLContext) -> None:
         """Have a context of a client or a server use the files as they are now.
 
@@ -259,6 +287,15 @@ class _Server:
 
     pem: _Pem
     context: ssl.SSLContext
+
+
+def _blocks(pem: bytes | None, label: str = "CERTIFICATE") -> list[bytes]:
+    """Return what the blocks of PEM with a label hold; none if one of them is malformed."""
+    blocks = re.findall(rf"-----BEGIN {label}-----([^-]*)-----END {label}-----".encode(), pem or b"")
+    try:
+        return [base64.b64decode(block) for block in blocks]
+    except binascii.Error:
+        return []
 
 
 def _load_from_memory(context: ssl.SSLContext, pem: _Pem) -> None:

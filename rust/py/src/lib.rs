@@ -6,6 +6,7 @@ mod client;
 mod control;
 mod errors;
 mod flow;
+mod link;
 mod log;
 mod mediums;
 mod memory;
@@ -25,6 +26,8 @@ mod _core {
     use crate::control::{ControlServer, ControlStudent, ControlSubscriber};
     #[pymodule_export]
     use crate::flow::{FlowClient, FlowServer, RowReader, RowServer};
+    #[pymodule_export]
+    use crate::link::HostLink;
     #[pymodule_export]
     use crate::mediums::lane_stats::lane_stats;
     #[pymodule_export]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,8 @@ const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 pub(super) struct Shared {
     pub(super) log: LogQueue,
     pub(super) n_sessions: AtomicUsize,
+    /// Whether other hosts wait for samples of this one.
+    pub(super) owes: AtomicBool,
 }
 
 pub(super) struct Driver {
@@ -269,6 +271,7 @@ impl Driver {
 
     fn block(&mut self, now: Instant) -> Result<(), Errno> {
         let owes = self.machine.owes();
+        self.shared.owes.store(owes, Ordering::Relaxed);
         let due = self.machine.next_at().into_iter().chain(self.acceptor.poll_timeout());
         let brokers: Vec<_> = [self.supplier.waitable()]
             .into_iter()

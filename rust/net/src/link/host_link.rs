@@ -95,8 +95,17 @@ impl HostLink {
     }
 
     /// Gives orders of other hosts back that no supplier has begun with, and takes none any more: this host stops.
+    /// [`HostLink::owes`] tells when the others have been made and sent.
     pub fn drain(&self) {
+        // Until the thread knows better.
+        self.shared.owes.store(true, Ordering::Relaxed);
         self.tell(Command::Drain);
+    }
+
+    /// Whether other hosts wait for samples of this one; of a link that has work, as of its last pause.
+    #[must_use]
+    pub fn owes(&self) -> bool {
+        self.shared.owes.load(Ordering::Relaxed)
     }
 
     /// The next line of the log, if one comes within `timeout`.

@@ -1,0 +1,101 @@
+//! `_core.HostLink`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use softs_net::link::tls::Credentials;
+use softs_net::link::{HostLink as NetHostLink, LinkOptions};
+use softs_net::{Endpoint, NetError};
+
+use crate::errors::{net_error, raise};
+use crate::log::{Record, to_python};
+use crate::process::Owned;
+
+/// A log relay that waits wakes this often.
+const LOG_SLICE: Duration = Duration::from_secs(3600);
+
+/// Key, certificates and CAs, in DER.
+type Der = (Vec<u8>, Vec<Vec<u8>>, Vec<Vec<u8>>);
+
+/// The links of this host: one Rust thread, from construction to `stop`.
+#[pyclass(frozen, module = "softs_fast._core")]
+pub(crate) struct HostLink {
+    link: Owned<NetHostLink>,
+    has_stopped: AtomicBool,
+}
+
+#[pymethods]
+impl HostLink {
+    #[new]
+    #[pyo3(signature = (listen, connect, frontend, backend, credentials))]
+    fn new(
+        py: Python<'_>,
+        listen: Option<&str>,
+        connect: Vec<String>,
+        frontend: &str,
+        backend: &str,
+        credentials: Option<Der>,
+    ) -> PyResult<Self> {
+        let parse = |text: &str| text.parse::<Endpoint>();
+        let parse_all = || -> Result<LinkOptions, NetError> {
+            Ok(LinkOptions {
+                listen: listen.map(parse).transpose()?,
+                connect: connect.iter().map(|text| parse(text)).collect::<Result<_, _>>()?,
+                frontend: parse(frontend)?,
+                backend: parse(backend)?,
+            })
+        };
+        let options = parse_all().map_err(|error| net_error(py, &error))?;
+        let credentials = credentials
+            .map(|(key, chain, roots)| Credentials::new(&key, &chain, &roots))
+            .transpose()
+            .map_err(|error| raise(py, "ConfigError", error.to_string()))?;
+        let link =
+            py.detach(|| NetHostLink::start(options, credentials)).map_err(|error| net_error(py, &error))?;
+        Ok(Self { link: Owned::new(link), has_stopped: AtomicBool::new(false) })
+    }
+
+    #[getter]
+    fn endpoint(&self) -> Option<String> {
+        self.link.endpoint().map(ToString::to_string)
+    }
+
+    #[getter]
+    fn n_sessions(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.link.here(py, "host link")?.n_sessions())
+    }
+
+    #[getter]
+    fn owes(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.link.here(py, "host link")?.owes())
+    }
+
+    fn next_log(&self, py: Python<'_>) -> Option<Record> {
+        py.detach(|| {
+            loop {
+                if let Some(record) = self.link.next_log(LOG_SLICE) {
+                    return Some(to_python(record));
+                }
+                if self.has_stopped.load(Ordering::Acquire) {
+                    return None;
+                }
+            }
+        })
+    }
+
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        let link = self.link.here(py, "host link")?;
+        py.detach(|| link.drain());
+        Ok(())
+    }
+
+    fn stop(&self, py: Python<'_>) {
+        // A fork must not end its parent's sessions.
+        if self.link.is_forked() {
+            return;
+        }
+        self.has_stopped.store(true, Ordering::Release);
+        py.detach(|| self.link.stop());
+    }
+}

@@ -1,0 +1,5 @@
+//! `_core.HostLink`.
+
+mod handle;
+
+pub(crate) use handle::HostLink;

@@ -1,0 +1,60 @@
+"""The programs of docs/hosts.md run as the page says, and print what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from waiting import free_ports
+
+PAGE = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
+PROGRAMS = dict(re.findall(r"```python title=(\S+)\n(.*?)```", PAGE, flags=re.DOTALL))
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
+
+
+def commands() -> list[str]:
+    """The lines of the steps."""
+    steps = PAGE.split("\n## In five minutes\n")[1].split("\n## ")[0]
+    return re.findall(r"^   (softs-fast .*|python .*)$", steps, re.MULTILINE)
+
+
+def test_it_takes_ten_lines() -> None:
+    assert len(commands()) <= 10
+
+
+def test_a_training_with_teachers_of_another_host(short_path: Path) -> None:
+    """Both hosts are this one: the student's has its broker at paths of its own, and the link a port that is free."""
+    pytest.importorskip("cryptography", reason="makes certificates")
+    address = f"127.0.0.1:{free_ports()[0]}"
+    for name, program in PROGRAMS.items():
+        (short_path / name).write_text(program)
+    ends = {name: f"ipc://{short_path}/{name}" for name in ("frontend", "backend")}
+    path = os.pathsep.join([str(short_path), os.environ.get("PYTHONPATH", "")])
+    variables = {f"SOFTS_FAST_{name.upper()}": end for name, end in ends.items()}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables}
+    broker = "softs-fast broker " + " ".join(f"--{name} {end}" for name, end in ends.items())
+    softs_fast = f"{sys.executable} -m softs_fast"
+    with ExitStack() as stack:
+        printed = ""
+        for line in commands():
+            own = line.replace("softs-fast broker", broker).replace("python ", f"{sys.executable} ")
+            own = own.replace("0.0.0.0", address).replace("--connect teachers", f"--connect {address}")
+            # That of the teachers' host has no other end but that it is stopped.
+            is_beside = own.endswith("&") or " run " in own
+            command = own.removesuffix("&").replace("softs-fast ", f"{softs_fast} ").split()
+            process = subprocess.Popen(
+                command, cwd=short_path, env=environment, stdout=subprocess.PIPE, text=True
+            )
+            if is_beside:
+                stack.callback(process.communicate)
+                stack.callback(process.terminate)
+            else:
+                printed, _ = process.communicate(timeout=280)
+                assert process.returncode == 0
+    (shown,) = re.findall(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert printed == shown

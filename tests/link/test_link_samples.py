@@ -1,0 +1,204 @@
+"""Samples of suppliers at one broker, for clients of another one, by two links with a token."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stamp
+from fork_check import check_fork
+from joined import CONFIG, endpoints_of, joined, numbered_supplier, token
+from market import take
+from waiting import WATCHDOG_S, eventually, free_ports
+
+import softs_fast as sf
+
+BATCH = 8
+
+
+def numbers(batch: dict[str, Any], makers: set[int]) -> list[int]:
+    """The numbers of the samples of a batch, each of which is whole; notes what has made them."""
+    found: list[int] = batch["n"].tolist()
+    for number, row in zip(found, batch["x"].tolist(), strict=True):
+        assert row == [row[0]] * 100
+        assert row[0] // 10 == number
+        makers.add(row[0] % 10)
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ordered": True},
+        {"ordered": True, "zero_copy": True},
+        {"ordered": True, "num_workers": 2},
+        {"ordered": True, "rank": 1, "world_size": 2},
+        {},
+    ],
+    ids=["ordered", "zero_copy", "threads", "rank", "unordered"],
+)
+def test_a_loader_gets_samples_of_another_host(short_path: Path, options: dict[str, Any]) -> None:
+    with (
+        joined(short_path) as hosts,
+        numbered_supplier(hosts.teachers.backend),
+        sf.SoftDataLoader(
+            "p", hosts.student.frontend, CONFIG, num_slots=64, batch_size=BATCH, **options
+        ) as loader,
+    ):
+        makers: set[int] = set()
+        found = [number for batch in islice(loader, 40) for number in numbers(batch, makers)]
+        rank, size = options.get("rank", 0), options.get("world_size", 1)
+        if "ordered" in options:
+            assert found == list(range(rank, 40 * BATCH * size, size))
+        assert len(set(found)) == 40 * BATCH
+        assert [hosts.student_link.n_hosts, hosts.teachers_link.n_hosts] == [1, 1]
+
+
+def test_suppliers_of_both_hosts_serve_one_stream(short_path: Path) -> None:
+    with (
+        joined(short_path) as hosts,
+        numbered_supplier(hosts.student.backend, 1),
+        numbered_supplier(hosts.teachers.backend, 2),
+        sf.SoftDataLoader(
+            "p", hosts.student.frontend, CONFIG, num_slots=64, batch_size=BATCH, ordered=True
+        ) as loader,
+    ):
+        makers: set[int] = set()
+        batches, expected = iter(loader), 0
+
+        def have_both_made() -> bool:
+            nonlocal expected
+            assert numbers(next(batches), makers) == list(range(expected, expected + BATCH))
+            expected += BATCH
+            return makers == {1, 2}
+
+        eventually(have_both_made, lambda: f"samples of both; {makers}", every_s=0)
+
+
+def test_products_of_other_sizes_both_ways(short_path: Path) -> None:
+    """Each host has a supplier and a client; the larger sample has several pieces."""
+    sizes = {"small": 64, "large": 600_000}
+    with joined(short_path) as hosts:
+        there = {"small": hosts.teachers, "large": hosts.student}
+        with (
+            sf.Supplier(
+                stamp.Maker(sizes["small"]).make,
+                ["small"],
+                there["small"].backend,
+                sf.ShmMedium,
+                sizes["small"],
+            ),
+            sf.Supplier(
+                stamp.Maker(sizes["large"]).make,
+                ["large"],
+                there["large"].backend,
+                sf.ShmMedium,
+                sizes["large"],
+            ),
+            sf.Client(hosts.student.frontend, sf.ShmMedium, sizes["small"], 8) as small,
+            sf.Client(hosts.teachers.frontend, sf.ShmMedium, sizes["large"], 8) as large,
+        ):
+            take(small, stamp.Checker(), 200, "small")
+            take(large, stamp.Checker(), 30, "large")
+
+
+def test_links_wait_for_peers_and_brokers_and_join_the_next_ones(short_path: Path) -> None:
+    student, teachers = endpoints_of(short_path, "s"), endpoints_of(short_path, "t")
+    address, credentials = f"127.0.0.1:{free_ports()[0]}", token(short_path)
+    checker, maker = stamp.Checker(), stamp.Maker(128)
+    with (
+        sf.HostLink(student, connect=[address], credentials=credentials),
+        sf.HostLink(teachers, listen=address, credentials=credentials),
+    ):
+        first, there = sf.Broker(student), sf.Broker(teachers)
+        with first, there:
+            supplier = sf.Supplier(maker.make, ["p1"], teachers.backend, sf.ShmMedium, 128)
+            client = sf.Client(student.frontend, sf.ShmMedium, 128, 4)
+            with supplier, client:
+                take(client, checker, 50)
+                for broker in (first, there):
+                    broker.stop()
+                    broker.start()
+                    take(client, checker, 50)
+                # One that has come after the restarts is introduced by the next brokers.
+                with (
+                    sf.Supplier(maker.make, ["p2"], teachers.backend, sf.ShmMedium, 128),
+                    sf.Client(student.frontend, sf.ShmMedium, 128, 4) as other,
+                ):
+                    take(other, checker, 50, "p2")
+
+
+def test_another_token_is_told_on_both_sides_with_the_remedy(
+    short_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "softs_fast.link")
+    student, teachers = endpoints_of(short_path, "s"), endpoints_of(short_path, "t")
+    with sf.HostLink(teachers, listen="127.0.0.1:0", credentials=token(short_path, "a")) as there:
+        assert there.address is not None
+        with sf.HostLink(student, connect=[there.address], credentials=token(short_path, "b")) as here:
+
+            def told() -> list[str]:
+                lines = [record.getMessage() for record in caplog.records]
+                return [
+                    line for line in lines if line.startswith("no session with") and "more in" not in line
+                ]
+
+            eventually(lambda: len(told()) >= 2, told)
+            assert here.n_hosts == there.n_hosts == 0
+    # Further attempts are counted.
+    lines = sorted(told())
+    assert len(lines) == 2, lines
+    assert all("give both the same token file" in line for line in lines)
+    assert [line.startswith(f"no session with {peer}: ") for line, peer in zip(
+        lines, ("127.0.0.1", f"tcp://{there.address}"), strict=True
+    )] == [True, True], lines  # fmt: skip
+
+
+def test_a_host_that_drains_sends_what_is_being_made_and_takes_no_more(short_path: Path) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    there: list[int] = []
+    here: list[int] = []
+
+    def make_there(product_id: str, sequence: int) -> bytes:
+        begun.set()
+        assert may_end.wait(WATCHDOG_S)
+        there.append(sequence)
+        return stamp.numbered(sequence, 64)
+
+    def make_here(product_id: str, sequence: int) -> bytes:
+        here.append(sequence)
+        return stamp.numbered(sequence, 64)
+
+    with (
+        joined(short_path) as hosts,
+        sf.Supplier(make_there, ["p"], hosts.teachers.backend, sf.ShmMedium, 64),
+        sf.Client(hosts.student.frontend, sf.ShmMedium, 64, 4, ordered=True) as client,
+    ):
+        assert client.request_sample("p", timeout_ms=0) is None
+        eventually(lambda: client.request_sample("p", timeout_ms=10) is None and begun.is_set())
+        drains = threading.Thread(target=hosts.teachers_link.drain, args=(WATCHDOG_S,))
+        drains.start()
+        with sf.Supplier(make_here, ["p"], hosts.student.backend, sf.ShmMedium, 64):
+            eventually(lambda: client.request_sample("p", timeout_ms=10) is None and here == [1, 2, 3])
+            may_end.set()
+            drains.join()
+            hosts.teachers_link.close()
+            for number in range(4):
+                slot = client.request_sample("p", timeout_ms=round(WATCHDOG_S * 1000))
+                assert slot is not None
+                assert stamp.number_of(client.medium.read(slot)) == number
+        assert there == [0]
+        assert here == [1, 2, 3], "0 was not made again"
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_has_no_link_and_does_not_end_that_of_its_parent(short_path: Path) -> None:
+    with joined(short_path) as hosts:
+        link = hosts.student_link
+        eventually(lambda: link.n_hosts == 1)
+        check_fork(lambda: link.n_hosts, link.drain, link.wait, match="host link", then=link.close)
+        assert link.n_hosts == 1
