@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+from networks import Host
 from waiting import WATCHDOG_S, eventually, stopped_clock
 
 HERE = Path(__file__).parent
@@ -201,12 +202,24 @@ class Zygote:
         )
         return {pipe.fileno() for pipe in pipes if pipe is not None}
 
-    def fork(self, role: str, options: dict[str, Any], variables: dict[str, str] | None = None) -> Process:
-        """A new peer; `variables` are put into its environment."""
+    def fork(
+        self,
+        role: str,
+        options: dict[str, Any],
+        variables: dict[str, str] | None = None,
+        host: Host | None = None,
+    ) -> Process:
+        """A new peer, on a host of a network or on this one; `variables` are put into its environment."""
         assert self._process.stdin is not None
         self._n_forks += 1
         address = f"{self._folder.name}/{self._n_forks}"
-        request = {"role": role, "options": options, "variables": variables or {}, "socket": address}
+        request = {
+            "role": role,
+            "options": options,
+            "variables": variables or {},
+            "socket": address,
+            "host": None if host is None else host.pid,
+        }
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address)
             listener.listen(1)

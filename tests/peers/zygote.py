@@ -1,9 +1,9 @@
 """Imports a script once and forks a process per request to run it: torch and softs take seconds to import.
 
-``python zygote.py SCRIPT [PACKAGE]``. Each line on standard input is ``{"role", "options", "variables", "socket"}``. A
-fork connects to that Unix socket, forks the peer, and waits for it. The peer has the socket as its standard input and
-output and calls ``run(role, options)`` of the script. The first event on the socket has the peer's pid, the last one
-its exit status.
+``python zygote.py SCRIPT [PACKAGE]``. Each line on standard input is ``{"role", "options", "variables", "socket", "host"}``,
+where the host is a process of it, or null. A fork connects to that Unix socket, moves to the host, forks the peer, and
+waits for it. The peer has the socket as its standard input and output and calls ``run(role, options)`` of the script. The
+first event on the socket has the peer's pid as the zygote's host knows it, the last one its exit status.
 """
 
 import atexit
@@ -17,6 +17,8 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from networks import move_to
 
 
 def main() -> None:
@@ -40,9 +42,15 @@ def supervise(module: ModuleType, request: dict[str, Any]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(request["socket"])
+    # This one tells the pids of this host, also from another one.
+    proc = os.open("/proc", os.O_RDONLY | os.O_CLOEXEC)
+    if request["host"] is not None:
+        move_to(request["host"])
     peer = os.fork()
     if peer == 0:
-        become(module, request, connection)
+        pid = int(os.readlink("self", dir_fd=proc))
+        os.close(proc)
+        become(module, request, connection, pid)
         return
     _, status = os.waitpid(peer, 0)
     event = {"event": "ended", "status": os.waitstatus_to_exitcode(status)}
@@ -52,7 +60,7 @@ def supervise(module: ModuleType, request: dict[str, Any]) -> None:
     os._exit(0)
 
 
-def become(module: ModuleType, request: dict[str, Any], connection: socket.socket) -> None:
+def become(module: ModuleType, request: dict[str, Any], connection: socket.socket, pid: int) -> None:
     """Do the work of the peer, and end it: the end of the interpreter takes a second where torch is imported."""
     for descriptor in (0, 1):
         os.dup2(connection.fileno(), descriptor)
@@ -60,7 +68,7 @@ def become(module: ModuleType, request: dict[str, Any], connection: socket.socke
     sys.stdin = os.fdopen(0, "r", closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     os.environ.update(request["variables"])
-    report(event="born", pid=os.getpid())
+    report(event="born", pid=pid)
     try:
         module.run(request["role"], request["options"])
     except Exception:

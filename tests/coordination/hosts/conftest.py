@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import network
+import networks
 import pytest
 from coordinator_process import Cluster
 from site_of_hosts import SiteOfHosts
@@ -14,9 +14,9 @@ from site_of_hosts import SiteOfHosts
 @pytest.fixture
 def site(cluster: Cluster, tmp_path: Path) -> Iterator[SiteOfHosts]:
     """A network with a host for the coordinator; more are added."""
-    if reason := network.why_not():
+    if reason := networks.why_not():
         pytest.skip(reason)
-    with network.Network() as net:
+    with networks.Network() as net:
         site = SiteOfHosts(net, cluster, tmp_path)
         yield site
         site.end()

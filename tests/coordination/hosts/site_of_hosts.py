@@ -7,7 +7,7 @@ from typing import Any
 
 from certificates import Authority
 from coordinator_process import Cluster, Coordinator
-from network import Host, Network
+from networks import Host, Network
 from trainers import TlsStar, Trainer
 
 _PORT = 29401

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from network import Host
+from networks import Host
 from site_of_hosts import SiteOfHosts
 from trainers import check, check_steps, until_size
 

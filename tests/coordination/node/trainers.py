@@ -48,7 +48,7 @@ N_WEIGHTS = 8
 
 
 if TYPE_CHECKING:
-    from network import Host
+    from networks import Host
 
 PR_SET_PDEATHSIG = 1
 
@@ -246,7 +246,7 @@ def train_on(
     say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any], host_pid: int
 ) -> None:
     """Train on a host of a network."""
-    from network import move_to
+    from networks import move_to
 
     move_to(host_pid)
     child = os.fork()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from network import Host, move_to
+from networks import Host, move_to
 from waiting import WATCHDOG_S, free_ports
 
 import softs_fast.dataflow as df

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from flows import kill, summary
 from host_workers import HostWorkers, in_child
-from network import move_to
+from networks import move_to
 from waiting import WATCHDOG_S, eventually
 
 import softs_fast.dataflow as df

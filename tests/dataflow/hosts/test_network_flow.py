@@ -8,7 +8,7 @@ from typing import Any
 
 import flows
 import host_flow
-import network
+import networks
 import pytest
 import ranks
 from flow_processes import in_meeting
@@ -20,15 +20,15 @@ PORT = 29_471
 
 
 @pytest.fixture
-def hosts() -> Iterator[list[network.Host]]:
-    if reason := network.why_not():
+def hosts() -> Iterator[list[networks.Host]]:
+    if reason := networks.why_not():
         pytest.skip(reason)
-    with network.Network() as net:
+    with networks.Network() as net:
         yield [net.host(), net.host()]
 
 
 def begin(
-    hosts: list[network.Host], folder: Path, function: str, n_workers: int, n_steps: int, **more: Any
+    hosts: list[networks.Host], folder: Path, function: str, n_workers: int, n_steps: int, **more: Any
 ) -> tuple[HostWorkers, Any]:
     """Start a master and half of the workers on the first host, the other half on the second one."""
     workers = HostWorkers(folder, function, listen=f"tcp://{hosts[0].address}:{PORT}")
@@ -48,7 +48,7 @@ def begin(
 
 @pytest.mark.parametrize(("module", "n_workers"), [(host_flow, 4), (flows, 3)])
 def test_two_hosts_have_the_bits_of_one_process(
-    hosts: list[network.Host], tmp_path: Path, module: Any, n_workers: int
+    hosts: list[networks.Host], tmp_path: Path, module: Any, n_workers: int
 ) -> None:
     expected = summary(module.make_flow(n_workers=n_workers), 3)
     workers, master = begin(hosts, tmp_path, f"{module.__name__}:make_flow", n_workers, 3)
@@ -59,7 +59,7 @@ def test_two_hosts_have_the_bits_of_one_process(
             master.stop()
 
 
-def test_gradients_over_two_hosts_have_the_bits_of_one(hosts: list[network.Host], tmp_path: Path) -> None:
+def test_gradients_over_two_hosts_have_the_bits_of_one(hosts: list[networks.Host], tmp_path: Path) -> None:
     """Process groups use the interface by which a worker reaches the master."""
     flow, _ = in_meeting("parallel_flow", "make_ddp")
     expected = summary(flow, 3)
@@ -71,7 +71,7 @@ def test_gradients_over_two_hosts_have_the_bits_of_one(hosts: list[network.Host]
             master.stop()
 
 
-def test_a_host_that_is_cut_off_ends_the_flow(hosts: list[network.Host], tmp_path: Path) -> None:
+def test_a_host_that_is_cut_off_ends_the_flow(hosts: list[networks.Host], tmp_path: Path) -> None:
     workers, master = begin(hosts, tmp_path, "host_flow:make_flow", 2, 0, lost_after_s=4.0)
     with workers:
         try:
