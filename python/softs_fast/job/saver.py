@@ -207,6 +207,7 @@ class Saver:
             # Another rank may have written them anew since.
             self._damaged = {name for name in self._damaged if self._is_damaged(name)}
             self._check_owner(facts)
+            self._check_space(len(text) + sum(tensor.nbytes for tensor in tensors.values()))
             write_checkpoint(partial, facts, text, tensors)
             if path.name in self._damaged:
                 self._remove(path.name)
@@ -223,7 +224,8 @@ class Saver:
         logger.info("checkpoint %s: %.0f ms", path, 1e3 * (time.perf_counter() - began_s))
         with _logged("old checkpoints"):
             # What was being deleted comes before what is to get its name.
-            for name in sorted(outdated(os.listdir(self._folder), step, self._options.keep, self._damaged)):
+            names, options = os.listdir(self._folder), self._options
+            for name in sorted(outdated(names, step, options.keep, self._damaged, options.keep_every)):
                 with _logged(self._folder / name):
                     self._remove(name)
 
@@ -246,6 +248,15 @@ class Saver:
                     f"{self._folder / name_of(step)} is of run {run or '?'}, and this is run {facts['run']}: another run writes "
                     "in this folder, too; give each job a folder of its own, and end one of two runs of a job"
                 )
+
+    def _check_space(self, n_bytes: int) -> None:
+        """Refuse to fill a disk, which would also stop others that write to it."""
+        free = shutil.disk_usage(self._folder).free
+        if free < n_bytes:
+            raise OSError(
+                f"{self._folder} has {free / 1e6:,.0f} MB of free space, and it needs {n_bytes / 1e6:,.0f} MB; delete other files, "
+                "or keep fewer checkpoints"
+            )
 
     def _remove(self, name: str) -> None:
         """Delete a folder; a crash leaves it as it is, or with a name that is no checkpoint's."""
