@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import torch
 
+from ..coordination.job import Saved
 from ..coordination.node import TrainingState
 from ..durable import Lock, publish_folder
 from ..errors import ConfigError, DamagedError, WireError
@@ -53,6 +54,8 @@ class Saver:
         self._is_alone = is_alone
         self._writing: Future[None] | None = None
         self._copies: dict[str, torch.Tensor] = {}
+        # The last checkpoint that this process has written: its step, when it was on disk, and how long it took.
+        self._saved: tuple[int, float, float] | None = None
         # Step of the checkpoint that was left out, and its ranks; and what tells this process's unfinished folders from others.
         self._left_out: tuple[int, int] | None = None
         self._token = secrets.token_hex(8)
@@ -181,6 +184,13 @@ class Saver:
             return
         self._begin(step, size)
 
+    def saved(self) -> Saved | None:
+        """Return the last checkpoint that this process has written."""
+        if self._saved is None:
+            return None
+        step, at_s, write_s = self._saved
+        return Saved(step, time.monotonic() - at_s, write_s)
+
     def _begin(self, step: int, size: int) -> None:
         began_s, position = time.perf_counter(), self._position
         facts = {
@@ -201,7 +211,7 @@ class Saver:
             logger.error("the checkpoint of step %d is not written: %s", step, error)
 
     def _write(self, facts: dict[str, Any], text: bytes, tensors: dict[str, torch.Tensor]) -> None:
-        step, began_s = facts["step"], time.perf_counter()
+        step, began_s = facts["step"], time.monotonic()
         path, partial = self._folder / name_of(step), self._folder / partial_name(step, self._token)
         try:
             # Another rank may have written them anew since.
@@ -221,7 +231,9 @@ class Saver:
                 error,
             )
             return
-        logger.info("checkpoint %s: %.0f ms", path, 1e3 * (time.perf_counter() - began_s))
+        ended_s = time.monotonic()
+        self._saved = step, ended_s, ended_s - began_s
+        logger.info("checkpoint %s: %.0f ms", path, 1e3 * (ended_s - began_s))
         with _logged("old checkpoints"):
             # What was being deleted comes before what is to get its name.
             names, options = os.listdir(self._folder), self._options

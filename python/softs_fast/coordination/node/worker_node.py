@@ -17,7 +17,7 @@ from ...errors import ConfigError, DamagedError, PeerLost
 from ...loader import Ranks, set_ranks_of_worker
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
-from ..job.messages import Hello, WorkerState
+from ..job.messages import Hello, Report, WorkerState
 from ..job.participant import Build
 from ..job.rolling import copying, part_of
 from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
@@ -28,9 +28,7 @@ from .engines import EngineOf, memory_engine
 from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import WorkerLink
-
-# A loss that a call in the body of a step has met is known to the coordinator within two pings, and a blink.
-_EXPLAIN_S = 3.0
+from .worker_step import Step
 
 
 class WorkerNode:
@@ -110,6 +108,8 @@ class WorkerNode:
         self._place = (-1, 0)
         self._is_checked = False
         self._calls: StepCalls | None = None
+        #: Returns what this worker reports to the coordinator when it begins a step, and on `tell`; None without a report.
+        self.report: Callable[[], Report] | None = None
         self._has_left = False
         self._handles_sigterm = leave_on_sigterm
         self._before_sigterm: object = None
@@ -238,6 +238,13 @@ class WorkerNode:
         """
         return Step(self)
 
+    def tell(self) -> None:
+        """Report to the coordinator in the midst of a step."""
+        assert self.report is not None
+        report = self.report()
+        with self._link.changed:
+            self._link.do(self._machine.report(report))
+
     @contextmanager
     def checkpoint(self, path: str) -> Iterator[None]:
         """Write this worker's part of a checkpoint of the steps that are committed; between steps, by all workers.
@@ -282,7 +289,7 @@ class WorkerNode:
             with self._link.changed:
                 # A fence may have come since.
                 if self._machine.phase == "member":
-                    self._link.do(self._machine.begin())
+                    self._link.do(self._machine.begin(None if self.report is None else self.report()))
                     return self._machine.state.committed + 1
 
     def _commit(self, step: Step) -> bool:
@@ -450,51 +457,3 @@ class WorkerNode:
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         self.leave("SIGTERM")
-
-
-class Step:
-    """A step of a training: its body computes gradients, its end reduces and applies them.
-
-    Attributes:
-        number: Number of the step, from 1; the number of committed steps after it.
-        epoch: Number of the epoch in which the step was begun.
-        is_committed: Whether the step was applied, known after its end. If not, it is to be made again.
-    """
-
-    def __init__(self, node: WorkerNode) -> None:
-        self._node = node
-        self.number = self.epoch = 0
-        self.is_committed = self._is_reduced = False
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """Compute the last gradients of the step, and reduce all meanwhile: on return they are the means of all workers.
-
-        Raises:
-            ConfigError: A gradient cannot be reduced, or the workers have different parameters.
-            PeerLost: A worker was lost; the step is made again.
-        """
-        calls = self._node._calls
-        assert calls is not None, "a step begins in an epoch"
-        with calls.call() as strategy:
-            self._node._state.backward(strategy, loss)
-        self._is_reduced = True
-
-    def __enter__(self) -> Self:
-        """Wait for an epoch, and begin the step."""
-        self.number = self._node._begin()
-        self.epoch = self._node.epoch
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        """Reduce the gradients, and apply them; a loss of other workers in the body is no error, either."""
-        # A call may meet a loss before the coordinator does.
-        is_loss = isinstance(error, PeerLost) and self._node._link.is_over_within(self.epoch, _EXPLAIN_S)
-        if error is not None and not is_loss:
-            # What the body has added up so far is no part of the step that is made again.
-            self._node._state.drop_gradients()
-            self._node._link.raised(error)
-            return False
-        self.is_committed = self._node._commit(self)
-        return True
