@@ -15,7 +15,7 @@ from shell import Command, Run
 pytest.importorskip("grpc", reason="needs the extra grpc")
 from softs_fast.cli.coordinator import render
 from softs_fast.coordination.job.events import Completed
-from softs_fast.coordination.job.messages import Fence
+from softs_fast.coordination.job.messages import Fence, Saved
 from softs_fast.coordination.job.status import FenceCount, SeatStatus, Status
 
 
@@ -177,4 +177,34 @@ def test_a_status_as_text() -> None:
         *(f"  epoch {n}, gone: number {n}" for n in range(4, 8)),
         "",
         "last complete checkpoint: step 40 of epoch 2, /p",
+    ]
+
+
+def test_a_training_on_live_samples_as_text() -> None:
+    status = Status(
+        name="digits",
+        phase="open",
+        reason="in step 41",
+        since_s=3.0,
+        boot=1,
+        epoch=4,
+        size=1,
+        seats=(SeatStatus(0, "w0", "h:1", "member", 41, 0.376),),
+        spread=0,
+        fences=(),
+        n_fences=(),
+        table_s=0.1,
+        checkpoint=None,
+        samples_per_s=1234.5,
+        starvation=0.376,
+        saved=Saved(40, 12.34, 0.82),
+    )
+    assert render(status).splitlines() == [
+        'job "digits" is open for 3.0 s, epoch 4, 1 member',
+        "in step 41",
+        "1,234 samples/s; steps wait for samples for 38% of the time",
+        "last checkpoint: step 40, written 12.3 s ago, in 0.8 s",
+        "",
+        "SEAT  WORKER  ADDRESS  STATE   STEP  STARVED",
+        "0     w0      h:1      member    41      38%",
     ]

@@ -40,7 +40,8 @@ def run(folder: Path, environment: dict[str, str], *command: str) -> list[str]:
 
 
 def printed() -> list[str]:
-    (text,) = re.findall(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)
+    """Return what the page says that plain.py prints; later texts are of other commands."""
+    text, *_ = re.findall(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)
     return str(text).splitlines()
 
 

@@ -19,7 +19,7 @@ from live_job import GLOBAL, Student, live_data, replayed, sample
 from test_alone import supplier
 
 import softs_fast as sf
-from softs_fast.job import checkpoint_files
+from softs_fast.job import checkpoint_files, saver
 from softs_fast.job.ledger import Ledger
 from softs_fast.job.position import Position
 from softs_fast.job.saver import Saver
@@ -35,17 +35,19 @@ class Training:
         folder: Path,
         *,
         keep: int = 2,
+        keep_every: int | None = None,
         job: str = "digits",
         model: torch.nn.Module | None = None,
         ledger: Ledger = LEDGER,
+        config: str = "x",
         others: dict[str, Any] | None = None,
         is_alone: bool = False,
     ) -> None:
         self.model = model or torch.nn.Linear(3, 2)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 0.1)
         self.state = sf.TrainingState(self.model, self.optimizer, others)
-        self.position = Position(ledger, 0)
-        options = sf.Checkpoints(folder, every=1, keep=keep)
+        self.position = Position(ledger, 0, config)
+        options = sf.Checkpoints(folder, every=1, keep=keep, keep_every=keep_every)
         self.saver = Saver(options, job, self.state, self.position, is_alone=is_alone)
         self._running = ExitStack()
 
@@ -119,6 +121,11 @@ def test_a_later_process_begins_with_the_newest_one(tmp_path: Path) -> None:
     first, second = (json.loads((tmp_path / f"step-0000000{n}/checkpoint.json").read_text()) for n in (3, 4))
     assert (first["parent"], second["parent"]) == ("", first["run"])
     assert second["run"] != first["run"]
+
+
+def test_some_stay_for_ever(tmp_path: Path) -> None:
+    written(tmp_path, 5, keep=1, keep_every=2)
+    assert steps(tmp_path) == ["step-00000002", "step-00000004", "step-00000005"]
 
 
 def test_weights_can_be_read_by_others(tmp_path: Path) -> None:
@@ -302,6 +309,26 @@ def test_a_full_disk_costs_that_one_only(tmp_path: Path, caplog: pytest.LogCaptu
     assert steps(tmp_path) == ["step-00000001", "step-00000003"]
 
 
+def test_without_free_space_none_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk is left as it is, and the next checkpoint is written once there is space."""
+    usage = shutil.disk_usage
+    with Training(tmp_path, model=torch.nn.Linear(1000, 1000)) as training:
+        training.train(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=11_999_999))
+            patch.setattr(saver, "write_checkpoint", lambda *given: pytest.fail("it is begun"))
+            training.train(1)
+        [text] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert text == (
+            f"the checkpoint of step 2 is not written: {tmp_path} has 12 MB of free space, and it needs 12 MB; delete other "
+            "files, or keep fewer checkpoints; the one before it stays the newest"
+        )
+        training.train(1)
+    assert steps(tmp_path) == ["step-00000001", "step-00000003"]
+
+
 def test_a_state_that_cannot_be_written_any_more_costs_that_one_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -390,6 +417,8 @@ def test_what_cannot_be_deleted_keeps_nothing_else(
         ({"job": "letters"}, "has job='digits', and this job 'letters'"),
         ({"ledger": Ledger("2", 96, 8)}, "has product='1', and this job '2'"),
         ({"ledger": Ledger("1", 48, 8)}, "has global_batch_size=96, and this job 48"),
+        ({"ledger": Ledger("1", 48, 4), "config": "y"}, "has global_batch_size=96, and this job 48"),
+        ({"config": "y"}, "has config='x', and this job 'y'"),
         ({"model": torch.nn.Linear(3, 4)}, "(?s)does not fit this training: .*size mismatch for weight"),
         ({"model": torch.nn.Linear(3, 2, bias=False)}, "(?s)does not fit this training: .*bias"),
         ({"others": {"rates": Rates({})}}, "does not fit this training"),
@@ -427,6 +456,8 @@ def test_a_whole_one_of_another_version_is_refused_and_stays(
     [
         ({"every": 0}, "every must be a whole number and at least 1"),
         ({"keep": 0}, "keep must be a whole number and at least 1"),
+        ({"keep_every": 0}, "keep_every must be a whole number and at least 1"),
+        ({"keep_every": 75}, "keep_every=75 is no multiple of every=50"),
         ({"folder": ""}, "folder must be the path of a folder, got ''"),
         ({"folder": 7}, "folder must be the path of a folder, got 7"),
     ],

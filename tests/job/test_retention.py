@@ -32,6 +32,13 @@ def test_the_newest_whole_ones_stay(steps: set[int], keep: int, data: st.DataObj
     assert left == {name_of(one) for one in whole[:keep]} | later
 
 
+def test_those_of_each_so_many_steps_stay_for_ever() -> None:
+    names = {name_of(step) for step in range(10, 80, 10)}
+    assert steps_in(names - outdated(names, 70, 2, (), keep_every=30)) == [70, 60, 30]
+    # A damaged one is of no use to a reader.
+    assert steps_in(names - outdated(names, 70, 2, {name_of(30)}, keep_every=30)) == [70, 60]
+
+
 @pytest.mark.parametrize(
     ("name", "is_outdated"),
     [

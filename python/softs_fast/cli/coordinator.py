@@ -93,6 +93,15 @@ def render(status: Status) -> str:
         f"{count(status.size, 'member')}",
         plain(status.reason),
     ]
+    # A coordinator knows nothing of the samples of other trainings than a `Job`.
+    is_live = status.samples_per_s > 0 or status.starvation > 0
+    if is_live:
+        share = f"steps wait for samples for {status.starvation:.0%} of the time"
+        lines.append(f"{status.samples_per_s:,.0f} samples/s; {share}")
+    if status.saved is not None:
+        saved = status.saved
+        age = f"{_duration(saved.age_s)} ago, in {saved.write_s:.1f} s"
+        lines.append(f"last checkpoint: step {saved.step}, written {age}")
     if status.seats:
         rows = [
             [
@@ -101,10 +110,11 @@ def render(status: Status) -> str:
                 plain(seat.address) or "-",
                 plain(seat.text),
                 str(seat.step),
+                *([f"{seat.starvation:.0%}"] if is_live else []),
             ]
             for seat in status.seats
         ]
-        lines += ["", *rows_of("SEAT WORKER ADDRESS STATE STEP", rows, n_left=4)]
+        lines += ["", *rows_of("SEAT WORKER ADDRESS STATE STEP" + " STARVED" * is_live, rows, n_left=4)]
     if status.fences:
         lines += ["", "last fences, the newest last:"]
         lines += [

@@ -20,9 +20,11 @@ class Checkpoints:
         folder: Folder of this job alone, which all ranks see. It is made if it does not exist.
         every: Steps from one checkpoint to the next.
         keep: Checkpoints that stay; older ones are deleted once a newer one is durable.
+        keep_every: Number of which the step of a checkpoint is a multiple if it stays for ever, beside the last `keep`;
+            None for none.
 
     Raises:
-        ConfigError: A number is below 1, or `folder` is no path.
+        ConfigError: A number is below 1, `keep_every` is no multiple of `every`, or `folder` is no path.
 
     Example:
         >>> import softs_fast as sf
@@ -32,6 +34,7 @@ class Checkpoints:
     folder: str | os.PathLike[str]
     every: int
     keep: int = 3
+    keep_every: int | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -39,6 +42,11 @@ class Checkpoints:
             raise ConfigError(f"folder must be the path of a folder, got {self.folder!r}")
         whole_number("every", self.every, 1)
         whole_number("keep", self.keep, 1)
+        if self.keep_every is not None and whole_number("keep_every", self.keep_every, 1) % self.every:
+            raise ConfigError(
+                f"keep_every={self.keep_every} is no multiple of every={self.every}: a step that is to stay for ever may have no "
+                "checkpoint"
+            )
 
     @property
     def path(self) -> Path:

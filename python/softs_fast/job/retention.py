@@ -28,7 +28,9 @@ def steps_in(names: Iterable[str]) -> list[int]:
     return sorted((step for name, step in numbers.items() if name == name_of(step)), reverse=True)
 
 
-def outdated(names: Collection[str], sealed: int, keep: int, damaged: Collection[str]) -> set[str]:
+def outdated(
+    names: Collection[str], sealed: int, keep: int, damaged: Collection[str], keep_every: int | None = None
+) -> set[str]:
     """Return the names that are to go once a checkpoint is sealed.
 
     Later checkpoints than that one stay: they are of steps that this run does not have, and count for nothing here. So does
@@ -39,6 +41,7 @@ def outdated(names: Collection[str], sealed: int, keep: int, damaged: Collection
         sealed: Step of the checkpoint that was sealed.
         keep: Checkpoints up to that one that stay.
         damaged: Names of checkpoints that did not verify.
+        keep_every: Number of which the step of a checkpoint is a multiple if it stays for ever; None for none.
     """
     whole = [step for step in steps_in(set(names) - set(damaged)) if step <= sealed]
     partial = {
@@ -47,4 +50,5 @@ def outdated(names: Collection[str], sealed: int, keep: int, damaged: Collection
         if name.startswith(_PARTIAL) and name.removeprefix(_PARTIAL).partition("-")[0] <= f"{sealed:08}"
     }
     trash = {name for name in names if name.startswith(TRASH)}
-    return {name_of(step) for step in whole[keep:]} | partial | trash | (set(names) & set(damaged))
+    old = {name_of(step) for step in whole[keep:] if keep_every is None or step % keep_every}
+    return old | partial | trash | (set(names) & set(damaged))

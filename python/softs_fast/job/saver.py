@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import torch
 
+from ..coordination.job import Saved
 from ..coordination.node import TrainingState
 from ..durable import Lock, publish_folder
 from ..errors import ConfigError, DamagedError, WireError
@@ -53,6 +54,8 @@ class Saver:
         self._is_alone = is_alone
         self._writing: Future[None] | None = None
         self._copies: dict[str, torch.Tensor] = {}
+        # The last checkpoint that this process has written: its step, when it was on disk, and how long it took.
+        self._saved: tuple[int, float, float] | None = None
         # Step of the checkpoint that was left out, and its ranks; and what tells this process's unfinished folders from others.
         self._left_out: tuple[int, int] | None = None
         self._token = secrets.token_hex(8)
@@ -140,9 +143,9 @@ class Saver:
 
     def _check(self, path: Path, facts: dict[str, Any]) -> None:
         for name, have in {"job": self._job, **self._position.contract()}.items():
-            if facts[name] != have:
+            if facts.get(name) != have:
                 raise ConfigError(
-                    f"checkpoint {path} has {name}={facts[name]!r}, and this job {have!r}: give each job a folder of its own, "
+                    f"checkpoint {path} has {name}={facts.get(name)!r}, and this job {have!r}: give each job a folder of its own, "
                     "or go on with what it had"
                 )
 
@@ -181,6 +184,13 @@ class Saver:
             return
         self._begin(step, size)
 
+    def saved(self) -> Saved | None:
+        """Return the last checkpoint that this process has written."""
+        if self._saved is None:
+            return None
+        step, at_s, write_s = self._saved
+        return Saved(step, time.monotonic() - at_s, write_s)
+
     def _begin(self, step: int, size: int) -> None:
         began_s, position = time.perf_counter(), self._position
         facts = {
@@ -201,12 +211,13 @@ class Saver:
             logger.error("the checkpoint of step %d is not written: %s", step, error)
 
     def _write(self, facts: dict[str, Any], text: bytes, tensors: dict[str, torch.Tensor]) -> None:
-        step, began_s = facts["step"], time.perf_counter()
+        step, began_s = facts["step"], time.monotonic()
         path, partial = self._folder / name_of(step), self._folder / partial_name(step, self._token)
         try:
             # Another rank may have written them anew since.
             self._damaged = {name for name in self._damaged if self._is_damaged(name)}
             self._check_owner(facts)
+            self._check_space(len(text) + sum(tensor.nbytes for tensor in tensors.values()))
             write_checkpoint(partial, facts, text, tensors)
             if path.name in self._damaged:
                 self._remove(path.name)
@@ -220,10 +231,13 @@ class Saver:
                 error,
             )
             return
-        logger.info("checkpoint %s: %.0f ms", path, 1e3 * (time.perf_counter() - began_s))
+        ended_s = time.monotonic()
+        self._saved = step, ended_s, ended_s - began_s
+        logger.info("checkpoint %s: %.0f ms", path, 1e3 * (ended_s - began_s))
         with _logged("old checkpoints"):
             # What was being deleted comes before what is to get its name.
-            for name in sorted(outdated(os.listdir(self._folder), step, self._options.keep, self._damaged)):
+            names, options = os.listdir(self._folder), self._options
+            for name in sorted(outdated(names, step, options.keep, self._damaged, options.keep_every)):
                 with _logged(self._folder / name):
                     self._remove(name)
 
@@ -246,6 +260,15 @@ class Saver:
                     f"{self._folder / name_of(step)} is of run {run or '?'}, and this is run {facts['run']}: another run writes "
                     "in this folder, too; give each job a folder of its own, and end one of two runs of a job"
                 )
+
+    def _check_space(self, n_bytes: int) -> None:
+        """Refuse to fill a disk, which would also stop others that write to it."""
+        free = shutil.disk_usage(self._folder).free
+        if free < n_bytes:
+            raise OSError(
+                f"{self._folder} has {free / 1e6:,.0f} MB of free space, and it needs {n_bytes / 1e6:,.0f} MB; delete other files, "
+                "or keep fewer checkpoints"
+            )
 
     def _remove(self, name: str) -> None:
         """Delete a folder; a crash leaves it as it is, or with a name that is no checkpoint's."""

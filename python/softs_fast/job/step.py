@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -10,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..coordination.job import Report
 from ..coordination.node import TrainingState, WorkerNode
 from ..errors import ConfigError, PeerLost
 from ..loader import NumberedBatches
@@ -21,6 +23,9 @@ from .saver import Saver
 __all__ = ["JobStep", "Parts"]
 
 logger = logging.getLogger(__name__)
+
+#: A rank that waits for samples reports so often, seconds.
+_REPORT_S = 1.0
 
 
 class Parts:
@@ -55,11 +60,44 @@ class Parts:
         #: Losses of the present step; ranks reduce them with the gradients.
         self.losses = losses
         self.feed = Feed()
+        # Of the reports: samples that were trained, the time in which they were waited for, and since when others are.
+        self._n_samples, self._waiting_s, self._began_s = 0, 0.0, time.monotonic()
+        self._lacks_since_s: float | None = None
+        if isinstance(worker, WorkerNode):
+            worker.report = self.report
         self._place = (-1, 0)
         # The first batch of the step that is not committed, and its first number, to see whether it is made the same again.
         # Memory of the others is used again.
         self._seen: tuple[int, Any] | None = None
         self._has_warned = False
+
+    def report(self) -> Report:
+        """Return what the coordinator shows of this rank."""
+        now_s = time.monotonic()
+        lacks_s = 0.0 if self._lacks_since_s is None else now_s - self._lacks_since_s
+        saved = None if self.saver is None else self.saver.saved()
+        return Report(self._n_samples, self._waiting_s + lacks_s, now_s - self._began_s, lacks_s, saved)
+
+    def take(self) -> Any | None:
+        """Return the next micro-batch, or None once the epoch of the step is over; report a long wait meanwhile."""
+        worker = self.worker
+        self._lacks_since_s = told_s = time.monotonic()
+
+        def is_over() -> bool:
+            nonlocal told_s
+            if isinstance(worker, WorkerNode) and time.monotonic() > told_s + _REPORT_S:
+                told_s = time.monotonic()
+                worker.tell()
+            return bool(worker.not_ready)
+
+        try:
+            batch = self.batches.take(is_over)
+        finally:
+            self._waiting_s += time.monotonic() - self._lacks_since_s
+            self._lacks_since_s = None
+        if batch is not None:
+            self._n_samples += self.position.ledger.micro_batch_size
+        return batch
 
     def tell_place(self, rank: int, size: int, n_micro_batches: int, own: int) -> None:
         """Log which part of a step this rank has, if that has changed."""
@@ -157,7 +195,7 @@ class JobStep:
         while parts.feed.due is not None:
             if self._n_backward < self._n_taken:
                 raise ConfigError(_incomplete(self.number, self._n_backward, self._n_taken))
-            batch = parts.batches.take(lambda: bool(self._worker.not_ready))
+            batch = parts.take()
             if batch is None:
                 raise PeerLost(f"epoch {self._inner.epoch} is over: {self._worker.not_ready}")
             taken = parts.feed.took()

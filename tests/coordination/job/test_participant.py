@@ -15,6 +15,7 @@ from softs_fast.coordination.job.messages import (
     Member,
     Ready,
     Refused,
+    Report,
     Step,
     Table,
     Welcome,
@@ -61,6 +62,14 @@ def test_steps() -> None:
         assert worker.state == WorkerState(7, 1, step - 1, in_doubt=True)
         assert worker.passed(is_last=False) == []
         assert worker.state == WorkerState(7, 1, step)
+
+
+def test_reports_in_a_step_and_nowhere_else() -> None:
+    worker, report = member(), Report(8, 0.5, 2.0, 1.5)
+    assert worker.report(report) == []
+    assert worker.begin(report) == worker.report(report) == [Say(Step(1, 1, report))]
+    worker.passed(is_last=False)
+    assert worker.report(report) == welcome().report(report) == []
 
 
 def test_no_step_outside_of_an_epoch() -> None:

@@ -192,6 +192,8 @@ class Job:
         is_of_epoch = state.phase == "open" and event.message.epoch == state.epoch
         if worker is not None and is_of_epoch and state.is_member(worker):
             state.progress.note(state.now_s, worker.number, event.message.number)
+            if event.message.report is not None:
+                state.rates.note(state.now_s, worker.number, event.message.report)
         return True
 
     def _admit(self, conn: int, hello: Hello, identity: str | None) -> None:

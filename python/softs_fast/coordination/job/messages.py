@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from ...records import CUT, U32, Count, Record, Tag64, as_number, field, most, shaped, span
+from ...records import CUT, U32, Amount, Count, Record, Tag64, as_number, field, most, shaped, span
 from .options import MAX_SEATS, MAX_TEXT
 
 #: Of the messages between coordinator and workers; both sides must have the same.
@@ -28,7 +28,18 @@ Cause = Literal[
 ]
 
 #: Why a worker was refused.
-Refusal = Literal["protocol", "job", "identity", "taken", "older", "full", "restarts", "ended", "evicted"]
+Refusal = Literal[
+    "protocol",
+    "job",
+    "identity",
+    "taken",
+    "older",
+    "full",
+    "restarts",
+    "ended",
+    "evicted",
+    "contract",
+]
 
 #: What members do with the step in doubt: apply what they hold, or drop it.
 Roll = Literal["forward", "back"]
@@ -77,6 +88,13 @@ class WorkerState(Record):
 # --- From a worker ---
 
 
+class Term(Record):
+    """Something that all workers of a job have in common, such as the size of a batch."""
+
+    name: Annotated[str, most(64)]
+    value: Annotated[str, most(1024)]
+
+
 class Hello(Record):
     """Asks for a seat; the first message of a connection.
 
@@ -90,6 +108,7 @@ class Hello(Record):
         protocol: Version of the protocol, PROTOCOL.
         engine_boot: Boot of the epoch of which it has an engine; 0 without an engine.
         engine_epoch: Number of that epoch.
+        contract: What this worker has in common with the others of its job; one that differs is refused.
     """
 
     job: Text
@@ -101,6 +120,7 @@ class Hello(Record):
     protocol: U32 = PROTOCOL
     engine_boot: Tag64 = 0
     engine_epoch: Count = 0
+    contract: Annotated[tuple[Term, ...], most(16)] = ()
 
 
 class Ready(Record):
@@ -117,11 +137,50 @@ class Ready(Record):
     epoch: Count = 0
 
 
+class Saved(Record):
+    """A checkpoint that one worker has written for all.
+
+    Attributes:
+        step: Step of its weights.
+        age_s: Time since it was on disk, seconds.
+        write_s: Time that it took to write it, seconds.
+    """
+
+    step: Count
+    age_s: Amount
+    write_s: Amount
+
+
+class Report(Record):
+    """What a worker that trains on live samples has done since it began.
+
+    Attributes:
+        n_samples: Samples that it has trained.
+        waiting_s: Time in which it has waited for samples, seconds.
+        elapsed_s: Time since it began, seconds.
+        lacks_s: Time for which it has waited for the samples that are due now, seconds; 0 if it waits for none.
+        saved: Last checkpoint that it has written; None for none.
+    """
+
+    n_samples: Count
+    waiting_s: Amount
+    elapsed_s: Amount
+    lacks_s: Amount = 0.0
+    saved: Saved | None = None
+
+
 class Step(Record):
-    """Has begun step `number` of an epoch."""
+    """Has begun step `number` of an epoch, or waits in it for samples.
+
+    Attributes:
+        epoch: Number of the epoch.
+        number: Number of the step.
+        report: Report of the worker; None if it trains on no live samples.
+    """
 
     epoch: Count
     number: Count
+    report: Report | None = None
 
 
 class Fault(Record):

@@ -20,6 +20,7 @@ from .messages import (
     Leave,
     Ready,
     Refused,
+    Report,
     Step,
     Table,
     ToWorker,
@@ -208,8 +209,11 @@ class Participant:
 
     # --- Steps ---
 
-    def begin(self) -> list[Action]:
+    def begin(self, report: Report | None = None) -> list[Action]:
         """Begin the next step.
+
+        Args:
+            report: Report of this worker, if it trains on live samples.
 
         Raises:
             ConfigError: the worker is in no epoch, or has left.
@@ -219,7 +223,13 @@ class Participant:
         if self.is_resting:
             raise ConfigError("the worker leaves the job, and begins no step")
         self._is_stepping = True
-        return self._say(Step(self.table.epoch, self.state.committed + 1))
+        return self._say(Step(self.table.epoch, self.state.committed + 1, report))
+
+    def report(self, report: Report) -> list[Action]:
+        """Report again in the step that was begun."""
+        if self.phase != "member" or self.table is None or not self._is_stepping:
+            return []
+        return self._say(Step(self.table.epoch, self.state.committed + 1, report))
 
     def reduced(self) -> None:
         """The gradients of the step are reduced; whether all members have them is not known."""

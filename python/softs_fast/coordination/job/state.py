@@ -14,6 +14,7 @@ from .events import Close, Log, Output, Send
 from .messages import Cause, Fence, Hello, Member, Refused, Table, ToWorker
 from .options import JobOptions
 from .progress import Progress
+from .rates import Rates
 from .seats import Seats, Worker
 
 #: forming: no epoch was open yet; fenced: one is over, the next one not open.
@@ -83,6 +84,7 @@ class State:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     cooldown: Cooldown = field(default_factory=Cooldown)
     progress: Progress = field(default_factory=Progress)
+    rates: Rates = field(default_factory=Rates)
     fences: deque[Fence] = field(default_factory=lambda: deque(maxlen=_MOST_SHOWN))
     n_fences: Counter[Cause] = field(default_factory=Counter)
     table_s: float = 0.0
@@ -136,6 +138,7 @@ class State:
         self.fence = None
         self.enough_since_s = self.joined_since_s = None
         self.progress = Progress()
+        self.rates.begin()
         self.phase, self.reason, self.since_s = "open", "", self.now_s
 
     def tell(self, worker: Worker, message: ToWorker) -> None:

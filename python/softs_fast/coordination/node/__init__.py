@@ -5,7 +5,8 @@ from .exchange import wait_for_members
 from .membership import Epoch, Membership
 from .nccl import nccl_engine
 from .training_state import Stateful, TrainingState
-from .worker_node import Step, WorkerNode
+from .worker_node import WorkerNode
+from .worker_step import Step
 
 __all__ = [
     "Epoch",

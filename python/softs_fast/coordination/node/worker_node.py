@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
@@ -17,7 +17,7 @@ from ...errors import ConfigError, DamagedError, PeerLost
 from ...loader import Ranks, set_ranks_of_worker
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
-from ..job.messages import Hello, WorkerState
+from ..job.messages import Hello, Report, Term, WorkerState
 from ..job.participant import Build
 from ..job.rolling import copying, part_of
 from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
@@ -28,9 +28,7 @@ from .engines import EngineOf, memory_engine
 from .step_calls import StepCalls
 from .training_state import TrainingState
 from .worker_link import WorkerLink
-
-# A loss that a call in the body of a step has met is known to the coordinator within two pings, and a blink.
-_EXPLAIN_S = 3.0
+from .worker_step import Step
 
 
 class WorkerNode:
@@ -58,6 +56,8 @@ class WorkerNode:
         leave_on_sigterm: Whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
         logger: Logger of what happens to its epochs; None for a logger of this module.
         orphan_s: Seconds without a coordinator after which the next step raises PeerLost.
+        contract: What all workers of the job have in common, by name: the coordinator refuses one that differs from those
+            that are there. At most 16, of 1,024 characters each.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -89,6 +89,7 @@ class WorkerNode:
         leave_on_sigterm: bool = False,
         logger: logging.Logger | None = None,
         orphan_s: float = ORPHAN_S,
+        contract: Mapping[str, str] | None = None,
     ) -> None:
         self._state = state
         self._job = job = job or launched_job()
@@ -103,6 +104,7 @@ class WorkerNode:
             new_incarnation(),
             wanted,
             last=WorkerState(committed=committed),
+            contract=tuple(Term(name, value) for name, value in (contract or {}).items()),
         )
         self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s)
         self._machine = self._link.machine
@@ -110,6 +112,8 @@ class WorkerNode:
         self._place = (-1, 0)
         self._is_checked = False
         self._calls: StepCalls | None = None
+        #: Returns what this worker reports to the coordinator when it begins a step, and on `tell`; None without a report.
+        self.report: Callable[[], Report] | None = None
         self._has_left = False
         self._handles_sigterm = leave_on_sigterm
         self._before_sigterm: object = None
@@ -238,6 +242,13 @@ class WorkerNode:
         """
         return Step(self)
 
+    def tell(self) -> None:
+        """Report to the coordinator in the midst of a step."""
+        assert self.report is not None
+        report = self.report()
+        with self._link.changed:
+            self._link.do(self._machine.report(report))
+
     @contextmanager
     def checkpoint(self, path: str) -> Iterator[None]:
         """Write this worker's part of a checkpoint of the steps that are committed; between steps, by all workers.
@@ -282,7 +293,7 @@ class WorkerNode:
             with self._link.changed:
                 # A fence may have come since.
                 if self._machine.phase == "member":
-                    self._link.do(self._machine.begin())
+                    self._link.do(self._machine.begin(None if self.report is None else self.report()))
                     return self._machine.state.committed + 1
 
     def _commit(self, step: Step) -> bool:
@@ -450,51 +461,3 @@ class WorkerNode:
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         self.leave("SIGTERM")
-
-
-class Step:
-    """A step of a training: its body computes gradients, its end reduces and applies them.
-
-    Attributes:
-        number: Number of the step, from 1; the number of committed steps after it.
-        epoch: Number of the epoch in which the step was begun.
-        is_committed: Whether the step was applied, known after its end. If not, it is to be made again.
-    """
-
-    def __init__(self, node: WorkerNode) -> None:
-        self._node = node
-        self.number = self.epoch = 0
-        self.is_committed = self._is_reduced = False
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """Compute the last gradients of the step, and reduce all meanwhile: on return they are the means of all workers.
-
-        Raises:
-            ConfigError: A gradient cannot be reduced, or the workers have different parameters.
-            PeerLost: A worker was lost; the step is made again.
-        """
-        calls = self._node._calls
-        assert calls is not None, "a step begins in an epoch"
-        with calls.call() as strategy:
-            self._node._state.backward(strategy, loss)
-        self._is_reduced = True
-
-    def __enter__(self) -> Self:
-        """Wait for an epoch, and begin the step."""
-        self.number = self._node._begin()
-        self.epoch = self._node.epoch
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        """Reduce the gradients, and apply them; a loss of other workers in the body is no error, either."""
-        # A call may meet a loss before the coordinator does.
-        is_loss = isinstance(error, PeerLost) and self._node._link.is_over_within(self.epoch, _EXPLAIN_S)
-        if error is not None and not is_loss:
-            # What the body has added up so far is no part of the step that is made again.
-            self._node._state.drop_gradients()
-            self._node._link.raised(error)
-            return False
-        self.is_committed = self._node._commit(self)
-        return True
