@@ -29,6 +29,7 @@ _HOST = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--mount-pro
 # for the others.
 _KINDS = {"user": 0x10000000, "net": 0x40000000, "uts": 0x04000000, "mnt": 0x00020000, "pid": 0x20000000}
 _CLONE_FS = 0x00000200
+_PR_SET_DUMPABLE = 4
 # No interface has it: what is sent there is lost, and the sender is told nothing.
 _NOWHERE = "02:00:00:00:00:01"
 
@@ -262,6 +263,8 @@ def move_to(pid: int) -> None:
         ):
             if call() != 0:
                 raise OSError(ctypes.get_errno(), "cannot move to a host")
+        # What runs there may open descriptors of it, as if it had been executed there.
+        libc.prctl(_PR_SET_DUMPABLE, 1)
     finally:
         for fd in descriptors.values():
             os.close(fd)

@@ -1,0 +1,134 @@
+"""A loader and the teachers on two hosts, in network namespaces with a line between: faults of the line and of links.
+
+Each sample is checked: its number is the next one, and all of its bytes are those of that number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import networks
+import pytest
+from emulator import Shape
+from networks import Network
+from process import Process, Zygote
+from token_files import token_file
+
+#: Slow enough that a fault meets a stream, which takes seconds then.
+FIFTY_MBIT = 50e6
+PORT = 4700
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    if reason := networks.why_not(lines=True):
+        pytest.skip(reason)
+    pytest.importorskip("cryptography", reason="makes certificates")
+    with Network() as net:
+        net.host(switched=False)
+        net.host(switched=False)
+        yield net
+
+
+class Joined:
+    """A host of a student and one of teachers, each with a broker, joined by links over a line."""
+
+    def __init__(
+        self, network: Network, folder: Path, shape: Shape | None = None, version: int = 4, mtu: int = 1500
+    ) -> None:
+        student, teachers = network.hosts
+        self.hosts = {"student": student, "teachers": teachers}
+        self.line = network.line(student, teachers, shape or Shape(bits_per_s=FIFTY_MBIT), mtu)
+        self._zygote = Zygote.of(Path(__file__).with_name("link_roles.py"), "softs_fast")
+        self._folders = {name: folder / name for name in self.hosts}
+        self._token = token_file(folder / "token", "a")
+        self._processes: list[Process] = []
+        address = self.line.address(teachers, version)
+        at = f"[{address}]:{PORT}" if version == 6 else f"{address}:{PORT}"
+        self._ends = {"student": {"connect": [at]}, "teachers": {"listen": at}}
+        for name in self.hosts:
+            self._folders[name].mkdir()
+            self._start(name, name)
+        self.student = self._processes[0]
+        self.links: dict[str, Process] = {}
+        for name in self.hosts:
+            self.join(name)
+
+    def __enter__(self) -> Joined:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes:
+            process.kill()
+        self.line.end()
+
+    def join(self, name: str) -> None:
+        """Start the link of a host, again if it was killed."""
+        self.links[name] = self._start("link", name, token=str(self._token), ends=self._ends[name])
+
+    def begin(self, n_batches: int) -> None:
+        """Have the student take batches; returns after the first one."""
+        self.student.tell(f"take {n_batches}")
+        self.student.event("began")
+
+    def took(self) -> int:
+        """Wait until the student has the batches, and has checked them; the number of the next sample."""
+        n: int = self.student.event("took")["n"]
+        return n
+
+    def _start(self, role: str, name: str, **options: object) -> Process:
+        options = {"folder": str(self._folders[name]), **options}
+        process = self._zygote.fork(role, options, host=self.hosts[name])
+        self._processes.append(process)
+        process.event("ready")
+        return process
+
+
+@pytest.mark.parametrize(
+    ("shape", "version", "mtu"),
+    [
+        (Shape(delay_s=0.01), 4, 1500),
+        (Shape(delay_s=0.002, loss=0.01, seed=1), 4, 1500),
+        (Shape(delay_s=0.001), 6, 1280),
+        pytest.param(Shape(delay_s=0.001), 4, 1280, marks=pytest.mark.full),
+        pytest.param(Shape(delay_s=0.1, bits_per_s=FIFTY_MBIT), 6, 1500, marks=pytest.mark.full),
+        pytest.param(Shape(delay_s=0.005, loss=0.05, seed=2), 4, 1500, marks=pytest.mark.full),
+    ],
+    ids=["delay", "loss", "ipv6_1280", "ipv4_1280", "long", "much_loss"],
+)
+def test_a_stream_is_whole(network: Network, short_path: Path, shape: Shape, version: int, mtu: int) -> None:
+    with Joined(network, short_path, shape, version, mtu) as joined:
+        joined.begin(50)
+        assert joined.took() == 50 * 8
+
+
+@pytest.mark.parametrize(
+    ("senders", "seconds"),
+    [
+        (["student", "teachers"], 0.3),
+        (["student", "teachers"], 2.0),
+        (["teachers"], 2.0),
+        pytest.param(["student"], 2.0, marks=pytest.mark.full),
+    ],
+)
+def test_a_stream_goes_on_after_a_cut(
+    network: Network, short_path: Path, senders: list[str], seconds: float
+) -> None:
+    with Joined(network, short_path) as joined:
+        joined.begin(100)
+        joined.line.cut(*(joined.hosts[name] for name in senders))
+        # The length of the cut is what is tested: the link notices the longer one.
+        time.sleep(seconds)
+        joined.line.heal()
+        assert joined.took() == 100 * 8
+
+
+@pytest.mark.parametrize("killed", ["student", "teachers"])
+def test_a_stream_goes_on_with_the_next_link(network: Network, short_path: Path, killed: str) -> None:
+    with Joined(network, short_path) as joined:
+        joined.begin(100)
+        joined.links[killed].kill()
+        joined.join(killed)
+        assert joined.took() == 100 * 8
