@@ -163,7 +163,7 @@ impl Driver {
         self.dial(now);
         self.acceptor.handle_timeout(&self.epoll, now);
         self.machine.handle_timeout(now);
-        let mut is_busy = self.use_lanes(now);
+        let mut is_busy = self.use_lanes(now, false);
         is_busy |= self.use_connections(now);
         while let Some(id) = self.machine.sessions().poll_closing() {
             self.write(now, id);
@@ -180,8 +180,9 @@ impl Driver {
         ids.into_iter().fold(false, |any, id| any | self.read_held(now, id) | self.write(now, id))
     }
 
-    /// Takes what the lanes of both kinds have; whether there was something.
-    fn use_lanes(&mut self, now: Instant) -> bool {
+    /// Takes what the lanes of both kinds have; whether there was something. `sleeps`: the next thing is sleep, out of which
+    /// nothing wakes this thread that has come before.
+    fn use_lanes(&mut self, now: Instant, sleeps: bool) -> bool {
         let is_slow = now >= self.remind_at;
         let is_due = is_slow || now >= self.maintain_at;
         if is_due {
@@ -191,16 +192,16 @@ impl Driver {
             self.remind_at = now + SLICE;
             self.forget_unused(now);
         }
-        if is_due {
-            self.use_broker(now);
-        }
-        if is_slow || self.machine.take_offers() {
+        // A lane that is new is not announced as waited for: the thread does not sleep before it is.
+        let mut any = is_due && self.use_broker(now);
+        let has_offers = self.machine.take_offers();
+        if is_slow || has_offers {
             self.ingresses.settle(now, &mut self.supplier.machine, &mut self.machine);
             self.supplier.transmit(now);
         }
-        let mut any = false;
+        any |= has_offers;
         for product in &self.products {
-            if let Some(lanes) = self.machine.lanes(product.number).filter(|_| is_due) {
+            if let Some(lanes) = self.machine.lanes(product.number).filter(|_| is_due || sleeps) {
                 lanes.update_suppliers();
                 if is_slow {
                     lanes.remove_closed();
@@ -215,10 +216,11 @@ impl Driver {
         any | Ingresses::end(&mut self.machine) | self.ingresses.claim(now, &mut self.machine)
     }
 
-    /// Hears the broker: which lanes clients of this host have, and which suppliers of what other hosts order.
-    fn use_broker(&mut self, now: Instant) {
+    /// Hears the broker: which lanes clients of this host have, and which suppliers of what other hosts order. Whether
+    /// lanes have come or gone.
+    fn use_broker(&mut self, now: Instant) -> bool {
         self.supplier.turn(now);
-        let lines = self.ingresses.follow(now, &mut self.supplier.machine, &mut self.machine);
+        let (lines, mut any) = self.ingresses.follow(now, &mut self.supplier.machine, &mut self.machine);
         lines.into_iter().for_each(|line| self.complain(line));
         self.supplier.transmit(now);
         while let Some(asked) = self.machine.poll_asked() {
@@ -229,7 +231,10 @@ impl Driver {
         }
         let mut lines = Vec::new();
         for product in &mut self.products {
-            lines.extend(product.follow(now, &mut self.machine).err());
+            match product.follow(now, &mut self.machine) {
+                Ok(is_made) => any |= is_made,
+                Err(line) => lines.push(line),
+            }
             // That it is connected is told once, by the supplier.
             let warnings =
                 product.broker.take_log().into_iter().filter(|record| record.level == Level::Warning);
@@ -239,6 +244,7 @@ impl Driver {
             self.complaints.pass(now, line).into_iter().for_each(|line| self.complain(line));
         }
         self.supplier.take_log().into_iter().for_each(|record| self.shared.log.push(record));
+        any
     }
 
     fn forget_unused(&mut self, now: Instant) {
@@ -258,7 +264,7 @@ impl Driver {
         }
         self.ingresses.set_waiting(now, &mut self.machine, true);
         // What came before that was announced rings no doorbell (L6), and may have to be told other hosts.
-        let is_busy = self.use_lanes(now) | self.use_connections(now);
+        let is_busy = self.use_lanes(now, true) | self.use_connections(now);
         let slept = if is_busy { Ok(()) } else { self.block(now) };
         self.ingresses.set_waiting(now, &mut self.machine, false);
         for product in &self.products {

@@ -87,11 +87,11 @@ impl Product {
         Ok(Self { number, name: product, slot_size, broker, memory: None, try_at: now })
     }
 
-    /// Hears the broker, and makes memory once there are suppliers; the error is why there is none.
-    pub(super) fn follow(&mut self, now: Instant, machine: &mut Machine) -> Result<(), String> {
+    /// Hears the broker, and makes memory once there are suppliers: whether it did; the error is why there is none.
+    pub(super) fn follow(&mut self, now: Instant, machine: &mut Machine) -> Result<bool, String> {
         self.broker.turn(now);
         if self.memory.is_some() || self.broker.machine.n_suppliers() == 0 || now < self.try_at {
-            return Ok(());
+            return Ok(false);
         }
         self.try_at = now + TRY_AGAIN_AFTER;
         let failed = |why: String| format!("cannot make {:?} for other hosts: {why}", self.name);
@@ -105,7 +105,7 @@ impl Product {
         self.broker.machine.set_lane(address, id, lane);
         self.broker.transmit(now);
         self.memory = Some(memory);
-        Ok(())
+        Ok(true)
     }
 
     fn segment(&self) -> Result<Segment, SegmentError> {

@@ -107,13 +107,13 @@ impl Ingresses {
         self.all.retain(|served| served.host != host);
     }
 
-    /// Does what the broker wants; lines for the log.
+    /// Does what the broker wants; lines for the log, and whether it wanted something.
     pub(super) fn follow(
         &mut self,
         now: Instant,
         supplier: &mut Supplier,
         machine: &mut Machine,
-    ) -> Vec<String> {
+    ) -> (Vec<String>, bool) {
         let (mut lines, mut has_changed) = (Vec::new(), false);
         while let Some(change) = supplier.poll_lane(now) {
             has_changed = true;
@@ -141,7 +141,7 @@ impl Ingresses {
         if has_changed {
             self.settle(now, supplier, machine);
         }
-        lines
+        (lines, has_changed)
     }
 
     /// Takes orders from lanes of which other hosts have suppliers, and from no others. Leaves those of clients that have

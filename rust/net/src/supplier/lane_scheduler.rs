@@ -211,6 +211,8 @@ impl LaneScheduler {
         };
         let lane = LaneRef { index: id.lane, generation: id.generation };
         if attached.lanes.join(lane) {
+            // One that sleeps need not wait for its next look at the table; the link to other hosts has no such.
+            attached.wake_client();
             let weight = self.weights.of(&product_id);
             // Its client has just begun to wait for this product: it gets a turn before lanes that have had theirs.
             let credit = i64::from(weight) * self.quantum(1);
