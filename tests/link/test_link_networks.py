@@ -90,7 +90,7 @@ class Joined:
     ("shape", "version", "mtu"),
     [
         (Shape(delay_s=0.01), 4, 1500),
-        (Shape(delay_s=0.002, loss=0.01, seed=1), 4, 1500),
+        pytest.param(Shape(delay_s=0.002, loss=0.01, seed=1), 4, 1500, marks=pytest.mark.full),
         (Shape(delay_s=0.001), 6, 1280),
         pytest.param(Shape(delay_s=0.001), 4, 1280, marks=pytest.mark.full),
         pytest.param(Shape(delay_s=0.1, bits_per_s=FIFTY_MBIT), 6, 1500, marks=pytest.mark.full),
@@ -107,7 +107,7 @@ def test_a_stream_is_whole(network: Network, short_path: Path, shape: Shape, ver
 @pytest.mark.parametrize(
     ("senders", "seconds"),
     [
-        (["student", "teachers"], 0.3),
+        pytest.param(["student", "teachers"], 0.3, marks=pytest.mark.full),
         (["student", "teachers"], 2.0),
         (["teachers"], 2.0),
         pytest.param(["student"], 2.0, marks=pytest.mark.full),

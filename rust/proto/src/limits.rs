@@ -54,10 +54,12 @@ pub const MAX_LINKED_HOSTS: usize = 4096;
 pub const MAX_LINK_HANDSHAKES: usize = 4096;
 /// Those of one address.
 pub const MAX_LINK_HANDSHAKES_PER_ADDRESS: usize = 64;
+/// Bytes of the slots of a product that another host may order: 1 TiB.
+pub const MAX_BRIDGED_BYTES: u64 = 1 << 40;
 /// Products of one host that others may order: each has memory of its own.
 pub const MAX_BRIDGED_PRODUCTS: usize = 256;
-/// Bridges of one session.
-pub const MAX_BRIDGES: usize = 65_536;
+/// Bridges of one session at once.
+pub const MAX_BRIDGES: usize = 4096;
 /// Orders that a host may want of another one and has no answer to, of one bridge.
 pub const MAX_WANTED: usize = 65_536;
 /// Entries of one WANT, CANCEL or RETURN.

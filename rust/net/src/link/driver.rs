@@ -170,7 +170,7 @@ impl Driver {
             self.close(now, id, "");
             is_busy = true;
         }
-        self.report();
+        self.report(now);
         Some(is_busy)
     }
 
@@ -279,6 +279,7 @@ impl Driver {
         let owes = self.machine.owes();
         self.shared.owes.store(owes, Ordering::Relaxed);
         let due = self.machine.next_at().into_iter().chain(self.acceptor.poll_timeout());
+        let due = due.chain(self.ingresses.next_at());
         let brokers: Vec<_> = [self.supplier.waitable()]
             .into_iter()
             .chain(self.products.iter().map(|product| product.broker.waitable()))
@@ -469,7 +470,7 @@ impl Driver {
         Ingresses::end(&mut self.machine);
     }
 
-    fn report(&mut self) {
+    fn report(&mut self, now: Instant) {
         while let Some(event) = self.machine.poll_event() {
             let (level, text) = match event {
                 LinkEvent::Began(host) => {
@@ -490,7 +491,8 @@ impl Driver {
             self.shared.n_sessions.store(self.peers.len(), Ordering::Relaxed);
             self.shared.log.push(LogRecord { level, text });
         }
-        while let Some((host, _, why)) = self.machine.poll_refused() {
+        while let Some((host, bridge, why)) = self.machine.poll_refused() {
+            self.ingresses.close(now, host, bridge);
             let peer = self.peers.get(&host).map_or("another place", String::as_str);
             self.complain(format!("the host at {peer} makes no samples for this one: {why}"));
         }

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softs_proto::bridge::{Bridges, Fate};
+use softs_proto::bridge::{Bridges, Fate, UNUSED_TIME};
 use softs_proto::link::HostId;
 use softs_proto::supplier::{LaneChange, LaneId, Supplier};
 use softs_shm::{Claim, ForeignBytes, LaneRef, SlotView};
@@ -79,6 +79,8 @@ struct Served {
     lanes: Vec<(Arc<AttachedSegment>, LaneRef)>,
     /// The lane that is first next time.
     turn: usize,
+    /// When its host has said that it does not serve it.
+    closed_at: Option<Instant>,
 }
 
 /// All lanes that the broker has named, and what is ordered at other hosts for them.
@@ -105,6 +107,12 @@ impl Ingresses {
     pub(super) fn end_session(&mut self, host: HostId) {
         self.hosts.retain(|known| *known != host);
         self.all.retain(|served| served.host != host);
+    }
+
+    /// A host does not serve a bridge; it is asked again once it may have room.
+    pub(super) fn close(&mut self, now: Instant, host: HostId, bridge: u32) {
+        let of_it = self.all.iter_mut().filter(|served| (served.host, served.bridge) == (host, bridge));
+        of_it.for_each(|served| served.closed_at = Some(now));
     }
 
     /// Does what the broker wants; lines for the log, and whether it wanted something.
@@ -161,9 +169,12 @@ impl Ingresses {
                 return false;
             }
             if is_made && !lane.is_served {
-                lane.is_served = supplier.resume_lane(&lane.id);
+                lane.is_served = true;
                 // It opens the doorbell of this process, and need not wait for its next look at the table.
                 lane.attached.wake_client();
+                if !supplier.resume_lane(&lane.id) {
+                    lane.stop();
+                }
             } else if !is_made && lane.is_served {
                 lane.stop();
                 supplier.refuse_lane(&lane.id);
@@ -176,7 +187,8 @@ impl Ingresses {
         let lanes = &self.lanes;
         self.all.retain_mut(|served| {
             let of_it = || lanes.iter().filter(|lane| lane.goods == served.goods);
-            let is_needed = of_it().next().is_some();
+            let is_due_again = served.closed_at.is_some_and(|at| now >= at + UNUSED_TIME);
+            let is_needed = of_it().next().is_some() && !is_due_again;
             if !is_needed {
                 machine.remove_ingress(now, served.host, served.bridge);
             }
@@ -190,7 +202,7 @@ impl Ingresses {
     fn learn(&mut self, id: &LaneId, product: &Arc<str>) -> Result<(), Refusal> {
         if let Some(known) = self.lanes.iter_mut().find(|lane| lane.id == *id) {
             // A broker that has started anew: it does not know that the lane is served.
-            known.is_served = false;
+            known.stop();
             return Ok(());
         }
         let attached = match self.lanes.iter().find(|lane| lane.attached.holds(id)) {
@@ -211,7 +223,14 @@ impl Ingresses {
                     continue;
                 }
                 let Some(bridge) = machine.add_ingress(host, &goods.0, goods.1..=goods.1) else { continue };
-                self.all.push(Served { host, bridge, goods: goods.clone(), lanes: Vec::new(), turn: 0 });
+                self.all.push(Served {
+                    host,
+                    bridge,
+                    goods: goods.clone(),
+                    lanes: Vec::new(),
+                    turn: 0,
+                    closed_at: None,
+                });
             }
         }
     }
@@ -223,7 +242,7 @@ impl Ingresses {
             let (host, bridge) = (*host, *bridge);
             let slots = lanes.iter().map(|(attached, lane)| {
                 let n_slots = attached.lanes.segment().n_slots();
-                if attached.lanes.n_attached(*lane) > 1 { n_slots / 2 } else { n_slots }
+                if attached.lanes.n_attached(*lane) > 1 { (n_slots / 2).max(1) } else { n_slots }
             });
             machine.set_share(host, bridge, u32::try_from(slots.sum::<u64>()).unwrap_or(u32::MAX));
             let mut room = machine.room(now, host, bridge);
@@ -303,6 +322,11 @@ impl Ingresses {
     pub(super) fn limit(&self) -> Option<Duration> {
         let mut served = self.lanes.iter().filter(|lane| lane.is_served);
         served.any(|lane| !lane.attached.lanes.is_reached()).then_some(UNREACHED_SLEEP)
+    }
+
+    /// When hosts are to be asked again.
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.all.iter().filter_map(|served| served.closed_at).min().map(|at| at + UNUSED_TIME)
     }
 
     /// Readable when a client has orders, or has ended.

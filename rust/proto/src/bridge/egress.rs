@@ -156,12 +156,14 @@ impl<L: Lanes> Egress<L> {
     }
 
     pub(super) fn want(&mut self, bridge: Bridge, wanted: Numbers<'_>) -> Result<(), String> {
+        let of_host = self.queues.range((bridge.0, 0)..=(bridge.0, u32::MAX));
+        let room = MAX_WANTED.saturating_sub(of_host.map(|(_, queue)| queue.n_open()).sum());
         let Some(queue) = self.queues.get_mut(&bridge) else { return Ok(()) };
-        for (tag, sequence) in wanted.pairs() {
+        for (n, (tag, sequence)) in wanted.pairs().enumerate() {
             if tag < queue.next_tag {
                 return Err(format!("tag {tag} was posted before"));
             }
-            if queue.n_open() >= MAX_WANTED {
+            if n >= room {
                 return Err(format!("{MAX_WANTED} orders are open"));
             }
             queue.next_tag = tag.checked_add(1).ok_or("the last tag")?;

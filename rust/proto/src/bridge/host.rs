@@ -458,10 +458,13 @@ impl<C, L: Lanes> All<C, L> {
         lengths: RangeInclusive<u64>,
     ) -> Result<(), String> {
         let found = self.hosts.entry(host).or_default();
-        if bridge < found.next_bridge || bridge as usize >= MAX_BRIDGES {
+        if bridge < found.next_bridge {
             return Err("a bridge that was opened before".to_owned());
         }
-        found.next_bridge = bridge + 1;
+        if found.served.len() + found.closed.len() >= MAX_BRIDGES {
+            return Err(format!("{MAX_BRIDGES} bridges are open"));
+        }
+        found.next_bridge = bridge.checked_add(1).ok_or("the last bridge")?;
         let name = (Arc::from(product), lengths.clone());
         let number = match self.numbers.get(&name) {
             Some(&number) => number,

@@ -137,7 +137,8 @@ impl<C> Ingress<C> {
 
     /// When [`Self::room`] may be another one although nothing happens.
     pub(super) fn held_until(&self) -> Option<Instant> {
-        self.held_until
+        // A bridge that ends claims nothing more, so its room is not asked for.
+        self.held_until.filter(|_| !self.is_closing)
     }
 
     pub(super) fn claimed(&mut self, now: Instant, claim: C, sequence: u64) {

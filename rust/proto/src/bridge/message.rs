@@ -1,7 +1,7 @@
 //! The frames of bridges. DATA and LAST have a head only: the bytes of the sample behind it pass through.
 
 use crate::framing::{Fields, MessageError, Outbox, Shape};
-use crate::limits::{MAX_ERROR_TEXT_BYTES, MAX_ID_BYTES, MAX_PIECE_BYTES, MAX_TAGS};
+use crate::limits::{MAX_BRIDGED_BYTES, MAX_ERROR_TEXT_BYTES, MAX_ID_BYTES, MAX_PIECE_BYTES, MAX_TAGS};
 use crate::text::cut;
 
 const OPEN: u8 = 16;
@@ -94,7 +94,7 @@ impl<'a> Message<'a> {
             OPEN => {
                 let (least, most) = (fields.u64()?, fields.u64()?);
                 let product = fields.text(MAX_ID_BYTES)?;
-                if most == 0 || least > most {
+                if most == 0 || least > most || most > MAX_BRIDGED_BYTES {
                     return Err(fields.malformed());
                 }
                 return Ok((bridge, Self::Open(least, most, product)));

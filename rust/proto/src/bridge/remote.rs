@@ -44,13 +44,13 @@ impl<C> Default for Remote<C> {
 }
 
 impl<C> Remote<C> {
-    /// Adds a bridge; `None` where this session has no number for it.
+    /// Adds a bridge; `None` where this session has as many as it may, or no number for it.
     pub(super) fn add(&mut self, ingress: Ingress<C>) -> Option<u32> {
         let bridge = self.next_ingress;
-        if bridge as usize >= MAX_BRIDGES {
+        if self.ingresses.len() >= MAX_BRIDGES {
             return None;
         }
-        self.next_ingress += 1;
+        self.next_ingress = bridge.checked_add(1)?;
         self.ingresses.insert(bridge, ingress);
         self.has_news = true;
         Some(bridge)

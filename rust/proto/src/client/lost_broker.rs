@@ -40,7 +40,11 @@ impl<L: Lanes> Client<L> {
                 self.move_order(slot, wanted);
                 continue;
             }
-            self.set_tainted(slot, true);
+            let (supply, was_supplied) = (self.products.get(key).supply, self.products.get(key).was_supplied);
+            // Where the broker never had a supplier, there is no writer.
+            if supply.is_none() || was_supplied {
+                self.set_tainted(slot, true);
+            }
             if !wanted {
                 self.make_free(slot);
             } else if self.is_attached(key) {
@@ -61,7 +65,8 @@ impl<L: Lanes> Client<L> {
             self.quarantine.add_loss(with_softs, writers);
         }
         for key in self.products.keys() {
-            self.products.get_mut(key).supply = None;
+            let product = self.products.get_mut(key);
+            (product.supply, product.was_supplied) = (None, false);
         }
     }
 

@@ -345,18 +345,34 @@ fn an_offer_that_has_crossed_the_end_of_its_bridge_is_nothing() {
 }
 
 #[test]
-fn a_session_has_so_many_numbers_of_bridges() {
+fn a_session_has_so_many_bridges_at_once() {
     let ((first, ..), (second, _)) = (student(5), teacher(2, 4));
     let mut pair = Pair::bridged(first, second);
     let (now, there) = (pair.now, HostId(2));
-    for bridge in 0..MAX_BRIDGES as u32 {
-        if bridge > 0 {
-            assert_eq!(pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH), Some(bridge));
-        }
-        pair.ends[0].remove_ingress(now, there, bridge);
-        pair.pump();
+    for bridge in 1..MAX_BRIDGES as u32 {
+        assert_eq!(pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH), Some(bridge));
     }
     assert_eq!(pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH), None);
+    pair.ends[0].remove_ingress(now, there, 7);
+    pair.pump();
+    let next = pair.ends[0].add_ingress(there, &product(), LENGTH..=LENGTH);
+    assert_eq!(next, Some(MAX_BRIDGES as u32), "no number twice");
+    pair.pump();
+    assert_eq!((pair.end_of(0), pair.end_of(1)), (None, None));
+}
+
+#[test]
+fn a_bridge_that_ends_keeps_no_thread_awake() {
+    let ((first, lanes, _), (second, theirs)) = (student(5), teacher(2, 4));
+    let mut pair = Pair::bridged(first, second);
+    pair.claim(&lanes);
+    pair.pump();
+    let _begun = theirs.claim(TEACHER).unwrap();
+    let now = pair.now;
+    pair.ends[0].remove_ingress(now, HostId(2), 0);
+    pair.pump();
+    assert_eq!(pair.ended(), [(101, Fate::Returned)]);
+    assert!(pair.ends[0].next_at().is_none_or(|at| at > now + HOLD_TIME));
 }
 
 #[test]
