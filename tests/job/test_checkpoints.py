@@ -39,14 +39,13 @@ class Training:
         job: str = "digits",
         model: torch.nn.Module | None = None,
         ledger: Ledger = LEDGER,
-        config: str = "x",
         others: dict[str, Any] | None = None,
         is_alone: bool = False,
     ) -> None:
         self.model = model or torch.nn.Linear(3, 2)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), 0.1)
         self.state = sf.TrainingState(self.model, self.optimizer, others)
-        self.position = Position(ledger, 0, config)
+        self.position = Position(ledger, 0)
         options = sf.Checkpoints(folder, every=1, keep=keep, keep_every=keep_every)
         self.saver = Saver(options, job, self.state, self.position, is_alone=is_alone)
         self._running = ExitStack()
@@ -417,8 +416,6 @@ def test_what_cannot_be_deleted_keeps_nothing_else(
         ({"job": "letters"}, "has job='digits', and this job 'letters'"),
         ({"ledger": Ledger("2", 96, 8)}, "has product='1', and this job '2'"),
         ({"ledger": Ledger("1", 48, 8)}, "has global_batch_size=96, and this job 48"),
-        ({"ledger": Ledger("1", 48, 4), "config": "y"}, "has global_batch_size=96, and this job 48"),
-        ({"config": "y"}, "has config='x', and this job 'y'"),
         ({"model": torch.nn.Linear(3, 4)}, "(?s)does not fit this training: .*size mismatch for weight"),
         ({"model": torch.nn.Linear(3, 2, bias=False)}, "(?s)does not fit this training: .*bias"),
         ({"others": {"rates": Rates({})}}, "does not fit this training"),

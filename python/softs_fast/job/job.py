@@ -17,7 +17,6 @@ from ..errors import ConfigError, PeerLost
 from ..loader import whole_number
 from .alone import AloneWorker
 from .checkpoints import Checkpoints
-from .contract import contract_of, text_of_config
 from .live_data import LiveData
 from .position import Position
 from .saver import Saver
@@ -96,7 +95,7 @@ class Job:
                 )
         self._name, self._credentials = name, credentials
         self._data, self._state, self._checkpoints = data, state, checkpoints
-        self._position = Position(data.ledger, whole_number("seed", seed, 0), text_of_config(data.config))
+        self._position = Position(data.ledger, whole_number("seed", seed, 0))
         self._parts: Parts | None = None
         self._running: ExitStack | None = None
 
@@ -146,7 +145,6 @@ class Job:
             job=self._name,
             credentials=self._credentials,
             committed=committed,
-            contract=contract_of(self._position, self._state),
         )
 
     def __exit__(

@@ -20,13 +20,11 @@ class Position:
     Args:
         ledger: Ledger of the job.
         seed: Seed of the job, of which the random numbers of each micro-batch follow.
-        config: Text of the config of the samples.
     """
 
-    def __init__(self, ledger: Ledger, seed: int, config: str = "") -> None:
+    def __init__(self, ledger: Ledger, seed: int) -> None:
         self.ledger = ledger
         self.seed = seed
-        self._config = config
         #: Steps that were applied to the weights.
         self.committed = 0
         #: Run, one start of a job with all its ranks; and the run before, if this one began with a checkpoint, else "".
@@ -51,7 +49,7 @@ class Position:
 
     def contract(self) -> dict[str, Any]:
         """Return what must be equal on all ranks, and in all runs that go on with each other's checkpoints."""
-        return {**asdict(self.ledger), "seed": self.seed, "config": self._config}
+        return {**asdict(self.ledger), "seed": self.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the position of weights that were copied.
@@ -60,8 +58,8 @@ class Position:
             ConfigError: They are of a job with another product, other sizes or another seed.
         """
         for name, have in self.contract().items():
-            if have != state.get(name):
+            if have != state[name]:
                 raise ConfigError(
-                    f"the job has {name}={state.get(name)!r}, and this rank {have!r}: start all ranks with the same script"
+                    f"the job has {name}={state[name]!r}, and this rank {have!r}: start all ranks with the same script"
                 )
         self.committed, self.run, self.parent = state["committed"], state["run"], state["parent"]

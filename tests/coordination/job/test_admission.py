@@ -11,7 +11,6 @@ from softs_fast.coordination.job.messages import (
     Leave,
     Refused,
     Table,
-    Term,
     Welcome,
 )
 from softs_fast.coordination.job.options import JobOptions
@@ -112,56 +111,6 @@ def test_refusals_say_why(hello: dict, code: str, text: str) -> None:
     assert text in refused.text
     assert job.conns["b"] in job.closed
     assert job.hello("b") == [Welcome(77, 1)]
-
-
-def terms(**values: str) -> tuple[Term, ...]:
-    return tuple(Term(name, value) for name, value in values.items())
-
-
-SIZES = terms(product="1", batch="8")
-
-
-@pytest.mark.parametrize(
-    ("contract", "found", "expected"),
-    [
-        (terms(product="1", batch="4"), "batch=4", "batch=8"),
-        (terms(product="2", batch="4"), "product=2", "product=1"),
-        (terms(product="1"), "no batch", "batch=8"),
-        ((), "no product", "product=1"),
-        (terms(product="1", batch="8", seed="3"), "seed=3", "no seed"),
-    ],
-)
-def test_a_worker_that_trains_something_else_is_refused_by_the_first_thing_that_differs(
-    contract: tuple[Term, ...], found: str, expected: str
-) -> None:
-    """Before the first epoch, and as a joiner; also under the name of a worker that is there."""
-    job = DrivenJob(1, 2)
-    job.hello("a", contract=SIZES)
-    assert job.hello("b", contract=contract) == []
-    job.wait(5)
-    refused = job.last("b", Refused)
-    assert (refused.code, refused.held_by) == ("contract", "a")
-    assert refused.text.startswith(
-        f'worker "b" has {found}, and seat 0 ("a") of the job has {expected}: start all ranks'
-    )
-    job.ready("a")
-    job.wait(2)
-    assert job.status.size == 1
-    for name in ("c", "a"):
-        job.hello(name, 2, contract=contract)
-        job.wait(5)
-        assert job.last(name, Refused).code == "contract"
-    assert job.status.phase == "open"
-    assert job.hello("d", contract=SIZES) == [Welcome(77, 1)]
-
-
-def test_a_job_that_is_started_again_with_other_sizes_waits_for_the_end_of_the_one_before() -> None:
-    job = open_job("a", "b")
-    assert job.hello("c", contract=SIZES) == []
-    job.gone("a")
-    assert job.heard("c") == []
-    job.gone("b")
-    assert isinstance(job.last("c", Welcome), Welcome)
 
 
 @pytest.mark.parametrize("incarnation", [0, 2])

@@ -33,7 +33,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class Contested:
-    """Another process has the name or the seat, or trains something else, and is connected, or may be again in a moment.
+    """Another process has the name or the seat, and is connected, or may connect again in a moment.
 
     If that connection ends, the newcomer takes the place; there is no other proof that the process before is dead.
 
@@ -83,10 +83,6 @@ class Gate:
                 "or give it another worker id",
                 hello.worker_id,
             )
-        if known is None or hello.incarnation != known.incarnation:
-            holder = next((one for one in seats if one.conn is not None), None)
-            if holder is not None and holder.contract != hello.contract:
-                return Contested(_other_contract(holder, hello), is_connected=True)
         if known is None:
             return self._newcomer(options, seats, hello, now_s)
         if hello.incarnation == known.incarnation:
@@ -153,19 +149,6 @@ class Gate:
             return False
         times.append(now_s)
         return True
-
-
-def _other_contract(holder: Worker, hello: Hello) -> Refused:
-    """Name the first thing in which a worker differs from one that is there."""
-    ours, theirs = ({one.name: one.value for one in had.contract} for had in (holder, hello))
-    name = next(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
-    found, expected = (f"{name}={one[name]}" if name in one else f"no {name}" for one in (theirs, ours))
-    return Refused(
-        "contract",
-        f'worker "{hello.worker_id[:200]}" has {found}, and {holder.name} of the job has {expected}: start all ranks of a job '
-        "with the same script, and give another training a coordinator of its own",
-        holder.id,
-    )
 
 
 def _mismatch(options: JobOptions, hello: Hello, identity: str | None) -> Refused | None:

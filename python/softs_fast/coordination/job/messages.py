@@ -28,18 +28,7 @@ Cause = Literal[
 ]
 
 #: Why a worker was refused.
-Refusal = Literal[
-    "protocol",
-    "job",
-    "identity",
-    "taken",
-    "older",
-    "full",
-    "restarts",
-    "ended",
-    "evicted",
-    "contract",
-]
+Refusal = Literal["protocol", "job", "identity", "taken", "older", "full", "restarts", "ended", "evicted"]
 
 #: What members do with the step in doubt: apply what they hold, or drop it.
 Roll = Literal["forward", "back"]
@@ -88,13 +77,6 @@ class WorkerState(Record):
 # --- From a worker ---
 
 
-class Term(Record):
-    """Something that all workers of a job have in common, such as the size of a batch."""
-
-    name: Annotated[str, most(64)]
-    value: Annotated[str, most(1024)]
-
-
 class Hello(Record):
     """Asks for a seat; the first message of a connection.
 
@@ -108,7 +90,6 @@ class Hello(Record):
         protocol: Version of the protocol, PROTOCOL.
         engine_boot: Boot of the epoch of which it has an engine; 0 without an engine.
         engine_epoch: Number of that epoch.
-        contract: What this worker has in common with the others of its job; one that differs is refused.
     """
 
     job: Text
@@ -120,7 +101,6 @@ class Hello(Record):
     protocol: U32 = PROTOCOL
     engine_boot: Tag64 = 0
     engine_epoch: Count = 0
-    contract: Annotated[tuple[Term, ...], most(16)] = ()
 
 
 class Ready(Record):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .messages import Hello, Term, WorkerState
+from .messages import Hello, WorkerState
 
 
 @dataclass
@@ -26,7 +26,6 @@ class Worker:
         is_leaving: Whether it leaves at the end of the present step.
         resting_since_s: Time since which it leaves and is in no step; None if it may be in one.
         was_member: Whether it came with the state of an epoch.
-        contract: What it has in common with the others of its job, by its own account.
     """
 
     id: str
@@ -42,7 +41,6 @@ class Worker:
     is_leaving: bool = False
     resting_since_s: float | None = None
     was_member: bool = False
-    contract: tuple[Term, ...] = ()
 
     @property
     def number(self) -> int:
@@ -125,7 +123,6 @@ class Seats:
         worker.address = hello.address
         worker.ready = worker.told = None
         worker.was_member = hello.last.epoch > 0
-        worker.contract = hello.contract
         self.by_conn[conn] = worker
 
     def disconnect(self, worker: Worker) -> None:
