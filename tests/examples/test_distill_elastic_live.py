@@ -14,6 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "distill_elastic_live.py"
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.full
 def test_whatever_is_killed_costs_no_bit(launch: Callable[..., Demo], tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     picture = tmp_path / "picture.png"

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -19,19 +19,18 @@ use softs_proto::supplier::{Config, Supplier};
 use softs_proto::wire::{MediumKind, MediumProfile};
 use softs_shm::host_id;
 
-use super::command::Command;
 use super::connection::Connection;
 use super::egress::Product;
 use super::encrypted::Encrypted;
-use super::host_link::LinkOptions;
 use super::ingress::{Ingresses, Machine};
+use super::owner::{Command, LinkOptions, Shared};
 use super::tls::Credentials;
 use crate::Endpoint;
 use crate::NetError;
 use crate::error::os_text;
 use crate::lanes::client::LaneSleep;
 use crate::lanes::doorbell::Doorbell;
-use crate::runtime::log_queue::{LogQueue, Throttle};
+use crate::runtime::log_queue::Throttle;
 use crate::transport::acceptor::Acceptor;
 use crate::transport::broker_link::{BrokerLink, Waitable};
 use crate::transport::connecting::{Connecting, Hosts};
@@ -52,15 +51,6 @@ const BUNCH: usize = 16;
 /// The epoll data of the eventfd; no connection has this number.
 const WAKE: u64 = u64::MAX;
 const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
-
-/// What of the driver its owner sees.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    pub(super) log: LogQueue,
-    pub(super) n_sessions: AtomicUsize,
-    /// Whether other hosts wait for samples of this one.
-    pub(super) owes: AtomicBool,
-}
 
 pub(super) struct Driver {
     machine: Machine,

@@ -11,27 +11,14 @@ use rustix::io::Errno;
 use softs_proto::link::HostId;
 use softs_proto::log::LogRecord;
 
-use super::command::Command;
-use super::driver::{Driver, Shared};
+use super::driver::Driver;
+use super::owner::{Command, LinkOptions, Shared};
 use super::tls::Credentials;
 use crate::runtime::mutex::lock;
 use crate::transport::listener::Listener;
 use crate::transport::nonce::nonce;
 use crate::transport::socket::KeepAlive;
 use crate::{Endpoint, NetError};
-
-/// Which hosts a link joins, and where the broker of this one is.
-#[derive(Clone, Debug)]
-pub struct LinkOptions {
-    /// Where links of other hosts connect to, by TCP; with none, this one connects to all others.
-    pub listen: Option<Endpoint>,
-    /// Where links of other hosts listen: each is connected to, and again whenever its connection was lost.
-    pub connect: Vec<Endpoint>,
-    /// Where the broker of this host has its clients.
-    pub frontend: Endpoint,
-    /// Where it has its suppliers.
-    pub backend: Endpoint,
-}
 
 /// The links of this host to others, in a thread of their own. Clients of this host get samples from suppliers of each
 /// host that is joined with it, and the other way round. Dropping it ends all sessions: orders that were claimed go back

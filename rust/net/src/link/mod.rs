@@ -8,16 +8,17 @@
 //! With [`tls::Credentials`] connections speak mutual TLS 1.3. Without, they are plain, so they are made and accepted on
 //! loopback only, between processes of one user.
 
-mod command;
 mod connection;
 mod driver;
 mod egress;
 mod encrypted;
 mod host_link;
 mod ingress;
+mod owner;
 #[cfg(test)]
 mod tests;
 pub mod tls;
 mod turn;
 
-pub use host_link::{HostLink, LinkOptions};
+pub use host_link::HostLink;
+pub use owner::LinkOptions;

@@ -2,12 +2,24 @@
 //! lane in which they find the orders.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::Dialect;
 use crate::client::LaneRef;
 use crate::log::{Level, LogRecord};
 use crate::wire::{AnnouncedLane, ClientRequest, MediumProfile, Message, NO_LANE, ToClient};
+
+/// A product that a host orders, and that was not ordered before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its number at this end.
+    pub number: u32,
+    /// Its name.
+    pub product: Arc<str>,
+    /// Bytes that a sample may have; a slot has as many as the largest.
+    pub lengths: RangeInclusive<u64>,
+}
 
 /// The state machine. It announces the product without a lane at first, so a product without suppliers takes no memory.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
+use super::demand::Asked;
 use super::egress::Egress;
 use super::ingress::{Fate, Ingress};
 use super::message::{Message, piece_header, shape};
@@ -21,17 +22,6 @@ use crate::text::printable;
 
 /// What was made for other hosts is kept for so long after the last bridge: a session that was cut begins again.
 pub const UNUSED_TIME: Duration = Duration::from_secs(60);
-
-/// A product that a host orders, and that was not ordered before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Its number at this end.
-    pub number: u32,
-    /// Its name.
-    pub product: Arc<str>,
-    /// Bytes that a sample may have; a slot has as many as the largest.
-    pub lengths: RangeInclusive<u64>,
-}
 
 /// The state machine. `C` is a claim in a lane of a client of this host, `L` the lane of an egress.
 #[derive(Debug)]
@@ -133,7 +123,7 @@ impl<C, L: Lanes> Bridges<C, L> {
         }
     }
 
-    /// Forgets the products that no host has ordered for [`UNUSED_TIME`]; their numbers.
+    /// Drops the products that no host has ordered for [`UNUSED_TIME`]; their numbers.
     pub fn drop_unused(&mut self, now: Instant) -> Vec<u32> {
         let All { products, numbers, asked, .. } = &mut self.all;
         let unused = products.iter_mut().filter_map(|(&number, egress)| {

@@ -25,8 +25,8 @@ mod output;
 mod remote;
 mod window;
 
-pub use demand::Demand;
-pub use host::{Asked, Bridges, UNUSED_TIME};
+pub use demand::{Asked, Demand};
+pub use host::{Bridges, UNUSED_TIME};
 pub use ingress::{Fate, HOLD_TIME};
 pub use message::{Message, Numbers, Offer, PIECE_HEADER_BYTES, piece_header, shape};
 pub use output::{Output, Piece};

@@ -1,10 +1,9 @@
 //! All links of one host: connections, handshakes, and which connection is the session with which host.
 //!
-//! A host dials an address while there is no session with the host that has answered there last. HELLO says who dials;
-//! WELCOME who answers, and names the session; BEGIN proves that the end that has dialled is still there, so a HELLO that
-//! was long on its way ends no session. BEGIN replaces the session before, of which the peer knows no more: it is closed
-//! first. Who has dialled learns from WELCOME alone whom. Where both ends dial at once, the dial of the host with the
-//! lower number holds: the other one gives up its own, once for each dial that it gives way to, as that may be dead.
+//! A host dials an address while there is no session with the host that has answered there last: HELLO, WELCOME, which
+//! tells the dialler the host and names the session, and BEGIN, which proves that the dialler is still there, so a HELLO
+//! that was long on its way ends no session. BEGIN replaces the session before, which is closed first. Where both ends dial
+//! at once, the dial of the host with the lower number holds: the other end gives up its own, once for each such dial.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -7,6 +7,7 @@
 
 mod config;
 mod credit;
+mod lane_commands;
 mod lanes;
 mod machine;
 mod postponed;

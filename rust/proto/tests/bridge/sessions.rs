@@ -125,7 +125,7 @@ fn a_dial_gives_way_to_each_other_one_once() {
     let now = Instant::now();
     let (mut ends, own, accepted) = crossing(now);
     let welcome = taken(&mut ends[0], accepted);
-    // That of the lower host is dead, and nobody is told.
+    // That of the lower host is dead, and no end is told.
     let high = &mut ends[1];
     give(high, now, own[1], &welcome);
     assert_eq!(high.poll_closing(), Some(own[1]));
