@@ -60,7 +60,12 @@ fn threads_are_blocked_while_nothing_is_submitted() {
     assert!(u128::from(woken[2]) <= n_slices + MARGIN, "{} wake-ups in {n_slices} slices", woken[2]);
 
     assert_eq!(pipeline.stop().len(), 1);
-    assert_eq!(threads().len(), 0);
+    // The kernel shows a thread that was joined for a moment more.
+    let deadline = Instant::now() + WATCHDOG;
+    while !threads().is_empty() {
+        assert!(Instant::now() < deadline, "{:?} are left", threads());
+        std::thread::sleep(Duration::from_millis(1));
+    }
     client.close();
     segment.unlink().unwrap();
 }
