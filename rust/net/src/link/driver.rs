@@ -11,6 +11,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
+use softs_proto::bridge::UNUSED_TIME;
 use softs_proto::broker::PeerId;
 use softs_proto::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES_PER_ADDRESS};
 use softs_proto::link::{DIAL_TIMEOUT, Event as LinkEvent, HostId};
@@ -278,7 +279,9 @@ impl Driver {
             due.chain(self.supplier.machine.lanes_due()).chain(brokers.iter().filter_map(Waitable::until));
         let due = due.chain(self.dials.iter().filter_map(|(_, dial, _)| dial.deadline())).min();
         let limits = due.map(|due| due.saturating_duration_since(now) + Duration::from_micros(100));
-        let limit = limits.into_iter().chain(self.ingresses.limit()).chain(owes.then_some(SLICE)).min();
+        let unused = (!self.products.is_empty()).then_some(UNUSED_TIME);
+        let limits = limits.into_iter().chain(self.ingresses.limit()).chain(owes.then_some(SLICE));
+        let limit = limits.chain(unused).min();
         let numbers: Vec<_> = self.products.iter().map(|product| product.number).collect();
         let lanes = numbers.iter().filter_map(|&number| Some(self.machine.lanes(number)?.sleep()));
         let lanes: Vec<_> = lanes.collect();
