@@ -65,7 +65,7 @@ define TESTS
 	run() { echo "$$*"; "$$@" || failed=1; }; \
 	$(if $(HAS_LOOM),loom="$(LOOM) cargo test -p softs-shm --features loom --lib loom_tests"; said=$$(mktemp); trap 'rm -f $$said' EXIT; \
 		env --default-signal=INT $$loom >$$said 2>&1 & pid=$$!;) \
-	$(if $(and $(ROOM),$(if $(CRATES_$(ROOM)),,none)),,run cargo test --tests $(addprefix -p ,$(CRATES_$(ROOM)));) \
+	$(if $(and $(ROOM),$(if $(CRATES_$(ROOM)),,none)),,run cargo test --tests --no-fail-fast $(addprefix -p ,$(CRATES_$(ROOM)));) \
 	$(if $(HAS_LOOM),wait $$pid || failed=1; echo "$$loom"; cat $$said;) \
 	run $(RUN) -m pytest $(addprefix tests/,$(ROOM)) $(SIDE_BY_SIDE) $(TIER) $(ARGS); \
 	$(if $(and $(ROOM),$(if $(filter $(ROOM),$(CUDA_ROOMS)),,none)),,run $(RUN) tests/gpu/standin $(STANDIN_SIDE_BY_SIDE) $(ARGS);) \
