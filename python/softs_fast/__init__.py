@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from .catcher import ModelIOCatcher
     from .dataset import Batch, SoftDataLoader, SoftIterableDataset, make_collate_fn
     from .distill import DistillDataLoader, DistillIterableDataset, switch_model
-    from .fleet import Fleet
+    from .fleet import Fleet, RayFleet
     from .job import Checkpoints, Job, LiveData, TrainingState
     from .link import HostLink
 
@@ -99,6 +99,7 @@ __all__ = [
     "NoSupplier",
     "NotFinite",
     "PeerLost",
+    "RayFleet",
     "SampleRef",
     "SampleTimeout",
     "SegmentError",
@@ -129,7 +130,7 @@ _load, __dir__ = lazy(
         "catcher": "ModelIOCatcher",
         "dataset": "Batch SoftDataLoader SoftIterableDataset make_collate_fn",
         "distill": "DistillDataLoader DistillIterableDataset switch_model",
-        "fleet": "Fleet",
+        "fleet": "Fleet RayFleet",
         "job": "Checkpoints Job LiveData TrainingState",
         "link": "HostLink",
     },
@@ -154,7 +155,7 @@ def __getattr__(name: str) -> Any:
     if NATIVE_ERROR is not None and (name in __all__ or name in ("_core", "_kernels")):
         text = f"softs_fast.{name} needs native modules: {NATIVE_ERROR}"
         raise ImportError(text, name=f"{__name__}.{name}") from NATIVE_ERROR
-    if name in __all__ and name not in ("Fleet", "HostLink"):
+    if name in __all__ and name not in ("Fleet", "HostLink", "RayFleet"):
         from .tensors import import_torch
 
         import_torch()

@@ -22,6 +22,7 @@ from softs_fast import ConfigError, Fleet, FleetError
 from softs_fast.fleet import FleetView, Workers, autoscaler, fleets, scaling, supervisor, threads
 from softs_fast.fleet import fleet as fleet_module
 from softs_fast.fleet.autoscaler import load_between
+from softs_fast.fleet.private_broker import PrivateBroker
 from softs_fast.monitoring import Snapshot
 
 pytestmark = pytest.mark.timeout(100)
@@ -164,15 +165,16 @@ def test_ctrl_c_while_a_fleet_ends_leaves_nothing(tmp_path: Path, interrupted: s
             raise KeyboardInterrupt
 
     parts: Any = fleet_module._Parts.__new__(fleet_module._Parts)
-    parts.folder = tmp_path / "folder"
-    parts.folder.mkdir()
-    parts.broker = SimpleNamespace(stop=lambda: step("broker"))
+    parts.broker = PrivateBroker.__new__(PrivateBroker)
+    parts.broker.folder = tmp_path / "folder"
+    parts.broker.folder.mkdir()
+    parts.broker._broker = SimpleNamespace(stop=lambda: step("broker"))
     parts.workers = SimpleNamespace(close=lambda: step("workers"))
     parts.autoscaler = SimpleNamespace(end=lambda: step("end"), join=lambda: step("autoscaler"))
     with pytest.raises(KeyboardInterrupt):
         parts.close()
     assert steps == ["end", "workers", "broker", "autoscaler"]
-    assert not parts.folder.exists()
+    assert not parts.broker.folder.exists()
 
 
 @contextlib.contextmanager

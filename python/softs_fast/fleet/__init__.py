@@ -1,7 +1,9 @@
 """A broker and worker processes that are started, watched, restarted and ended together."""
 
 from .factory import NamedFactory
-from .fleet import Fleet, FleetEndpoints
+from .fleet import Fleet
+from .private_broker import FleetEndpoints
+from .ray_fleet import RayFleet
 from .restarts import RestartPolicy
 from .status import FleetView, fleets
 from .workers import Workers
@@ -11,6 +13,7 @@ __all__ = [
     "FleetEndpoints",
     "FleetView",
     "NamedFactory",
+    "RayFleet",
     "RestartPolicy",
     "Workers",
     "fleets",

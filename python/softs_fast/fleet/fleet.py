@@ -7,10 +7,8 @@ import functools
 import multiprocessing.util
 import numbers
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +16,15 @@ from ..configs import BatchConfig
 from ..distill import StudentClient, Worker
 from ..errors import ConfigError, FleetError
 from ..market import (
-    Broker,
     BrokerStats,
-    EndpointConfig,
-    EndpointName,
-    ShmMedium,
     Supplier,
     WorkerReport,
-    variable_of,
     write_report,
 )
 from ..process import check_process
 from .autoscaler import Autoscaler
-from .folder import new_folder
 from .importable import check_importable, check_runs
+from .private_broker import FleetEndpoints, PrivateBroker
 from .restarts import RestartPolicy
 from .standard_streams import keep_standard_numbers
 from .workers import Workers
@@ -39,24 +32,9 @@ from .workers import Workers
 if TYPE_CHECKING:
     from ..loader import SoftDataLoader
 
-__all__ = ["Fleet", "FleetEndpoints"]
+__all__ = ["Fleet"]
 
 _MAX_WORKERS = 1024
-
-
-@dataclass(frozen=True)
-class FleetEndpoints:
-    """The endpoints of a fleet's broker; `StudentClient` and `Worker` take them by these names plus ``_endpoint``."""
-
-    frontend: str
-    backend: str
-    control: str
-    control_pub: str
-
-    def as_environment(self) -> dict[str, str]:
-        """Return the variables by which other processes find the broker."""
-        names: tuple[EndpointName, ...] = ("frontend", "backend", "control", "control_pub")
-        return {variable_of(name): getattr(self, name) for name in names}
 
 
 class Fleet:
@@ -181,7 +159,7 @@ class Fleet:
         Raises:
             FleetError: the fleet was not started.
         """
-        return self._started().endpoints
+        return self._started().broker.endpoints
 
     def wait(self) -> None:
         """Block until no worker runs or will start again, for example because the leader has stopped them."""
@@ -189,7 +167,7 @@ class Fleet:
 
     def stats(self) -> BrokerStats:
         """What the broker counts; see `Broker.stats`. A fleet that scales itself is one of the clients."""
-        return self._started().broker.stats
+        return self._started().broker.stats()
 
     def states(self) -> dict[str, str]:
         """Return the state of each worker by its name: starting, serving, ending, pausing, ended or given up."""
@@ -197,20 +175,13 @@ class Fleet:
 
     def loader(self, product_id: str, batch_config: BatchConfig, **arguments: Any) -> SoftDataLoader:
         """Return a `SoftDataLoader` of a product of this fleet; for suppliers. `arguments` are those of that class."""
-        from ..loader import SoftDataLoader
-
-        arguments = {"medium_cls": ShmMedium, **arguments}
-        return SoftDataLoader(product_id, self.endpoints.frontend, batch_config, **arguments)
+        return self._started().broker.loader(product_id, batch_config, **arguments)
 
     def student(
         self, slot_count: int, batch_config: BatchConfig, rank: int = 0, **arguments: Any
     ) -> StudentClient:
         """Return a `StudentClient` of this fleet; `arguments` are those of that class."""
-        places = {
-            f"{name}_endpoint": getattr(self.endpoints, name)
-            for name in ("frontend", "control", "control_pub")
-        }
-        return StudentClient(rank, slot_count, batch_config, **{**places, **arguments})
+        return self._started().broker.student(slot_count, batch_config, rank, **arguments)
 
     def __enter__(self) -> Fleet:
         self.start()
@@ -234,38 +205,24 @@ class Fleet:
 class _Parts:
     """What runs while a fleet runs."""
 
-    folder: Path
-    endpoints: FleetEndpoints
-    broker: Broker
+    broker: PrivateBroker
     workers: Workers
     autoscaler: Autoscaler | None = None
 
     @classmethod
     def start(cls, make_workers: Callable[..., Workers]) -> _Parts:
         keep_standard_numbers()
-        folder = new_folder()
-        places = (f"ipc://{folder}/{name}" for name in ("frontend", "backend", "control", "control_pub"))
-        endpoints = FleetEndpoints(*places)
-        broker = Broker(
-            EndpointConfig(endpoints.frontend, endpoints.backend),
-            control_endpoint=endpoints.control,
-            control_pub_endpoint=endpoints.control_pub,
-        )
-        try:
-            broker.start()
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        broker = PrivateBroker()
 
         def report(workers: Sequence[WorkerReport], scaled: str) -> None:
             # Without it, errors of clients do not have the cause.
             with contextlib.suppress(OSError):
-                write_report(folder, workers, scaled)
+                write_report(broker.folder, workers, scaled)
 
-        return cls(folder, endpoints, broker, make_workers(endpoints.as_environment(), report=report))
+        return cls(broker, make_workers(broker.endpoints.as_environment(), report=report))
 
     def scale_by_load(self, bounds: tuple[int, int]) -> None:
-        self.autoscaler = Autoscaler(self.endpoints.frontend, self.workers, bounds)
+        self.autoscaler = Autoscaler(self.broker.endpoints.frontend, self.workers, bounds)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -273,8 +230,7 @@ class _Parts:
                 self.autoscaler.end()
                 # Last: it may wait for a broker that is dead, and Ctrl-C ends that wait.
                 stack.callback(self.autoscaler.join)
-            stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            stack.callback(self.broker.stop)
+            stack.callback(self.broker.close)
             self.workers.close()
 
 

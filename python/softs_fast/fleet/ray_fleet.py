@@ -1,0 +1,317 @@
+"""The fleet on Ray: a broker and a link in this process, and one actor of workers on each of some nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..configs import BatchConfig
+from ..distill import Worker
+from ..errors import ConfigError, FleetError
+from ..link import HostLink
+from ..market import BrokerStats, Supplier
+from ..process import check_process
+from ..trust import TlsFiles, bracketed, write_token
+from .importable import check_importable
+from .private_broker import PrivateBroker
+from .ray_host import Host, HostPlan
+
+if TYPE_CHECKING:
+    from ..loader import SoftDataLoader
+
+__all__ = ["RayFleet"]
+
+logger = logging.getLogger(__name__)
+
+#: How long hosts may take to end with what they are making, seconds.
+_DRAIN_S = 10.0
+#: How long they may take to end besides, seconds.
+_END_S = 5.0
+#: Until the first warning of hosts that do not serve yet, and between two of them, seconds.
+_FIRST_WARN_S, _WARN_S = 3.0, 10.0
+
+
+class RayFleet:
+    """Workers on the nodes of a Ray cluster, and a broker and a link in this process, for the time of a ``with`` block.
+
+        def make_worker():
+            return sf.Supplier(batch_generator_fn=generate, product_ids=["digits"], batch_config=config)
+
+        ray.init()
+        with sf.RayFleet(teachers.make_worker, hosts=4, n_workers=8, resources={"GPU": 8}) as fleet:
+            for batch in fleet.loader("digits", config, num_slots=256, batch_size=64):
+                ...
+
+    Ray places one actor on each of `hosts` nodes. It runs the workers of its node, with a broker of their own, and joins
+    that one with the broker of this process by an encrypted link (docs/hosts.md); its token travels in Ray's own
+    channel. So samples never pass through Ray's object store. A worker that fails is started again by its host, as in a
+    `Fleet`; an actor or a node that is lost by Ray, where the resources are.
+
+    The block begins when all hosts serve. At its end, what workers are making is sent, for 10 s at most. With this
+    process, even if it is killed, Ray ends the actors, and these their workers.
+
+    Args:
+        make_worker: called in processes of the nodes without arguments; returns a `Supplier` or a `Worker` that is not
+            started. It is a function of a module that each node can import, or a `functools.partial` of one.
+        hosts: number of nodes, at least 1.
+        n_workers: number of workers on each node.
+        resources: resources that Ray reserves for each host, such as ``{"CPU": 8, "GPU": 8}``; default: a CPU for each worker.
+            Worker i sees only GPU i of these, modulo their number.
+        start_timeout_s: how long the start of the block waits for nodes and workers.
+        max_restarts: failures in a row after which a worker is given up.
+
+    Raises:
+        ConfigError: an argument is out of range, or `make_worker` cannot be imported on a node.
+    """
+
+    def __init__(
+        self,
+        make_worker: Callable[[], Worker | Supplier],
+        hosts: int = 1,
+        n_workers: int = 1,
+        *,
+        resources: Mapping[str, float] | None = None,
+        start_timeout_s: float = 120.0,
+        max_restarts: int = 5,
+    ) -> None:
+        for name, number in (("hosts", hosts), ("n_workers", n_workers)):
+            if number < 1:
+                raise ConfigError(f"{name} must be at least 1, got {number}")
+        if start_timeout_s <= 0:
+            raise ConfigError(f"start_timeout_s must be more than 0, got {start_timeout_s}")
+        check_importable(make_worker)
+        if b"__main__" in pickle.dumps(make_worker):
+            raise ConfigError(
+                "make_worker is of this program, which nodes cannot import; put it into a module of its own"
+            )
+        self._make_worker = make_worker
+        self._n_hosts, self._n_workers = hosts, n_workers
+        self._resources = dict(resources or {"CPU": n_workers})
+        self._start_timeout_s, self._max_restarts = start_timeout_s, max_restarts
+        self._parts: _Parts | None = None
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        """Start the broker, the link and the hosts, and wait until all serve; ``with`` calls it.
+
+        Ray is connected by `ray.init()` if the program has not done so.
+
+        Raises:
+            ConfigError: Ray is not installed, or a node has another version of this package.
+            FleetError: a host failed before it served, with its traceback, or nodes or workers took too long; or this
+                fleet was closed.
+        """
+        if self._parts is not None:
+            self._started()
+            return
+        self._parts = parts = _Parts(_ray())
+        try:
+            plan = HostPlan(
+                __version__,
+                parts.link_address,
+                parts.token,
+                self._n_workers,
+                self._start_timeout_s,
+                self._max_restarts,
+            )
+            parts.place(self._n_hosts, self._resources, plan, self._make_worker)
+            parts.await_hosts(self._start_timeout_s)
+        except BaseException:
+            parts.close(0.0)
+            raise
+
+    def close(self) -> None:
+        """End the hosts with what their workers are making, the link and the broker; idempotent. It cannot start again.
+
+        Raises:
+            FleetError: a host could not say that it has ended well: a worker was given up, or its node is lost.
+        """
+        if self._parts is not None:
+            self._parts.close(_DRAIN_S)
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each worker, by node, process of the host and worker: as `Fleet.states`.
+
+        A host that Ray starts again at the moment is left out.
+        """
+        return self._started().states()
+
+    def stats(self) -> BrokerStats:
+        """What the broker of this process counts; see `Broker.stats`."""
+        return self._started().broker.stats()
+
+    def loader(self, product_id: str, batch_config: BatchConfig, **arguments: Any) -> SoftDataLoader:
+        """Return a `SoftDataLoader` of a product of this fleet; for suppliers. `arguments` are those of that class."""
+        return self._started().broker.loader(product_id, batch_config, **arguments)
+
+    def __enter__(self) -> RayFleet:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except FleetError:
+            if kind is None:
+                raise
+
+    def _started(self) -> _Parts:
+        check_process(self._pid, "the fleet")
+        if self._parts is None or self._parts.is_closed:
+            raise FleetError("the fleet is not running: use it within its with block; it cannot start again")
+        return self._parts
+
+
+class _Parts:
+    """What runs while a fleet on Ray runs."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._hosts: list[Any] = []
+        self._group: Any = None
+        self.is_closed = False
+        self._stack = contextlib.ExitStack()
+        try:
+            self.broker = PrivateBroker()
+            self._stack.callback(self.broker.close)
+            path = self.broker.folder / "token"
+            self.token = write_token(path)
+            link = HostLink(
+                self.broker.market,
+                listen=f"{bracketed(ray.util.get_node_ip_address())}:0",
+                credentials=TlsFiles(token_file=path),
+            )
+            self._stack.callback(link.close)
+            assert link.address is not None
+            self.link_address = link.address
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def place(
+        self, n_hosts: int, resources: dict[str, float], plan: HostPlan, make_worker: Callable[[], Any]
+    ) -> None:
+        """Have Ray start an actor on each of so many nodes."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self._wanted = resources
+        self._group = self._ray.util.placement_group([resources] * n_hosts, strategy="STRICT_SPREAD")
+        own = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+        named = {option: resources.get(name, 0) for name, option in own.items()}
+        others = {name: number for name, number in resources.items() if name not in own}
+        # A call that waits for its host is made again where Ray starts the host again.
+        actor = self._ray.remote(max_restarts=-1, max_task_retries=-1, resources=others, **named)(Host)
+        self._hosts = [
+            actor.options(
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self._group, placement_group_bundle_index=index
+                )
+            ).remote(plan, make_worker)
+            for index in range(n_hosts)
+        ]
+
+    def await_hosts(self, timeout_s: float) -> None:
+        """Wait until all hosts serve, with a warning from time to time.
+
+        Raises:
+            FleetError: one has failed, or they took too long.
+        """
+        begin_s = time.monotonic()
+        answers = [host.name.remote() for host in self._hosts]
+        wait_s = _FIRST_WARN_S
+        while True:
+            left_s = begin_s + timeout_s - time.monotonic()
+            ready, waiting = self._ray.wait(
+                answers, num_returns=len(answers), timeout=max(0.0, min(wait_s, left_s))
+            )
+            try:
+                self._ray.get(ready)
+            except self._ray.exceptions.RayError as error:
+                raise FleetError(f"a host of the fleet has failed: {error}") from None
+            if not waiting:
+                return
+            text = (
+                f"{len(ready)} of {len(answers)} hosts serve after {time.monotonic() - begin_s:.0f} s; each needs "
+                f"a node of its own with {_as_text(self._wanted)}, and Ray has {self._nodes()}"
+            )
+            if left_s <= wait_s:
+                raise FleetError(text)
+            logger.warning("%s", text)
+            wait_s = _WARN_S
+
+    def states(self) -> dict[str, str]:
+        """Return the state of each worker of the hosts that answer."""
+        once = {"max_task_retries": 0}
+        answers = [
+            (host.name.options(**once).remote(), host.states.options(**once).remote()) for host in self._hosts
+        ]
+        flat = [answer for pair in answers for answer in pair]
+        ready, _ = self._ray.wait(flat, num_returns=len(flat), timeout=1.0)
+        states: dict[str, str] = {}
+        for name, workers in answers:
+            if name in ready and workers in ready:
+                with contextlib.suppress(self._ray.exceptions.RayError):
+                    host = self._ray.get(name)
+                    states |= {f"{host}/{worker}": state for worker, state in self._ray.get(workers).items()}
+        return states
+
+    def close(self, drain_s: float) -> None:
+        """End everything; see `RayFleet.close`."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        with self._stack:
+            try:
+                if drain_s:
+                    self._end_hosts(drain_s)
+            finally:
+                for host in self._hosts:
+                    self._ray.kill(host)
+                if self._group is not None:
+                    self._ray.util.remove_placement_group(self._group)
+
+    def _end_hosts(self, drain_s: float) -> None:
+        ends = [host.close.remote(drain_s) for host in self._hosts]
+        ready, late = self._ray.wait(ends, num_returns=len(ends), timeout=drain_s + _END_S)
+        try:
+            self._ray.get(ready)
+        except self._ray.exceptions.RayError as error:
+            raise FleetError(f"a host of the fleet did not end well: {error}") from None
+        if late:
+            raise FleetError(f"{len(late)} of {len(ends)} hosts did not end within {drain_s + _END_S:.0f} s")
+
+    def _nodes(self) -> str:
+        nodes = [
+            f"{node['NodeManagerAddress']} with {_as_text({name: node['Resources'].get(name, 0) for name in self._wanted})}"
+            for node in self._ray.nodes()
+            if node["Alive"]
+        ]
+        return ", ".join(nodes) or "no node"
+
+
+def _as_text(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{number:g} {name}" for name, number in resources.items())
+
+
+def _ray() -> Any:
+    """Return the module of Ray, connected to a cluster.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(f"a fleet on Ray needs it: {error}; pip install 'softs-fast[ray]'") from error
+    if not ray.is_initialized():
+        ray.init()
+    return ray

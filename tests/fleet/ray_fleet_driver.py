@@ -1,0 +1,64 @@
+"""Runs the program of docs/hosts.md on a Ray cluster of three nodes on this machine, then loses one of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from itertools import count
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+import softs_fast as sf
+
+PAGE = Path(__file__).parents[2] / "docs" / "hosts.md"
+programs = dict(re.findall(r"```python title=(\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL))
+folder = Path(sys.argv[1])
+(folder / "teachers.py").write_text(programs["teachers.py"])
+os.chdir(folder)
+sys.path.insert(0, str(folder))
+
+# The driver's node has no processor, so its loss is not tried.
+cluster = Cluster()
+nodes = [
+    cluster.add_node(
+        num_cpus=cpus,
+        object_store_memory=80_000_000,
+        include_dashboard=False,
+    )
+    for cpus in (0, 2, 2, 2)
+]
+os.environ["RAY_ADDRESS"] = cluster.address
+sys.stdout.flush()
+exec(compile(programs["on_ray.py"], str(PAGE), "exec"), {})
+
+from teachers import config, make_supplier  # noqa: E402
+
+try:
+    with sf.RayFleet(make_supplier, hosts=4, n_workers=2, start_timeout_s=2.0):
+        pass
+except sf.FleetError as error:
+    print("refused:", error, flush=True)
+
+with (
+    sf.RayFleet(make_supplier, hosts=2, n_workers=2) as fleet,
+    fleet.loader("digits", config, num_slots=64, batch_size=32, ordered=True) as loader,
+):
+    before = set(fleet.states())
+    print("serving:", len(before), flush=True)
+    batches = iter(loader)
+    for number in count():
+        batch = next(batches)
+        assert batch["y"].tolist() == list(range(number * 32, number * 32 + 32)), number
+        if number == 100:
+            (table,) = [one for one in ray.util.placement_group_table().values() if one["state"] == "CREATED"]
+            lost = table["bundles_to_node_id"][0]
+            cluster.remove_node(next(node for node in nodes if node.node_id == lost), allow_graceful=False)
+        # The host that was lost is started on the third node, with another process.
+        if number % 500 == 0 and len(states := fleet.states()) == 4 and set(states) != before:
+            break
+    print("serving again:", len(states), flush=True)
+    for _ in batches:
+        pass
