@@ -150,7 +150,11 @@ def test_only_connections_of_the_engine_are_shut_down() -> None:
             socket.create_connection(("127.0.0.1", port)) as mine,
             socket.create_connection(stranger.getsockname()) as other,
         ):
-            connections = Connections.since(before, lambda own: [own, torch.tensor([port])], 2)
+            # It is about to listen, so it has no peer.
+            with socket.socket() as begun:
+                inode = os.fstat(begun.fileno()).st_ino
+                connections = Connections.since(before, lambda own: [own, torch.tensor([port])], 2)
+            assert inode not in open_sockets(), "nothing keeps the socket of another thread"
             assert connections.ended() == []
             with listener.accept()[0] as peer:
                 peer.sendall(b"what was not read yet")

@@ -13,7 +13,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import torch
 
@@ -75,14 +75,15 @@ class Connections:
         for inode, descriptor in open_sockets().items():
             if inode in before:
                 continue
-            with suppress(OSError):
+            # Another thread may have closed it.
+            with suppress(OSError), ExitStack() as stack:
                 copy = os.dup(descriptor)
+                stack.callback(os.close, copy)
                 ports = _ports(copy) if os.fstat(copy).st_ino == inode else None
                 if ports is not None and ports[1]:
                     connected.append((copy, *ports))
-                    continue
-                os.close(copy)
-                if ports is not None:
+                    stack.pop_all()
+                elif ports is not None:
                     own_ports.append(ports[0])
         begun = [own for _, own, _ in connected if own not in own_ports]
         row = _padded(own_ports, _MOST_PORTS) + _padded(begun, size + _MOST_OTHERS)
