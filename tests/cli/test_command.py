@@ -46,7 +46,6 @@ def test_each_command_explains_itself_by_examples(run: Run, name: str) -> None:
         (["worker", "a:b", "--workers", "0"], "0 is not between 1 and 1024"),
         (["worker", "a:b", "--gpus", "0,x"], "'0,x' is not a list of devices"),
         (["worker", "a:b", "--gpus", "0,-1"], "0,-1 has a number below 0"),
-        (["run", "--", "true"], "required: --factory"),
     ],
 )
 def test_wrong_arguments(run: Run, arguments: list[str], text: str) -> None:

@@ -129,6 +129,9 @@ def test_nothing_is_left_of_a_run(command: Command, tmp_path: Path, number: int)
         (["worker", "factories:f"], "'factories' has no 'f'"),
         (["worker", "factories:CONFIG"], "'factories:CONFIG' is a BatchConfig; it must be a function"),
         (["run", "--factory", "factories:make_worker"], "there is no command to run"),
+        (["run", "--listen", "127.0.0.1:0"], "there is no command to run"),
+        (["run", "--", "true"], "there are no workers: give --factory, or --listen or --connect"),
+        (["run", "--connect", "192.0.2.1", "--", "true"], "reachable from other machines without TLS"),
         (["run", "--factory", "factories:make_worker", "--", "/no/such"], "cannot run '/no/such'"),
         (
             ["run", "--factory", "factories:make_a_list", "--", "true"],

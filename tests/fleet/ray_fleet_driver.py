@@ -1,4 +1,4 @@
-"""Runs the program of docs/hosts.md on a Ray cluster of three nodes on this machine, then loses one of them."""
+"""Runs the program of docs/clusters.md on a Ray cluster of three nodes on this machine, then loses one of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ray.cluster_utils import Cluster
 
 import softs_fast as sf
 
-PAGE = Path(__file__).parents[2] / "docs" / "hosts.md"
-programs = dict(re.findall(r"```python title=(\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL))
+DOCS = Path(__file__).parents[2] / "docs"
+text = "".join((DOCS / name).read_text() for name in ("hosts.md", "clusters.md"))
+programs = dict(re.findall(r"```python title=(\S+)\n(.*?)```", text, flags=re.DOTALL))
 folder = Path(sys.argv[1])
 (folder / "teachers.py").write_text(programs["teachers.py"])
 os.chdir(folder)
@@ -32,7 +33,7 @@ nodes = [
 ]
 os.environ["RAY_ADDRESS"] = cluster.address
 sys.stdout.flush()
-exec(compile(programs["on_ray.py"], str(PAGE), "exec"), {})
+exec(compile(programs["on_ray.py"], "on_ray.py", "exec"), {})
 
 from teachers import config, make_supplier  # noqa: E402
 

@@ -19,10 +19,18 @@ from snapshots import client, counters, maker, segment, snapshot, supplier
 from waiting import eventually
 
 from softs_fast import ConfigError, Fleet, FleetError
-from softs_fast.fleet import FleetView, Workers, autoscaler, fleets, scaling, supervisor, threads
+from softs_fast.fleet import (
+    FleetView,
+    PrivateBroker,
+    Workers,
+    autoscaler,
+    fleets,
+    scaling,
+    supervisor,
+    threads,
+)
 from softs_fast.fleet import fleet as fleet_module
 from softs_fast.fleet.autoscaler import load_between
-from softs_fast.fleet.private_broker import PrivateBroker
 from softs_fast.monitoring import Snapshot
 
 pytestmark = pytest.mark.timeout(100)

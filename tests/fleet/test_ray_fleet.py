@@ -13,7 +13,7 @@ from waiting import eventually
 import softs_fast as sf
 
 DRIVER = Path(__file__).with_name("ray_fleet_driver.py")
-PAGE = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
 
 
 def make_supplier() -> sf.Supplier:
@@ -37,7 +37,7 @@ def test_a_fleet_on_ray_outlives_a_node_and_ends_with_its_driver(short_path: Pat
                 said.append(line)
         process.kill()
         eventually(lambda: not [pid for pid in session_of(process.pid) if _is_ours(pid)], "no worker is left")
-    (shown,) = re.findall(r"```text\n(.*?)```", PAGE.split("\n## On a Ray cluster\n")[1], flags=re.DOTALL)[:1]
+    (shown,) = re.findall(r"```text\n(.*?)```", PAGE.split("\n## Ray\n")[1], flags=re.DOTALL)[:1]
     assert "".join(said[:-3]) == shown
     refused, serving, again = said[-3:]
     assert "of 4 hosts serve after" in refused

@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the program's name; default: those of the process.
 
     Returns:
-        The exit status: 0 done (for broker, host, top and ``status --watch`` also when SIGINT, SIGTERM or SIGHUP ended them),
+        The exit status: 0 done (for broker, host, top, ``status --watch`` and ``run`` without a command also when SIGINT, SIGTERM or SIGHUP
+        ended them),
         1 failed, 2 there is no GPU that ``gpu`` could check, 129, 130 and 143 ended by SIGHUP, SIGINT or SIGTERM before
         it was done, 141 the reader of the output has closed it.
 
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that cannot show a character must not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
-    endless, name = False, ""
+    arguments, name = argparse.Namespace(endless=False), ""
     # Signals that are ignored at the start stay ignored: nohup ignores SIGHUP. Windows has none.
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     caught = [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]
@@ -56,14 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             arguments = parser().parse_args(argv)
-            endless, name = arguments.endless, arguments.command
+            name = arguments.command
             arguments.run(arguments)
         finally:
             say("", end="")  # the text of --help may be written to a closed pipe, too
     except KeyboardInterrupt:
-        return 0 if endless else _INTERRUPTED
+        return 0 if arguments.endless else _INTERRUPTED
     except _Terminated as ended:
-        return 0 if endless else _BY_SIGNAL + ended.number
+        return 0 if arguments.endless else _BY_SIGNAL + ended.number
     except BrokenPipeError:
         return _BROKEN_PIPE
     except ImportError as error:

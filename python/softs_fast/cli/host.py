@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ..errors import PeerLost
 from .coordinator import add_identity
 from .options import AddParser, command, option
 from .table import say
 
-__all__ = ["add_command"]
+if TYPE_CHECKING:
+    from ..link import HostLink
+    from ..market import EndpointConfig
+
+__all__ = ["add_command", "add_link", "joined"]
 
 _EPILOG = """\
 examples:
@@ -24,35 +31,37 @@ def add_command(add_parser: AddParser) -> None:
     """Add the command of a host."""
     text = "join the broker of this host with those of other hosts until SIGINT or SIGTERM"
     parser = command(add_parser, "host", text, _run, _EPILOG, endless=True)
+    add_link(parser)
+    for name in ("frontend", "backend"):
+        option(parser, f"--{name}", shown=f"SOFTS_FAST_{name.upper()}, or ipc:///tmp/softs_{name}.sock")
+    option(parser, "--log-level", default="info")
+
+
+def add_link(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a link to other hosts."""
     option(parser, "--listen")
     option(
         parser, "--connect", "address of another host's link; may be given several times",
         action="append", metavar="HOST:PORT", default=[],
     )  # fmt: skip
     add_identity(parser)
-    for name in ("frontend", "backend"):
-        option(parser, f"--{name}", shown=f"SOFTS_FAST_{name.upper()}, or ipc:///tmp/softs_{name}.sock")
-    option(parser, "--log-level", default="info")
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    """Run a link until a signal arrives.
+@contextlib.contextmanager
+def joined(arguments: argparse.Namespace, endpoints: EndpointConfig) -> Iterator[HostLink]:
+    """Join a broker with those of other hosts, as the options of `add_link` say.
+
+    At the end orders that no supplier has begun go back at once, and samples that are being made are sent.
 
     Raises:
         ConfigError: neither --listen nor --connect; an address is malformed; a file cannot be used; or other machines
             could reach the link without a token file or PEM files.
         EndpointInUse: another process listens at the address.
-        PeerLost: the operating system refused an address, or the link's thread ended by itself.
+        PeerLost: the operating system refused an address.
     """
-    from .. import setup_logging
     from ..link import HostLink
-    from ..market import EndpointConfig, default_endpoint
     from ..trust import TlsFiles
 
-    setup_logging(arguments.log_level)
-    endpoints = EndpointConfig(
-        arguments.frontend or default_endpoint("frontend"), arguments.backend or default_endpoint("backend")
-    )
     given = arguments.tls_cert, arguments.tls_key, arguments.tls_ca, arguments.token_file
     with HostLink(
         endpoints, listen=arguments.listen, connect=arguments.connect, credentials=TlsFiles(*given)
@@ -61,7 +70,25 @@ def _run(arguments: argparse.Namespace) -> None:
         serves += [f"connects to {', '.join(arguments.connect)}"] if arguments.connect else []
         say(f"host link of {endpoints.frontend} {' and '.join(serves)}")
         try:
-            link.wait()
+            yield link
         finally:
             link.drain()
-        raise PeerLost("the link has stopped by itself; its log names the cause")
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    """Run a link until a signal arrives.
+
+    Raises:
+        ConfigError, EndpointInUse, PeerLost: as `joined`.
+        PeerLost: the link's thread ended by itself.
+    """
+    from .. import setup_logging
+    from ..market import EndpointConfig, default_endpoint
+
+    setup_logging(arguments.log_level)
+    endpoints = EndpointConfig(
+        arguments.frontend or default_endpoint("frontend"), arguments.backend or default_endpoint("backend")
+    )
+    with joined(arguments, endpoints) as link:
+        link.wait()
+    raise PeerLost("the link has stopped by itself; its log names the cause")

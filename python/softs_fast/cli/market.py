@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, FleetError, PeerLost
 from ..process import join
+from .host import add_link, joined
 from .options import AddParser, between, command, option
 from .table import say
 
 if TYPE_CHECKING:
-    from ..fleet import NamedFactory
+    from ..fleet import Fleet, NamedFactory, PrivateBroker
 
 __all__ = ["add_commands"]
 
@@ -38,9 +39,13 @@ _RUN_EPILOG = """\
 examples:
   softs-fast run --factory teachers:make_worker --workers 4 -- python train.py
   softs-fast run --factory teachers:make_worker --gpus 0,1 -- torchrun --nproc-per-node 2 train.py
+  softs-fast run --factory teachers:make_worker --workers 8 --connect student --token-file job.token
+  softs-fast run --listen 0.0.0.0 --token-file job.token -- python train.py
 
 The command starts when all workers serve, and finds the broker by SOFTS_FAST_FRONTEND, SOFTS_FAST_CONTROL and
-SOFTS_FAST_CONTROL_PUB: the defaults of StudentClient and DistillIterableDataset. Its exit status is that of this one."""
+SOFTS_FAST_CONTROL_PUB: the defaults of StudentClient and DistillIterableDataset. Its exit status is that of this one.
+With --listen or --connect the broker is joined with those of other hosts, as `softs-fast host` does. Without a command
+the workers serve these until SIGINT or SIGTERM."""
 
 #: As in `softs_fast.market`, which is loaded when it is needed.
 _FRONTEND, _BACKEND = "ipc:///tmp/softs_frontend.sock", "ipc:///tmp/softs_backend.sock"
@@ -74,10 +79,11 @@ def add_commands(add_parser: AddParser) -> None:
     _add_workers(parser)
     option(parser, "--backend")
     option(parser, "--control-pub")
-    text = "run a command beside a broker and workers of its own"
+    text = "run a command beside a broker, workers of its own, and a link to other hosts"
     parser = command(add_parser, "run", text, _run_beside, _RUN_EPILOG)
-    option(parser, "--factory", _FACTORY, required=True, metavar="MODULE:FUNCTION")
+    option(parser, "--factory", _FACTORY, metavar="MODULE:FUNCTION", shown="there are no workers here")
     _add_workers(parser)
+    add_link(parser)
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="command to run")
 
 
@@ -171,30 +177,52 @@ def _run_workers(arguments: argparse.Namespace) -> None:
 
 
 def _run_beside(arguments: argparse.Namespace) -> None:
-    """Start a fleet, run the command, and end the fleet.
+    """Start a fleet or a broker, and a link if it is to have one, run the command, and end all.
 
     Raises:
-        SystemExit: always, with the exit status of the command; 128 and its number if a signal has ended it.
-        ConfigError: the factory cannot be imported, or the command cannot be run.
+        SystemExit: with the exit status of the command; 128 and its number if a signal has ended it.
+        ConfigError: the factory cannot be imported, the command cannot be run, there is none and no workers with a link,
+            or there are neither workers nor a link; or as for `joined`.
+        EndpointInUse, PeerLost: as for `joined`; the link has ended by itself.
         FleetError: a worker failed before it served.
     """
     from .. import setup_logging
-    from ..fleet import Fleet
 
     setup_logging(arguments.log_level)
     command = arguments.script[arguments.script[:1] == ["--"] :]
-    if not command:
+    has_link = arguments.listen is not None or bool(arguments.connect)
+    if not command and (arguments.factory is None or not has_link):
         raise ConfigError("there is no command to run; give it after --, as in: -- python train.py")
-    make_worker = _factory(arguments.factory)
+    if arguments.factory is None and not has_link:
+        raise ConfigError(
+            "there are no workers: give --factory, or --listen or --connect for those of other hosts"
+        )
     status = None
     try:
-        with Fleet(make_worker, arguments.workers, gpus=arguments.gpus) as fleet:
-            status = _status_of(command, {**os.environ, **fleet.endpoints.as_environment()})
+        with contextlib.ExitStack() as stack:
+            broker = _market(arguments)
+            stack.enter_context(broker)
+            if has_link:
+                link = stack.enter_context(joined(arguments, broker.endpoints.market))
+            if command:
+                status = _status_of(command, {**os.environ, **broker.endpoints.as_environment()})
+            else:
+                arguments.endless = True
+                link.wait()
+                raise PeerLost("the link has stopped by itself; its log names the cause")
     except FleetError as error:
         if status is None:
             raise
         print(f"softs-fast: {error}", file=sys.stderr)
     sys.exit(status)
+
+
+def _market(arguments: argparse.Namespace) -> Fleet | PrivateBroker:
+    from ..fleet import Fleet, PrivateBroker
+
+    if arguments.factory is None:
+        return PrivateBroker()
+    return Fleet(_factory(arguments.factory), arguments.workers, gpus=arguments.gpus)
 
 
 def _status_of(command: list[str], environment: dict[str, str]) -> int:

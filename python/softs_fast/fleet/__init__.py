@@ -2,7 +2,7 @@
 
 from .factory import NamedFactory
 from .fleet import Fleet
-from .private_broker import FleetEndpoints
+from .private_broker import FleetEndpoints, PrivateBroker
 from .ray_fleet import RayFleet
 from .restarts import RestartPolicy
 from .status import FleetView, fleets
@@ -13,6 +13,7 @@ __all__ = [
     "FleetEndpoints",
     "FleetView",
     "NamedFactory",
+    "PrivateBroker",
     "RayFleet",
     "RestartPolicy",
     "Workers",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ..configs import BatchConfig
 from ..distill import StudentClient
@@ -27,6 +27,11 @@ class FleetEndpoints:
     control: str
     control_pub: str
 
+    @property
+    def market(self) -> EndpointConfig:
+        """Those of clients and suppliers."""
+        return EndpointConfig(self.frontend, self.backend)
+
     def as_environment(self) -> dict[str, str]:
         """Return the variables by which other processes find the broker."""
         names: tuple[EndpointName, ...] = ("frontend", "backend", "control", "control_pub")
@@ -46,7 +51,7 @@ class PrivateBroker:
         places = (f"ipc://{self.folder}/{name}" for name in ("frontend", "backend", "control", "control_pub"))
         self.endpoints = FleetEndpoints(*places)
         self._broker = Broker(
-            self.market,
+            self.endpoints.market,
             control_endpoint=self.endpoints.control,
             control_pub_endpoint=self.endpoints.control_pub,
         )
@@ -55,11 +60,6 @@ class PrivateBroker:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def market(self) -> EndpointConfig:
-        """Its endpoints of clients and suppliers."""
-        return EndpointConfig(self.endpoints.frontend, self.endpoints.backend)
 
     def stats(self) -> BrokerStats:
         """What it counts; see `Broker.stats`."""
@@ -81,6 +81,12 @@ class PrivateBroker:
             for name in ("frontend", "control", "control_pub")
         }
         return StudentClient(rank, slot_count, batch_config, **{**places, **arguments})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the broker, and remove the folder. Idempotent."""

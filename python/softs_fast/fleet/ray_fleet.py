@@ -186,7 +186,7 @@ class _Parts:
             path = self.broker.folder / "token"
             self.token = write_token(path)
             link = HostLink(
-                self.broker.market,
+                self.broker.endpoints.market,
                 listen=f"{bracketed(ray.util.get_node_ip_address())}:0",
                 credentials=TlsFiles(token_file=path),
             )

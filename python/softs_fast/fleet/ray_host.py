@@ -12,7 +12,6 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..link import HostLink
-from ..market import EndpointConfig
 from ..trust import TlsFiles
 from .fleet import Fleet
 
@@ -92,14 +91,13 @@ class Host:
         self._parts.close()
 
     def _joined(self, plan: HostPlan) -> HostLink:
-        endpoints = self._fleet.endpoints
         # Others cannot read it, and the link does so once.
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "token")
             path.touch(0o600)
             path.write_text(plan.token)
             return HostLink(
-                EndpointConfig(endpoints.frontend, endpoints.backend),
+                self._fleet.endpoints.market,
                 connect=[plan.link],
                 credentials=TlsFiles(token_file=path),
             )
