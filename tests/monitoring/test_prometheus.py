@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from market import Market
+from prometheus_client import CollectorRegistry, generate_latest
 from snapshots import client, counters, maker, segment, snapshot, supplier
 
 import softs_fast as sf
-from softs_fast.monitoring.prometheus import MetricsServer, render_metrics
+from softs_fast.monitoring.prometheus import Collector, MetricsServer, render_metrics
 from softs_fast.monitoring.snapshot import LaneView
 
 SAMPLE = re.compile(r'(softs_fast_[a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+)\})? (\S+)')
@@ -144,3 +147,29 @@ def test_remote_addresses_are_asked_for(frontend: str) -> None:
         assert metrics.url.startswith("http://0.0.0.0:")
     with pytest.raises(sf.ConfigError, match="bad endpoint"):
         MetricsServer("nowhere", "127.0.0.1:0")
+
+
+def test_a_registry_of_prometheus_client_has_the_same_metrics() -> None:
+    seen = segment(counters(samples=5, waited_ns=1_500_000_000), maker(3, 77, samples=4))
+    text = render_metrics(snapshot(0.0, client(seen), suppliers=(supplier(2),)))
+    registry = CollectorRegistry()
+    registry.register(Collector(lambda: text))
+    theirs, ours = (
+        {frozenset(re.split("[{,}]", key)): value for key, value in parse(one).items()}
+        for one in (generate_latest(registry).decode(), text)
+    )
+    assert theirs == ours
+    assert len(theirs) > 20
+
+
+def test_panels_of_the_dashboard_show_metrics_that_are_there() -> None:
+    board = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text())
+    shown = {
+        name
+        for panel in board["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"softs_fast_\w+", target["expr"])
+    }
+    text = render_metrics(snapshot(0.0, client(segment(counters(), maker(0, 1)))))
+    assert len(shown) > 10
+    assert shown <= set(re.findall(r"^# TYPE (\S+)", text, flags=re.MULTILINE))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         is_own_folder,
         socket_name,
     )
-    from .prometheus import MetricsServer
+    from .prometheus import Collector, MetricsServer, render_market
     from .rates import LaneRate, Rates, SupplierRates, rates_between
     from .snapshot import ClientView, Observer, ProductView, SegmentView, Snapshot, SupplierView
     from .strategies import families_of, render_strategies
@@ -29,7 +29,7 @@ else:
         {
             "families": "Family metrics_text unlabelled",
             "flow_status": "FlowFunction FlowView FlowWorkerView flow_folder flows is_own_folder socket_name",
-            "prometheus": "MetricsServer",
+            "prometheus": "Collector MetricsServer render_market",
             "rates": "LaneRate Rates SupplierRates rates_between",
             "snapshot": "ClientView Observer ProductView SegmentView Snapshot SupplierView",
             "strategies": "families_of render_strategies",
@@ -39,6 +39,7 @@ else:
 
 __all__ = [
     "ClientView",
+    "Collector",
     "Family",
     "FlowFunction",
     "FlowView",
@@ -62,6 +63,7 @@ __all__ = [
     "metrics_text",
     "page_address",
     "rates_between",
+    "render_market",
     "render_strategies",
     "socket_name",
     "unlabelled",

@@ -1,15 +1,16 @@
-"""Metrics of a market in Prometheus' text format, as text or over HTTP."""
+"""Metrics of a market in Prometheus' text format, as text, over HTTP, or among those of `prometheus_client`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from ..errors import SoftsError
+from ..errors import ConfigError, SoftsError
 from .families import Family, Labels, metrics_text, unlabelled
 from .snapshot import ClientView, Observer, Snapshot
 from .text_server import TextServer
 
-__all__ = ["MetricsServer", "render_metrics"]
+__all__ = ["Collector", "MetricsServer", "render_market", "render_metrics"]
 
 #: A broker that does not answer for so long is not up, seconds.
 _TIMEOUT_S = 2.0
@@ -51,15 +52,54 @@ class MetricsServer(TextServer):
 
     def __init__(self, endpoint: str, address: str, *, allow_remote: bool = False) -> None:
         self.endpoint = endpoint
-        super().__init__(self._read, address, allow_remote=allow_remote)
+        super().__init__(lambda: render_market(endpoint), address, allow_remote=allow_remote)
         Observer(endpoint).close()
 
-    def _read(self) -> str:
-        try:
-            with Observer(self.endpoint) as observer:
-                return render_metrics(observer.snapshot(_TIMEOUT_S))
-        except SoftsError:
-            return render_metrics(None)
+
+class Collector:
+    """Gives metrics of this package to a registry of `prometheus_client`, where a process has one for other metrics.
+
+    They are read at each scrape.
+
+    Args:
+        render: returns metrics as text, as `render_market` and the other functions of this name do.
+
+    Example:
+        >>> from softs_fast.monitoring import Collector, render_market
+        >>> def add_to(registry, endpoint):
+        ...     registry.register(Collector(lambda: render_market(endpoint)))
+    """
+
+    def __init__(self, render: Callable[[], str]) -> None:
+        self._render = render
+
+    def describe(self) -> list[Any]:
+        """Return nothing: a registry asks `collect` when it is registered if there is no such method."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the families of `prometheus_client`; a registry calls it."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        yield from text_string_to_metric_families(self._render())
+
+
+def render_market(endpoint: str) -> str:
+    """Write the present metrics of a broker in Prometheus' text format; `up` is 0 if it does not answer.
+
+    Args:
+        endpoint: the broker's frontend.
+
+    Raises:
+        ConfigError: the endpoint is malformed.
+    """
+    try:
+        with Observer(endpoint) as observer:
+            return render_metrics(observer.snapshot(_TIMEOUT_S))
+    except ConfigError:
+        raise
+    except SoftsError:
+        return render_metrics(None)
 
 
 def _families(snapshot: Snapshot) -> Iterator[Family]:
