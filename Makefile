@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint setup bench stress fuzz gpu gputests wheels clean
+.PHONY: help demo docs test test-all lint setup bench stress fuzz gpu gputests wheels clean
 
 # The first of these that is fit to use; `make PYTHON=/path/to/python3.12` overrides.
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3
@@ -48,6 +48,9 @@ help: ## list the targets
 # The demo needs fewer packages than the tests; if those of the tests are installed, it uses them.
 demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,demo) ## distil a teacher into a student, live; draws demo-output/distill_digits.png
 	$(RUN) examples/distill_digits.py $(ARGS)
+
+docs: $(VENV)/.installed-dev ## the documentation site, into target/site/html; fails on a dead link, and on a page that no journey lists
+	$(RUN) -m docs.site target/site
 
 test: TIER := -m 'not slow and not full'
 # With at most four preemptions in an execution loom takes seconds; test-all has no bound, and takes two minutes.
