@@ -153,6 +153,7 @@ def test_lists_and_tables_get_the_empty_lines_that_they_need() -> None:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the site, which is built without a fault."""
+    pytest.importorskip("zensical", reason="needs the extra docs: zensical")
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
         [sys.executable, "-m", "docs.site", folder], cwd=REPOSITORY, capture_output=True, text=True
