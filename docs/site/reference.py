@@ -110,7 +110,7 @@ def _commands() -> str:
     shown = [
         "# Commands\n\nThe texts of `softs-fast COMMAND --help`. [The command line](../docs/cli.md) tells more.\n"
     ]
-    with mock.patch.dict(os.environ, COLUMNS=str(MAX_COLUMNS + 2)):
+    with mock.patch.dict(os.environ, COLUMNS=str(MAX_COLUMNS + 2), NO_COLOR="1"):
         for one in parsers():
             shown.append(
                 f"## `{one.prog}` {{ #{one.prog.replace(' ', '-')} }}\n\n```text\n{one.format_help()}```\n"
