@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint setup bench stress fuzz gpu gputests wheels clean
+.PHONY: help demo docs test test-all lint setup bench stress fuzz gpu gputests wheels release-check clean
 
 # The first of these that is fit to use; `make PYTHON=/path/to/python3.12` overrides.
 PYTHON ?= python3.14 python3.13 python3.12 python3.11 python3
@@ -43,11 +43,14 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_NUM_THREADS ?= 1
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The demo needs fewer packages than the tests; if those of the tests are installed, it uses them.
 demo: $(VENV)/.installed-$(if $(wildcard $(VENV)/.installed-dev),dev,demo) ## distil a teacher into a student, live; draws demo-output/distill_digits.png
 	$(RUN) examples/distill_digits.py $(ARGS)
+
+docs: $(VENV)/.installed-dev ## the documentation site, into target/site/html; fails on a dead link, and on a page that no journey lists
+	$(RUN) -m docs.site target/site
 
 test: TIER := -m 'not slow and not full'
 # With at most four preemptions in an execution loom takes seconds; test-all has no bound, and takes two minutes.
@@ -143,6 +146,9 @@ fuzz: ## random bytes and random schedules against the protocol; SECONDS=600
 wheels: .venv-wheels/.installed ## the files of a release, into dist: an sdist, and a wheel for each Python 3.11 to 3.14 of this machine
 	@command -v cargo >/dev/null || { echo 'cargo is missing: install Rust 1.88 or newer (rustup, or the package cargo)' >&2; exit 1; }
 	.venv-wheels/bin/python -m wheels $(ARGS)
+
+release-check: $(VENV)/.installed-dev ## what a user does first, with the wheel of this Python in dist, in an empty environment without a compiler
+	$(RUN) -m wheels.release_check $(ARGS)
 
 clean: ## remove everything that was built; .venv stays, its packages are large
 	rm -rf target dist demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks

@@ -44,6 +44,7 @@ except ImportError as _error:
         "to 3.14), and other Linux machines build them with Rust and C++ by pip install --no-binary softs-fast "
         "softs-fast; softs-fast paramserver worker and softs_fast.paramserver.RemoteOptimizer work without them"
     )
+    #: Version of the package.
     __version__ = _version("softs-fast")
 else:
     NATIVE_ERROR = None

@@ -169,6 +169,16 @@ def test_wheel_works_without_torch(artifacts: Artifacts, tmp_path: Path) -> None
     assert run(python, "-I", "-W", "error", script, tmp_path) == "sample arrived without torch\n"
 
 
+def test_what_a_user_does_first_works_without_a_compiler(artifacts: Artifacts) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "wheels.release_check", artifacts.wheel.parent],
+        capture_output=True, text=True, cwd=REPOSITORY,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    steps = [line.split()[0] for line in done.stdout.splitlines()]
+    assert steps == ["install", "doctor", "quickstart", "drop-in", "job"]
+
+
 def python_files() -> set[str]:
     """The package's files as the repository holds them, less what a build left there."""
     files = (REPOSITORY / "python").rglob("*")

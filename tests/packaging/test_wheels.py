@@ -14,6 +14,7 @@ import pytest
 from build_backend import NVCC
 from wheels import plan
 from wheels.interpreters import HIGHEST, LOWEST, Interpreter, choose, find, probe, unfit
+from wheels.release_check import wheel_of_this_python
 from wheels.workplace import workplace
 
 REPOSITORY = Path(__file__).parents[2]
@@ -154,6 +155,12 @@ def test_the_table_has_a_line_for_each_file() -> None:
     assert first.split() == [sdist.name, "14.01", sdist.sha256, "-"]
     assert second.split() == [WHEEL.name, "4.30", WHEEL.sha256, plan.PLATFORM]
     assert head.index("MB") == first.index("14.01") == second.index("4.30")
+
+
+def test_a_check_without_the_wheel_of_this_python_says_what_makes_it(tmp_path: Path) -> None:
+    (tmp_path / "softs_fast-1.0-cp399-cp399-linux_x86_64.whl").touch()
+    with pytest.raises(SystemExit, match=r"has 0 wheels for cp3\d+, expected 1; run make wheels first"):
+        wheel_of_this_python(tmp_path)
 
 
 def test_the_workplace_is_empty_private_and_removed(tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ class TopK:
         return TopKLogits(*tensors)
 
 
+#: Encodings of a tensor.
 Codec: TypeAlias = Cast | Int8 | TopK | CustomCodec
 
 

@@ -23,7 +23,7 @@ from softs_fast.trust import Address
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
-# Largest message of one rank in one exchange.
+#: Largest message of one rank in one exchange.
 MAX_MESSAGE_BYTES = 4096
 
 _POLL_INTERVAL_S = 0.002

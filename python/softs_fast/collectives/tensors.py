@@ -14,7 +14,7 @@ from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.errors import ConfigError
 from softs_fast.tensors import as_plain, local_tensor, mark_written
 
-# Enumerators of csrc/cpu/reduce.hpp.
+#: Enumerators of csrc/cpu/reduce.hpp, by dtype.
 DTYPE_CODES = {
     torch.float64: 0,
     torch.float32: 1,

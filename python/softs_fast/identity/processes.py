@@ -11,6 +11,7 @@ from .. import _core
 
 __all__ = ["Process", "State", "state_of", "this_process"]
 
+#: What a process does.
 State = Literal["running", "stopped", "traced", "ended"]
 
 

@@ -9,6 +9,7 @@ from .protocol import ControlEndpoints, EndpointConfig
 
 __all__ = ["EndpointName", "default_endpoint", "variable_of"]
 
+#: An endpoint of a broker.
 EndpointName = Literal["frontend", "backend", "control", "control_pub"]
 
 _DEFAULTS: dict[EndpointName, str] = {

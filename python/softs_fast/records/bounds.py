@@ -45,6 +45,7 @@ def as_number(kind: Literal["fixed64", "uint64", "uint32", "int64", "int32", "si
 
 #: Ids, steps, bytes.
 Count = Annotated[int, span(0, (1 << 63) - 1)]
+#: What has 32 bits on the wire.
 U32 = Annotated[int, span(0, (1 << 32) - 1), as_number("uint32")]
 #: A random number or a set of bits, of 64 bits; the wire bounds it.
 Tag64 = Annotated[int, Meta(ge=0), as_number("fixed64")]
