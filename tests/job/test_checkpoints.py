@@ -22,6 +22,7 @@ import softs_fast as sf
 from softs_fast.job import checkpoint_files, saver
 from softs_fast.job.ledger import Ledger
 from softs_fast.job.position import Position
+from softs_fast.job.retention import partial_name
 from softs_fast.job.saver import Saver
 
 LEDGER = Ledger("1", 96, 8)
@@ -328,6 +329,25 @@ def test_without_free_space_none_is_begun(
     assert steps(tmp_path) == ["step-00000001", "step-00000003"]
 
 
+def test_what_was_left_of_others_takes_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage
+    left = [tmp_path / partial_name(1, "dead"), tmp_path / ".trash-step-00000009"]
+    with Training(tmp_path) as training:
+        training.train(1)
+        for one in left:
+            one.mkdir()
+
+        def full(path: Path) -> Any:
+            return usage(path)._replace(free=0 if any(one.exists() for one in left) else 10**9)
+
+        monkeypatch.setattr(shutil, "disk_usage", full)
+        training.train(1)
+        # Some network file systems say that they have no blocks at all.
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(total=0, used=0, free=0))
+        training.train(1)
+    assert steps(tmp_path) == ["step-00000002", "step-00000003"]
+
+
 def test_a_state_that_cannot_be_written_any_more_costs_that_one_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -351,6 +371,16 @@ def test_one_that_is_due_while_another_one_is_written_is_left_out(
         training.train(1)
     assert steps(tmp_path) == ["step-00000001", "step-00000003"]
     assert "the checkpoint of step 2 is left out" in caplog.text
+
+
+def test_one_that_stays_for_ever_waits_until_another_one_is_written(tmp_path: Path) -> None:
+    with Training(tmp_path, keep=9, keep_every=2) as training:
+        training.train(1)
+        ends = threading.Event()
+        training.saver._writing = training.saver._threads.submit(ends.wait)
+        threading.Timer(0.1, ends.set).start()
+        training.train(1)
+    assert steps(tmp_path) == ["step-00000001", "step-00000002"]
 
 
 def train_while_one_is_written(training: Training) -> None:
