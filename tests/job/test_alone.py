@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -87,9 +88,10 @@ def test_a_step_that_fails_comes_again_with_the_same_samples(
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_step_that_comes_again_has_the_samples_that_it_had(
-    broker: None, frontend: str, backend: str, writes: bool
+    broker: None, frontend: str, backend: str, writes: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """J8: none is made a second time; if the program has written into them, they are made as they were."""
+    caplog.set_level(logging.INFO, "softs_fast.job.step")
     made: Counter[int] = Counter()
 
     def make(number: int) -> torch.Tensor:
@@ -114,6 +116,9 @@ def test_a_step_that_comes_again_has_the_samples_that_it_had(
                     first["x"].zero_()
     assert not fails_after
     assert writes or {made[number] for number in range(3 * GLOBAL)} == {1}
+    told = [record.args for record in caplog.records if "still trains" in record.getMessage()]
+    assert len(told) == 3
+    assert writes or all(kept == n for kept, n in told)
 
 
 def test_a_sample_that_cannot_be_made(broker: None, frontend: str, backend: str) -> None:

@@ -19,10 +19,9 @@ from live_job import GLOBAL, Student, live_data, replayed, sample
 from test_alone import supplier
 
 import softs_fast as sf
-from softs_fast.job import checkpoint_files, saver
+from softs_fast.job import checkpoint_files
 from softs_fast.job.ledger import Ledger
 from softs_fast.job.position import Position
-from softs_fast.job.retention import partial_name
 from softs_fast.job.saver import Saver
 
 LEDGER = Ledger("1", 96, 8)
@@ -307,45 +306,6 @@ def test_a_full_disk_costs_that_one_only(tmp_path: Path, caplog: pytest.LogCaptu
         assert "File too large" in text
         training.train(1)
     assert steps(tmp_path) == ["step-00000001", "step-00000003"]
-
-
-def test_without_free_space_none_is_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The disk is left as it is, and the next checkpoint is written once there is space."""
-    usage = shutil.disk_usage
-    with Training(tmp_path, model=torch.nn.Linear(1000, 1000)) as training:
-        training.train(1)
-        with monkeypatch.context() as patch:
-            patch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=11_999_999))
-            patch.setattr(saver, "write_checkpoint", lambda *given: pytest.fail("it is begun"))
-            training.train(1)
-        [text] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-        assert text == (
-            f"the checkpoint of step 2 is not written: {tmp_path} has 12 MB of free space, and it needs 12 MB; delete other "
-            "files, or keep fewer checkpoints; the one before it stays the newest"
-        )
-        training.train(1)
-    assert steps(tmp_path) == ["step-00000001", "step-00000003"]
-
-
-def test_what_was_left_of_others_takes_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage
-    left = [tmp_path / partial_name(1, "dead"), tmp_path / ".trash-step-00000009"]
-    with Training(tmp_path) as training:
-        training.train(1)
-        for one in left:
-            one.mkdir()
-
-        def full(path: Path) -> Any:
-            return usage(path)._replace(free=0 if any(one.exists() for one in left) else 10**9)
-
-        monkeypatch.setattr(shutil, "disk_usage", full)
-        training.train(1)
-        # Some network file systems say that they have no blocks at all.
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(total=0, used=0, free=0))
-        training.train(1)
-    assert steps(tmp_path) == ["step-00000002", "step-00000003"]
 
 
 def test_a_state_that_cannot_be_written_any_more_costs_that_one_only(

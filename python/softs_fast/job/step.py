@@ -66,6 +66,8 @@ class Parts:
         if isinstance(worker, WorkerNode):
             worker.report = self.report
         self._place = (-1, 0)
+        # Whether the batches go to other numbers with the next one that is waited for.
+        self._is_aimed = False
         # Batches of the step that is not committed, by their first number, each with the versions of its tensors.
         self._taken: dict[int, tuple[Any, list[int]]] = {}
 
@@ -92,7 +94,14 @@ class Parts:
         if batch is not None:
             self._taken[first] = dict(batch), _versions(batch)
             self._n_samples += n
+            self._tell_kept()
         return batch
+
+    def _tell_kept(self) -> None:
+        kept, dropped = self.batches.kept
+        if self._is_aimed and kept + dropped:
+            logger.info("this rank still trains %d of %d samples that it had ordered", kept, kept + dropped)
+        self._is_aimed = False
 
     def _wait(self) -> Any | None:
         worker = self.worker
@@ -117,6 +126,7 @@ class Parts:
         aim = self.feed.begin(ledger, step, rank, size)
         if aim is not None:
             self.batches.aim(aim.start, aim.run, aim.stride)
+            self._is_aimed = True
         numbers = ledger.numbers(step)
         self._taken = {first: one for first, one in self._taken.items() if first in numbers}
 

@@ -278,7 +278,7 @@ fn a_block_that_a_supplier_has_begun_is_made_to_its_end() {
     assert_eq!(harness.client.request_block(harness.now, "p"), None);
     claims.extend(std::iter::from_fn(|| lanes.claim(1)));
     let numbers: BTreeSet<_> = claims.iter().map(|claim| claim.sequence).collect();
-    assert_eq!((numbers, claims.len()), (BTreeSet::from([0, 1, 2, 3]), 4), "nobody had begun 4 and 5");
+    assert_eq!((numbers, claims.len()), (BTreeSet::from([0, 1, 2, 3]), 4), "no supplier had begun 4 and 5");
     for claim in &claims {
         lanes.publish(claim, Ok(()));
     }
