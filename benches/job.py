@@ -6,15 +6,21 @@ is alone: without a coordinator, by hand with the loader and the optimizer.
 
 With ``--checkpoint-mb 84`` it measures instead what checkpoints of so many megabytes cost one rank alone: steps that begin
 while none is being written, those that overlap one, and the copy and the write.
+
+With ``--kills 5`` it kills a rank and starts another one so often, and measures how long it takes until the others commit a
+step, how many of the samples that a rank had ordered it still wants with another number of ranks, and how many samples
+suppliers make for one that is trained. ``--sample-ms 2`` has them take so long for each sample.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import logging
 import os
+import random
 import statistics
 import tempfile
 import time
@@ -179,6 +185,90 @@ def measure_checkpoints(options: dict[str, Any]) -> None:
     )
 
 
+def make_slow_supplier(sample_ms: float, n_made: str) -> sf.Supplier:
+    """A supplier of samples that take some time, each of which adds a byte to a file."""
+
+    def generate(product_id: str, n: int, sequences: tuple[int, ...]) -> dict[str, torch.Tensor]:
+        time.sleep(n * sample_ms / 1000)
+        with open(n_made, "ab") as file:
+            file.write(bytes(n))
+        return {"x": torch.ones(n, WIDTH)}
+
+    return sf.Supplier(batch_generator_fn=generate, product_ids=["1"], batch_config=CONFIG)
+
+
+def train_until_killed(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
+    """Make steps, and report each: time, number, ranks, what was kept of samples that were ordered."""
+    model, state = training()
+    data = sf.LiveData(
+        "1", CONFIG, global_batch_size=GLOBAL, micro_batch_size=MICRO, endpoint=options["frontend"]
+    )
+    with sf.Job("job", data, state, coordinator=options["address"]) as job:
+        for step in job.steps(10**9):
+            with step:
+                for batch in step.batches():
+                    step.backward(model(batch["x"]).mean())
+                    time.sleep(options["step_ms"] * job.size / 1000 / N_MICRO)
+            if step.is_committed:
+                say((time.monotonic(), step.number, job.size, job._parts.batches.kept))
+
+
+def measure_kills(options: dict[str, Any]) -> None:
+    """Print a line of JSON about ranks that are killed."""
+    n_ranks, chance = options["ranks"], random.Random(0)
+    pauses, n_kept = [], {"fewer": (0, 0), "more": (0, 0)}
+    with contextlib.ExitStack() as running:
+        n_made = running.enter_context(tempfile.NamedTemporaryFile()).name
+        make = functools.partial(make_slow_supplier, options["sample_ms"], n_made)
+        options["frontend"] = running.enter_context(sf.Fleet(make, n_workers=2)).endpoints.frontend
+        sizes = ("--min-workers", str(max(1, n_ranks - 1)), "--max-workers", str(n_ranks))
+        options["address"] = running.enter_context(Coordinator("--job", "job", *sizes))
+
+        def start() -> ranks.Ranks:
+            return running.enter_context(ranks.start(train_until_killed, 1, options))
+
+        def until(size: int) -> list[Any]:
+            """Wait until each rank has committed a step among so many; the last reports."""
+            found = []
+            for one in alive:
+                while (said := one.receive(0))[2] != size:
+                    pass
+                found.append(said)
+            return found
+
+        def note(kind: str, reports: list[Any]) -> None:
+            kept, dropped = map(sum, zip(n_kept[kind], *(one[3] for one in reports), strict=True))
+            n_kept[kind] = kept, dropped
+
+        alive = [start() for _ in range(n_ranks)]
+        until(n_ranks)
+        for _ in range(options["kills"]):
+            time.sleep(1 + chance.random())
+            victim = alive.pop(chance.randrange(n_ranks))
+            victim.processes[0].kill()
+            killed_s = time.monotonic()
+            reports = until(n_ranks - 1)
+            pauses.append(1000 * (min(one[0] for one in reports) - killed_s))
+            note("fewer", reports)
+            alive.append(start())
+            note("more", until(n_ranks)[:-1])
+        n_trained = GLOBAL * until(n_ranks)[0][1]
+        made = os.path.getsize(n_made) / n_trained
+    kept = {f"{n_ranks - 1 if kind == 'fewer' else n_ranks}": n for kind, n in n_kept.items()}
+    print(
+        json.dumps(
+            {
+                "ranks": n_ranks,
+                "sample_ms": options["sample_ms"],
+                "pause_ms": [round(one) for one in sorted(pauses)],
+                "kept_and_dropped_at_ranks": kept,
+                "made_per_trained": round(made, 3),
+                "load": round(os.getloadavg()[0], 1),
+            }
+        )
+    )
+
+
 def main() -> None:
     """Measure, and print a line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -188,7 +278,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help="turns of each (%(default)s)")
     parser.add_argument("--checkpoint-mb", type=int, default=0, help="measure checkpoints of this size, MB")
     parser.add_argument("--folder", help="folder for checkpoints (default: that of temporary files)")
+    parser.add_argument("--kills", type=int, default=0, help="measure so many deaths of a rank of --ranks")
+    parser.add_argument(
+        "--sample-ms", type=float, default=0.0, help="time for a sample, of --kills (%(default)s)"
+    )
     options = vars(parser.parse_args())
+    if options["kills"]:
+        measure_kills(options)
+        return
     if options["checkpoint_mb"]:
         measure_checkpoints(options)
         return

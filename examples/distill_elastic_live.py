@@ -15,11 +15,13 @@ import contextlib
 import hashlib
 import io
 import multiprocessing
+import os
 import random
 import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -236,9 +238,19 @@ class Site:
 
 def start(function: Callable[..., None], arguments: tuple[Any, ...]) -> Any:
     """Start a function in a process that ends with this one."""
-    process = multiprocessing.get_context("forkserver").Process(target=function, args=arguments, daemon=True)
+    arguments = (function, *arguments)
+    process = multiprocessing.get_context("forkserver").Process(
+        target=with_parent, args=arguments, daemon=True
+    )
     process.start()
     return process
+
+
+def with_parent(function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function, and end with the parent even if that is killed."""
+    parent: Any = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    function(*arguments)
 
 
 def serve(*arguments: str) -> None:

@@ -285,8 +285,12 @@ class Client:
     def position(self, product_id: str) -> int:
         """Return how many samples of the product's stream were handed out."""
 
-    def seek(self, product_id: str, start: int, run: int, stride: int, position: int) -> None:
-        """Go to a position of the stream; its sample i has the number start + i // run * stride + i % run."""
+    def seek(self, product_id: str, start: int, run: int, stride: int, position: int) -> tuple[int, int]:
+        """Go to a position of the stream; its sample i has the number start + i // run * stride + i % run.
+
+        Samples that are finished or on order, and that the stream hands out from there on, stay; return how many do, and
+        how many do not.
+        """
 
     def cancel(self, order_id: str, timeout_ms: int) -> bool:
         """Cancel an order that no supplier has; return whether it was cancelled."""

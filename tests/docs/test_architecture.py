@@ -206,7 +206,7 @@ def test_every_invariant_has_its_number() -> None:
     text = PAGE.read_text().split("\n## Invariants\n")[1].split("\n## ")[0]
     numbers = re.findall(r"^\* \*\*([A-Z]\d)\b", text, flags=re.MULTILINE)
     assert sorted(numbers) == sorted(
-        ["W1", "W2", "W3", "W4", "C1", "C2", "C3", "G1", "B1", "B2", "S1", "L1", "F1"]
+        ["W1", "W2", "W3", "W4", "C1", "C2", "C3", "C4", "G1", "B1", "B2", "S1", "L1", "F1"]
     )
 
 

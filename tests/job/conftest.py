@@ -21,11 +21,19 @@ def broker(frontend: str, backend: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def live_job(broker: None, frontend: str, backend: str, short_path: Path) -> Iterator[Callable[..., LiveJob]]:
+def cluster() -> Iterator[Cluster]:
+    """Coordinators that end with the test."""
+    found = Cluster()
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def live_job(
+    broker: None, frontend: str, backend: str, short_path: Path, cluster: Cluster
+) -> Iterator[Callable[..., LiveJob]]:
     """Makes a job of so many steps: suppliers, and a coordinator with options."""
     with ExitStack() as running:
-        cluster = Cluster()
-        running.callback(cluster.end)
 
         def make(n_steps: int, *options: str, n_suppliers: int = 2) -> LiveJob:
             coordinator = cluster.coordinator("--job", "digits", *options)

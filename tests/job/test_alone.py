@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
-from live_job import CONFIG, GLOBAL, MICRO, Student, live_data, replayed, sample, train
+from live_job import CONFIG, GLOBAL, MICRO, WIDTH, Student, live_data, replayed, sample, train
 
 import softs_fast as sf
 from softs_fast.job.feed import Feed
@@ -84,31 +86,39 @@ def test_a_step_that_fails_comes_again_with_the_same_samples(
     assert n_failures == 0
 
 
-def test_samples_that_differ_when_they_are_made_again_are_told_once(
-    broker: None,
-    frontend: str,
-    backend: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_step_that_comes_again_has_the_samples_that_it_had(
+    broker: None, frontend: str, backend: str, writes: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """H20: order is kept, bits are not."""
-    n_failures = 2
-    made = iter(range(10**6))
-    with supplier(backend, lambda number: sample(next(made))), job_alone(frontend) as (job, student):
-        # It would keep a stack for each kind of device that is not used, in each micro-batch.
-        monkeypatch.setattr(torch, "manual_seed", None)
-        for step in job.steps(2):
-            with_error = n_failures > 0
+    """J8: none is made a second time; if the program has written into them, they are made as they were."""
+    caplog.set_level(logging.INFO, "softs_fast.job.step")
+    made: Counter[int] = Counter()
+
+    def make(number: int) -> torch.Tensor:
+        made[number] += 1
+        return torch.full((WIDTH,), number + 1.0)
+
+    fails_after = [11, 7, 3]
+    with supplier(backend, make), job_alone(frontend) as (job, student):
+        for step in job.steps(3):
+            first: dict[str, torch.Tensor] = {}
             try:
                 with step:
-                    for batch in step.batches():
+                    for n_taken, batch in enumerate(step.batches(), 1):
+                        assert (batch["x"][:, 0] == batch["number"] + 1).all()
+                        first = first or batch
                         step.backward(student.loss(batch))
-                    if with_error:
-                        raise ValueError("after the last micro-batch")
+                        if step.number == 2 and fails_after and n_taken == fails_after[-1]:
+                            raise ValueError("in the midst of a step")
             except ValueError:
-                n_failures -= 1
-    told = [record for record in caplog.records if "ignores the number" in record.getMessage()]
-    assert [record.getMessage()[:14] for record in told] == ["samples 0 to 1"]
+                fails_after.pop()
+                if writes:
+                    first["x"].zero_()
+    assert not fails_after
+    assert writes or {made[number] for number in range(3 * GLOBAL)} == {1}
+    told = [record.args for record in caplog.records if "still trains" in record.getMessage()]
+    assert len(told) == 3
+    assert writes or all(kept == n for kept, n in told)
 
 
 def test_a_sample_that_cannot_be_made(broker: None, frontend: str, backend: str) -> None:

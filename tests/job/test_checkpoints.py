@@ -19,7 +19,7 @@ from live_job import GLOBAL, Student, live_data, replayed, sample
 from test_alone import supplier
 
 import softs_fast as sf
-from softs_fast.job import checkpoint_files, saver
+from softs_fast.job import checkpoint_files
 from softs_fast.job.ledger import Ledger
 from softs_fast.job.position import Position
 from softs_fast.job.saver import Saver
@@ -308,26 +308,6 @@ def test_a_full_disk_costs_that_one_only(tmp_path: Path, caplog: pytest.LogCaptu
     assert steps(tmp_path) == ["step-00000001", "step-00000003"]
 
 
-def test_without_free_space_none_is_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The disk is left as it is, and the next checkpoint is written once there is space."""
-    usage = shutil.disk_usage
-    with Training(tmp_path, model=torch.nn.Linear(1000, 1000)) as training:
-        training.train(1)
-        with monkeypatch.context() as patch:
-            patch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=11_999_999))
-            patch.setattr(saver, "write_checkpoint", lambda *given: pytest.fail("it is begun"))
-            training.train(1)
-        [text] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-        assert text == (
-            f"the checkpoint of step 2 is not written: {tmp_path} has 12 MB of free space, and it needs 12 MB; delete other "
-            "files, or keep fewer checkpoints; the one before it stays the newest"
-        )
-        training.train(1)
-    assert steps(tmp_path) == ["step-00000001", "step-00000003"]
-
-
 def test_a_state_that_cannot_be_written_any_more_costs_that_one_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -351,6 +331,16 @@ def test_one_that_is_due_while_another_one_is_written_is_left_out(
         training.train(1)
     assert steps(tmp_path) == ["step-00000001", "step-00000003"]
     assert "the checkpoint of step 2 is left out" in caplog.text
+
+
+def test_one_that_stays_for_ever_waits_until_another_one_is_written(tmp_path: Path) -> None:
+    with Training(tmp_path, keep=9, keep_every=2) as training:
+        training.train(1)
+        ends = threading.Event()
+        training.saver._writing = training.saver._threads.submit(ends.wait)
+        threading.Timer(0.1, ends.set).start()
+        training.train(1)
+    assert steps(tmp_path) == ["step-00000001", "step-00000002"]
 
 
 def train_while_one_is_written(training: Training) -> None:

@@ -113,7 +113,7 @@ def test_committed_steps_train_each_number_once(n_micro_batches: int, seed: int,
 
 
 def test_a_stream_that_is_in_place_is_left_alone() -> None:
-    """Samples that are ordered ahead are thrown away by each aim."""
+    """Each aim takes a look at all samples that are ordered ahead."""
     one = Rank(Ledger("p", 12, 2))
     for step in range(4):
         one.begin(step, 1, 2)

@@ -9,8 +9,6 @@ from live_job import CONFIG, Student, live_data
 
 import softs_fast as sf
 from softs_fast.coordination import ClientCredentials
-from softs_fast.job.ledger import Ledger
-from softs_fast.job.position import Position
 
 
 @pytest.mark.parametrize(
@@ -81,24 +79,6 @@ def test_a_loader_in_place_of_data() -> None:
     loader: Any = sf.SoftDataLoader("1", "ipc:///none", CONFIG)
     with pytest.raises(sf.ConfigError, match="a job needs LiveData and a TrainingState, got SoftDataLoader"):
         sf.Job("digits", loader, sf.TrainingState(student.model, student.optimizer))
-
-
-@pytest.mark.parametrize(
-    ("product", "whole", "part", "seed", "text"),
-    [
-        ("2", 96, 8, 0, "the job has product='1', and this rank '2'"),
-        ("1", 48, 8, 0, "the job has global_batch_size=96, and this rank 48"),
-        ("1", 96, 4, 0, "the job has micro_batch_size=8, and this rank 4"),
-        ("1", 96, 8, 7, "the job has seed=0, and this rank 7"),
-    ],
-)
-def test_a_rank_with_another_script(product: str, whole: int, part: int, seed: int, text: str) -> None:
-    source = Position(Ledger("1", 96, 8), 0)
-    source.applied()
-    joiner = Position(Ledger(product, whole, part), seed)
-    with pytest.raises(sf.ConfigError, match=text):
-        joiner.load_state_dict(source.state_dict())
-    assert joiner.committed == 0
 
 
 def test_two_jobs_of_one_state(frontend: str) -> None:

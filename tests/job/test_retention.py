@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from softs_fast.job.checkpoints import Checkpoints
 from softs_fast.job.retention import name_of, outdated, partial_name, steps_in
 
+ALL_GO = Checkpoints("ckpt", every=10).stays
 STEPS = st.sets(st.integers(1, 10**9), min_size=1)
 
 
@@ -23,7 +25,7 @@ def test_the_newest_whole_ones_stay(steps: set[int], keep: int, data: st.DataObj
     sealed = data.draw(st.sampled_from(sorted(steps)))
     damaged = {name_of(one) for one in data.draw(st.sets(st.sampled_from(sorted(steps)))) if one != sealed}
     names = {name_of(one) for one in steps}
-    left = names - outdated(names, sealed, keep, damaged)
+    left = names - outdated(names, sealed, keep, damaged, ALL_GO)
     assert name_of(sealed) in left
     assert not left & damaged
     whole = [one for one in steps_in(names - damaged) if one <= sealed]
@@ -34,9 +36,10 @@ def test_the_newest_whole_ones_stay(steps: set[int], keep: int, data: st.DataObj
 
 def test_those_of_each_so_many_steps_stay_for_ever() -> None:
     names = {name_of(step) for step in range(10, 80, 10)}
-    assert steps_in(names - outdated(names, 70, 2, (), keep_every=30)) == [70, 60, 30]
+    stays = Checkpoints("ckpt", every=10, keep_every=30).stays
+    assert steps_in(names - outdated(names, 70, 2, (), stays)) == [70, 60, 30]
     # A damaged one is of no use to a reader.
-    assert steps_in(names - outdated(names, 70, 2, {name_of(30)}, keep_every=30)) == [70, 60]
+    assert steps_in(names - outdated(names, 70, 2, {name_of(30)}, stays)) == [70, 60]
 
 
 @pytest.mark.parametrize(
@@ -53,4 +56,4 @@ def test_those_of_each_so_many_steps_stay_for_ever() -> None:
 def test_what_killed_processes_have_left_goes_and_what_others_may_be_writing_stays(
     name: str, is_outdated: bool
 ) -> None:
-    assert (name in outdated({name, name_of(50)}, 50, 1, ())) is is_outdated
+    assert (name in outdated({name, name_of(50)}, 50, 1, (), ALL_GO)) is is_outdated

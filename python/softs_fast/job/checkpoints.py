@@ -48,6 +48,10 @@ class Checkpoints:
                 "checkpoint"
             )
 
+    def stays(self, step: int) -> bool:
+        """Return whether the checkpoint of a step stays for ever."""
+        return self.keep_every is not None and step % self.keep_every == 0
+
     @property
     def path(self) -> Path:
         """The folder."""

@@ -17,6 +17,7 @@ from ..errors import ConfigError, PeerLost
 from ..loader import whole_number
 from .alone import AloneWorker
 from .checkpoints import Checkpoints
+from .contract import contract_of
 from .live_data import LiveData
 from .position import Position
 from .saver import Saver
@@ -145,6 +146,7 @@ class Job:
             job=self._name,
             credentials=self._credentials,
             committed=committed,
+            contract=contract_of(self._position, self._data.config, self._state),
         )
 
     def __exit__(

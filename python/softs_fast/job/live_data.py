@@ -45,6 +45,7 @@ class LiveData:
             raise ConfigError(f"product must be a string, got {type(product).__name__}")
         self.global_batch_size = whole_number("global_batch_size", global_batch_size, 1)
         self.micro_batch_size = whole_number("micro_batch_size", micro_batch_size, 1)
+        self.config = config
         self.ledger = Ledger(product, self.global_batch_size, self.micro_batch_size)
         self._source = (product, config, self.micro_batch_size, self.global_batch_size, endpoint)
         # It checks the product.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["TRASH", "name_of", "outdated", "partial_name", "steps_in"]
+__all__ = ["TRASH", "name_of", "outdated", "partial_name", "steps_in", "unfinished"]
 
 _SEALED, _PARTIAL = "step-", ".partial-"
 #: Begin of the name of a folder that is being deleted.
@@ -28,8 +28,18 @@ def steps_in(names: Iterable[str]) -> list[int]:
     return sorted((step for name, step in numbers.items() if name == name_of(step)), reverse=True)
 
 
+def unfinished(names: Iterable[str], last: int) -> set[str]:
+    """Return the names of what was not written to its end, of steps up to one, or not deleted to its end."""
+    return {
+        name
+        for name in names
+        if name.startswith(TRASH)
+        or (name.startswith(_PARTIAL) and name.removeprefix(_PARTIAL).partition("-")[0] <= f"{last:08}")
+    }
+
+
 def outdated(
-    names: Collection[str], sealed: int, keep: int, damaged: Collection[str], keep_every: int | None = None
+    names: Collection[str], sealed: int, keep: int, damaged: Collection[str], stays: Callable[[int], bool]
 ) -> set[str]:
     """Return the names that are to go once a checkpoint is sealed.
 
@@ -41,14 +51,8 @@ def outdated(
         sealed: Step of the checkpoint that was sealed.
         keep: Checkpoints up to that one that stay.
         damaged: Names of checkpoints that did not verify.
-        keep_every: Number of which the step of a checkpoint is a multiple if it stays for ever; None for none.
+        stays: Function that returns whether the checkpoint of a step stays for ever.
     """
     whole = [step for step in steps_in(set(names) - set(damaged)) if step <= sealed]
-    partial = {
-        name
-        for name in names
-        if name.startswith(_PARTIAL) and name.removeprefix(_PARTIAL).partition("-")[0] <= f"{sealed:08}"
-    }
-    trash = {name for name in names if name.startswith(TRASH)}
-    old = {name_of(step) for step in whole[keep:] if keep_every is None or step % keep_every}
-    return old | partial | trash | (set(names) & set(damaged))
+    old = {name_of(step) for step in whole[keep:] if not stays(step)}
+    return old | unfinished(names, sealed) | (set(names) & set(damaged))

@@ -24,7 +24,7 @@ from ..errors import ConfigError, DamagedError, WireError
 from .checkpoint_files import load_state, read_facts, verified_facts, write_checkpoint
 from .checkpoints import Checkpoints
 from .position import Position
-from .retention import TRASH, name_of, outdated, partial_name, steps_in
+from .retention import TRASH, name_of, outdated, partial_name, steps_in, unfinished
 
 __all__ = ["Saver"]
 
@@ -176,6 +176,8 @@ class Saver:
         self._left_out = None
         if rank != 0:
             return
+        if self._options.stays(step) and self._writing is not None:
+            wait([self._writing])
         if self._writing is not None and not self._writing.done():
             self._left_out = step, size
             logger.warning(
@@ -217,6 +219,10 @@ class Saver:
             # Another rank may have written them anew since.
             self._damaged = {name for name in self._damaged if self._is_damaged(name)}
             self._check_owner(facts)
+            # What a process has left that died counts for the space that is free.
+            for name in unfinished(os.listdir(self._folder), step - 1):
+                with _logged(self._folder / name):
+                    self._remove(name)
             self._check_space(len(text) + sum(tensor.nbytes for tensor in tensors.values()))
             write_checkpoint(partial, facts, text, tensors)
             if path.name in self._damaged:
@@ -237,7 +243,7 @@ class Saver:
         with _logged("old checkpoints"):
             # What was being deleted comes before what is to get its name.
             names, options = os.listdir(self._folder), self._options
-            for name in sorted(outdated(names, step, options.keep, self._damaged, options.keep_every)):
+            for name in sorted(outdated(names, step, options.keep, self._damaged, options.stays)):
                 with _logged(self._folder / name):
                     self._remove(name)
 
@@ -263,10 +269,11 @@ class Saver:
 
     def _check_space(self, n_bytes: int) -> None:
         """Refuse to fill a disk, which would also stop others that write to it."""
-        free = shutil.disk_usage(self._folder).free
-        if free < n_bytes:
+        usage = shutil.disk_usage(self._folder)
+        # Some network file systems do not say how large they are.
+        if usage.total and usage.free < n_bytes:
             raise OSError(
-                f"{self._folder} has {free / 1e6:,.0f} MB of free space, and it needs {n_bytes / 1e6:,.0f} MB; delete other files, "
+                f"{self._folder} has {usage.free / 1e6:,.0f} MB of free space, and it needs {n_bytes / 1e6:,.0f} MB; delete other files, "
                 "or keep fewer checkpoints"
             )
 

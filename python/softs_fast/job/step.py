@@ -66,10 +66,10 @@ class Parts:
         if isinstance(worker, WorkerNode):
             worker.report = self.report
         self._place = (-1, 0)
-        # The first batch of the step that is not committed, and its first number, to see whether it is made the same again.
-        # Memory of the others is used again.
-        self._seen: tuple[int, Any] | None = None
-        self._has_warned = False
+        # Whether the batches go to other numbers with the next one that is waited for.
+        self._is_aimed = False
+        # Batches of the step that is not committed, by their first number, each with the versions of its tensors.
+        self._taken: dict[int, tuple[Any, list[int]]] = {}
 
     def report(self) -> Report:
         """Return what the coordinator shows of this rank."""
@@ -78,8 +78,32 @@ class Parts:
         saved = None if self.saver is None else self.saver.saved()
         return Report(self._n_samples, self._waiting_s + lacks_s, now_s - self._began_s, lacks_s, saved)
 
-    def take(self) -> Any | None:
-        """Return the next micro-batch, or None once the epoch of the step is over; report a long wait meanwhile."""
+    def take(self, due: MicroBatch) -> Any | None:
+        """Return the micro-batch that is due, or None once the epoch of the step is over; report a long wait meanwhile.
+
+        One that was handed out before, when the step was not committed, is handed out again as it was.
+        """
+        first, n = due.numbers.start, len(due.numbers)
+        if first in self._taken:
+            batch, versions = self._taken[first]
+            if _versions(batch) == versions:
+                self.batches.skip()
+                self._n_samples += n
+                return dict(batch)
+        batch = self._wait()
+        if batch is not None:
+            self._taken[first] = dict(batch), _versions(batch)
+            self._n_samples += n
+            self._tell_kept()
+        return batch
+
+    def _tell_kept(self) -> None:
+        kept, dropped = self.batches.kept
+        if self._is_aimed and kept + dropped:
+            logger.info("this rank still trains %d of %d samples that it had ordered", kept, kept + dropped)
+        self._is_aimed = False
+
+    def _wait(self) -> Any | None:
         worker = self.worker
         self._lacks_since_s = told_s = time.monotonic()
 
@@ -91,13 +115,20 @@ class Parts:
             return bool(worker.not_ready)
 
         try:
-            batch = self.batches.take(is_over)
+            return self.batches.take(is_over)
         finally:
             self._waiting_s += time.monotonic() - self._lacks_since_s
             self._lacks_since_s = None
-        if batch is not None:
-            self._n_samples += self.position.ledger.micro_batch_size
-        return batch
+
+    def begin(self, step: int, rank: int, size: int) -> None:
+        """Begin a step, from 0, with its place among the ranks."""
+        ledger = self.position.ledger
+        aim = self.feed.begin(ledger, step, rank, size)
+        if aim is not None:
+            self.batches.aim(aim.start, aim.run, aim.stride)
+            self._is_aimed = True
+        numbers = ledger.numbers(step)
+        self._taken = {first: one for first, one in self._taken.items() if first in numbers}
 
     def tell_place(self, rank: int, size: int, n_micro_batches: int, own: int) -> None:
         """Log which part of a step this rank has, if that has changed."""
@@ -123,27 +154,6 @@ class Parts:
             n_micro_batches,
             100 * share,
         )
-
-    def compare(self, taken: MicroBatch, batch: Any) -> None:
-        """Say once if numbers that were handed out before come with other samples."""
-        if self._seen is None:
-            self._seen = (taken.numbers.start, batch)
-            return
-        first, before = self._seen
-        if first != taken.numbers.start or self._has_warned or _are_equal(before, batch):
-            return
-        self._has_warned = True
-        logger.warning(
-            "samples %d to %d are others than when they were made first: their generator ignores the number of a sample, or "
-            "the program has changed the batch in place; each number is trained once, but a step that is made again does not "
-            "have the same bits (docs/job.md)",
-            taken.numbers.start,
-            taken.numbers.stop - 1,
-        )
-
-    def forget(self) -> None:
-        """Keep no batch any more: its step is committed."""
-        self._seen = None
 
 
 class JobStep:
@@ -192,16 +202,15 @@ class JobStep:
         parts = self._parts
         if not self.was_entered:
             raise ConfigError("the step was not begun: call step.batches() in a block `with step:`")
-        while parts.feed.due is not None:
+        while (due := parts.feed.due) is not None:
             if self._n_backward < self._n_taken:
                 raise ConfigError(_incomplete(self.number, self._n_backward, self._n_taken))
-            batch = parts.take()
+            batch = parts.take(due)
             if batch is None:
                 raise PeerLost(f"epoch {self._inner.epoch} is over: {self._worker.not_ready}")
-            taken = parts.feed.took()
+            parts.feed.took()
             self._n_taken += 1
-            parts.compare(taken, batch)
-            _seed(parts.device, parts.position.seed_of(taken.numbers.start))
+            _seed(parts.device, parts.position.seed_of(due.numbers.start))
             yield batch
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -259,10 +268,8 @@ class JobStep:
         n = self._n_micro_batches = position.ledger.n_micro_batches
         self._scale = size / n
         self._losses.zero_()
-        aim = parts.feed.begin(position.ledger, step, rank, size)
+        parts.begin(step, rank, size)
         parts.tell_place(rank, size, n, parts.feed.n_due)
-        if aim is not None:
-            parts.batches.aim(aim.start, aim.run, aim.stride)
         # Last: a step that has not begun has no end that removes it.
         self._guard = parts.state.optimizer.register_step_pre_hook(_refuse_step)
 
@@ -286,7 +293,6 @@ class JobStep:
             self._losses = self._losses.clone()
             if self.is_committed:
                 parts.feed.committed()
-                parts.forget()
                 if parts.saver is not None:
                     parts.saver.committed(self._worker.rank, self._worker.size)
             else:
@@ -338,11 +344,6 @@ def _seed(device: torch.device, seed: int) -> None:
         getattr(torch, device.type).manual_seed_all(seed)
 
 
-def _are_equal(before: Any, batch: Any) -> bool:
-    """Return whether two batches are equal; ragged tensors are not compared. A NaN is equal to a NaN."""
-    return all(
-        not isinstance(tensor, torch.Tensor)
-        or tensor.is_nested
-        or bool(((tensor == batch[name]) | ((tensor != tensor) & (batch[name] != batch[name]))).all())
-        for name, tensor in before.items()
-    )
+def _versions(batch: Any) -> list[int]:
+    """Return what changes when a program writes into a batch."""
+    return [one._version for one in batch.values() if isinstance(one, torch.Tensor)]

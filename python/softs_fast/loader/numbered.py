@@ -61,7 +61,9 @@ class NumberedBatches:
         self._dataset = EndlessDataset(
             source, endpoint or default_endpoint("frontend"), batch_config, ShmMedium, options
         )
-        self._version = source.version()
+        self._product, self._version = product, source.version()
+        self._batch_size = batch_size
+        self._positions: dict[str, int] = {}
         self._plan = IterationPlan(
             batch_size=batch_size, make_batch=None if has_rows(batch_config) else default_collate
         )
@@ -69,11 +71,24 @@ class NumberedBatches:
         self._stride = Stride()
 
     def aim(self, start: int, run: int, stride: int) -> None:
-        """Go to other numbers; samples that are ordered or finished are thrown away, except what is handed out.
+        """Go to other numbers; what is finished or on order stays so, if it is among them.
 
-        Sample i from now on has number start + i // run * stride + i % run.
+        Sample i from now on has number start + i // run * stride + i % run. Samples that were copied into a part of a batch
+        are made again.
         """
-        self._opened, self._stride = None, Stride(start, run, stride)
+        self._opened, self._stride, self._positions = None, Stride(start, run, stride), {}
+
+    def skip(self) -> None:
+        """Leave the next batch out."""
+        self._positions[self._product] = self._positions.get(self._product, 0) + self._batch_size
+        if self._opened is not None:
+            self._opened[0].restart()
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """Samples that were finished or on order when it went to other numbers last, and were among these; and others."""
+        opened = self._dataset._open
+        return (0, 0) if opened is None else opened.subscription.last_seek
 
     def take(self, is_over: Callable[[], bool]) -> Any | None:
         """Return the next batch, `{name: dtype [batch_size, *shape]}`; None if it is not wanted any more before.
@@ -86,7 +101,7 @@ class NumberedBatches:
             WireError: A sample is not what a codec of the config writes.
         """
         if self._opened is None:
-            self._opened = self._dataset.begin(self._plan, {}, self._stride)
+            self._opened = self._dataset.begin(self._plan, self._positions, self._stride)
             self._opened[0].restart()
         stream, reader = self._opened
         # Its caller is busy with each batch for some time.

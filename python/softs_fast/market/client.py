@@ -268,8 +268,11 @@ class Client:
         """Return how many samples of the product's stream were handed out, including those before a `seek`."""
         return self._core.position(product_id)
 
-    def seek(self, product_id: str, start: int, run: int, stride: int, position: int) -> None:
-        """Go to another position of the product's stream; its open orders are discarded.
+    def seek(self, product_id: str, start: int, run: int, stride: int, position: int) -> tuple[int, int]:
+        """Go to another position of the product's stream.
+
+        Samples that are finished or on order stay so if the stream hands them out from there on, at most 16 times all
+        slots ahead; the others are discarded. What no supplier has begun is made behind earlier numbers.
 
         Sample i has number start + (i // run) * stride + i % run of this client's share, so that several DataLoader
         workers can each make every stride-th run.
@@ -280,8 +283,11 @@ class Client:
             run: Number of samples that follow each other.
             stride: Distance from the beginning of one run to that of the next, in samples.
             position: Index i of the next sample.
+
+        Returns:
+            Samples that stay, and samples that are discarded.
         """
-        self._core.seek(product_id, start, run, stride, position)
+        return self._core.seek(product_id, start, run, stride, position)
 
     def discard(self) -> int:
         """Make all open orders and finished samples stale: none of them is handed out any more.

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .messages import PROTOCOL, Hello, Refused
+from .messages import PROTOCOL, Contract, Hello, Refused
 from .options import JobOptions
 from .seats import Seats, Worker
 
@@ -33,7 +33,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class Contested:
-    """Another process has the name or the seat, and is connected, or may connect again in a moment.
+    """Another process has the name or the seat, or trains something else, and is connected or may connect again.
 
     If that connection ends, the newcomer takes the place; there is no other proof that the process before is dead.
 
@@ -55,12 +55,14 @@ class Gate:
         replaced: Processes of which others have taken the place.
         used: Seats that a process has had.
         restarts: Times at which a seat was taken again, by seat.
+        contract: What the job trains, from its first epoch on; None before it.
     """
 
     evicted: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDED))
     replaced: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDED))
     used: set[int] = field(default_factory=set)
     restarts: dict[int, deque[float]] = field(default_factory=dict)
+    contract: Contract | None = None
 
     def judge(
         self, options: JobOptions, seats: Seats, hello: Hello, identity: str | None, now_s: float
@@ -83,6 +85,9 @@ class Gate:
                 "or give it another worker id",
                 hello.worker_id,
             )
+        foreign = self._foreign(options, seats, hello, now_s)
+        if foreign is not None:
+            return foreign
         if known is None:
             return self._newcomer(options, seats, hello, now_s)
         if hello.incarnation == known.incarnation:
@@ -99,6 +104,24 @@ class Gate:
                 known.conn is not None,
             )
         return self._admit(options, known.seat, now_s, known) or Admission(known.seat, replaced=known)
+
+    def _foreign(
+        self, options: JobOptions, seats: Seats, hello: Hello, now_s: float
+    ) -> Contested | Refused | None:
+        """Return what becomes of a worker that trains something else than the job; None if it trains the same.
+
+        Before the first epoch the job trains what the workers do that are connected, or have a seat kept for them. So all that
+        are connected train the same, whether they are new, connect again or take another one's place.
+        """
+        if self.contract is not None:
+            return _differing(hello, self.contract, "the job")
+        others = [one for one in seats.by_id.values() if one.id != hello.worker_id]
+        kept = (one for one in others if not one.is_missing(now_s, options.kept_s))
+        holder = next((one for one in others if one.conn is not None), None) or next(kept, None)
+        if holder is None:
+            return None
+        refused = _differing(hello, holder.contract, holder.name, holder.id)
+        return None if refused is None else Contested(refused, holder.conn is not None)
 
     def _newcomer(
         self, options: JobOptions, seats: Seats, hello: Hello, now_s: float
@@ -149,6 +172,21 @@ class Gate:
             return False
         times.append(now_s)
         return True
+
+
+def _differing(hello: Hello, contract: Contract, owner: str, held_by: str = "") -> Refused | None:
+    """Name the first term in which a worker differs from a contract; None if it differs in none."""
+    ours, theirs = ({one.name: one.value for one in terms} for terms in (contract, hello.contract))
+    name = min((name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)), default=None)
+    if name is None:
+        return None
+    has, expected = (repr(terms[name]) if name in terms else "missing" for terms in (theirs, ours))
+    return Refused(
+        "contract",
+        f'worker "{hello.worker_id}" trains something else: its {name!r} is {has}, and that of {owner} is {expected}; start '
+        "all ranks of a job with the same script, and give another training a coordinator of its own",
+        held_by,
+    )
 
 
 def _mismatch(options: JobOptions, hello: Hello, identity: str | None) -> Refused | None:

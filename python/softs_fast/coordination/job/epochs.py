@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from .events import Booted, Completed, Persist
+from .events import Agreed, Booted, Completed, Persist
 from .forming import SeatView, Waiting, choose, form
 from .messages import Alarm, Cause, Fence, Member, Refused, Table, Welcome, WorkerState
 from .rolling import resume
@@ -311,6 +311,10 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
             is_warning=True,
         )
     _note_entries(state, [worker for worker in workers if not state.is_member(worker)])
+    if state.gate.contract is None:
+        # Admission has let in no worker with another one.
+        state.gate.contract = workers[0].contract
+        state.outputs += [Persist(Agreed(one)) for one in [state.gate.contract] if one]
     state.enter(table)
     state.outputs.append(Persist(table))
     state.log(f"epoch {table.epoch} is open: {len(members)} members, step {way.step}, {_said(table, states)}")

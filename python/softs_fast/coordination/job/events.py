@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...records import U32, Record, Tag64
-from .messages import Checkpoint, FromWorker, Reason, Table, Text, ToWorker
+from .messages import Checkpoint, Contract, FromWorker, Reason, Table, Text, ToWorker
 
 # --- Events ---
 
@@ -76,12 +76,18 @@ class Booted(Record):
     boot: Tag64
 
 
+class Agreed(Record):
+    """What all workers of the job train, from its first epoch on."""
+
+    contract: Contract
+
+
 class Completed(Checkpoint):
     """A checkpoint is complete."""
 
 
 #: A table is an epoch that was opened.
-StateRecord = Booted | Table | Completed
+StateRecord = Booted | Table | Completed | Agreed
 
 # --- Outputs, in the order in which they are to be done ---
 

@@ -10,6 +10,7 @@ from ...errors import ConfigError
 from . import epochs
 from .admission import Contested
 from .events import (
+    Agreed,
     Booted,
     Close,
     Completed,
@@ -73,6 +74,7 @@ class Job:
         I9: nothing grows without bound.
         I10: an accusation evicts nothing, nor does standing still, unless the options say so.
         I11: while there is no coordinator, no epoch changes.
+        I12: all that are connected have one contract, from the first epoch on that of the job.
 
     Source: own, see docs/coordination.md.
     """
@@ -130,6 +132,8 @@ class Job:
         """Return what a coordinator after this one has to know."""
         state = self._state
         found: list[StateRecord] = [Booted(state.options.name, boot) for boot in state.boots]
+        if state.gate.contract:
+            found.append(Agreed(state.gate.contract))
         if state.table is not None:
             found.append(state.table)
         return [*found, *state.checkpoints.complete]
@@ -365,10 +369,14 @@ class Job:
                 case Table():
                     table = record
                     state.adopt([table.boot])
+                case Agreed(contract):
+                    state.gate.contract = contract
                 case Completed():
                     state.checkpoints.complete.append(record)
         if table is None:
             return
+        # A job without a contract has no record of it.
+        state.gate.contract = state.gate.contract or ()
         highest = max(member.seat for member in table.members)
         if highest >= state.options.n_seats:
             raise ConfigError(

@@ -28,7 +28,18 @@ Cause = Literal[
 ]
 
 #: Why a worker was refused.
-Refusal = Literal["protocol", "job", "identity", "taken", "older", "full", "restarts", "ended", "evicted"]
+Refusal = Literal[
+    "protocol",
+    "job",
+    "identity",
+    "taken",
+    "older",
+    "full",
+    "restarts",
+    "ended",
+    "evicted",
+    "contract",
+]
 
 #: What members do with the step in doubt: apply what they hold, or drop it.
 Roll = Literal["forward", "back"]
@@ -45,6 +56,17 @@ Address = Annotated[str, most(512), _printable]
 #: A random number of a process, by which it differs from others of its name.
 Incarnation = Annotated[Tag64, as_number("uint64")]
 Ranks = Annotated[tuple[U32, ...], most(MAX_SEATS)]
+
+
+class Term(Record):
+    """A fact that is the same on all workers of a job, such as the size of a batch."""
+
+    name: Annotated[str, most(256)]
+    value: Annotated[str, most(256)]
+
+
+#: What a worker trains; terms are compared by their names, in any order.
+Contract = Annotated[tuple[Term, ...], most(128)]
 
 
 class WorkerState(Record):
@@ -90,6 +112,7 @@ class Hello(Record):
         protocol: Version of the protocol, PROTOCOL.
         engine_boot: Boot of the epoch of which it has an engine; 0 without an engine.
         engine_epoch: Number of that epoch.
+        contract: What the worker trains; the coordinator refuses a worker that trains something else than its job.
     """
 
     job: Text
@@ -101,6 +124,7 @@ class Hello(Record):
     protocol: U32 = PROTOCOL
     engine_boot: Tag64 = 0
     engine_epoch: Count = 0
+    contract: Contract = ()
 
 
 class Ready(Record):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .messages import Hello, WorkerState
+from .messages import Contract, Hello, WorkerState
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Worker:
         is_leaving: Whether it leaves at the end of the present step.
         resting_since_s: Time since which it leaves and is in no step; None if it may be in one.
         was_member: Whether it came with the state of an epoch.
+        contract: What it trains.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Worker:
     is_leaving: bool = False
     resting_since_s: float | None = None
     was_member: bool = False
+    contract: Contract = ()
 
     @property
     def number(self) -> int:
@@ -123,6 +125,7 @@ class Seats:
         worker.address = hello.address
         worker.ready = worker.told = None
         worker.was_member = hello.last.epoch > 0
+        worker.contract = hello.contract
         self.by_conn[conn] = worker
 
     def disconnect(self, worker: Worker) -> None:

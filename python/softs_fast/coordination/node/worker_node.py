@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
@@ -17,7 +17,7 @@ from ...errors import ConfigError, DamagedError, PeerLost
 from ...loader import Ranks, set_ranks_of_worker
 from ..credentials import ClientCredentials
 from ..health.readiness import worker_reason
-from ..job.messages import Hello, Report, WorkerState
+from ..job.messages import Hello, Report, Term, WorkerState
 from ..job.participant import Build
 from ..job.rolling import copying, part_of
 from ..launcher import default_worker_id, launched_job, launched_seat, new_incarnation
@@ -56,6 +56,8 @@ class WorkerNode:
         leave_on_sigterm: Whether the signal SIGTERM makes it leave at the end of the step; in the main thread only.
         logger: Logger of what happens to its epochs; None for a logger of this module.
         orphan_s: Seconds without a coordinator after which the next step raises PeerLost.
+        contract: What this worker trains, by name: at most 128 terms, with names and values of at most 256 characters. The
+            coordinator refuses a worker that differs from its job.
 
     Raises:
         ConfigError: an argument is wrong, or gRPC is not installed.
@@ -87,6 +89,7 @@ class WorkerNode:
         leave_on_sigterm: bool = False,
         logger: logging.Logger | None = None,
         orphan_s: float = ORPHAN_S,
+        contract: Mapping[str, str] | None = None,
     ) -> None:
         self._state = state
         self._job = job = job or launched_job()
@@ -101,6 +104,7 @@ class WorkerNode:
             new_incarnation(),
             wanted,
             last=WorkerState(committed=committed),
+            contract=tuple(Term(name, value) for name, value in (contract or {}).items()),
         )
         self._link = WorkerLink(coordinator, hello, credentials, logger, orphan_s)
         self._machine = self._link.machine

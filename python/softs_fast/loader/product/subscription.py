@@ -48,6 +48,8 @@ class Subscription:
     def __init__(self, client: Client, source: ProductSource, *, watches: bool) -> None:
         self._client = client
         self._source = source
+        #: Samples that were ordered when the client went to another place last: those that are still wanted, and others.
+        self.last_seek = (0, 0)
         # Those of the iterator that entered a product last.
         self._positions: dict[str, int] = {}
         self._stride: Stride | None = None
@@ -86,7 +88,7 @@ class Subscription:
             self._positions, self._stride = positions, stride
             position = remember(positions, product)
             if stride is not None and not self._is_in_place(product):
-                self._client.seek(product, stride.start, stride.run, stride.stride, position)
+                self.last_seek = self._client.seek(product, stride.start, stride.run, stride.stride, position)
             if product != self._followed:
                 self._follow(product, ahead=True)
             return wanted

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use softs_proto::client::{BlockId, Outcome, Plan, ReleaseError, RequestId, SlotId};
+use softs_proto::client::{BlockId, Kept, Outcome, Plan, ReleaseError, RequestId, SlotId};
 
 use super::driver::Client;
 use super::state::Machine;
@@ -193,9 +193,9 @@ impl Client {
         self.lock().link.machine.n_numbered()
     }
 
-    /// Goes to `position` of the stream of `product` as `plan` counts it.
-    pub fn seek(&self, product: &str, plan: Plan, position: u64) {
-        self.lock().link.machine.seek(product, plan, position);
+    /// Goes to `position` of the stream of `product` as `plan` counts it; what becomes of what was ordered.
+    pub fn seek(&self, product: &str, plan: Plan, position: u64) -> Kept {
+        self.lock().link.machine.seek(product, plan, position)
     }
 
     /// Waits until a broker has answered our HELLO; the number it gave us.

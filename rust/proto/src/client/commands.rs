@@ -6,7 +6,6 @@ use super::demand::Subscription;
 use super::ids::{BlockId, OrderNumber, ProductKey, SlotId};
 use super::lane_port::Lanes;
 use super::requests::{Outcome, RequestId};
-use super::sequence::{Plan, Stream};
 use super::slots::{ReleaseError, State};
 use super::state::Client;
 
@@ -137,20 +136,6 @@ impl<L: Lanes> Client<L> {
         }
         let taken_back = if taken_back { vec![order] } else { Vec::new() };
         Some(self.requests.settled(Outcome::Cancelled(taken_back)))
-    }
-
-    /// Goes to `position` of the stream of `product` as `plan` counts it; what was ordered of that product is stale.
-    pub fn seek(&mut self, product: &str, plan: Plan, position: u64) {
-        let key = self.product_key(product);
-        self.products.touch(key);
-        for block in 0..self.blocks.len() as BlockId {
-            if self.blocks[block as usize].wanted && self.blocks[block as usize].product == key {
-                self.dismantle(block, false);
-            }
-        }
-        self.owed.retain(|owed| owed.product != key);
-        self.products.get_mut(key).stream = Stream::new(plan, position, u64::from(self.config.block));
-        self.send_cancels();
     }
 
     /// Asks the broker for its statistics, and for a diagnosis of `product` if it can give one.

@@ -38,6 +38,7 @@ mod lost_broker;
 mod prefetch;
 mod rebalance;
 mod routing;
+mod seeking;
 mod sending;
 mod subscription;
 
@@ -48,6 +49,7 @@ pub use lane_port::{Ending, LaneEvent, LaneRef, Lanes, NoLanes};
 pub use open_orders::OpenOrders;
 pub use products::MAX_REMEMBERED;
 pub use requests::{Outcome, RequestId};
+pub use seeking::Kept;
 pub use sequence::{Plan, Share};
 pub use slots::{ReleaseError, SlotCounts};
 pub use state::{Client, Counters};

@@ -1,6 +1,6 @@
 //! Streams: which sample of a product comes next, and which were handed out.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::ids::BlockId;
 
@@ -32,6 +32,16 @@ impl Plan {
     pub fn sequence(&self, place: u64) -> u64 {
         let (runs, rest) = if self.run <= 1 { (place, 0) } else { (place / self.run, place % self.run) };
         self.start.wrapping_add(runs.wrapping_mul(self.stride)).wrapping_add(rest)
+    }
+
+    /// The place of the sample with this number in the stream; `None` if the stream does not have it.
+    #[must_use]
+    pub fn place(&self, sequence: u64) -> Option<u64> {
+        let (run, distance) = (self.run.max(1), sequence.checked_sub(self.start)?);
+        let runs = distance.checked_div(self.stride).unwrap_or(0);
+        let place =
+            runs.wrapping_mul(run).wrapping_add(distance.wrapping_sub(runs.wrapping_mul(self.stride)));
+        (self.sequence(place) == sequence).then_some(place)
     }
 }
 
@@ -87,6 +97,19 @@ impl Stream {
             handed_out: position,
             ready: VecDeque::new(),
         }
+    }
+
+    /// A stream at `position` of which blocks at some places, from there on, are on order or finished.
+    pub(super) fn with_blocks(plan: Plan, position: u64, unit: u64, places: &BTreeMap<u64, BlockId>) -> Self {
+        let mut stream = Self::new(plan, position, unit);
+        for &place in places.keys() {
+            while stream.next < place {
+                stream.gaps.insert(stream.next);
+                stream.next = stream.next.wrapping_add(unit);
+            }
+            stream.next = place.wrapping_add(unit);
+        }
+        stream
     }
 
     pub(super) fn handed_out(&self) -> u64 {
@@ -155,7 +178,7 @@ impl Stream {
     }
 
     /// Blocks between `place` and the first one not handed out: no more than blocks that were on order at once, since
-    /// gaps are filled first.
+    /// gaps are filled first, or than a seek keeps.
     fn position_of(&self, place: u64) -> usize {
         (place.wrapping_sub(self.handed_out) / self.unit) as usize
     }
@@ -188,6 +211,20 @@ mod tests {
         }
         all.sort_unstable();
         assert_eq!(all, (0..ranks * workers * 20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_plan_knows_the_place_of_each_of_its_numbers_and_of_no_other() {
+        for code in 0..125 {
+            let plan = Plan { start: code / 25, run: code / 5 % 5, stride: code % 5 };
+            let ours: BTreeSet<_> = (0..200).map(|place| plan.sequence(place)).collect();
+            for sequence in 0..40 {
+                let place = plan.place(sequence);
+                assert_eq!(place.is_some(), ours.contains(&sequence), "{plan:?}: {sequence}");
+                assert!(place.is_none_or(|place| plan.sequence(place) == sequence));
+            }
+        }
+        assert_eq!(Plan { start: u64::MAX, run: 0, stride: u64::MAX }.place(7), None);
     }
 
     #[test]

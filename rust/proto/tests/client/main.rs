@@ -8,6 +8,7 @@ mod lane_model;
 mod lanes;
 mod lost_broker;
 mod random;
+mod seeking;
 mod slots;
 mod streams;
 mod window;

@@ -15,14 +15,19 @@ use crate::lane_model::{Claim, ModelLanes, Owner};
 
 const N_SLOTS: u32 = 12;
 const PRODUCTS: [&str; 2] = ["p", "q"];
-const PLANS: [Plan; 2] = [Plan { start: 0, run: 1, stride: 1 }, Plan { start: 4, run: 2, stride: 6 }];
+const PLANS: [Plan; 4] = [
+    Plan { start: 0, run: 1, stride: 1 },
+    Plan { start: 4, run: 2, stride: 6 },
+    Plan { start: 0, run: 4, stride: 12 },
+    Plan { start: 3, run: 6, stride: 12 },
+];
 
 #[derive(Clone, Debug)]
 enum Action {
     Request(usize),
     Release(usize),
     Discard,
-    Seek(usize, u64),
+    Seek(usize, usize, u64),
     Attach(Owner),
     Claim(Owner),
     Publish(Owner, bool),
@@ -43,7 +48,7 @@ fn action() -> impl Strategy<Value = Action> {
         8 => (0..2_usize).prop_map(Action::Request),
         4 => any::<usize>().prop_map(Action::Release),
         1 => Just(Action::Discard),
-        1 => (0..2_usize, 0..30_u64).prop_map(|(product, block)| Action::Seek(product, block)),
+        1 => (0..2_usize, 0..4_usize, 0..30_u64).prop_map(|(product, plan, block)| Action::Seek(product, plan, block)),
         2 => (1..4_u64).prop_map(Action::Attach),
         6 => (1..4_u64).prop_map(Action::Claim),
         6 => (1..4_u64, prop::bool::weighted(0.9)).prop_map(|(owner, well)| Action::Publish(owner, well)),
@@ -69,7 +74,8 @@ struct World {
     lanes: ModelLanes,
     block: u32,
     ordered: bool,
-    /// Counts discards and seeks: an order of an earlier epoch is stale.
+    plans: [Plan; 2],
+    /// Counts discards: an order of an earlier epoch is stale.
     epoch: [u64; 2],
     epoch_of_slot: BTreeMap<SlotId, u64>,
     claims: Vec<Claim>,
@@ -89,7 +95,8 @@ impl World {
         let lanes = ModelLanes::new(2, 16);
         let mut harness =
             Harness::with(Config { block, ordered, prefetch, ..config(N_SLOTS) }, lanes.clone());
-        for (product, plan) in PRODUCTS.iter().zip(PLANS) {
+        let plans = [PLANS[0], PLANS[1]];
+        for (product, plan) in PRODUCTS.iter().zip(plans) {
             harness.client.seek(product, plan, 0);
         }
         harness.connect(Dialect::Native);
@@ -98,6 +105,7 @@ impl World {
             lanes,
             block,
             ordered,
+            plans,
             epoch: [0; 2],
             epoch_of_slot: BTreeMap::new(),
             claims: Vec::new(),
@@ -121,10 +129,10 @@ impl World {
                 self.harness.client.discard();
                 self.epoch = self.epoch.map(|epoch| epoch + 1);
             }
-            Action::Seek(product, block) => {
+            Action::Seek(product, plan, block) => {
                 let position = block * u64::from(self.block);
-                self.harness.client.seek(PRODUCTS[product], PLANS[product], position);
-                self.epoch[product] += 1;
+                self.plans[product] = PLANS[plan];
+                self.harness.client.seek(PRODUCTS[product], PLANS[plan], position);
                 self.handed_out[product].clear();
             }
             Action::Attach(owner) => {
@@ -239,12 +247,11 @@ impl World {
             assert_eq!((written.product, written.epoch), (product, self.epoch[product]), "C2");
             assert!(self.handed_out[product].insert(written.sequence), "{} twice", written.sequence);
             let first = self.memory[&(block * self.block)].sequence;
-            let places = 0..500;
-            let place =
-                |sequence| places.clone().find(|&place| PLANS[product].sequence(place) == sequence).unwrap();
+            let plan = self.plans[product];
+            let place = |sequence| plan.place(sequence).unwrap();
             assert_eq!(place(written.sequence), place(first) + i, "a block holds neighbours");
             if self.ordered {
-                assert_eq!(written.sequence, PLANS[product].sequence(position + i));
+                assert_eq!(written.sequence, plan.sequence(position + i));
             }
         }
     }

@@ -277,9 +277,9 @@ impl Client {
         run: u64,
         stride: u64,
         position: u64,
-    ) -> PyResult<()> {
-        self.open(py)?.seek(product_id, Plan { start, run, stride }, position);
-        Ok(())
+    ) -> PyResult<(u64, u64)> {
+        let result = self.open(py)?.seek(product_id, Plan { start, run, stride }, position);
+        Ok((result.kept, result.dropped))
     }
 
     fn cancel(&self, py: Python<'_>, order_id: &str, timeout_ms: u64) -> PyResult<bool> {
