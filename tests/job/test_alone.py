@@ -107,6 +107,9 @@ def test_a_step_that_comes_again_has_the_samples_that_it_had(
                     for n_taken, batch in enumerate(step.batches(), 1):
                         assert (batch["x"][:, 0] == batch["number"] + 1).all()
                         first = first or batch
+                        # Of one step at most.
+                        assert job._parts is not None
+                        assert len(job._parts._taken) <= GLOBAL // MICRO
                         step.backward(student.loss(batch))
                         if step.number == 2 and fails_after and n_taken == fails_after[-1]:
                             raise ValueError("in the midst of a step")

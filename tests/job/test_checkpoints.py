@@ -339,8 +339,8 @@ def test_one_that_stays_for_ever_waits_until_another_one_is_written(tmp_path: Pa
         ends = threading.Event()
         training.saver._writing = training.saver._threads.submit(ends.wait)
         threading.Timer(0.1, ends.set).start()
-        training.train(1)
-    assert steps(tmp_path) == ["step-00000001", "step-00000002"]
+        training.train(2)
+    assert steps(tmp_path) == [f"step-0000000{n}" for n in (1, 2, 3)]
 
 
 def train_while_one_is_written(training: Training) -> None:
