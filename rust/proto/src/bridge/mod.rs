@@ -18,6 +18,7 @@
 
 mod demand;
 mod egress;
+mod exchange;
 mod host;
 mod ingress;
 mod message;
