@@ -32,6 +32,10 @@ def add_command(add_parser: AddParser) -> None:
     add_identity(parser)
     for name in ("frontend", "backend"):
         option(parser, f"--{name}", shown=f"SOFTS_FAST_{name.upper()}, or ipc:///tmp/softs_{name}.sock")
+    option(
+        parser, "--control", "endpoint at which students set the model", metavar="ENDPOINT",
+        shown="SOFTS_FAST_CONTROL, or ipc:///tmp/softs_control.sock beside the default frontend",
+    )  # fmt: skip
     option(parser, "--log-level", default="info")
 
 
@@ -55,7 +59,11 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     given = arguments.tls_cert, arguments.tls_key, arguments.tls_ca, arguments.token_file
     with HostLink(
-        endpoints, listen=arguments.listen, connect=arguments.connect, credentials=TlsFiles(*given)
+        endpoints,
+        listen=arguments.listen,
+        connect=arguments.connect,
+        control_endpoint=arguments.control,
+        credentials=TlsFiles(*given),
     ) as link:
         serves = [] if link.address is None else [f"listens at {link.address}"]
         serves += [f"connects to {', '.join(arguments.connect)}"] if arguments.connect else []

@@ -25,6 +25,7 @@ use softs_shm::host_id;
 use super::connection::Connection;
 use super::egress::Product;
 use super::ingress::{Ingresses, Machine};
+use super::models::Models;
 use super::owner::{Command, LinkOptions, Shared};
 use super::tls::Credentials;
 use crate::Endpoint;
@@ -58,6 +59,7 @@ pub(super) struct Driver {
     products: Vec<Product>,
     /// This link as a supplier of the broker.
     supplier: BrokerLink<Supplier>,
+    models: Models,
     options: LinkOptions,
     /// The other end of each session.
     peers: BTreeMap<HostId, String>,
@@ -101,6 +103,7 @@ impl Driver {
             ingresses: Ingresses::new(Doorbell::new()?),
             products: Vec::new(),
             supplier: BrokerLink::new(supplier, options.backend.clone(), now, Duration::ZERO),
+            models: Models::new(options.control.as_ref(), now),
             options,
             peers: BTreeMap::new(),
             dials: Vec::new(),
@@ -161,6 +164,8 @@ impl Driver {
             is_busy = true;
         }
         self.report(now);
+        let lines = self.models.tell(now, &mut self.machine, &self.peers);
+        lines.into_iter().for_each(|line| self.complain_rarely(now, line));
         Some(is_busy)
     }
 
@@ -219,7 +224,8 @@ impl Driver {
                 Err(error) => self.complain(error.to_string()),
             }
         }
-        let mut lines = Vec::new();
+        let mut lines = self.models.hear(now, &mut self.machine);
+        any |= self.machine.models().is_unsettled();
         for product in &mut self.products {
             match product.follow(now, &mut self.machine) {
                 Ok(is_made) => any |= is_made,
@@ -230,9 +236,7 @@ impl Driver {
                 product.broker.take_log().into_iter().filter(|record| record.level == Level::Warning);
             lines.extend(warnings.map(|record| record.text));
         }
-        for line in lines {
-            self.complaints.pass(now, line).into_iter().for_each(|line| self.complain(line));
-        }
+        lines.into_iter().for_each(|line| self.complain_rarely(now, line));
         self.supplier.take_log().into_iter().for_each(|record| self.shared.log.push(record));
         any
     }
@@ -272,6 +276,7 @@ impl Driver {
         let due = due.chain(self.ingresses.next_at());
         let brokers: Vec<_> = [self.supplier.waitable()]
             .into_iter()
+            .chain(self.models.waitable())
             .chain(self.products.iter().map(|product| product.broker.waitable()))
             .collect();
         let due =
@@ -358,6 +363,11 @@ impl Driver {
             let peer = self.peers.get(&host).map_or("another place", String::as_str);
             self.complain(format!("the host at {peer} makes no samples for this one: {why}"));
         }
+    }
+
+    /// What peers can cause as often as they like.
+    fn complain_rarely(&mut self, now: Instant, text: String) {
+        self.complaints.pass(now, text).into_iter().for_each(|text| self.complain(text));
     }
 
     fn complain(&self, text: String) {

@@ -16,6 +16,8 @@ pub struct LinkOptions {
     pub frontend: Endpoint,
     /// Where it has its suppliers.
     pub backend: Endpoint,
+    /// Where it has its control channel, if models go between hosts.
+    pub control: Option<Endpoint>,
 }
 
 /// What of the driver its owner sees.

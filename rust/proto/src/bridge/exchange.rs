@@ -11,9 +11,11 @@ use super::demand::Asked;
 use super::egress::Egress;
 use super::ingress::{Fate, Ingress};
 use super::message::{Message, piece_header};
+use super::models::Models;
 use super::output::Piece;
 use super::remote::Remote;
 use crate::client::Lanes;
+use crate::control::generation_of;
 use crate::framing::Outbox;
 use crate::limits::{MAX_BRIDGED_PRODUCTS, MAX_BRIDGES};
 use crate::link::HostId;
@@ -26,6 +28,7 @@ pub(super) struct Exchange<C, L> {
     /// Their numbers, by name and bytes of a sample.
     pub(super) numbers: FxHashMap<(Arc<str>, RangeInclusive<u64>), u32>,
     pub(super) next_product: u32,
+    pub(super) models: Models,
     pub(super) asked: VecDeque<Asked>,
     pub(super) ended: VecDeque<(C, Fate)>,
     pub(super) refused: VecDeque<(HostId, u32, String)>,
@@ -42,6 +45,7 @@ impl<C, L: Lanes> Exchange<C, L> {
             products: BTreeMap::new(),
             numbers: FxHashMap::default(),
             next_product: 0,
+            models: Models::default(),
             asked: VecDeque::new(),
             ended: VecDeque::new(),
             refused: VecDeque::new(),
@@ -69,11 +73,27 @@ impl<C, L: Lanes> Exchange<C, L> {
             found.end(&mut self.ended);
         }
         self.products.values_mut().for_each(|egress| egress.end(host));
+        self.models.end(host);
         self.has_offers = true;
     }
 
-    /// Frames of bridges for a host.
+    /// What runs here or elsewhere may have changed: orders of generations are taken of other hosts than before.
+    pub(super) fn follow_models(&mut self) {
+        if !self.models.take_moved() {
+            return;
+        }
+        for egress in self.products.values_mut() {
+            let Some(generation) = egress.generation() else { continue };
+            for host in egress.hosts().collect::<Vec<_>>() {
+                egress.set_open(host, self.models.serves(host, generation));
+                self.hosts.entry(host).or_default().has_news = true;
+            }
+        }
+    }
+
+    /// Frames of bridges for a host, behind those about models.
     pub(super) fn encode(&mut self, host: HostId, out: &mut Outbox) {
+        self.models.encode(host, out);
         if let Some(found) = self.hosts.get_mut(&host) {
             found.encode(host, &mut self.products, out);
         }
@@ -168,7 +188,7 @@ impl<C, L: Lanes> Exchange<C, L> {
             None => {
                 let number = self.next_product;
                 self.next_product += 1;
-                self.products.insert(number, Egress::new(lengths.clone()));
+                self.products.insert(number, Egress::new(lengths.clone(), generation_of(product)));
                 self.asked.push_back(Asked { number, product: Arc::clone(&name.0), lengths });
                 self.numbers.insert(name, number);
                 number
@@ -178,7 +198,8 @@ impl<C, L: Lanes> Exchange<C, L> {
             if self.is_draining {
                 egress.drain();
             }
-            egress.open((host, bridge));
+            let is_open = egress.generation().is_none_or(|generation| self.models.serves(host, generation));
+            egress.open((host, bridge), is_open);
             found.served.insert(bridge, number);
         }
         Ok(())

@@ -10,10 +10,12 @@ use super::egress::Egress;
 use super::exchange::Exchange;
 use super::ingress::{Fate, Ingress};
 use super::message::{Message, shape};
+use super::model_frames::{self, FIRST_OF_MODELS};
+use super::models::Models;
 use super::output::{Output, Piece};
 use crate::broker::PeerId;
 use crate::client::{LaneRef, Lanes, SlotId};
-use crate::link::{Event, HostId, Sessions};
+use crate::link::{Event, HostId, Received, Sessions};
 
 /// What was made for other hosts is kept for so long after the last bridge: a session that was cut begins again.
 pub const UNUSED_TIME: Duration = Duration::from_secs(60);
@@ -36,6 +38,17 @@ impl<C, L: Lanes> Bridges<C, L> {
     /// Connections: what is dialled, accepted and closed.
     pub fn sessions(&mut self) -> &mut Sessions {
         &mut self.sessions
+    }
+
+    /// Whose leader this host follows. [`Self::settle_models`] is due after each change.
+    pub fn models(&mut self) -> &mut Models {
+        &mut self.all.models
+    }
+
+    /// See [`Models::settle`].
+    pub fn settle_models(&mut self, now: Instant, name: impl Fn(HostId) -> String) {
+        self.all.models.settle(now, name);
+        self.all.follow_models();
     }
 
     /// Orders a product at a host; the number of the bridge. `None`: there is no session with it, or no number left in
@@ -92,10 +105,12 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// Drops the products that no host has ordered for [`UNUSED_TIME`]; their numbers.
     pub fn drop_unused(&mut self, now: Instant) -> Vec<u32> {
-        let Exchange { products, numbers, asked, .. } = &mut self.all;
+        let Exchange { products, numbers, asked, models, .. } = &mut self.all;
         let unused = products.iter_mut().filter_map(|(&number, egress)| {
-            let is_unused = egress.is_unused(now, UNUSED_TIME);
-            is_unused.then_some(number)
+            // No host orders what was before a switch.
+            let is_past = egress.generation().is_some_and(|generation| models.is_past(generation));
+            let time = if is_past { Duration::ZERO } else { UNUSED_TIME };
+            egress.is_unused(now, time).then_some(number)
         });
         let unused: Vec<_> = unused.collect();
         if !unused.is_empty() {
@@ -208,15 +223,20 @@ impl<C, L: Lanes> Bridges<C, L> {
                 *bytes = rest;
                 self.stored(now, id, part.len());
             }
+            let shape = |kind| if kind < FIRST_OF_MODELS { shape(kind) } else { model_frames::shape(kind) };
             let Some(received) = self.sessions.receive(now, id, bytes, shape) else { break };
-            let handled = Message::decode(received.kind, received.payload, received.left)
-                .map_err(|error| error.to_string())
-                .and_then(|(bridge, message)| {
-                    self.all.handle(now, received.host, bridge, message, received.left)
-                });
+            let Received { host, kind, payload, left } = received;
+            let handled = if kind < FIRST_OF_MODELS {
+                Message::decode(kind, payload, left)
+                    .map_err(|error| error.to_string())
+                    .and_then(|(bridge, message)| self.all.handle(now, host, bridge, message, left))
+            } else {
+                self.all.models.handle(host, kind, payload).map_err(|error| error.to_string())
+            };
             if let Err(why) = handled {
                 self.sessions.refuse(now, id, &why);
             }
+            self.all.follow_models();
             self.follow_sessions();
         }
         self.follow_sessions();
@@ -293,7 +313,8 @@ impl<C, L: Lanes> Bridges<C, L> {
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
         let ingresses = self.all.hosts.values().flat_map(|found| found.ingresses.values());
-        ingresses.filter_map(Ingress::held_until).chain(self.sessions.next_at()).min()
+        let due = ingresses.filter_map(Ingress::held_until).chain(self.sessions.next_at());
+        due.chain(self.all.models.next_at()).min()
     }
 
     /// Whether other hosts wait for samples of this one.
@@ -305,7 +326,7 @@ impl<C, L: Lanes> Bridges<C, L> {
     fn follow_sessions(&mut self) {
         while let Some(event) = self.sessions.poll_event() {
             match event {
-                Event::Began(_) => {}
+                Event::Began(host) => self.all.models.begin(host),
                 Event::Ended(host, _) => self.all.end(host),
             }
             self.events.push_back(event);

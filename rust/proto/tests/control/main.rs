@@ -1,6 +1,7 @@
 //! The control channel: messages byte for byte, the broker's machine and its peers' in virtual time, random schedules.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+mod links;
 mod machine;
 mod messages;
 mod random;

@@ -28,13 +28,14 @@ pub(crate) struct HostLink {
 #[pymethods]
 impl HostLink {
     #[new]
-    #[pyo3(signature = (listen, connect, frontend, backend, credentials))]
+    #[pyo3(signature = (listen, connect, frontend, backend, control, credentials))]
     fn new(
         py: Python<'_>,
         listen: Option<&str>,
         connect: Vec<String>,
         frontend: &str,
         backend: &str,
+        control: Option<&str>,
         credentials: Option<Der>,
     ) -> PyResult<Self> {
         let parse = |text: &str| text.parse::<Endpoint>();
@@ -44,6 +45,7 @@ impl HostLink {
                 connect: connect.iter().map(|text| parse(text)).collect::<Result<_, _>>()?,
                 frontend: parse(frontend)?,
                 backend: parse(backend)?,
+                control: control.map(parse).transpose()?,
             })
         };
         let options = parse_all().map_err(|error| net_error(py, &error))?;

@@ -35,7 +35,7 @@ impl Driver {
                         self.begin(now, id, Arc::new(fd), peer);
                     } else {
                         let text = format!("no session with {peer}: too many handshakes are not over");
-                        self.complaints.pass(now, text).into_iter().for_each(|text| self.complain(text));
+                        self.complain_rarely(now, text);
                         socket::hang_up(&fd);
                     }
                 }
@@ -57,10 +57,7 @@ impl Driver {
             match outcome.map_err(NetError::of_link) {
                 Ok(fd) => self.begin(now, id, fd, address.to_string()),
                 Err(error) => {
-                    self.complaints
-                        .pass(now, error.to_string())
-                        .into_iter()
-                        .for_each(|text| self.complain(text));
+                    self.complain_rarely(now, error.to_string());
                     self.machine.disconnected(now, id, &error.to_string());
                 }
             }
@@ -139,7 +136,7 @@ impl Driver {
             let failure = self.machine.sessions().failure(id, why).map(|why| connection.explain(why));
             if let Some(why) = failure {
                 let text = format!("no session with {}: {why}", connection.peer);
-                self.complaints.pass(now, text).into_iter().for_each(|text| self.complain(text));
+                self.complain_rarely(now, text);
             }
             // By name, as a copy of the descriptor in a forked child would keep it in the epoll.
             let _deleted = epoll::delete(&self.epoll, &*connection.fd);
