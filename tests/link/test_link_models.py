@@ -42,10 +42,10 @@ class Training:
         self.client = client
         self._value = self._generation = self._n = 0
 
-    def switch(self, step: int = 1) -> None:
+    def switch(self, step: int = 1, **more: object) -> None:
         """Set the next model."""
         self._value += step
-        generation = self.client.set_model("m", {"value": self._value})
+        generation = self.client.set_model("m", {"value": self._value, **more})
         assert generation == self._generation + 1
         self._generation, self._n = generation, 0
 
@@ -70,7 +70,7 @@ def test_workers_of_another_host_follow_whatever_is_killed(hosts: Hosts) -> None
     first = worker(hosts, "teachers")
     training = Training(student(hosts, "student"))
     training.client.hello()
-    training.switch()
+    training.switch(more=bytes(1_000_000))
     training.take()
     # While a link is gone, the student switches.
     for name in ("teachers", "student"):
@@ -84,6 +84,10 @@ def test_workers_of_another_host_follow_whatever_is_killed(hosts: Hosts) -> None
         training.take()
         training.switch()
         training.take()
+    # More switches than the student has slots, and the link has memory for.
+    for _ in range(300):
+        training.switch()
+        training.take(1)
     # A worker that comes later gets the model of now.
     second = worker(hosts, "teachers")
     first.kill()

@@ -179,7 +179,7 @@ impl Driver {
     /// nothing wakes this thread that has come before.
     fn use_lanes(&mut self, now: Instant, sleeps: bool) -> bool {
         let is_slow = now >= self.remind_at;
-        let is_due = is_slow || now >= self.maintain_at;
+        let is_due = is_slow || now >= self.maintain_at || self.machine.is_asked();
         if is_due {
             self.maintain_at = now + MAINTENANCE_INTERVAL;
         }

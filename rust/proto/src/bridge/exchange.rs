@@ -82,6 +82,7 @@ impl<C, L: Lanes> Exchange<C, L> {
         if !self.models.take_moved() {
             return;
         }
+        self.has_offers = true;
         for egress in self.products.values_mut() {
             let Some(generation) = egress.generation() else { continue };
             for host in egress.hosts().collect::<Vec<_>>() {

@@ -15,6 +15,7 @@ use super::models::Models;
 use super::output::{Output, Piece};
 use crate::broker::PeerId;
 use crate::client::{LaneRef, Lanes, SlotId};
+use crate::control::generation_of;
 use crate::link::{Event, HostId, Received, Sessions};
 
 /// What was made for other hosts is kept for so long after the last bridge: a session that was cut begins again.
@@ -43,6 +44,12 @@ impl<C, L: Lanes> Bridges<C, L> {
     /// Whose leader this host follows. [`Self::settle_models`] is due after each change.
     pub fn models(&mut self) -> &mut Models {
         &mut self.all.models
+    }
+
+    /// Whether samples of a product may be for a client of this host: not those of a model that does not run here.
+    #[must_use]
+    pub fn is_wanted(&self, product: &str) -> bool {
+        generation_of(product).is_none_or(|generation| !self.all.models.is_past(generation))
     }
 
     /// See [`Models::settle`].
@@ -88,6 +95,12 @@ impl<C, L: Lanes> Bridges<C, L> {
     /// Whether [`Self::n_suppliers`] may have changed since the last call.
     pub fn take_offers(&mut self) -> bool {
         std::mem::take(&mut self.all.has_offers)
+    }
+
+    /// Whether [`Self::poll_asked`] has one.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        !self.all.asked.is_empty()
     }
 
     /// A product that another host orders for the first time. [`Self::set_lane`] follows once this host can make it.
