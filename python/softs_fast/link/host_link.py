@@ -121,7 +121,7 @@ class HostLink:
             time.sleep(_LOOK_S)
 
     def wait(self) -> None:
-        """Block until the link is closed. Ctrl-C ends the wait.
+        """Block until the link is closed, or its thread has ended by itself. Ctrl-C ends the wait.
 
         Raises:
             ForkedError: This is a fork of the process that made the link.

@@ -1,4 +1,4 @@
-//! The link as a peer of its broker's control channel: what runs on this host, and whose leader it follows.
+//! The link as a peer of its broker's control channel: what runs on this host, and which leader it follows.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -35,3 +35,12 @@ pub(super) enum Command {
     Drain,
     Stop,
 }
+
+/// Whatever ends the thread, its owner need not wait for its log.
+pub(super) struct Ending(pub(super) std::sync::Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.log.close();
+    }
+}

@@ -41,7 +41,7 @@ impl<C, L: Lanes> Bridges<C, L> {
         &mut self.sessions
     }
 
-    /// Whose leader this host follows. [`Self::settle_models`] is due after each change.
+    /// Which leader this host follows. [`Self::settle_models`] is due after each change.
     pub fn models(&mut self) -> &mut Models {
         &mut self.all.models
     }

@@ -16,7 +16,7 @@
 //! * **N7** The pieces of a tag come in order without gaps and have in sum the length of the order. Anything else ends
 //!   the session.
 //!
-//! Which model a host runs, and whose leader it follows, is decided by [`Models`].
+//! Which model a host runs, and which leader it follows, is decided by [`Models`].
 
 mod demand;
 mod egress;

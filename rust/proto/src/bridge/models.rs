@@ -1,9 +1,9 @@
-//! Models between hosts: whose leader this host follows, and with which hosts it runs the same model.
+//! Models between hosts: which leader this host follows, and with which hosts it runs the same model.
 //!
 //! Each host tells the others what it runs. While no student of rank 0 is here, the leader of one other host leads this
 //! one too: that of the first host which says that it has one. A model goes one hop, for only a host's own ones are
 //! followed. A second leader is refused with one warning, and what the first one leaves is not its own at once: links and
-//! brokers that were killed come back within [`VACANCY`].
+//! brokers that were killed have [`VACANCY`] to start again.
 //!
 //! Samples of a generation (products `gen/GENERATION/RANK`) are made for hosts that run the same model under the same
 //! number, so never for a leader that is not followed.
@@ -27,7 +27,7 @@ pub struct Models {
     /// What runs here, as the broker says; `None`: it has said nothing yet.
     here: Option<Running>,
     hosts: BTreeMap<HostId, Remote>,
-    /// The host whose leader leads here.
+    /// The other host that has the leader of this one.
     leader: Option<HostId>,
     /// There is none, and until when those that were refused wait.
     vacant_until: Option<Instant>,
@@ -109,7 +109,7 @@ impl Models {
         self.is_unsettled
     }
 
-    /// Decides whom this host follows. `name`: where a host is.
+    /// Decides which leader this host follows. `name`: where a host is.
     pub fn settle(&mut self, now: Instant, name: impl Fn(HostId) -> String) {
         let is_over = self.vacant_until.take_if(|at| *at <= now).is_some();
         if !std::mem::take(&mut self.is_unsettled) && !is_over {

@@ -263,7 +263,7 @@ impl Control {
     }
 
     fn stop(&mut self, peer: PeerId) -> Result<(), String> {
-        let comes_by_link = self.links.is_led(peer);
+        let comes_by_link = self.links.has(peer) && self.ranks.leader().is_none();
         if !comes_by_link {
             self.ranks.check_leader(peer, "STOP")?;
             self.n_stops += 1;

@@ -7,7 +7,7 @@ use crate::limits::MAX_LINKS;
 
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    /// The other host whose leader it follows, if any.
+    /// The other host with the leader that it follows, if any.
     followed: BTreeMap<PeerId, Option<String>>,
 }
 
@@ -35,12 +35,11 @@ impl Links {
         Ok(())
     }
 
-    /// Whether this link follows a leader, who speaks through it.
-    pub(super) fn is_led(&self, peer: PeerId) -> bool {
-        self.followed.get(&peer).is_some_and(Option::is_some)
+    pub(super) fn has(&self, peer: PeerId) -> bool {
+        self.followed.contains_key(&peer)
     }
 
-    /// The host whose leader is followed.
+    /// The host with the leader that is followed.
     pub(super) fn leader(&self) -> Option<&str> {
         self.followed.values().find_map(Option::as_deref)
     }

@@ -511,7 +511,7 @@ fn a_host_between_two_leaders_follows_one_of_them_and_stays_with_it() {
         assert!(was_told(2, "is not followed: this host follows that of the host at"), "seed {seed}");
         assert!(was_told(1 - owner, "does not follow the leader of this host: it follows"), "seed {seed}");
         world.hosts.iter_mut().for_each(|host| host.warnings.clear());
-        // Its leader is cut off, and comes back soon enough.
+        // The host of its leader is cut off, and joined again soon enough.
         world.kill_link(owner);
         for _ in 0..5 {
             world.set_a_last_one();

@@ -139,7 +139,7 @@ fn strangers_are_no_links_and_links_are_counted() {
 }
 
 #[test]
-fn a_link_says_to_each_broker_whom_it_follows_and_what_it_cannot_carry() {
+fn a_link_tells_each_broker_which_host_it_follows() {
     let mut seat = LinkSeat::new();
     let mut message = Message::new();
     let mut sent = |seat: &mut LinkSeat| {

@@ -25,12 +25,19 @@ pub(crate) struct Channel {
 /// What a peer receives, without the borrow.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Received {
-    Seat { number: u64, generation: u64, model_id: String, model_cfg: Vec<u8> },
+    Seat {
+        number: u64,
+        generation: u64,
+        model_id: String,
+        model_cfg: Vec<u8>,
+    },
     Set(u64),
     Done,
     Refused(String),
     Model(u64, String),
     Stop,
+    /// What links hear.
+    State,
 }
 
 impl Channel {
@@ -106,6 +113,9 @@ impl Channel {
 
 pub(crate) fn read(message: &Message) -> Received {
     let frames: Vec<_> = message.frames().collect();
+    if frames[0] == b"STATE" {
+        return Received::State;
+    }
     if frames.len() == 2 {
         return match Publication::decode(&frames).unwrap() {
             Publication::Model(model) => Received::Model(model.generation, model.model_id.to_owned()),

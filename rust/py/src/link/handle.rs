@@ -1,6 +1,5 @@
 //! `_core.HostLink`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -22,7 +21,6 @@ type Der = (Vec<u8>, Vec<Vec<u8>>, Vec<Vec<u8>>);
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct HostLink {
     link: Owned<NetHostLink>,
-    has_stopped: AtomicBool,
 }
 
 #[pymethods]
@@ -55,7 +53,7 @@ impl HostLink {
             .map_err(|error| raise(py, "ConfigError", error.to_string()))?;
         let link =
             py.detach(|| NetHostLink::start(options, credentials)).map_err(|error| net_error(py, &error))?;
-        Ok(Self { link: Owned::new(link), has_stopped: AtomicBool::new(false) })
+        Ok(Self { link: Owned::new(link) })
     }
 
     #[getter]
@@ -79,7 +77,7 @@ impl HostLink {
                 if let Some(record) = self.link.next_log(LOG_SLICE) {
                     return Some(to_python(record));
                 }
-                if self.has_stopped.load(Ordering::Acquire) {
+                if self.link.has_ended() {
                     return None;
                 }
             }
@@ -97,7 +95,6 @@ impl HostLink {
         if self.link.is_forked() {
             return;
         }
-        self.has_stopped.store(true, Ordering::Release);
         py.detach(|| self.link.stop());
     }
 }
