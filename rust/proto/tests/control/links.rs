@@ -67,6 +67,7 @@ fn the_leader_of_another_host_is_followed_under_its_numbers_while_there_is_none_
     assert_eq!(heard(&mut channel, link), [(0, false, false, 0), (7, false, false, 0)]);
     // The same again is not news for workers; an older one of a leader that has started anew is.
     follow(&mut channel, link, true, Some(model(7, "a")));
+    assert_eq!(published(&mut channel), []);
     follow(&mut channel, link, true, Some(model(1, "b")));
     assert_eq!(published(&mut channel), [Received::Model(1, "b".into())]);
     let (_, refused) = channel.student(0, 1, None);
