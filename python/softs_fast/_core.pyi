@@ -664,8 +664,9 @@ class FlowServer:
 class HostLink:
     """The links of this host to others: one native thread, from construction to `stop`.
 
-    `listen`, `connect`: ``tcp://HOST:PORT``. `frontend`, `backend`: the broker of this host. `credentials`: key (PKCS#8),
-    certificates, own one first, and CAs of peers, in DER; None for a plain link, which stays on loopback.
+    `listen`, `connect`: ``tcp://HOST:PORT``. `frontend`, `backend`, `control`: the broker of this host; without the last
+    one no models are carried. `credentials`: key (PKCS#8), certificates, own one first, and CAs of peers, in DER; None for
+    a plain link, which stays on loopback.
 
     Raises:
         EndpointInUse: a process listens there already.
@@ -679,6 +680,7 @@ class HostLink:
         connect: Sequence[str],
         frontend: str,
         backend: str,
+        control: str | None,
         credentials: tuple[bytes, Sequence[bytes], Sequence[bytes]] | None,
     ) -> HostLink: ...
     @property

@@ -77,6 +77,25 @@ def run_student(options: dict[str, Any]) -> None:
             say(event="took", n=int(expected[0]))
 
 
+def run_worker(options: dict[str, Any]) -> None:
+    """Make samples of the model that a student wants: their numbers, and the model's value."""
+
+    def generate(
+        model_id: str, model_cfg: dict[str, Any], n: int, sequences: list[int]
+    ) -> dict[str, np.ndarray]:
+        values = np.full((n, WIDTH), model_cfg["value"], np.int64)
+        return {"n": np.array(sequences, np.int64), "x": values}
+
+    with sf.Worker(
+        batch_generator_fn=generate,
+        backend_endpoint=options["backend"],
+        control_pub_endpoint=options["control_pub"],
+        batch_config=CONFIG,
+    ) as worker:
+        say(event="ready")
+        worker.wait()
+
+
 class Told(logging.Handler):
     """Reports the log of a link."""
 
@@ -97,4 +116,4 @@ def run_link(options: dict[str, Any]) -> None:
 
 def run(role: str, options: dict[str, Any]) -> None:
     """Do what a role does."""
-    {"teachers": run_teachers, "student": run_student, "link": run_link}[role](options)
+    {"teachers": run_teachers, "student": run_student, "link": run_link, "worker": run_worker}[role](options)

@@ -14,6 +14,7 @@ from token_files import token_file
 from waiting import eventually
 
 from softs_fast import ConfigError, EndpointConfig, HostLink, _core
+from softs_fast.market import ControlEndpoints
 from softs_fast.trust import TlsFiles
 
 
@@ -48,7 +49,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[NativeLink]:
     made: list[NativeLink] = []
     monkeypatch.setattr(NativeLink, "made", made, raising=False)
     monkeypatch.setattr(_core, "HostLink", NativeLink)
-    for name in ("FRONTEND", "BACKEND"):
+    for name in ("FRONTEND", "BACKEND", "CONTROL"):
         monkeypatch.delenv(f"SOFTS_FAST_{name}", raising=False)
     return made
 
@@ -61,15 +62,21 @@ def test_ports_and_brokers_that_are_not_named(
         assert link.n_hosts == 2
     monkeypatch.setenv("SOFTS_FAST_FRONTEND", "ipc:///run/f")
     HostLink(connect="127.0.0.1").close()
-    HostLink(EndpointConfig("ipc://a", "ipc://b"), listen="127.0.0.1:0").close()
+    others = EndpointConfig("ipc://a", "ipc://b")
+    HostLink(others, listen="127.0.0.1:0").close()
+    monkeypatch.setenv("SOFTS_FAST_CONTROL", "ipc:///run/c")
+    HostLink(EndpointConfig("ipc:///run/f", "ipc://b"), listen="127.0.0.1:0").close()
+    HostLink(others, listen="127.0.0.1:0", control_endpoint="ipc://c").close()
     backend = EndpointConfig.backend
     assert [native.asked for native in made] == [
         (
             *("tcp://127.0.0.1:4700", ["tcp://localhost:4700", "tcp://[::1]:5"]),
-            *(EndpointConfig.frontend, backend, None),
+            *(EndpointConfig.frontend, backend, ControlEndpoints.control, None),
         ),
-        (None, ["tcp://127.0.0.1:4700"], "ipc:///run/f", backend, None),
-        ("tcp://127.0.0.1:0", [], "ipc://a", "ipc://b", None),
+        (None, ["tcp://127.0.0.1:4700"], "ipc:///run/f", backend, None, None),
+        ("tcp://127.0.0.1:0", [], "ipc://a", "ipc://b", None, None),
+        ("tcp://127.0.0.1:0", [], "ipc:///run/f", "ipc://b", "ipc:///run/c", None),
+        ("tcp://127.0.0.1:0", [], "ipc://a", "ipc://b", "ipc://c", None),
     ]
 
 
@@ -92,7 +99,7 @@ def test_with_a_token_names_are_not_looked_up(made: list[NativeLink], tmp_path: 
     pytest.importorskip("cryptography", reason="makes certificates")
     credentials = TlsFiles(token_file=token_file(tmp_path / "token", "a"))
     HostLink(listen="0.0.0.0", connect=["not.yet.invalid"], credentials=credentials).close()
-    listen, connect, _, _, (key, chain, roots) = made[0].asked
+    listen, connect, *_, (key, chain, roots) = made[0].asked
     assert (listen, connect) == ("tcp://0.0.0.0:4700", ["tcp://not.yet.invalid:4700"])
     assert [type(key), len(chain), len(roots)] == [bytes, 1, 1]
 

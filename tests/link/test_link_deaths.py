@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import stamp
-from joined import endpoints_of, token
 from process import HERE, Process, Zygote
-from segments import made_by, sweep_until
-from waiting import WATCHDOG_S, Lines, eventually, free_ports
+from separate import Hosts
+from waiting import WATCHDOG_S, eventually
 
 import softs_fast as sf
 
@@ -19,48 +16,13 @@ import softs_fast as sf
 SLOT_SIZE = 300_000
 
 
-class Hosts:
-    """Two brokers here, and links in processes of their own, as the command runs them."""
-
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.endpoints = {name: endpoints_of(folder, name) for name in ("student", "teachers")}
-        self._stack = stack
-        #: Of the links, those that were killed too.
-        self.pids: set[int] = set()
-        self._token = str(token(folder).token_file)
-        address = f"127.0.0.1:{free_ports()[0]}"
-        self._ends = {"student": ["--connect", address], "teachers": ["--listen", address]}
-        for endpoints in self.endpoints.values():
-            stack.enter_context(sf.Broker(endpoints))
-        self.links = {name: self.link(name) for name in self.endpoints}
-
-    def link(self, name: str) -> Lines:
-        """Start the link of a host."""
-        ends = self.endpoints[name]
-        command = ["-m", "softs_fast", "host", *self._ends[name], "--token-file", self._token]
-        link = Lines([*command, "--frontend", ends.frontend, "--backend", ends.backend])
-        self._stack.callback(link.kill)
-        self.pids.add(link.process.pid)
-        link.match("host link of .*")
-        return link
-
-    def supplier(self, name: str, point: str | None = None, call: int = 0) -> Process:
-        """Start a supplier of numbered samples, which dies in a call at a point."""
-        options = {"endpoint": self.endpoints[name].backend, "slot_size": SLOT_SIZE}
-        supplier = Zygote.of(HERE / "mortal.py").fork("supplier", {**options, "point": point, "call": call})
-        self._stack.callback(supplier.kill)
-        supplier.event("ready")
-        return supplier
-
-
-@pytest.fixture
-def hosts(short_path: Path) -> Iterator[Hosts]:
-    """Both hosts, joined."""
-    with ExitStack() as stack:
-        hosts = Hosts(short_path, stack)
-        yield hosts
-    # The slots of links that were killed.
-    sweep_until(lambda: made_by(hosts.pids) == [])
+def supplier(hosts: Hosts, name: str, point: str | None = None, call: int = 0) -> Process:
+    """Start a supplier of numbered samples, which dies in a call at a point."""
+    options = {"endpoint": hosts.endpoints[name].backend, "slot_size": SLOT_SIZE}
+    made = Zygote.of(HERE / "mortal.py").fork("supplier", {**options, "point": point, "call": call})
+    hosts.stack.callback(made.kill)
+    made.event("ready")
+    return made
 
 
 class Stream:
@@ -98,11 +60,11 @@ def stream(hosts: Hosts) -> Iterator[Stream]:
 
 @pytest.mark.parametrize("killed", ["student", "teachers"])
 def test_a_link_is_killed(hosts: Hosts, stream: Stream, killed: str) -> None:
-    hosts.supplier("teachers")
+    supplier(hosts, "teachers")
     stream.take(50)
     hosts.links[killed].kill()
     # What the link had claimed is made by another supplier.
-    other = hosts.supplier("student")
+    other = supplier(hosts, "student")
     stream.take(50)
     other.end()
     hosts.link(killed)
@@ -111,19 +73,19 @@ def test_a_link_is_killed(hosts: Hosts, stream: Stream, killed: str) -> None:
 
 @pytest.mark.parametrize("point", ["claimed", "half written", "written"])
 def test_a_supplier_of_another_host_is_killed(hosts: Hosts, stream: Stream, point: str) -> None:
-    mortal = hosts.supplier("teachers", point, 10)
+    mortal = supplier(hosts, "teachers", point, 10)
     stream.take(9)
-    hosts.supplier("teachers")
+    supplier(hosts, "teachers")
     stream.take(50)
     assert mortal.wait() == -9
 
 
 def test_a_host_that_leaves_gives_its_orders_back(hosts: Hosts, stream: Stream) -> None:
-    hosts.supplier("teachers")
+    supplier(hosts, "teachers")
     stream.take(20)
     link = hosts.links["teachers"]
     hosts.links["student"].logged("joined with the host at tcp://127.0.0.1:")
     link.process.terminate()
     assert link.wait() == 0
-    hosts.supplier("student")
+    supplier(hosts, "student")
     stream.take(50)

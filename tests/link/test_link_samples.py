@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 from itertools import islice
 from pathlib import Path
@@ -202,3 +204,22 @@ def test_a_fork_has_no_link_and_does_not_end_that_of_its_parent(short_path: Path
         eventually(lambda: link.n_hosts == 1)
         check_fork(lambda: link.n_hosts, link.drain, link.wait, match="host link", then=link.close)
         assert link.n_hosts == 1
+
+
+def test_a_wait_ends_with_the_thread_of_the_link(short_path: Path) -> None:
+    def polls() -> set[int]:
+        found = set()
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # that of the folder itself
+                if "eventpoll" in os.readlink(f"/proc/self/fd/{number}"):
+                    found.add(int(number))
+        return found
+
+    before = polls()
+    with sf.HostLink(endpoints_of(short_path, "s"), listen="127.0.0.1:0") as link:
+        (own,) = polls() - before
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), own)
+        # It wakes for its broker.
+        link.wait()
+        link.drain(WATCHDOG_S)

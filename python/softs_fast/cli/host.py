@@ -34,6 +34,10 @@ def add_command(add_parser: AddParser) -> None:
     add_link(parser)
     for name in ("frontend", "backend"):
         option(parser, f"--{name}", shown=f"SOFTS_FAST_{name.upper()}, or ipc:///tmp/softs_{name}.sock")
+    option(
+        parser, "--control", "endpoint at which students set the model", metavar="ENDPOINT",
+        shown="SOFTS_FAST_CONTROL, or ipc:///tmp/softs_control.sock beside the default frontend",
+    )  # fmt: skip
     option(parser, "--log-level", default="info")
 
 
@@ -48,7 +52,9 @@ def add_link(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def joined(arguments: argparse.Namespace, endpoints: EndpointConfig) -> Iterator[HostLink]:
+def joined(
+    arguments: argparse.Namespace, endpoints: EndpointConfig, control: str | None
+) -> Iterator[HostLink]:
     """Join a broker with those of other hosts, as the options of `add_link` say.
 
     At the end orders that no supplier has begun go back at once, and samples that are being made are sent.
@@ -64,7 +70,11 @@ def joined(arguments: argparse.Namespace, endpoints: EndpointConfig) -> Iterator
 
     given = arguments.tls_cert, arguments.tls_key, arguments.tls_ca, arguments.token_file
     with HostLink(
-        endpoints, listen=arguments.listen, connect=arguments.connect, credentials=TlsFiles(*given)
+        endpoints,
+        listen=arguments.listen,
+        connect=arguments.connect,
+        control_endpoint=control,
+        credentials=TlsFiles(*given),
     ) as link:
         serves = [] if link.address is None else [f"listens at {link.address}"]
         serves += [f"connects to {', '.join(arguments.connect)}"] if arguments.connect else []
@@ -89,6 +99,6 @@ def _run(arguments: argparse.Namespace) -> None:
     endpoints = EndpointConfig(
         arguments.frontend or default_endpoint("frontend"), arguments.backend or default_endpoint("backend")
     )
-    with joined(arguments, endpoints) as link:
+    with joined(arguments, endpoints, arguments.control) as link:
         link.wait()
     raise PeerLost("the link has stopped by itself; its log names the cause")

@@ -203,7 +203,8 @@ def _run_beside(arguments: argparse.Namespace) -> None:
             broker = _market(arguments)
             stack.enter_context(broker)
             if has_link:
-                link = stack.enter_context(joined(arguments, broker.endpoints.market))
+                endpoints = broker.endpoints
+                link = stack.enter_context(joined(arguments, endpoints.market, endpoints.control))
             if command:
                 status = _status_of(command, {**os.environ, **broker.endpoints.as_environment()})
             else:

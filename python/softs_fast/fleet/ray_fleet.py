@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..configs import BatchConfig
-from ..distill import Worker
+from ..distill import StudentClient, Worker
 from ..errors import ConfigError, FleetError
 from ..link import HostLink
 from ..market import BrokerStats, Supplier
@@ -151,6 +151,12 @@ class RayFleet:
         """Return a `SoftDataLoader` of a product of this fleet; for suppliers. `arguments` are those of that class."""
         return self._started().broker.loader(product_id, batch_config, **arguments)
 
+    def student(
+        self, slot_count: int, batch_config: BatchConfig, rank: int = 0, **arguments: Any
+    ) -> StudentClient:
+        """Return a `StudentClient`, which sets the model of workers; `arguments` are those of that class."""
+        return self._started().broker.student(slot_count, batch_config, rank, **arguments)
+
     def __enter__(self) -> RayFleet:
         self.start()
         return self
@@ -187,6 +193,7 @@ class _Parts:
             self.token = write_token(path)
             link = HostLink(
                 self.broker.endpoints.market,
+                control_endpoint=self.broker.endpoints.control,
                 listen=f"{bracketed(ray.util.get_node_ip_address())}:0",
                 credentials=TlsFiles(token_file=path),
             )

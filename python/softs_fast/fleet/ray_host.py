@@ -99,5 +99,6 @@ class Host:
             return HostLink(
                 self._fleet.endpoints.market,
                 connect=[plan.link],
+                control_endpoint=self._fleet.endpoints.control,
                 credentials=TlsFiles(token_file=path),
             )

@@ -12,7 +12,7 @@ from typing import Self
 
 from .. import _core
 from ..errors import ConfigError
-from ..market import EndpointConfig, default_endpoint
+from ..market import EndpointConfig, control_beside, default_endpoint
 from ..process import check_process, join, raise_descriptor_limit
 from ..repeated_log import relay_log
 from ..trust import TlsFiles
@@ -30,7 +30,8 @@ class HostLink:
     """Joins the broker of this host with those of other hosts, in a native thread that never needs the GIL.
 
     Clients of this host get samples of suppliers on the other hosts, and the other way round, with unchanged programs.
-    Towards the broker a link is one more supplier and one more client. Each pair of hosts has one connection; one of the
+    A `StudentClient` of one of them sets the model of `Worker` on all that are joined with it. Towards the broker a link is
+    one more supplier and one more client. Each pair of hosts has one connection; one of the
     two listens, either may connect. It is tried again until the other link is there, as the broker is. A link never passes
     on what it has from another link, so each pair of hosts that exchanges samples is joined itself.
 
@@ -48,6 +49,8 @@ class HostLink:
             or softs' paths.
         listen: Address to listen at, HOST or HOST:PORT; the port is 4700 unless it is given, 0 takes a free one.
         connect: Addresses of the links of other hosts.
+        control_endpoint: Control endpoint of this host's broker. Default: that of the default broker, if `endpoints` are
+            its own; else none, and no models go to and from other hosts.
         credentials: Token file of the job, or PEM files, as `softs_fast.trust.TlsFiles`. The other hosts have the same
             token, or certificates of the same CA. Files are read once, now. None: a plain link, on loopback only.
 
@@ -67,6 +70,7 @@ class HostLink:
         *,
         listen: str | None = None,
         connect: Sequence[str] = (),
+        control_endpoint: str | None = None,
         credentials: TlsFiles | None = None,
     ) -> None:
         # One address is a sequence of texts, too.
@@ -82,7 +86,8 @@ class HostLink:
         others = [endpoint_of(address, is_plain=der is None) for address in connect]
         _core.sweep()
         raise_descriptor_limit()
-        self._core = _core.HostLink(own, others, endpoints.frontend, endpoints.backend, der)
+        control = control_endpoint or control_beside(endpoints.frontend)
+        self._core = _core.HostLink(own, others, endpoints.frontend, endpoints.backend, control, der)
         self._pid = os.getpid()
         endpoint = self._core.endpoint
         self.address = None if endpoint is None else endpoint.removeprefix("tcp://")
@@ -116,7 +121,7 @@ class HostLink:
             time.sleep(_LOOK_S)
 
     def wait(self) -> None:
-        """Block until the link is closed. Ctrl-C ends the wait.
+        """Block until the link is closed, or its thread has ended by itself. Ctrl-C ends the wait.
 
         Raises:
             ForkedError: This is a fork of the process that made the link.

@@ -3,7 +3,7 @@
 from .broker import Broker
 from .client import Client, LeaveAfter, own_segment, slot_stride
 from .device_output import DeviceOutput
-from .endpoints import EndpointName, default_endpoint, variable_of
+from .endpoints import EndpointName, control_beside, default_endpoint, variable_of
 from .failure_text import place_of
 from .fleet_report import WorkerReport, read_report, write_report
 from .generators import takes_argument
@@ -30,6 +30,7 @@ __all__ = [
     "Supplier",
     "TCPMedium",
     "WorkerReport",
+    "control_beside",
     "default_endpoint",
     "own_segment",
     "place_of",

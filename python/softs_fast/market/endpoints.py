@@ -7,7 +7,7 @@ from typing import Literal
 
 from .protocol import ControlEndpoints, EndpointConfig
 
-__all__ = ["EndpointName", "default_endpoint", "variable_of"]
+__all__ = ["EndpointName", "control_beside", "default_endpoint", "variable_of"]
 
 #: An endpoint of a broker.
 EndpointName = Literal["frontend", "backend", "control", "control_pub"]
@@ -28,3 +28,11 @@ def variable_of(name: EndpointName) -> str:
 def default_endpoint(name: EndpointName) -> str:
     """Return the endpoint that the environment names, or softs' default."""
     return os.environ.get(variable_of(name)) or _DEFAULTS[name]
+
+
+def control_beside(frontend: str) -> str | None:
+    """Return the control endpoint of the broker that has this frontend; None if nothing names one."""
+    if frontend != default_endpoint("frontend"):
+        return None
+    is_softs = frontend == EndpointConfig.frontend
+    return os.environ.get(variable_of("control")) or (_DEFAULTS["control"] if is_softs else None)

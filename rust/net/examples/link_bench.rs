@@ -197,6 +197,6 @@ impl Host {
 
     fn options(&self, listen: Option<Endpoint>, connect: Option<Endpoint>) -> LinkOptions {
         let (frontend, backend) = (self.frontend.clone(), self.backend.clone());
-        LinkOptions { listen, connect: Vec::from_iter(connect), frontend, backend }
+        LinkOptions { listen, connect: Vec::from_iter(connect), frontend, backend, control: None }
     }
 }

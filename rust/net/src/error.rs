@@ -12,7 +12,7 @@ pub enum NetError {
         why: String,
     },
     /// A process listens there already.
-    #[error("endpoint {endpoint} is in use{}; stop that broker or choose another endpoint", by(.pid.as_ref()))]
+    #[error("endpoint {endpoint} is in use{}; stop that process or choose another endpoint", by(.pid.as_ref()))]
     EndpointInUse {
         /// Where.
         endpoint: String,

@@ -44,6 +44,8 @@ pub const MAX_DETAIL_PRODUCTS: usize = 256;
 pub const MAX_MODEL_CFG_BYTES: usize = MAX_FRAME_BYTES - (4 << 10);
 /// Students that hold a seat at the control channel.
 pub const MAX_STUDENTS: usize = 4096;
+/// Links to other hosts at one control channel.
+pub const MAX_LINKS: usize = 64;
 /// Bytes of answers that may wait for a peer of the control channel that does not read.
 pub const MAX_UNSENT_CONTROL_BYTES: usize = 8 << 20;
 /// The highest number of a model; it fits into 64 signed bits with room to count on.

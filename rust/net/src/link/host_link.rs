@@ -12,7 +12,7 @@ use softs_proto::link::HostId;
 use softs_proto::log::LogRecord;
 
 use super::driver::Driver;
-use super::owner::{Command, LinkOptions, Shared};
+use super::owner::{Command, Ending, LinkOptions, Shared};
 use super::tls::Credentials;
 use crate::runtime::mutex::lock;
 use crate::transport::listener::Listener;
@@ -55,9 +55,13 @@ impl HostLink {
         let for_owner = (Arc::clone(&wake), inbox);
         let driver =
             Driver::new(me, options, (listener, credentials), for_owner, Arc::clone(&shared)).map_err(os)?;
+        let ending = Ending(Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("softs-link".to_owned())
-            .spawn(move || driver.run())
+            .spawn(move || {
+                let _at_the_end = ending;
+                driver.run();
+            })
             .map_err(|error| NetError::os(&name, "cannot start the link", error))?;
         Ok(Self {
             endpoint,
@@ -85,7 +89,7 @@ impl HostLink {
     /// [`HostLink::owes`] tells when the others have been made and sent.
     pub fn drain(&self) {
         // Until the thread knows better.
-        self.shared.owes.store(true, Ordering::Relaxed);
+        self.shared.owes.store(!self.has_ended(), Ordering::Relaxed);
         self.tell(Command::Drain);
     }
 
@@ -93,6 +97,13 @@ impl HostLink {
     #[must_use]
     pub fn owes(&self) -> bool {
         self.shared.owes.load(Ordering::Relaxed)
+    }
+
+    /// Whether the thread has ended, by [`HostLink::stop`] or by itself: no line of the log comes after those that are there.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        // In a fork another thread may have held the lock of the log, and there is none.
+        self.is_forked() || self.shared.log.is_closed()
     }
 
     /// The next line of the log, if one comes within `timeout`.
@@ -112,7 +123,6 @@ impl HostLink {
         self.tell(Command::Stop);
         // A panic of the thread was reported where it happened.
         let _ended = thread.join();
-        self.shared.log.close();
     }
 
     fn tell(&self, command: Command) {
@@ -147,7 +157,8 @@ mod tests {
         let any: Endpoint = "tcp://127.0.0.1:0".parse().unwrap();
         let nowhere: Endpoint = "ipc://@softs-fast-no-broker".parse().unwrap();
         let (frontend, backend) = (nowhere.clone(), nowhere);
-        let options = LinkOptions { listen: Some(any), connect: Vec::new(), frontend, backend };
+        let options =
+            LinkOptions { listen: Some(any), connect: Vec::new(), frontend, backend, control: None };
         let mut link = HostLink::start(options, None).unwrap();
         link.shared.log.push(LogRecord { level: Level::Info, text: "of the parent".to_owned() });
         // As a fork sees it: the process has another number.

@@ -161,7 +161,8 @@ impl Ingresses {
             let is_over = !lane.attached.is_in_use() || lane.attached.lanes.segment().is_gone();
             let of_it = all.iter().filter(|served| served.goods == lane.goods);
             let bridges: Vec<_> = of_it.map(|served| (served.host, served.bridge)).collect();
-            let is_made = bridges.iter().any(|&(host, bridge)| machine.n_suppliers(host, bridge) > 0);
+            let mut counts = bridges.iter().map(|&(host, bridge)| machine.n_suppliers(host, bridge));
+            let is_made = machine.is_wanted(&lane.goods.0) && counts.any(|n| n > 0);
             // Joining a lane again changes nothing as long as it is the same.
             if is_over || is_made && !lane.attached.lanes.join(lane.lane) {
                 lane.stop();
@@ -188,7 +189,8 @@ impl Ingresses {
         self.all.retain_mut(|served| {
             let of_it = || lanes.iter().filter(|lane| lane.goods == served.goods);
             let is_due_again = served.closed_at.is_some_and(|at| now >= at + UNUSED_TIME);
-            let is_needed = of_it().next().is_some() && !is_due_again;
+            let is_wanted = machine.is_wanted(&served.goods.0) && of_it().next().is_some();
+            let is_needed = is_wanted && !is_due_again;
             if !is_needed {
                 machine.remove_ingress(now, served.host, served.bridge);
             }
@@ -219,6 +221,9 @@ impl Ingresses {
     fn ask(&mut self, machine: &mut Machine) {
         for &host in &self.hosts {
             for Lane { goods, .. } in &self.lanes {
+                if !machine.is_wanted(&goods.0) {
+                    continue;
+                }
                 if self.all.iter().any(|served| served.host == host && served.goods == *goods) {
                     continue;
                 }

@@ -16,6 +16,8 @@ pub struct LinkOptions {
     pub frontend: Endpoint,
     /// Where it has its suppliers.
     pub backend: Endpoint,
+    /// Where it has its control channel, if models go between hosts.
+    pub control: Option<Endpoint>,
 }
 
 /// What of the driver its owner sees.
@@ -32,4 +34,13 @@ pub(super) struct Shared {
 pub(super) enum Command {
     Drain,
     Stop,
+}
+
+/// Whatever ends the thread, its owner need not wait for its log.
+pub(super) struct Ending(pub(super) std::sync::Arc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.log.close();
+    }
 }

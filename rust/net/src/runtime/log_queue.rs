@@ -46,6 +46,10 @@ impl LogQueue {
         self.arrived.notify_all();
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.queue).closed
+    }
+
     pub(crate) fn next(&self, timeout: Duration) -> Option<LogRecord> {
         let (mut queue, _) = self
             .arrived

@@ -23,6 +23,8 @@ pub(super) struct Egress<L> {
     /// None until there are suppliers: nothing is offered, and what is wanted all the same goes back.
     lane: Option<(L, LaneRef)>,
     lengths: RangeInclusive<u64>,
+    /// That of its samples, if the product is one of a model.
+    generation: Option<u64>,
     slots: Vec<Slot>,
     free: Vec<SlotId>,
     queues: BTreeMap<Bridge, Queue>,
@@ -63,6 +65,8 @@ struct Queue {
     returned: VecDeque<u64>,
     failed: VecDeque<SlotId>,
     offered: Option<Offer>,
+    /// Orders of the host are taken.
+    is_open: bool,
 }
 
 impl Queue {
@@ -72,10 +76,11 @@ impl Queue {
 }
 
 impl<L: Lanes> Egress<L> {
-    pub(super) fn new(lengths: RangeInclusive<u64>) -> Self {
+    pub(super) fn new(lengths: RangeInclusive<u64>, generation: Option<u64>) -> Self {
         Self {
             lane: None,
             lengths,
+            generation,
             slots: Vec::new(),
             free: Vec::new(),
             queues: BTreeMap::new(),
@@ -105,8 +110,12 @@ impl<L: Lanes> Egress<L> {
         now.saturating_duration_since(*self.unused_since.get_or_insert(now)) >= time
     }
 
-    /// A host has opened a bridge.
-    pub(super) fn open(&mut self, bridge: Bridge) {
+    pub(super) fn generation(&self) -> Option<u64> {
+        self.generation
+    }
+
+    /// A host has opened a bridge; whether orders of it are taken.
+    pub(super) fn open(&mut self, bridge: Bridge, is_open: bool) {
         let queue = Queue {
             next_tag: 0,
             wanted: BTreeMap::new(),
@@ -114,8 +123,21 @@ impl<L: Lanes> Egress<L> {
             returned: VecDeque::new(),
             failed: VecDeque::new(),
             offered: None,
+            is_open,
         };
         self.queues.insert(bridge, queue);
+    }
+
+    /// Takes the orders of a host from now on, or gives back those that no supplier has claimed, and takes no more.
+    pub(super) fn set_open(&mut self, host: HostId, is_open: bool) {
+        let of_host = self.queues.range_mut((host, 0)..=(host, u32::MAX));
+        let mut closed = Vec::new();
+        for (&bridge, queue) in of_host {
+            if std::mem::replace(&mut queue.is_open, is_open) && !is_open {
+                closed.push(bridge);
+            }
+        }
+        closed.into_iter().for_each(|bridge| self.give_all_back(bridge));
     }
 
     /// The session with a host is over: what no supplier has claimed leaves the lane at once.
@@ -167,7 +189,7 @@ impl<L: Lanes> Egress<L> {
                 return Err(format!("{MAX_WANTED} orders are open"));
             }
             queue.next_tag = tag.checked_add(1).ok_or("the last tag")?;
-            if self.is_draining || self.lane.is_none() {
+            if self.is_draining || self.lane.is_none() || !queue.is_open {
                 queue.returned.push_back(tag);
             } else {
                 queue.wanted.insert(tag, sequence);
@@ -203,12 +225,7 @@ impl<L: Lanes> Egress<L> {
     pub(super) fn drain(&mut self) {
         self.is_draining = true;
         let bridges: Vec<_> = self.queues.keys().copied().collect();
-        for bridge in bridges {
-            let Some(queue) = self.queues.get(&bridge) else { continue };
-            let tags: Vec<_> = queue.wanted.keys().chain(queue.placed.keys()).copied().collect();
-            // All of them were posted.
-            let _posted = self.cancel(bridge, tags.into_iter());
-        }
+        bridges.into_iter().for_each(|bridge| self.give_all_back(bridge));
     }
 
     /// Orders have ended in the lane, or suppliers have come or gone; whether one has ended. `written`: a slot has a sample for a host.
@@ -287,9 +304,12 @@ impl<L: Lanes> Egress<L> {
 
     /// Appends the next frame of a bridge; whether there was one.
     pub(super) fn encode(&mut self, of: Bridge, out: &mut Outbox) -> bool {
-        let offer = self.offer();
+        let mut offer = self.offer();
         let Some(queue) = self.queues.get_mut(&of) else { return false };
         let bridge = of.1;
+        if !queue.is_open {
+            offer.suppliers = 0;
+        }
         if queue.offered != Some(offer) {
             queue.offered = Some(offer);
             Message::Offer(offer).encode(bridge, out);
@@ -351,6 +371,13 @@ impl<L: Lanes> Egress<L> {
             queue.returned.push_back(order.tag);
         }
         self.release(slot);
+    }
+
+    fn give_all_back(&mut self, bridge: Bridge) {
+        let Some(queue) = self.queues.get(&bridge) else { return };
+        let tags: Vec<_> = queue.wanted.keys().chain(queue.placed.keys()).copied().collect();
+        // All of them were posted.
+        let _posted = self.cancel(bridge, tags.into_iter());
     }
 
     fn finish(&mut self, order: Order, slot: SlotId) {

@@ -1,24 +1,22 @@
 //! All bridges of one host, and the sessions under them: what arrived goes to a bridge, what bridges have goes out.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
-
 use super::demand::Asked;
 use super::egress::Egress;
+use super::exchange::Exchange;
 use super::ingress::{Fate, Ingress};
-use super::message::{Message, piece_header, shape};
+use super::message::{Message, shape};
+use super::model_frames::{self, FIRST_OF_MODELS};
+use super::models::Models;
 use super::output::{Output, Piece};
-use super::remote::Remote;
 use crate::broker::PeerId;
 use crate::client::{LaneRef, Lanes, SlotId};
-use crate::framing::Outbox;
-use crate::limits::{MAX_BRIDGED_PRODUCTS, MAX_BRIDGES};
-use crate::link::{Event, HostId, Sessions};
-use crate::text::printable;
+use crate::control::generation_of;
+use crate::link::{Event, HostId, Received, Sessions};
 
 /// What was made for other hosts is kept for so long after the last bridge: a session that was cut begins again.
 pub const UNUSED_TIME: Duration = Duration::from_secs(60);
@@ -27,48 +25,37 @@ pub const UNUSED_TIME: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Bridges<C, L> {
     sessions: Sessions,
-    all: All<C, L>,
+    all: Exchange<C, L>,
     events: VecDeque<Event>,
-}
-
-/// What frames of bridges may change.
-#[derive(Debug)]
-struct All<C, L> {
-    hosts: BTreeMap<HostId, Remote<C>>,
-    products: BTreeMap<u32, Egress<L>>,
-    /// Their numbers, by name and bytes of a sample.
-    numbers: FxHashMap<(Arc<str>, RangeInclusive<u64>), u32>,
-    next_product: u32,
-    asked: VecDeque<Asked>,
-    ended: VecDeque<(C, Fate)>,
-    refused: VecDeque<(HostId, u32, String)>,
-    /// Offers have changed.
-    has_offers: bool,
-    /// This host stops.
-    is_draining: bool,
 }
 
 impl<C, L: Lanes> Bridges<C, L> {
     /// Without bridges.
     #[must_use]
     pub fn new(me: HostId) -> Self {
-        let all = All {
-            hosts: BTreeMap::new(),
-            products: BTreeMap::new(),
-            numbers: FxHashMap::default(),
-            next_product: 0,
-            asked: VecDeque::new(),
-            ended: VecDeque::new(),
-            refused: VecDeque::new(),
-            has_offers: false,
-            is_draining: false,
-        };
-        Self { sessions: Sessions::new(me), all, events: VecDeque::new() }
+        Self { sessions: Sessions::new(me), all: Exchange::new(), events: VecDeque::new() }
     }
 
     /// Connections: what is dialled, accepted and closed.
     pub fn sessions(&mut self) -> &mut Sessions {
         &mut self.sessions
+    }
+
+    /// Which leader this host follows. [`Self::settle_models`] is due after each change.
+    pub fn models(&mut self) -> &mut Models {
+        &mut self.all.models
+    }
+
+    /// Whether samples of a product may be for a client of this host: not those of a model that does not run here.
+    #[must_use]
+    pub fn is_wanted(&self, product: &str) -> bool {
+        generation_of(product).is_none_or(|generation| !self.all.models.is_past(generation))
+    }
+
+    /// See [`Models::settle`].
+    pub fn settle_models(&mut self, now: Instant, name: impl Fn(HostId) -> String) {
+        self.all.models.settle(now, name);
+        self.all.follow_models();
     }
 
     /// Orders a product at a host; the number of the bridge. `None`: there is no session with it, or no number left in
@@ -87,7 +74,7 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// No client orders by a bridge any more: it is over once its claims have ended.
     pub fn remove_ingress(&mut self, now: Instant, host: HostId, bridge: u32) {
-        let All { hosts, ended, .. } = &mut self.all;
+        let Exchange { hosts, ended, .. } = &mut self.all;
         let Some(found) = hosts.get_mut(&host) else { return };
         if let Some(ingress) = found.ingresses.get_mut(&bridge) {
             ingress.close(now, ended);
@@ -110,6 +97,12 @@ impl<C, L: Lanes> Bridges<C, L> {
         std::mem::take(&mut self.all.has_offers)
     }
 
+    /// Whether [`Self::poll_asked`] has one.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        !self.all.asked.is_empty()
+    }
+
     /// A product that another host orders for the first time. [`Self::set_lane`] follows once this host can make it.
     pub fn poll_asked(&mut self) -> Option<Asked> {
         self.all.asked.pop_front()
@@ -125,10 +118,12 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// Drops the products that no host has ordered for [`UNUSED_TIME`]; their numbers.
     pub fn drop_unused(&mut self, now: Instant) -> Vec<u32> {
-        let All { products, numbers, asked, .. } = &mut self.all;
+        let Exchange { products, numbers, asked, models, .. } = &mut self.all;
         let unused = products.iter_mut().filter_map(|(&number, egress)| {
-            let is_unused = egress.is_unused(now, UNUSED_TIME);
-            is_unused.then_some(number)
+            // No host orders what was before a switch.
+            let is_past = egress.generation().is_some_and(|generation| models.is_past(generation));
+            let time = if is_past { Duration::ZERO } else { UNUSED_TIME };
+            egress.is_unused(now, time).then_some(number)
         });
         let unused: Vec<_> = unused.collect();
         if !unused.is_empty() {
@@ -167,7 +162,7 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// The lane of a bridge is empty, and `n` suppliers of this host wait.
     pub fn handle_idle_suppliers(&mut self, now: Instant, host: HostId, bridge: u32, n: usize) -> bool {
-        let All { hosts, ended, .. } = &mut self.all;
+        let Exchange { hosts, ended, .. } = &mut self.all;
         let Some(found) = hosts.get_mut(&host) else { return false };
         let any = found.ingresses.get_mut(&bridge).is_some_and(|ingress| ingress.give_back(now, n, ended));
         found.has_news |= any;
@@ -176,7 +171,7 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// The lane of a bridge is not served any more: orders that no supplier has begun with go back.
     pub fn give_back(&mut self, now: Instant, host: HostId, bridge: u32) {
-        let All { hosts, ended, .. } = &mut self.all;
+        let Exchange { hosts, ended, .. } = &mut self.all;
         let Some(found) = hosts.get_mut(&host) else { return };
         if let Some(ingress) = found.ingresses.get_mut(&bridge) {
             ingress.give_all_back(now, ended);
@@ -203,7 +198,7 @@ impl<C, L: Lanes> Bridges<C, L> {
     ///
     /// `measure`: how many bytes from the beginning of a slot on the sample has.
     pub fn handle_lanes(&mut self, product: u32, measure: &mut dyn FnMut(SlotId) -> u64) -> bool {
-        let All { hosts, products, .. } = &mut self.all;
+        let Exchange { hosts, products, .. } = &mut self.all;
         let Some(egress) = products.get_mut(&product) else { return false };
         let any = egress.handle_lanes(
             |host, slot| hosts.entry(host).or_default().written.push_back((product, slot)),
@@ -241,15 +236,20 @@ impl<C, L: Lanes> Bridges<C, L> {
                 *bytes = rest;
                 self.stored(now, id, part.len());
             }
+            let shape = |kind| if kind < FIRST_OF_MODELS { shape(kind) } else { model_frames::shape(kind) };
             let Some(received) = self.sessions.receive(now, id, bytes, shape) else { break };
-            let handled = Message::decode(received.kind, received.payload, received.left)
-                .map_err(|error| error.to_string())
-                .and_then(|(bridge, message)| {
-                    self.all.handle(now, received.host, bridge, message, received.left)
-                });
+            let Received { host, kind, payload, left } = received;
+            let handled = if kind < FIRST_OF_MODELS {
+                Message::decode(kind, payload, left)
+                    .map_err(|error| error.to_string())
+                    .and_then(|(bridge, message)| self.all.handle(now, host, bridge, message, left))
+            } else {
+                self.all.models.handle(host, kind, payload).map_err(|error| error.to_string())
+            };
             if let Err(why) = handled {
                 self.sessions.refuse(now, id, &why);
             }
+            self.all.follow_models();
             self.follow_sessions();
         }
         self.follow_sessions();
@@ -274,7 +274,7 @@ impl<C, L: Lanes> Bridges<C, L> {
         let Some(host) = self.sessions.host_of(id) else { return };
         self.sessions.stored(id, n);
         let is_over = self.sessions.bulk_left(id) == 0;
-        let All { hosts, ended, .. } = &mut self.all;
+        let Exchange { hosts, ended, .. } = &mut self.all;
         let Some(found) = hosts.get_mut(&host) else { return };
         let Some((bridge, tag, is_last)) = found.arriving else { return };
         if let Some(ingress) = found.ingresses.get_mut(&bridge) {
@@ -315,7 +315,7 @@ impl<C, L: Lanes> Bridges<C, L> {
 
     /// See [`Sessions::handle_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
-        let All { hosts, products, .. } = &self.all;
+        let Exchange { hosts, products, .. } = &self.all;
         self.sessions.handle_timeout(now, |host| {
             let waits = hosts.get(&host).is_some_and(|found| found.ingresses.values().any(Ingress::waits));
             waits || products.values().any(|egress| egress.owes(host))
@@ -326,7 +326,8 @@ impl<C, L: Lanes> Bridges<C, L> {
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {
         let ingresses = self.all.hosts.values().flat_map(|found| found.ingresses.values());
-        ingresses.filter_map(Ingress::held_until).chain(self.sessions.next_at()).min()
+        let due = ingresses.filter_map(Ingress::held_until).chain(self.sessions.next_at());
+        due.chain(self.all.models.next_at()).min()
     }
 
     /// Whether other hosts wait for samples of this one.
@@ -338,155 +339,10 @@ impl<C, L: Lanes> Bridges<C, L> {
     fn follow_sessions(&mut self) {
         while let Some(event) = self.sessions.poll_event() {
             match event {
-                Event::Began(_) => {}
+                Event::Began(host) => self.all.models.begin(host),
                 Event::Ended(host, _) => self.all.end(host),
             }
             self.events.push_back(event);
         }
-    }
-}
-
-impl<C, L: Lanes> All<C, L> {
-    fn ingress(&mut self, host: HostId, bridge: u32) -> Option<&mut Ingress<C>> {
-        let found = self.hosts.get_mut(&host)?;
-        found.has_news = true;
-        found.ingresses.get_mut(&bridge)
-    }
-
-    /// The hosts that have opened a product may have to be told something.
-    fn note_news(&mut self, product: u32) {
-        for host in self.products.get(&product).into_iter().flat_map(Egress::hosts) {
-            self.hosts.entry(host).or_default().has_news = true;
-        }
-    }
-
-    /// The session with a host is over.
-    fn end(&mut self, host: HostId) {
-        if let Some(mut found) = self.hosts.remove(&host) {
-            found.end(&mut self.ended);
-        }
-        self.products.values_mut().for_each(|egress| egress.end(host));
-        self.has_offers = true;
-    }
-
-    /// Frames of bridges for a host.
-    fn encode(&mut self, host: HostId, out: &mut Outbox) {
-        if let Some(found) = self.hosts.get_mut(&host) {
-            found.encode(host, &mut self.products, out);
-        }
-    }
-
-    fn next_piece(&mut self, host: HostId) -> Option<Piece> {
-        let found = self.hosts.get_mut(&host)?;
-        let &(product, slot) = found.written.front()?;
-        let egress = self.products.get_mut(&product)?;
-        let (bridge, tag, from, to, is_last) = egress.next_piece(slot)?;
-        if is_last {
-            found.written.pop_front();
-        }
-        let header = piece_header(bridge, (tag, from, is_last), (to - from) as usize);
-        Some(Piece { header, product, slot, from, to, is_last })
-    }
-
-    fn handle(
-        &mut self,
-        now: Instant,
-        host: HostId,
-        bridge: u32,
-        message: Message<'_>,
-        left: usize,
-    ) -> Result<(), String> {
-        let found = self.hosts.entry(host).or_default();
-        found.has_news = true;
-        if let Message::Open(least, most, product) = message {
-            return self.open(host, bridge, product, least..=most);
-        }
-        if matches!(message, Message::Want(_) | Message::Cancel(_)) {
-            let egress = found.served.get(&bridge).and_then(|product| self.products.get_mut(product));
-            let egress = egress.ok_or("a bridge that is not open")?;
-            return match message {
-                Message::Want(wanted) => egress.want((host, bridge), wanted),
-                Message::Cancel(tags) => egress.cancel((host, bridge), tags.iter()),
-                _ => Ok(()),
-            };
-        }
-        if message == Message::Leave {
-            return self.leave(host, bridge);
-        }
-        // All others come from the teachers' host.
-        let is_late = matches!(message, Message::Closed(_) | Message::Offer(_)) && found.had(bridge);
-        let ingress = match found.ingresses.get_mut(&bridge) {
-            None if is_late => return Ok(()),
-            ingress => ingress.ok_or("a bridge that is not there")?,
-        };
-        match message {
-            Message::Closed(why) => {
-                ingress.end(&mut self.ended);
-                self.has_offers = true;
-                self.refused.push_back((host, bridge, printable(why)));
-            }
-            Message::Offer(offer) => {
-                ingress.set_offer(offer);
-                self.has_offers = true;
-            }
-            Message::Return(tags) => ingress.returned(now, tags, &mut self.ended)?,
-            Message::Failed(tag, why) => ingress.failed(tag, why, &mut self.ended)?,
-            Message::Piece(tag, offset, is_last) => {
-                ingress.check_piece(tag, offset, left as u64, is_last)?;
-                found.arriving = Some((bridge, tag, is_last));
-            }
-            Message::Open(..) | Message::Want(_) | Message::Cancel(_) | Message::Leave => {}
-        }
-        Ok(())
-    }
-
-    fn open(
-        &mut self,
-        host: HostId,
-        bridge: u32,
-        product: &str,
-        lengths: RangeInclusive<u64>,
-    ) -> Result<(), String> {
-        let found = self.hosts.entry(host).or_default();
-        if bridge < found.next_bridge {
-            return Err("a bridge that was opened before".to_owned());
-        }
-        if found.served.len() + found.closed.len() >= MAX_BRIDGES {
-            return Err(format!("{MAX_BRIDGES} bridges are open"));
-        }
-        found.next_bridge = bridge.checked_add(1).ok_or("the last bridge")?;
-        let name = (Arc::from(product), lengths.clone());
-        let number = match self.numbers.get(&name) {
-            Some(&number) => number,
-            None if self.products.len() >= MAX_BRIDGED_PRODUCTS => {
-                found.closed.push_back((bridge, "as many products are ordered here as may be"));
-                return Ok(());
-            }
-            None => {
-                let number = self.next_product;
-                self.next_product += 1;
-                self.products.insert(number, Egress::new(lengths.clone()));
-                self.asked.push_back(Asked { number, product: Arc::clone(&name.0), lengths });
-                self.numbers.insert(name, number);
-                number
-            }
-        };
-        if let Some(egress) = self.products.get_mut(&number) {
-            if self.is_draining {
-                egress.drain();
-            }
-            egress.open((host, bridge));
-            found.served.insert(bridge, number);
-        }
-        Ok(())
-    }
-
-    fn leave(&mut self, host: HostId, bridge: u32) -> Result<(), String> {
-        let Some(found) = self.hosts.get_mut(&host).filter(|found| bridge < found.next_bridge) else {
-            return Err("it leaves a bridge that was not opened".to_owned());
-        };
-        // It may have been closed, which the host did not know.
-        let egress = found.served.remove(&bridge).and_then(|product| self.products.get_mut(&product));
-        egress.map_or(Ok(()), |egress| egress.leave((host, bridge)))
     }
 }

@@ -15,12 +15,17 @@
 //! * **N6** An order keeps its sequence number, whatever host serves it and how often it is tried.
 //! * **N7** The pieces of a tag come in order without gaps and have in sum the length of the order. Anything else ends
 //!   the session.
+//!
+//! Which model a host runs, and which leader it follows, is decided by [`Models`].
 
 mod demand;
 mod egress;
+mod exchange;
 mod host;
 mod ingress;
 mod message;
+mod model_frames;
+mod models;
 mod output;
 mod remote;
 mod window;
@@ -29,4 +34,5 @@ pub use demand::{Asked, Demand};
 pub use host::{Bridges, UNUSED_TIME};
 pub use ingress::{Fate, HOLD_TIME};
 pub use message::{Message, Numbers, Offer, PIECE_HEADER_BYTES, piece_header, shape};
+pub use models::{Models, VACANCY};
 pub use output::{Output, Piece};

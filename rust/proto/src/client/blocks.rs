@@ -191,11 +191,24 @@ impl<L: Lanes> Client<L> {
                 }
                 State::Lane => {
                     self.products.get_mut(key).on_lane -= 1;
-                    if self.lanes.cancel(slot) {
-                        self.make_free(slot);
-                    }
+                    self.stale.push(slot);
                 }
                 State::Free | State::Held | State::Quarantined => {}
+            }
+        }
+        self.take_back_stale();
+    }
+
+    /// Takes back stale orders in lanes that no supplier has claimed, or that one has returned: no other is to make them.
+    pub(super) fn take_back_stale(&mut self) {
+        for slot in std::mem::take(&mut self.stale) {
+            if self.slots[slot as usize].state != State::Lane || self.block(slot).wanted {
+                continue;
+            }
+            if self.lanes.cancel(slot) {
+                self.make_free(slot);
+            } else {
+                self.stale.push(slot);
             }
         }
     }

@@ -23,6 +23,7 @@ impl<L: Lanes> Client<L> {
     /// [`Client::request_block`] do it themselves when they find nothing.
     pub fn handle_lanes(&mut self, now: Instant) {
         self.poll_lanes(now);
+        self.take_back_stale();
         for position in 0..self.announced.len() {
             let key = self.announced[position];
             let product = self.products.get(key);

@@ -72,6 +72,8 @@ pub struct Client<L: Lanes = NoLanes> {
     pub(super) retry_refused_at: Option<Instant>,
     /// Orders to be taken back with the next request.
     pub(super) unwanted: Vec<OrderNumber>,
+    /// Stale orders that a supplier had claimed in a lane, some of which may have ended since.
+    pub(super) stale: Vec<SlotId>,
     pub(super) announced: Vec<ProductKey>,
     pub(super) announce_due: bool,
     /// MEDIUM is due, before HELLO.
@@ -127,6 +129,7 @@ impl<L: Lanes> Client<L> {
             refused: VecDeque::new(),
             retry_refused_at: None,
             unwanted: Vec::new(),
+            stale: Vec::new(),
             announced: Vec::new(),
             announce_due: false,
             medium_due: false,

@@ -4,13 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::links::Links;
 use super::model::Model;
 use super::rank_registry::{LEADER, RankRegistry};
 use super::subscriptions::{Subscriptions, Topic};
 use crate::broker::PeerId;
 use crate::limits::MAX_GENERATION;
 use crate::log::{Level, LogRecord};
-use crate::wire::{ControlReply, ControlRequest, ControlStats, Message, ModelRef, Publication};
+use crate::wire::{
+    ControlReply, ControlRequest, ControlStats, Follow, LinkedState, Message, ModelRef, Publication,
+};
 use crate::zmtp::SharedMessage;
 
 /// Subscribers that have waited for this long without a model are worth a warning.
@@ -30,13 +33,18 @@ pub enum Endpoint {
 #[derive(Debug, Default)]
 pub struct Control {
     model: Option<Model>,
+    /// Whether the model comes from a student of this broker, and not by a link.
+    is_own: bool,
+    /// How often students of this broker have stopped the workers.
+    n_stops: u64,
     /// The publication of the model of now, one for all subscribers; made when the first one gets it.
     published: Option<Arc<SharedMessage>>,
-    /// Whether a leader has set a model in the life of this broker: that is newer than whatever students remember.
+    /// Whether a leader, here or on a followed host, has set a model in the life of this broker: that is newer than whatever students remember.
     is_set: bool,
     /// The nonce of the last SET_MODEL that was carried out, and its generation.
     last_set: Option<(u64, u64)>,
     ranks: RankRegistry,
+    links: Links,
     subscriptions: Subscriptions,
     replies: VecDeque<(PeerId, Message)>,
     waiting: Option<Waiting>,
@@ -68,7 +76,9 @@ impl Control {
     pub fn handle_disconnected(&mut self, now: Instant, peer: PeerId) {
         if let Some(rank) = self.ranks.leave(peer) {
             self.tell(Level::Info, format!("{} has gone", student(rank)));
+            self.tell_links();
         }
+        self.links.leave(peer);
         self.subscriptions.leave(peer);
         self.review(now);
     }
@@ -170,6 +180,8 @@ impl Control {
                 self.set_model(peer, nonce, above, model_id, model_cfg)
             }
             ControlRequest::Stop => self.stop(peer),
+            ControlRequest::Link => self.links.enter(peer).map(|()| self.tell_link(peer)),
+            ControlRequest::Follow(follow) => self.follow(peer, follow),
             ControlRequest::Stats => {
                 let stats = Some(self.stats(now));
                 self.reply(peer, &ControlReply { ok: true, stats, ..ControlReply::default() });
@@ -189,6 +201,11 @@ impl Control {
         nonce: Option<u64>,
         known: Option<ModelRef<'_>>,
     ) -> Result<(), String> {
+        if let (LEADER, Some(host)) = (rank, self.links.leader()) {
+            return Err(format!(
+                "HELLO: rank 0 is taken by the leader of the host at {host}, to which this host has a link; stop that one, or use another student_rank"
+            ));
+        }
         let (number, is_new) = self.ranks.take(peer, rank, slot_size, nonce)?;
         if is_new {
             self.tell(Level::Info, format!("{} is here", student(rank)));
@@ -197,8 +214,9 @@ impl Control {
         if let Some(known) = known.filter(|known| !self.is_set && known.generation > newest) {
             let text = format!("{} remembers {}", student(rank), name(known));
             self.tell(Level::Info, text);
-            self.publish(known.into());
+            self.publish(known.into(), true);
         }
+        self.tell_links();
         let model = self.model.take();
         let now = model.as_ref().map(Model::as_ref);
         let reply = ControlReply {
@@ -235,7 +253,8 @@ impl Control {
                 self.tell(Level::Info, format!("the leader has set {}", name(model)));
                 self.is_set = true;
                 self.last_set = nonce.map(|nonce| (nonce, generation));
-                self.publish(model.into());
+                self.publish(model.into(), true);
+                self.tell_links();
                 generation
             }
         };
@@ -244,17 +263,64 @@ impl Control {
     }
 
     fn stop(&mut self, peer: PeerId) -> Result<(), String> {
-        self.ranks.check_leader(peer, "STOP")?;
+        let comes_by_link = self.links.has(peer) && self.ranks.leader().is_none();
+        if !comes_by_link {
+            self.ranks.check_leader(peer, "STOP")?;
+            self.n_stops += 1;
+        }
         self.tell(Level::Info, "the leader stops all workers".to_owned());
         self.subscriptions.publish(Topic::Stop);
+        if comes_by_link {
+            return Ok(());
+        }
+        self.tell_links();
         self.reply(peer, &ControlReply { ok: true, ..ControlReply::default() });
         Ok(())
     }
 
-    fn publish(&mut self, model: Model) {
-        self.model = Some(model);
+    /// A link has the model of another host. A leader of this broker goes first, then one that is followed, then what is
+    /// remembered.
+    fn follow(&mut self, peer: PeerId, follow: Follow<'_>) -> Result<(), String> {
+        let is_led = follow.is_led && self.ranks.leader().is_none();
+        self.links.follow(peer, is_led.then_some(follow.host))?;
+        let newest = self.model.as_ref().map_or(0, |model| model.generation);
+        let is_taken =
+            |model: &ModelRef<'_>| is_led || !follow.is_led && !self.is_set && model.generation > newest;
+        let Some(model) = follow.model.filter(is_taken) else { return Ok(()) };
+        self.is_set |= is_led;
+        if self.model.as_ref().map(Model::as_ref) == Some(model) {
+            // Its workers run it.
+            self.is_own = false;
+        } else {
+            self.tell(Level::Info, format!("the host at {} has {}", follow.host, name(model)));
+            self.publish(model.into(), false);
+        }
+        self.tell_links();
+        Ok(())
+    }
+
+    fn publish(&mut self, model: Model, is_own: bool) {
+        (self.model, self.is_own) = (Some(model), is_own);
         self.published = None;
         self.subscriptions.publish(Topic::Model);
+    }
+
+    /// What links are to know has changed.
+    fn tell_links(&mut self) {
+        let links: Vec<_> = self.links.peers().collect();
+        links.into_iter().for_each(|peer| self.tell_link(peer));
+    }
+
+    fn tell_link(&mut self, peer: PeerId) {
+        let mut message = Message::new();
+        LinkedState {
+            model: self.model.as_ref().map(Model::as_ref),
+            is_own: self.is_own,
+            has_leader: self.ranks.leader().is_some(),
+            n_stops: self.n_stops,
+        }
+        .encode(&mut message);
+        self.replies.push_back((peer, message));
     }
 
     /// Notes since when subscribers wait.

@@ -1,5 +1,7 @@
 //! A model that is kept.
 
+use std::sync::Arc;
+
 use crate::wire::ModelRef;
 
 /// A model under its number.
@@ -29,4 +31,23 @@ impl From<ModelRef<'_>> for Model {
             model_cfg: model.model_cfg.to_vec(),
         }
     }
+}
+
+/// What runs on a host, as links know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Running {
+    /// The model.
+    pub model: Option<Arc<Model>>,
+    /// Whether it comes from a student of that host, and not from yet another host.
+    pub is_own: bool,
+    /// Whether the student of rank 0 is there.
+    pub has_leader: bool,
+}
+
+/// The generation of a product of a model: `gen/GENERATION/RANK`.
+#[must_use]
+pub fn generation_of(product: &str) -> Option<u64> {
+    let (generation, rank) = product.strip_prefix("gen/")?.split_once('/')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    generation.parse().ok().filter(|_| is_number(generation) && is_number(rank))
 }

@@ -48,8 +48,23 @@ pub enum ControlRequest<'a> {
     },
     /// `STOP`: the workers shall end.
     Stop,
+    /// `LINK`: of a link to other hosts, which gets a [`LinkedState`](super::LinkedState) now and after each change.
+    Link,
+    /// `FOLLOW`: of a link, see [`Follow`].
+    Follow(Follow<'a>),
     /// `STATS`.
     Stats,
+}
+
+/// What a link has for its broker: the model of another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Follow<'a> {
+    /// The other host, for the log.
+    pub host: &'a str,
+    /// Whether its leader is there: it then leads this host too. Otherwise the model is one that is remembered.
+    pub is_led: bool,
+    /// The model.
+    pub model: Option<ModelRef<'a>>,
 }
 
 /// The answer to a request: one frame, `{ok, error, ...}`.
@@ -110,6 +125,8 @@ impl<'a> ControlRequest<'a> {
             b"HELLO" => hello(payload),
             b"SET_MODEL" => set_model(payload),
             b"STOP" => any_map("STOP", payload).map(|()| Self::Stop),
+            b"LINK" => any_map("LINK", payload).map(|()| Self::Link),
+            b"FOLLOW" => follow(payload).map(Self::Follow),
             b"STATS" => any_map("STATS", payload).map(|()| Self::Stats),
             _ => Err(unknown_command(command)),
         }
@@ -198,7 +215,7 @@ pub fn check_model(model_id: &str, model_cfg: &[u8]) -> Result<(), WireError> {
 
 /// The fields of a model that is complete or not there.
 #[derive(Default)]
-struct ModelFields<'a> {
+pub(super) struct ModelFields<'a> {
     generation: Option<u64>,
     model_id: Option<&'a str>,
     model_cfg: Option<&'a [u8]>,
@@ -206,7 +223,7 @@ struct ModelFields<'a> {
 
 impl<'a> ModelFields<'a> {
     /// Reads the value of `key`, if that is one of these fields; whether it is.
-    fn read(&mut self, reader: &mut Reader<'a>, key: &[u8]) -> Result<bool, WireError> {
+    pub(super) fn read(&mut self, reader: &mut Reader<'a>, key: &[u8]) -> Result<bool, WireError> {
         match key {
             b"generation" => self.generation = Some(read_generation(reader, "generation")?),
             b"model_id" => self.model_id = Some(reader.id("model_id")?),
@@ -217,7 +234,7 @@ impl<'a> ModelFields<'a> {
     }
 
     /// The model; `None` if its generation is 0 or absent.
-    fn model(&self, reader: &Reader<'a>) -> Result<Option<ModelRef<'a>>, WireError> {
+    pub(super) fn model(&self, reader: &Reader<'a>) -> Result<Option<ModelRef<'a>>, WireError> {
         let generation = match self.generation {
             None | Some(0) => return Ok(None),
             Some(generation) => generation,
@@ -270,6 +287,26 @@ fn set_model(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
     reader.end()?;
     let model_id = model_id.ok_or_else(|| reader.missing(&[("model_id", false)]))?;
     Ok(ControlRequest::SetModel { nonce, above, model_id, model_cfg })
+}
+
+fn follow(payload: &[u8]) -> Result<Follow<'_>, WireError> {
+    let mut reader = Reader::new("FOLLOW", payload);
+    let (mut host, mut is_led) = (None, None);
+    let mut fields = ModelFields::default();
+    reader.map("payload", |reader, key| {
+        match key {
+            b"host" => host = Some(reader.id("host")?),
+            b"led" => is_led = Some(reader.bool("led")?),
+            _ if fields.read(reader, key)? => {}
+            _ => return Err(reader.unknown(key)),
+        }
+        Ok(())
+    })?;
+    reader.end()?;
+    match (host, is_led) {
+        (Some(host), Some(is_led)) => Ok(Follow { host, is_led, model: fields.model(&reader)? }),
+        _ => Err(reader.missing(&[("host", host.is_some()), ("led", is_led.is_some())])),
+    }
 }
 
 /// A number that can still be counted up.

@@ -1,6 +1,9 @@
 //! The messages of the control channel to frames.
 
-use super::control::{ControlReply, ControlRequest, ControlStats, ModelRef, NO_MODEL_CFG, Publication};
+use super::control::{
+    ControlReply, ControlRequest, ControlStats, Follow, ModelRef, NO_MODEL_CFG, Publication,
+};
+use super::control_link::LinkedState;
 use super::envelope::{empty_map, two_frames};
 use super::message::Message;
 use super::reader::cut;
@@ -11,16 +14,13 @@ impl ControlRequest<'_> {
     pub fn encode(&self, out: &mut Message) {
         match *self {
             Self::Hello { rank, slot_size, nonce, known } => two_frames(out, b"HELLO", |out| {
-                let known_fields = if known.is_some() { 3 } else { 0 };
-                writer::map(out, 2 + usize::from(nonce.is_some()) + known_fields);
+                writer::map(out, 2 + usize::from(nonce.is_some()) + n_fields(known));
                 number(out, "rank", rank.into());
                 number(out, "slot_size", slot_size);
                 if let Some(nonce) = nonce {
                     number(out, "nonce", nonce);
                 }
-                if let Some(known) = known {
-                    model(out, known);
-                }
+                known.into_iter().for_each(|it| model(out, it));
             }),
             Self::SetModel { nonce, above, model_id, model_cfg } => two_frames(out, b"SET_MODEL", |out| {
                 writer::map(out, 3 + usize::from(nonce.is_some()));
@@ -32,6 +32,13 @@ impl ControlRequest<'_> {
                 cfg(out, model_cfg);
             }),
             Self::Stop => two_frames(out, b"STOP", empty_map),
+            Self::Link => two_frames(out, b"LINK", empty_map),
+            Self::Follow(Follow { host, is_led, model: of_it }) => two_frames(out, b"FOLLOW", |out| {
+                writer::map(out, 2 + n_fields(of_it));
+                text(out, "host", host);
+                flag(out, "led", is_led);
+                of_it.into_iter().for_each(|it| model(out, it));
+            }),
             Self::Stats => two_frames(out, b"STATS", empty_map),
         }
     }
@@ -46,8 +53,7 @@ impl ControlReply<'_> {
             let stats_fields = if self.stats.is_some() { STATS_FIELDS } else { 0 };
             let given = given.into_iter().filter(|given| *given).count();
             writer::map(out, 2 + given + model_fields + stats_fields);
-            writer::str(out, "ok");
-            writer::bool(out, self.ok);
+            flag(out, "ok", self.ok);
             writer::str(out, "error");
             writer::optional_str(out, self.error.map(cut));
             if let Some(peer_id) = self.peer_id {
@@ -80,13 +86,25 @@ impl Publication<'_> {
     }
 }
 
+impl LinkedState<'_> {
+    /// Appends the two frames of this message to `out`.
+    pub fn encode(&self, out: &mut Message) {
+        two_frames(out, b"STATE", |out| {
+            writer::map(out, 3 + n_fields(self.model));
+            flag(out, "own", self.is_own);
+            flag(out, "leader", self.has_leader);
+            number(out, "stops", self.n_stops);
+            self.model.into_iter().for_each(|it| model(out, it));
+        });
+    }
+}
+
 const STATS_FIELDS: usize = 7;
 
 fn encode_stats(out: &mut Vec<u8>, stats: &ControlStats) {
     number(out, "generation", stats.generation);
     text(out, "model_id", &stats.model_id);
-    writer::str(out, "leader");
-    writer::bool(out, stats.leader);
+    flag(out, "leader", stats.leader);
     number(out, "slot_size", stats.slot_size);
     writer::str(out, "students");
     writer::array(out, stats.students.len());
@@ -98,6 +116,10 @@ fn encode_stats(out: &mut Vec<u8>, stats: &ControlStats) {
     writer::float(out, stats.waiting_s);
 }
 
+fn n_fields(model: Option<ModelRef<'_>>) -> usize {
+    if model.is_some() { 3 } else { 0 }
+}
+
 fn model(out: &mut Vec<u8>, model: ModelRef<'_>) {
     number(out, "generation", model.generation);
     text(out, "model_id", model.model_id);
@@ -107,6 +129,11 @@ fn model(out: &mut Vec<u8>, model: ModelRef<'_>) {
 fn cfg(out: &mut Vec<u8>, model_cfg: &[u8]) {
     writer::str(out, "model_cfg");
     out.extend_from_slice(if model_cfg.is_empty() { NO_MODEL_CFG } else { model_cfg });
+}
+
+fn flag(out: &mut Vec<u8>, key: &str, value: bool) {
+    writer::str(out, key);
+    writer::bool(out, value);
 }
 
 fn number(out: &mut Vec<u8>, key: &str, value: u64) {

@@ -5,6 +5,7 @@
 
 mod control;
 mod control_encode;
+mod control_link;
 mod decode;
 mod detail;
 mod encode;
@@ -23,8 +24,9 @@ mod requests;
 mod writer;
 
 pub use control::{
-    ControlReply, ControlRequest, ControlStats, ModelRef, NO_MODEL_CFG, Publication, check_model,
+    ControlReply, ControlRequest, ControlStats, Follow, ModelRef, NO_MODEL_CFG, Publication, check_model,
 };
+pub use control_link::LinkedState;
 pub use detail::{ClientDetail, Detail, LaneDetail, ProductDetail, SupplierDetail};
 pub use error::WireError;
 pub use lane_types::{AnnouncedLane, LaneName, LaneOffer, NO_LANE, Supply};

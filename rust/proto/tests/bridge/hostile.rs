@@ -58,7 +58,7 @@ fn bytes_that_were_not_posted_end_the_session_before_one_is_stored() {
         (numbers(21, 0, [])[..9].to_vec(), "malformed"),
         (message(Message::Failed(7, "no"), 0), "tag 7 was not posted"),
         (vec![4, 32, 0, 0, 22], ""),
-        (vec![0, 0, 0, 0, 77], "malformed"),
+        (vec![0, 0, 0, 0, 31], "malformed"),
         ([&[4, 0, 0, 0, 77][..], &[0; 4]].concat(), "kind 77"),
         (numbers(19, 0, [1, 1]), "a bridge that is not open"),
     ] {

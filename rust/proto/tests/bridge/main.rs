@@ -6,6 +6,8 @@ mod frames;
 mod hostile;
 #[path = "../lane_model/mod.rs"]
 mod lane_model;
+mod models;
+mod models_world;
 mod network;
 mod pair;
 mod rules;

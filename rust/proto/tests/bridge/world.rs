@@ -25,10 +25,10 @@ const FAULTS: Time = 1_000 * MS;
 /// The longest silence, two of the longest pauses and dials, and the work.
 const BOUND: Time = 40_000 * MS;
 
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -325,6 +325,19 @@ fn discard_is_immediate_and_nothing_stale_is_returned() {
 }
 
 #[test]
+fn a_stale_order_that_its_supplier_returns_is_made_by_no_other_one() {
+    let (mut harness, lanes) = attached(config(4));
+    assert_eq!(harness.request("p"), None);
+    let claimed = lanes.claim(1).unwrap();
+    harness.client.discard();
+    assert_eq!(harness.client.slot_counts().stale, 1);
+    lanes.unclaim(&claimed);
+    assert_eq!(harness.request("p"), None);
+    let counts = harness.client.slot_counts();
+    assert_eq!((counts.stale, counts.on_lane), (0, 4), "its slot is back");
+}
+
+#[test]
 fn lanes_work_without_a_broker() {
     let (mut harness, lanes) = attached(config(4));
     harness.client.handle_disconnected();

@@ -1,6 +1,7 @@
 //! The control channel: messages byte for byte, the broker's machine and its peers' in virtual time, random schedules.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+mod links;
 mod machine;
 mod messages;
 mod random;
@@ -24,12 +25,19 @@ pub(crate) struct Channel {
 /// What a peer receives, without the borrow.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Received {
-    Seat { number: u64, generation: u64, model_id: String, model_cfg: Vec<u8> },
+    Seat {
+        number: u64,
+        generation: u64,
+        model_id: String,
+        model_cfg: Vec<u8>,
+    },
     Set(u64),
     Done,
     Refused(String),
     Model(u64, String),
     Stop,
+    /// What links hear.
+    State,
 }
 
 impl Channel {
@@ -105,6 +113,9 @@ impl Channel {
 
 pub(crate) fn read(message: &Message) -> Received {
     let frames: Vec<_> = message.frames().collect();
+    if frames[0] == b"STATE" {
+        return Received::State;
+    }
     if frames.len() == 2 {
         return match Publication::decode(&frames).unwrap() {
             Publication::Model(model) => Received::Model(model.generation, model.model_id.to_owned()),

@@ -2,7 +2,8 @@
 
 use softs_proto::limits::{MAX_GENERATION, MAX_ID_BYTES, MAX_MODEL_CFG_BYTES};
 use softs_proto::wire::{
-    ControlReply, ControlRequest, ControlStats, Message, ModelRef, Publication, WireError, check_model,
+    ControlReply, ControlRequest, ControlStats, Follow, LinkedState, Message, ModelRef, Publication,
+    WireError, check_model,
 };
 
 use super::{CFG, model};
@@ -193,4 +194,30 @@ fn depth_costs_nothing() {
     payload.extend(std::iter::repeat_n(0x91, 1_000_000));
     payload.push(0xc0);
     assert!(ControlRequest::decode(&[b"SET_MODEL", &payload]).is_ok());
+}
+
+#[test]
+fn what_links_and_brokers_say() {
+    request(ControlRequest::Link, [b"LINK", b"\x80"]);
+    let follow = |is_led, model| ControlRequest::Follow(Follow { host: "h", is_led, model });
+    request(follow(false, None), [b"FOLLOW", b"\x82\xa4host\xa1h\xa3led\xc2"]);
+    request(
+        follow(true, Some(model(7, "m"))),
+        [
+            b"FOLLOW",
+            b"\x85\xa4host\xa1h\xa3led\xc3\xaageneration\x07\xa8model_id\xa1m\xa9model_cfg\x81\xa1x\x01",
+        ],
+    );
+    assert!(refused(b"FOLLOW", b"\x81\xa4host\xa1h").contains("led"));
+    let state = LinkedState { model: Some(model(7, "m")), is_own: true, has_leader: false, n_stops: 3 };
+    let expected: [&[u8]; 2] = [
+        b"STATE",
+        b"\x86\xa3own\xc3\xa6leader\xc2\xa5stops\x03\xaageneration\x07\xa8model_id\xa1m\xa9model_cfg\x81\xa1x\x01",
+    ];
+    assert_eq!(frames(|out| state.encode(out)), expected);
+    assert_eq!(LinkedState::decode(&expected), Ok(state));
+    for wrong in [&b"\x80"[..], b"\x82\xa3own\xc3\xa6leader\xc2", b"\xc1"] {
+        assert!(LinkedState::decode(&[b"STATE", wrong]).is_err(), "{wrong:?}");
+    }
+    assert!(LinkedState::decode(&[b"MODEL", b"\x80"]).is_err());
 }

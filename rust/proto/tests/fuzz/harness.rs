@@ -5,8 +5,9 @@ use softs_proto::Dialect;
 use softs_proto::limits::{MAX_COMMAND_BYTES, MAX_FRAMES, MAX_MESSAGE_BYTES};
 use softs_proto::wire::{
     AnnouncedLane, ClientDetail, ClientRequest, ControlReply, ControlRequest, Detail, Diagnosis, EndCode,
-    LaneDetail, LaneName, LaneOffer, LeaseRef, MediumKind, MediumProfile, Message, ModelRef, ProductDetail,
-    Publication, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier, WorkGroup,
+    Follow, LaneDetail, LaneName, LaneOffer, LeaseRef, LinkedState, MediumKind, MediumProfile, Message,
+    ModelRef, ProductDetail, Publication, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient,
+    ToSupplier, WorkGroup,
 };
 use softs_proto::zmtp::{Codec, Event, Role, ZmtpError};
 
@@ -146,6 +147,7 @@ fn fuzz_decoders(rng: &mut Rng, corpus: &[FrameList]) {
     check_decoder!(ControlRequest, no_bytes, &frames);
     check_decoder!(ControlReply, no_bytes, &frames);
     check_decoder!(Publication, no_bytes, &frames);
+    check_decoder!(LinkedState, no_bytes, &frames);
 }
 
 /// Breaks a stream that starts with a handshake, and cuts it into random pieces.
@@ -331,6 +333,8 @@ fn control_corpus() -> Vec<FrameList> {
         ControlRequest::Hello { rank: 3, slot_size: 64, nonce: None, known: None },
         ControlRequest::SetModel { nonce: Some(1), above: 4, model_id: "m", model_cfg: model.model_cfg },
         ControlRequest::Stop,
+        ControlRequest::Link,
+        ControlRequest::Follow(Follow { host: "tcp://host:4700", is_led: true, model: Some(model) }),
         ControlRequest::Stats,
     ];
     let model_of_now = Some((model.model_id, model.model_cfg));
@@ -352,6 +356,8 @@ fn control_corpus() -> Vec<FrameList> {
             .iter()
             .map(|message| frames(|out| message.encode(out))),
     );
+    let state = LinkedState { model: Some(model), is_own: true, has_leader: false, n_stops: 2 };
+    corpus.push(frames(|out| state.encode(out)));
     corpus
 }
 

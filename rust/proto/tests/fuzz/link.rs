@@ -47,8 +47,14 @@ fn push_message(rng: &mut Rng, out: &mut Outbox) {
     let bridge = rng.below(2) as u32;
     let tags: Vec<u8> =
         (0..2 * (1 + rng.below(3))).flat_map(|_| (rng.below(4) as u64).to_le_bytes()).collect();
-    match rng.below(10) {
-        0 => Message::Open(1, 9, ["p", "q"][rng.below(2)]).encode(bridge, out),
+    match rng.below(12) {
+        10 => {
+            let flags = [rng.below(3) as u8, rng.below(2) as u8];
+            let generation = (rng.below(3) as u64).to_le_bytes();
+            out.push(32, &[&flags, &generation, &[rng.below(3) as u8, 0, 0, 0], b"m\xc0"]);
+        }
+        11 => out.push(33 + rng.below(3) as u8, &[&b"why"[..rng.below(4)]]),
+        0 => Message::Open(1, 9, ["p", "q", "gen/1/0"][rng.below(3)]).encode(bridge, out),
         1 => Message::Closed("why").encode(bridge, out),
         2 => Message::Offer(Offer { suppliers: 1, slots: 4 }).encode(bridge, out),
         3 => Message::Failed(rng.below(4) as u64, "why").encode(bridge, out),

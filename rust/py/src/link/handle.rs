@@ -1,6 +1,5 @@
 //! `_core.HostLink`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -22,19 +21,19 @@ type Der = (Vec<u8>, Vec<Vec<u8>>, Vec<Vec<u8>>);
 #[pyclass(frozen, module = "softs_fast._core")]
 pub(crate) struct HostLink {
     link: Owned<NetHostLink>,
-    has_stopped: AtomicBool,
 }
 
 #[pymethods]
 impl HostLink {
     #[new]
-    #[pyo3(signature = (listen, connect, frontend, backend, credentials))]
+    #[pyo3(signature = (listen, connect, frontend, backend, control, credentials))]
     fn new(
         py: Python<'_>,
         listen: Option<&str>,
         connect: Vec<String>,
         frontend: &str,
         backend: &str,
+        control: Option<&str>,
         credentials: Option<Der>,
     ) -> PyResult<Self> {
         let parse = |text: &str| text.parse::<Endpoint>();
@@ -44,6 +43,7 @@ impl HostLink {
                 connect: connect.iter().map(|text| parse(text)).collect::<Result<_, _>>()?,
                 frontend: parse(frontend)?,
                 backend: parse(backend)?,
+                control: control.map(parse).transpose()?,
             })
         };
         let options = parse_all().map_err(|error| net_error(py, &error))?;
@@ -53,7 +53,7 @@ impl HostLink {
             .map_err(|error| raise(py, "ConfigError", error.to_string()))?;
         let link =
             py.detach(|| NetHostLink::start(options, credentials)).map_err(|error| net_error(py, &error))?;
-        Ok(Self { link: Owned::new(link), has_stopped: AtomicBool::new(false) })
+        Ok(Self { link: Owned::new(link) })
     }
 
     #[getter]
@@ -77,7 +77,7 @@ impl HostLink {
                 if let Some(record) = self.link.next_log(LOG_SLICE) {
                     return Some(to_python(record));
                 }
-                if self.has_stopped.load(Ordering::Acquire) {
+                if self.link.has_ended() {
                     return None;
                 }
             }
@@ -95,7 +95,6 @@ impl HostLink {
         if self.link.is_forked() {
             return;
         }
-        self.has_stopped.store(true, Ordering::Release);
         py.detach(|| self.link.stop());
     }
 }

@@ -65,6 +65,7 @@ impl Host {
             connect: connect.iter().copied().cloned().collect(),
             frontend: self.frontend.clone(),
             backend: self.backend.clone(),
+            control: None,
         };
         HostLink::start(options, credentials).unwrap()
     }

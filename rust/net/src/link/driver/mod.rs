@@ -1,6 +1,8 @@
 //! The thread of a link. A step: take what sockets and lanes have, let the machine decide, write once per connection. It
 //! sleeps while neither has something.
 
+mod sockets;
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -13,8 +15,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use softs_proto::bridge::UNUSED_TIME;
 use softs_proto::broker::PeerId;
-use softs_proto::limits::{HANDSHAKE_TIMEOUT, MAX_LINK_HANDSHAKES_PER_ADDRESS};
-use softs_proto::link::{DIAL_TIMEOUT, Event as LinkEvent, HostId};
+use softs_proto::limits::HANDSHAKE_TIMEOUT;
+use softs_proto::link::{Event as LinkEvent, HostId};
 use softs_proto::log::{Level, LogRecord};
 use softs_proto::supplier::{Config, Supplier};
 use softs_proto::wire::{MediumKind, MediumProfile};
@@ -22,19 +24,17 @@ use softs_shm::host_id;
 
 use super::connection::Connection;
 use super::egress::Product;
-use super::encrypted::Encrypted;
 use super::ingress::{Ingresses, Machine};
+use super::models::Models;
 use super::owner::{Command, LinkOptions, Shared};
 use super::tls::Credentials;
 use crate::Endpoint;
-use crate::NetError;
-use crate::error::os_text;
 use crate::lanes::client::LaneSleep;
 use crate::lanes::doorbell::Doorbell;
 use crate::runtime::log_queue::Throttle;
 use crate::transport::acceptor::Acceptor;
 use crate::transport::broker_link::{BrokerLink, Waitable};
-use crate::transport::connecting::{Connecting, Hosts};
+use crate::transport::connecting::Connecting;
 use crate::transport::listener::Listener;
 use crate::transport::socket;
 
@@ -59,6 +59,7 @@ pub(super) struct Driver {
     products: Vec<Product>,
     /// This link as a supplier of the broker.
     supplier: BrokerLink<Supplier>,
+    models: Models,
     options: LinkOptions,
     /// The other end of each session.
     peers: BTreeMap<HostId, String>,
@@ -102,6 +103,7 @@ impl Driver {
             ingresses: Ingresses::new(Doorbell::new()?),
             products: Vec::new(),
             supplier: BrokerLink::new(supplier, options.backend.clone(), now, Duration::ZERO),
+            models: Models::new(options.control.as_ref(), now),
             options,
             peers: BTreeMap::new(),
             dials: Vec::new(),
@@ -162,6 +164,8 @@ impl Driver {
             is_busy = true;
         }
         self.report(now);
+        let lines = self.models.tell(now, &mut self.machine, &self.peers);
+        lines.into_iter().for_each(|line| self.complain_rarely(now, line));
         Some(is_busy)
     }
 
@@ -175,7 +179,7 @@ impl Driver {
     /// nothing wakes this thread that has come before.
     fn use_lanes(&mut self, now: Instant, sleeps: bool) -> bool {
         let is_slow = now >= self.remind_at;
-        let is_due = is_slow || now >= self.maintain_at;
+        let is_due = is_slow || now >= self.maintain_at || self.machine.is_asked();
         if is_due {
             self.maintain_at = now + MAINTENANCE_INTERVAL;
         }
@@ -220,7 +224,8 @@ impl Driver {
                 Err(error) => self.complain(error.to_string()),
             }
         }
-        let mut lines = Vec::new();
+        let mut lines = self.models.hear(now, &mut self.machine);
+        any |= self.machine.models().is_unsettled();
         for product in &mut self.products {
             match product.follow(now, &mut self.machine) {
                 Ok(is_made) => any |= is_made,
@@ -231,9 +236,7 @@ impl Driver {
                 product.broker.take_log().into_iter().filter(|record| record.level == Level::Warning);
             lines.extend(warnings.map(|record| record.text));
         }
-        for line in lines {
-            self.complaints.pass(now, line).into_iter().for_each(|line| self.complain(line));
-        }
+        lines.into_iter().for_each(|line| self.complain_rarely(now, line));
         self.supplier.take_log().into_iter().for_each(|record| self.shared.log.push(record));
         any
     }
@@ -273,6 +276,7 @@ impl Driver {
         let due = due.chain(self.ingresses.next_at());
         let brokers: Vec<_> = [self.supplier.waitable()]
             .into_iter()
+            .chain(self.models.waitable())
             .chain(self.products.iter().map(|product| product.broker.waitable()))
             .collect();
         let due =
@@ -333,136 +337,6 @@ impl Driver {
         }
     }
 
-    fn accept(&mut self, now: Instant) {
-        for arrival in self.acceptor.accept(&self.epoll, now, Acceptor::FIRST) {
-            match arrival {
-                Ok(fd) => {
-                    let host = socket::tcp_host(&fd);
-                    let peer = host.map_or_else(|| "a peer".to_owned(), |host| host.to_string());
-                    let sessions = self.machine.sessions();
-                    let others = self.connections.iter().filter(|(_, other)| other.peer == peer);
-                    let n_others = others.filter(|(id, _)| sessions.is_unproven(**id)).count();
-                    self.n_accepted += 1;
-                    let id = PeerId(2 * self.n_accepted);
-                    if n_others < MAX_LINK_HANDSHAKES_PER_ADDRESS && sessions.accepted(now, id) {
-                        self.begin(now, id, Arc::new(fd), peer);
-                    } else {
-                        let text = format!("no session with {peer}: too many handshakes are not over");
-                        self.complaints.pass(now, text).into_iter().for_each(|text| self.complain(text));
-                        socket::hang_up(&fd);
-                    }
-                }
-                Err(text) => self.complain(text),
-            }
-        }
-    }
-
-    fn dial(&mut self, now: Instant) {
-        while let Some((number, id)) = self.machine.sessions().poll_dial(now) {
-            let hosts = if self.credentials.is_some() { Hosts::Any } else { Hosts::Loopback };
-            let address = &self.options.connect[number];
-            let dial = Connecting::begin_to(hosts, address, DIAL_TIMEOUT, now);
-            self.dials.push((id, dial, address.clone()));
-        }
-        for at in (0..self.dials.len()).rev() {
-            let Some(outcome) = self.dials[at].1.poll(now) else { continue };
-            let (id, _, address) = self.dials.swap_remove(at);
-            match outcome.map_err(NetError::of_link) {
-                Ok(fd) => self.begin(now, id, fd, address.to_string()),
-                Err(error) => {
-                    self.complaints
-                        .pass(now, error.to_string())
-                        .into_iter()
-                        .for_each(|text| self.complain(text));
-                    self.machine.disconnected(now, id, &error.to_string());
-                }
-            }
-        }
-    }
-
-    /// A socket is connected; of an accepted one the number is even.
-    fn begin(&mut self, now: Instant, id: PeerId, fd: Arc<OwnedFd>, peer: String) {
-        let added = epoll::add(&self.epoll, &*fd, EventData::new_u64(id.0), READABLE);
-        let tls = self.credentials.as_ref().map(|credentials| Encrypted::begin(credentials, id.0 % 2 == 1));
-        let failed = added.err().map(os_text);
-        let (tls, failed) = match tls.transpose() {
-            Ok(tls) => (tls, failed),
-            Err(error) => (None, Some(error.to_string())),
-        };
-        if tls.is_none() && failed.is_none() {
-            self.machine.sessions().connected(id);
-        }
-        self.connections.insert(id, Connection::new(fd, peer, tls));
-        if let Some(why) = failed {
-            self.close(now, id, &why);
-        }
-    }
-
-    fn serve(&mut self, now: Instant, id: PeerId, flags: EventFlags) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        connection.is_writable = flags.contains(EventFlags::OUT);
-        if flags.intersects(READABLE | EventFlags::HUP | EventFlags::ERR) {
-            self.read(now, id);
-        }
-    }
-
-    fn read(&mut self, now: Instant, id: PeerId) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        if let Err(why) = connection.read(&mut self.machine, id, now, &mut self.buffer) {
-            self.close(now, id, &why);
-        }
-    }
-
-    /// Reads what has come before the session before was closed, once it is; whether there was something.
-    fn read_held(&mut self, now: Instant, id: PeerId) -> bool {
-        let is_held = self.connections.get(&id).is_some_and(Connection::has_held);
-        let is_due = is_held && self.machine.sessions().wants_bytes(id);
-        if is_due {
-            self.read(now, id);
-        }
-        is_due
-    }
-
-    /// Whether the socket took something.
-    fn write(&mut self, now: Instant, id: PeerId) -> bool {
-        let Some(connection) = self.connections.get_mut(&id) else { return false };
-        let was_blocked = connection.is_blocked;
-        match connection.write(&mut self.machine, id, &self.products) {
-            Ok(any) => {
-                if connection.is_blocked != was_blocked {
-                    let mut flags = READABLE;
-                    flags.set(EventFlags::OUT, connection.is_blocked);
-                    // It is in the epoll from its beginning to its end, so there is nothing that could fail.
-                    let _watched =
-                        epoll::modify(&self.epoll, &*connection.fd, EventData::new_u64(id.0), flags);
-                }
-                any
-            }
-            Err(why) => {
-                self.close(now, id, &why);
-                true
-            }
-        }
-    }
-
-    /// Ends a connection, and returns its claims before anything else is read (N2).
-    fn close(&mut self, now: Instant, id: PeerId, why: &str) {
-        self.dials.retain(|(dial, ..)| *dial != id);
-        if let Some(mut connection) = self.connections.remove(&id) {
-            let failure = self.machine.sessions().failure(id, why).map(|why| connection.explain(why));
-            if let Some(why) = failure {
-                let text = format!("no session with {}: {why}", connection.peer);
-                self.complaints.pass(now, text).into_iter().for_each(|text| self.complain(text));
-            }
-            // By name, as a copy of the descriptor in a forked child would keep it in the epoll.
-            let _deleted = epoll::delete(&self.epoll, &*connection.fd);
-            drop(connection);
-            self.acceptor.resume(&self.epoll);
-        }
-        self.machine.disconnected(now, id, why);
-        Ingresses::end(&mut self.machine);
-    }
-
     fn report(&mut self, now: Instant) {
         while let Some(event) = self.machine.poll_event() {
             let (level, text) = match event {
@@ -489,6 +363,11 @@ impl Driver {
             let peer = self.peers.get(&host).map_or("another place", String::as_str);
             self.complain(format!("the host at {peer} makes no samples for this one: {why}"));
         }
+    }
+
+    /// What peers can cause as often as they like.
+    fn complain_rarely(&mut self, now: Instant, text: String) {
+        self.complaints.pass(now, text).into_iter().for_each(|text| self.complain(text));
     }
 
     fn complain(&self, text: String) {
