@@ -42,6 +42,9 @@ if __name__ == "__main__":
                 time.sleep(0.5)
                 print("saved", flush=True)
                 sys.exit(1)
+        if sys.argv[1] == "stops":
+            student.stop_workers()
+            sys.exit(7)
     sys.exit(int(sys.argv[1]))
 """
 
@@ -92,6 +95,20 @@ def test_a_command_runs_beside_a_fleet_and_gives_its_status(command: Command, tm
     ended = command.run(*arguments, "--", sys.executable, script(tmp_path), "7", **PATH)
     assert ended[0] == 7, ended
     assert re.fullmatch(r"sample of \d+\n", ended[1])
+
+
+def test_a_command_gets_samples_of_workers_of_another_host(command: Command, tmp_path: Path) -> None:
+    link = ["--listen", "127.0.0.1:0"]
+    host = command.start("run", "--factory", "factories:make_worker", *link, **PATH)
+    assert host.stdout is not None
+    address = host.stdout.readline().split()[-1]
+    ended = command.run("run", "--connect", address, "--", sys.executable, script(tmp_path), "stops", **PATH)
+    assert ended[0] == 7, ended
+    assert re.fullmatch(r"sample of \d+\n", ended[1])
+    assert re.search(r"host link of \S+ connects to 127\.0\.0\.1:\d+\n", ended[2])
+    # The student has stopped its workers.
+    _, errors = host.communicate(timeout=40)
+    assert host.returncode == 0, errors
 
 
 def test_a_command_may_save_its_work_at_ctrl_c(command: Command, tmp_path: Path) -> None:

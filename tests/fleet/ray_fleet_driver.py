@@ -37,6 +37,18 @@ exec(compile(programs["on_ray.py"], "on_ray.py", "exec"), {})
 
 from teachers import config, make_supplier  # noqa: E402
 
+elsewhere = folder.parent / "elsewhere"
+elsewhere.mkdir()
+(elsewhere / "only_here.py").write_text(programs["teachers.py"])
+sys.path.insert(0, str(elsewhere))
+import only_here  # type: ignore[import-not-found]  # noqa: E402
+
+try:
+    with sf.RayFleet(only_here.make_supplier):
+        pass
+except sf.ConfigError as error:
+    print("refused:", error, flush=True)
+
 try:
     with sf.RayFleet(make_supplier, hosts=4, n_workers=2, start_timeout_s=2.0):
         pass

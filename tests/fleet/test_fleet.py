@@ -98,6 +98,10 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
     with Fleet(factories.make_supplier) as fleet:
         loader = loader_of(fleet)
         (first,) = pids_of(loader)
+        # What SLURM, MPI and terminals send to all processes of a job is for the owner of the fleet.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(first, number)
+        assert pids_of(loader, 20) == {first}
         os.kill(first, signal.SIGKILL)
         eventually(lambda: pids_of(loader) - {first}, "samples of another process")
         loader.soft_dataset.close()
@@ -250,8 +254,8 @@ BAD_RANGES = ((0, 4), (1, 2, 3), (2,), (1, 1025), (1.0, 2), (True, 2), ("1", "2"
         ({"n_workers": True}, "n_workers must be a number from 1 to 1024, got True"),
         ({"n_workers": (4, 2)}, r"n_workers must have the fewest first, then the most, got \(4, 2\)"),
         *(({"n_workers": pair}, re.escape(f"{RANGE}, got {pair!r}")) for pair in BAD_RANGES),
-        ({"gpus": []}, "gpus must be numbers of devices, at least one"),
-        ({"gpus": ["a"]}, "gpus must be numbers of devices, at least one"),
+        ({"gpus": []}, "gpus must be numbers or UUIDs of devices, at least one"),
+        ({"gpus": ["a"]}, "gpus must be numbers or UUIDs of devices, at least one"),
         ({"max_restarts": -1}, "max_restarts must be at least 0"),
         ({"start_timeout_s": 0}, "start_timeout_s must be more than 0"),
     ],

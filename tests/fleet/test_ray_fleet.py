@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray_environment import driver, session_of
@@ -38,8 +39,13 @@ def test_a_fleet_on_ray_outlives_a_node_and_ends_with_its_driver(short_path: Pat
         process.kill()
         eventually(lambda: not [pid for pid in session_of(process.pid) if _is_ours(pid)], "no worker is left")
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE.split("\n## Ray\n")[1], flags=re.DOTALL)[:1]
-    assert "".join(said[:-3]) == shown
-    refused, serving, again = said[-3:]
+    assert "".join(said[:-4]) == shown
+    foreign, refused, serving, again = said[-4:]
+    assert foreign.startswith("refused: node ")
+    assert (
+        "cannot import make_worker: No module named 'only_here'; bring its module there, as by ray.init("
+        in foreign
+    )
     assert "of 4 hosts serve after" in refused
     assert "each needs a node of its own with 2 CPU, and Ray has " in refused
     assert (serving, again) == ("serving: 4\n", "serving again: 4\n")
@@ -57,14 +63,15 @@ def _is_ours(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"hosts": 0}, "hosts must be at least 1, got 0"),
-        ({"n_workers": 0}, "n_workers must be at least 1, got 0"),
-        ({"start_timeout_s": 0.0}, "start_timeout_s must be more than 0, got 0"),
+        ({"hosts": 0}, "hosts must be a number, at least 1, got 0"),
+        ({"hosts": 1.5}, r"hosts must be a number, at least 1, got 1\.5"),
+        ({"n_workers": 0}, "n_workers must be a number from 1 to 1024, got 0"),
+        ({"make_worker": "teachers"}, "make_worker must be a function, got str"),
     ],
 )
-def test_numbers_that_make_no_fleet(arguments: dict[str, int], text: str) -> None:
+def test_arguments_that_make_no_fleet(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(sf.ConfigError, match=text):
-        sf.RayFleet(make_supplier, **arguments)  # type: ignore[arg-type]
+        sf.RayFleet(**{"make_worker": make_supplier, **arguments})
 
 
 def test_functions_that_nodes_cannot_import(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import PeerLost
@@ -53,9 +53,12 @@ def add_link(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def joined(
-    arguments: argparse.Namespace, endpoints: EndpointConfig, control: str | None
+    arguments: argparse.Namespace,
+    endpoints: EndpointConfig,
+    control: str | None,
+    tell: Callable[[str], None] = say,
 ) -> Iterator[HostLink]:
-    """Join a broker with those of other hosts, as the options of `add_link` say.
+    """Join a broker with those of other hosts, as the options of `add_link` say, and tell where.
 
     At the end orders that no supplier has begun go back at once, and samples that are being made are sent.
 
@@ -78,7 +81,7 @@ def joined(
     ) as link:
         serves = [] if link.address is None else [f"listens at {link.address}"]
         serves += [f"connects to {', '.join(arguments.connect)}"] if arguments.connect else []
-        say(f"host link of {endpoints.frontend} {' and '.join(serves)}")
+        tell(f"host link of {endpoints.frontend} {' and '.join(serves)}")
         try:
             yield link
         finally:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import queue
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, FleetError, PeerLost
@@ -77,6 +80,7 @@ def add_commands(add_parser: AddParser) -> None:
     parser = command(add_parser, "worker", text, _run_workers, _WORKER_EPILOG, endless=True)
     parser.add_argument("factory", metavar="MODULE:FUNCTION", help=_FACTORY)
     _add_workers(parser)
+    option(parser, "--log-level", default="warning")
     option(parser, "--backend")
     option(parser, "--control-pub")
     text = "run a command beside a broker, workers of its own, and a link to other hosts"
@@ -84,13 +88,13 @@ def add_commands(add_parser: AddParser) -> None:
     option(parser, "--factory", _FACTORY, metavar="MODULE:FUNCTION", shown="there are no workers here")
     _add_workers(parser)
     add_link(parser)
+    option(parser, "--log-level", shown="warning, or info with a link")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="command to run")
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
     option(parser, "--workers", default=1)
     option(parser, "--gpus")
-    option(parser, "--log-level", default="warning")
 
 
 def _factory(name: str) -> NamedFactory:
@@ -179,6 +183,8 @@ def _run_workers(arguments: argparse.Namespace) -> None:
 def _run_beside(arguments: argparse.Namespace) -> None:
     """Start a fleet or a broker, and a link if it is to have one, run the command, and end all.
 
+    Without a command, until a signal comes, the workers have ended, or the link has.
+
     Raises:
         SystemExit: with the exit status of the command; 128 and its number if a signal has ended it.
         ConfigError: the factory cannot be imported, the command cannot be run, there is none and no workers with a link,
@@ -188,9 +194,11 @@ def _run_beside(arguments: argparse.Namespace) -> None:
     """
     from .. import setup_logging
 
-    setup_logging(arguments.log_level)
     command = arguments.script[arguments.script[:1] == ["--"] :]
     has_link = arguments.listen is not None or bool(arguments.connect)
+    # The hosts that a link has joined are told at that level.
+    setup_logging(arguments.log_level or ("info" if has_link else "warning"))
+    arguments.endless = not command
     if not command and (arguments.factory is None or not has_link):
         raise ConfigError("there is no command to run; give it after --, as in: -- python train.py")
     if arguments.factory is None and not has_link:
@@ -204,13 +212,13 @@ def _run_beside(arguments: argparse.Namespace) -> None:
             stack.enter_context(broker)
             if has_link:
                 endpoints = broker.endpoints
-                link = stack.enter_context(joined(arguments, endpoints.market, endpoints.control))
+                tell = partial(print, file=sys.stderr, flush=True) if command else say
+                link = stack.enter_context(joined(arguments, endpoints.market, endpoints.control, tell))
             if command:
                 status = _status_of(command, {**os.environ, **broker.endpoints.as_environment()})
             else:
-                arguments.endless = True
-                link.wait()
-                raise PeerLost("the link has stopped by itself; its log names the cause")
+                if _first_to_end(broker.wait, link.wait) == 1:
+                    raise PeerLost("the link has stopped by itself; its log names the cause")
     except FleetError as error:
         if status is None:
             raise
@@ -224,6 +232,19 @@ def _market(arguments: argparse.Namespace) -> Fleet | PrivateBroker:
     if arguments.factory is None:
         return PrivateBroker()
     return Fleet(_factory(arguments.factory), arguments.workers, gpus=arguments.gpus)
+
+
+def _first_to_end(*waits: Callable[[], None]) -> int:
+    """Block until one of the waits is over; return its number."""
+    over: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def run(number: int, wait: Callable[[], None]) -> None:
+        wait()
+        over.put(number)
+
+    for number, wait in enumerate(waits):
+        threading.Thread(target=run, args=(number, wait), daemon=True).start()
+    return over.get()
 
 
 def _status_of(command: list[str], environment: dict[str, str]) -> int:

@@ -87,7 +87,12 @@ class Connections:
                     own_ports.append(ports[0])
         begun = [own for _, own, _ in connected if own not in own_ports]
         row = _padded(own_ports, _MOST_PORTS) + _padded(begun, size + _MOST_OTHERS)
-        every = [ports.tolist() for ports in gather(torch.tensor(row, dtype=torch.int64, device="cpu"))]
+        try:
+            every = [ports.tolist() for ports in gather(torch.tensor(row, dtype=torch.int64, device="cpu"))]
+        except BaseException:
+            for copy, *_ in connected:
+                os.close(copy)
+            raise
         mine: dict[int, int | None] = {}
         for copy, own_port, peer_port in connected:
             is_accepted = own_port in own_ports

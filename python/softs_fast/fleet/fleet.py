@@ -62,7 +62,7 @@ class Fleet:
             method of an object that can be pickled, such as `worker` of a teacher.
         n_workers: number of worker processes, 1 to 1024; or the fewest and the most, as ``(2, 16)``: then workers are
             added while students wait, and removed while workers idle.
-        gpus: devices of which worker i sees only ``gpus[i % len(gpus)]``, by CUDA_VISIBLE_DEVICES.
+        gpus: devices, by number or UUID, of which worker i sees only ``gpus[i % len(gpus)]``, by CUDA_VISIBLE_DEVICES.
         start_timeout_s: how long the start of the block waits for the workers, and how long a restart may take.
         max_restarts: failures in a row after which a worker is given up.
 
@@ -75,7 +75,7 @@ class Fleet:
         make_worker: Callable[[], Worker | Supplier],
         n_workers: int | tuple[int, int] = 1,
         *,
-        gpus: Sequence[int] | None = None,
+        gpus: Sequence[int | str] | None = None,
         start_timeout_s: float = 120.0,
         max_restarts: int = 5,
     ) -> None:
@@ -83,8 +83,8 @@ class Fleet:
         if not callable(make_worker):
             raise ConfigError(f"make_worker must be a function, got {type(make_worker).__name__}")
         check_importable(make_worker)
-        if gpus is not None and (not gpus or not all(_is_number(gpu) for gpu in gpus)):
-            raise ConfigError(f"gpus must be numbers of devices, at least one, got {list(gpus)!r}")
+        if gpus is not None and (not gpus or not all(map(_is_device, gpus))):
+            raise ConfigError(f"gpus must be numbers or UUIDs of devices, at least one, got {list(gpus)!r}")
         if max_restarts < 0:
             raise ConfigError(f"max_restarts must be at least 0, got {max_restarts}")
         if start_timeout_s <= 0:
@@ -252,6 +252,10 @@ def _checked_number(n_workers: int) -> int:
     if not _is_number(n_workers) or not 1 <= n_workers <= _MAX_WORKERS:
         raise ConfigError(f"n_workers must be a number from 1 to {_MAX_WORKERS}, got {n_workers!r}")
     return int(n_workers)
+
+
+def _is_device(value: Any) -> bool:
+    return _is_number(value) or (isinstance(value, str) and value.startswith(("GPU-", "MIG-")))
 
 
 def _is_number(value: Any) -> bool:

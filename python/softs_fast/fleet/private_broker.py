@@ -50,20 +50,24 @@ class PrivateBroker:
         self.folder = new_folder()
         places = (f"ipc://{self.folder}/{name}" for name in ("frontend", "backend", "control", "control_pub"))
         self.endpoints = FleetEndpoints(*places)
-        self._broker = Broker(
-            self.endpoints.market,
-            control_endpoint=self.endpoints.control,
-            control_pub_endpoint=self.endpoints.control_pub,
-        )
         try:
+            self._broker = Broker(
+                self.endpoints.market,
+                control_endpoint=self.endpoints.control,
+                control_pub_endpoint=self.endpoints.control_pub,
+            )
             self._broker.start()
         except BaseException:
-            self.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
             raise
 
     def stats(self) -> BrokerStats:
         """What it counts; see `Broker.stats`."""
         return self._broker.stats
+
+    def wait(self) -> None:
+        """Block until it is closed."""
+        self._broker.wait()
 
     def loader(self, product_id: str, batch_config: BatchConfig, **arguments: Any) -> SoftDataLoader:
         """Return a `SoftDataLoader` of a product; `arguments` are those of that class."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing.util
 import os
 import pickle
 import time
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from ..configs import BatchConfig
 from ..distill import StudentClient, Worker
-from ..errors import ConfigError, FleetError
+from ..errors import ConfigError, FleetError, SoftsError
 from ..link import HostLink
 from ..market import BrokerStats, Supplier
 from ..process import check_process
 from ..trust import TlsFiles, bracketed, write_token
-from .importable import check_importable
+from .fleet import Fleet
 from .private_broker import PrivateBroker
 from .ray_host import Host, HostPlan
 
@@ -61,7 +62,7 @@ class RayFleet:
         make_worker: called in processes of the nodes without arguments; returns a `Supplier` or a `Worker` that is not
             started. It is a function of a module that each node can import, or a `functools.partial` of one.
         hosts: number of nodes, at least 1.
-        n_workers: number of workers on each node.
+        n_workers: number of workers on each node; or the fewest and the most, as of a `Fleet`.
         resources: resources that Ray reserves for each host, such as ``{"CPU": 8, "GPU": 8}``; default: a CPU for each worker.
             Worker i sees only GPU i of these, modulo their number.
         start_timeout_s: how long the start of the block waits for nodes and workers.
@@ -75,25 +76,24 @@ class RayFleet:
         self,
         make_worker: Callable[[], Worker | Supplier],
         hosts: int = 1,
-        n_workers: int = 1,
+        n_workers: int | tuple[int, int] = 1,
         *,
         resources: Mapping[str, float] | None = None,
         start_timeout_s: float = 120.0,
         max_restarts: int = 5,
     ) -> None:
-        for name, number in (("hosts", hosts), ("n_workers", n_workers)):
-            if number < 1:
-                raise ConfigError(f"{name} must be at least 1, got {number}")
-        if start_timeout_s <= 0:
-            raise ConfigError(f"start_timeout_s must be more than 0, got {start_timeout_s}")
-        check_importable(make_worker)
-        if b"__main__" in pickle.dumps(make_worker):
+        if not isinstance(hosts, int) or hosts < 1:
+            raise ConfigError(f"hosts must be a number, at least 1, got {hosts!r}")
+        # It starts nothing; the fleet of each host takes the same arguments.
+        Fleet(make_worker, n_workers, start_timeout_s=start_timeout_s, max_restarts=max_restarts)
+        self._make_worker = pickle.dumps(make_worker)
+        if b"__main__" in self._make_worker:
             raise ConfigError(
                 "make_worker is of this program, which nodes cannot import; put it into a module of its own"
             )
-        self._make_worker = make_worker
+        most = max(n_workers) if isinstance(n_workers, tuple) else n_workers
         self._n_hosts, self._n_workers = hosts, n_workers
-        self._resources = dict(resources or {"CPU": n_workers})
+        self._resources: dict[str, float] = {"CPU": most} if resources is None else dict(resources)
         self._start_timeout_s, self._max_restarts = start_timeout_s, max_restarts
         self._parts: _Parts | None = None
         self._pid = os.getpid()
@@ -112,8 +112,11 @@ class RayFleet:
             self._started()
             return
         self._parts = parts = _Parts(_ray())
+        # Also if the block is never left, or there is none. Not in a fork.
+        self._end = multiprocessing.util.Finalize(self, parts.close, exitpriority=10)
         try:
             plan = HostPlan(
+                self._make_worker,
                 __version__,
                 parts.link_address,
                 parts.token,
@@ -121,20 +124,23 @@ class RayFleet:
                 self._start_timeout_s,
                 self._max_restarts,
             )
-            parts.place(self._n_hosts, self._resources, plan, self._make_worker)
+            parts.place(self._n_hosts, self._resources, plan)
             parts.await_hosts(self._start_timeout_s)
         except BaseException:
-            parts.close(0.0)
+            parts.is_ready = False
+            self._end()
             raise
 
     def close(self) -> None:
         """End the hosts with what their workers are making, the link and the broker; idempotent. It cannot start again.
 
+        In a fork this does nothing.
+
         Raises:
             FleetError: a host could not say that it has ended well: a worker was given up, or its node is lost.
         """
-        if self._parts is not None:
-            self._parts.close(_DRAIN_S)
+        if self._parts is not None and os.getpid() == self._pid:
+            self._end()
 
     def states(self) -> dict[str, str]:
         """Return the state of each worker, by node, process of the host and worker: as `Fleet.states`.
@@ -172,7 +178,7 @@ class RayFleet:
 
     def _started(self) -> _Parts:
         check_process(self._pid, "the fleet")
-        if self._parts is None or self._parts.is_closed:
+        if self._parts is None or not self._end.still_active():
             raise FleetError("the fleet is not running: use it within its with block; it cannot start again")
         return self._parts
 
@@ -184,7 +190,8 @@ class _Parts:
         self._ray = ray
         self._hosts: list[Any] = []
         self._group: Any = None
-        self.is_closed = False
+        # Whether what the hosts are making is waited for at the end.
+        self.is_ready = False
         self._stack = contextlib.ExitStack()
         try:
             self.broker = PrivateBroker()
@@ -198,39 +205,43 @@ class _Parts:
                 credentials=TlsFiles(token_file=path),
             )
             self._stack.callback(link.close)
+            path.unlink()
             assert link.address is not None
             self.link_address = link.address
         except BaseException:
             self._stack.close()
             raise
 
-    def place(
-        self, n_hosts: int, resources: dict[str, float], plan: HostPlan, make_worker: Callable[[], Any]
-    ) -> None:
-        """Have Ray start an actor on each of so many nodes."""
+    def place(self, n_hosts: int, resources: dict[str, float], plan: HostPlan) -> None:
+        """Have Ray start an actor on each of so many nodes.
+
+        Raises:
+            ConfigError: Ray refuses the resources.
+        """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self._wanted = resources
-        self._group = self._ray.util.placement_group([resources] * n_hosts, strategy="STRICT_SPREAD")
         own = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
         named = {option: resources.get(name, 0) for name, option in own.items()}
         others = {name: number for name, number in resources.items() if name not in own}
-        # A call that waits for its host is made again where Ray starts the host again.
-        actor = self._ray.remote(max_restarts=-1, max_task_retries=-1, resources=others, **named)(Host)
-        self._hosts = [
-            actor.options(
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    self._group, placement_group_bundle_index=index
-                )
-            ).remote(plan, make_worker)
-            for index in range(n_hosts)
-        ]
+        try:
+            self._group = self._ray.util.placement_group([resources] * n_hosts, strategy="STRICT_SPREAD")
+            # A call that waits for its host is made again where Ray starts the host again.
+            actor = self._ray.remote(max_restarts=-1, max_task_retries=-1, resources=others, **named)(Host)
+        except ValueError as error:
+            raise ConfigError(
+                f"Ray refuses the resources of a host, {_as_text(resources)}: {error}"
+            ) from None
+        for index in range(n_hosts):
+            bundle = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+            self._hosts.append(actor.options(scheduling_strategy=bundle).remote(plan))
 
     def await_hosts(self, timeout_s: float) -> None:
         """Wait until all hosts serve, with a warning from time to time.
 
         Raises:
-            FleetError: one has failed, or they took too long.
+            ConfigError: a node cannot import the function, or has another version of this package.
+            FleetError: a host has failed, or they took too long.
         """
         begin_s = time.monotonic()
         answers = [host.name.remote() for host in self._hosts]
@@ -243,8 +254,9 @@ class _Parts:
             try:
                 self._ray.get(ready)
             except self._ray.exceptions.RayError as error:
-                raise FleetError(f"a host of the fleet has failed: {error}") from None
+                raise _cause(error, "has failed") from None
             if not waiting:
+                self.is_ready = True
                 return
             text = (
                 f"{len(ready)} of {len(answers)} hosts serve after {time.monotonic() - begin_s:.0f} s; each needs "
@@ -271,30 +283,30 @@ class _Parts:
                     states |= {f"{host}/{worker}": state for worker, state in self._ray.get(workers).items()}
         return states
 
-    def close(self, drain_s: float) -> None:
+    def close(self) -> None:
         """End everything; see `RayFleet.close`."""
-        if self.is_closed:
-            return
-        self.is_closed = True
         with self._stack:
+            # Without Ray, which the program has left, its actors have ended.
+            if not self._ray.is_initialized():
+                return
             try:
-                if drain_s:
-                    self._end_hosts(drain_s)
+                if self.is_ready:
+                    self._end_hosts()
             finally:
                 for host in self._hosts:
                     self._ray.kill(host)
                 if self._group is not None:
                     self._ray.util.remove_placement_group(self._group)
 
-    def _end_hosts(self, drain_s: float) -> None:
-        ends = [host.close.remote(drain_s) for host in self._hosts]
-        ready, late = self._ray.wait(ends, num_returns=len(ends), timeout=drain_s + _END_S)
+    def _end_hosts(self) -> None:
+        ends = [host.close.options(max_task_retries=0).remote(_DRAIN_S) for host in self._hosts]
+        ready, late = self._ray.wait(ends, num_returns=len(ends), timeout=_DRAIN_S + _END_S)
         try:
             self._ray.get(ready)
         except self._ray.exceptions.RayError as error:
-            raise FleetError(f"a host of the fleet did not end well: {error}") from None
+            raise _cause(error, "did not end well") from None
         if late:
-            raise FleetError(f"{len(late)} of {len(ends)} hosts did not end within {drain_s + _END_S:.0f} s")
+            raise FleetError(f"{len(late)} of {len(ends)} hosts did not end within {_DRAIN_S + _END_S:.0f} s")
 
     def _nodes(self) -> str:
         nodes = [
@@ -303,6 +315,14 @@ class _Parts:
             if node["Alive"]
         ]
         return ", ".join(nodes) or "no node"
+
+
+def _cause(error: Exception, what: str) -> SoftsError:
+    """Return the error of a host, with its own type where that is one of this package."""
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, ConfigError):
+        return ConfigError(str(cause))
+    return FleetError(f"a host of the fleet {what}: {cause}")
 
 
 def _as_text(resources: Mapping[str, float]) -> str:

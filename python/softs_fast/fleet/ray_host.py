@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import pickle
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..errors import ConfigError
 from ..link import HostLink
@@ -17,24 +18,31 @@ from .fleet import Fleet
 
 __all__ = ["Host", "HostPlan"]
 
+logger = logging.getLogger(__name__)
+
+#: Before Ray starts a host again that did not get so far as to serve, seconds.
+_PAUSE_S = 5.0
+
 
 @dataclass(frozen=True)
 class HostPlan:
     """What each host does; Ray brings it there.
 
     Attributes:
+        make_worker: The function that returns a worker, pickled by reference.
         version: Version of this package in the process that made the fleet.
         link: Address of the link of the student's host.
         token: Token of that link.
-        n_workers: Number of workers.
+        n_workers: Number of workers, or the fewest and the most.
         start_timeout_s: How long they may take to serve.
         max_restarts: Failures in a row after which a worker is given up.
     """
 
+    make_worker: bytes = field(repr=False)
     version: str
     link: str
-    token: str
-    n_workers: int
+    token: str = field(repr=False)
+    n_workers: int | tuple[int, int]
     start_timeout_s: float
     max_restarts: int
 
@@ -42,37 +50,33 @@ class HostPlan:
 class Host:
     """The workers of one node, in an actor of Ray. Calls are made one after the other."""
 
-    def __init__(self, plan: HostPlan, make_worker: Callable[[], Any]) -> None:
+    def __init__(self, plan: HostPlan) -> None:
         import ray
 
-        from .. import __version__
-
-        node = ray.util.get_node_ip_address()
-        if __version__ != plan.version:
-            raise ConfigError(
-                f"node {node} has softs-fast {__version__}, and the driver has {plan.version}: install the same version on both"
-            )
-        gpus = [int(gpu) for gpu in ray.get_gpu_ids()]
+        self._node = ray.util.get_node_ip_address()
         self._parts = contextlib.ExitStack()
+        self._error: Exception | None = None
         try:
-            self._fleet = self._parts.enter_context(
-                Fleet(
-                    make_worker,
-                    plan.n_workers,
-                    gpus=gpus or None,
-                    start_timeout_s=plan.start_timeout_s,
-                    max_restarts=plan.max_restarts,
-                )
-            )
-            self._link = self._parts.enter_context(self._joined(plan))
-        except BaseException:
+            self._start(plan)
+        except Exception as error:
             self._parts.close()
-            raise
-        self._name = f"{node}:{os.getpid()}"
+            # Ray would not start it again after an exception here.
+            if ray.get_runtime_context().was_current_actor_reconstructed:
+                logger.exception("the host at %s did not start again", self._node)
+                time.sleep(_PAUSE_S)
+                os._exit(1)
+            self._error = error
 
     def name(self) -> str:
-        """Return the address of its node and its process; it answers once all workers serve."""
-        return self._name
+        """Return the address of its node and its process, once all workers serve.
+
+        Raises:
+            ConfigError: The node cannot import the function, or has another version of this package.
+            FleetError: A worker failed before it served.
+        """
+        if self._error is not None:
+            raise self._error
+        return f"{self._node}:{os.getpid()}"
 
     def states(self) -> dict[str, str]:
         """Return the state of each worker by its name, as `Fleet.states`."""
@@ -89,6 +93,33 @@ class Host:
         """
         self._link.drain(timeout_s)
         self._parts.close()
+
+    def _start(self, plan: HostPlan) -> None:
+        import ray
+
+        from .. import __version__
+
+        if __version__ != plan.version:
+            raise ConfigError(
+                f"node {self._node} has softs-fast {__version__}, and the driver has {plan.version}: install one version on both"
+            )
+        try:
+            make_worker = pickle.loads(plan.make_worker)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"node {self._node} cannot import make_worker: {error}; bring its module there, as by "
+                'ray.init(runtime_env={"working_dir": "."})'
+            ) from None
+        gpus = [int(gpu) if str(gpu).isdigit() else gpu for gpu in ray.get_gpu_ids()]
+        fleet = Fleet(
+            make_worker,
+            plan.n_workers,
+            gpus=gpus or None,
+            start_timeout_s=plan.start_timeout_s,
+            max_restarts=plan.max_restarts,
+        )
+        self._fleet = self._parts.enter_context(fleet)
+        self._link = self._parts.enter_context(self._joined(plan))
 
     def _joined(self, plan: HostPlan) -> HostLink:
         # Others cannot read it, and the link does so once.

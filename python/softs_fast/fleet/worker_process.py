@@ -61,8 +61,10 @@ def serve(
         pipe: Connection between the fleet and this process.
         output: Connection that receives what is printed.
     """
-    # Ctrl-C in a terminal is sent to this process too; the fleet ends it in good order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C in a terminal, and the end of a job of SLURM or MPI, are sent to this process too; the fleet ends it in good
+    # order.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     os.environ.update(environment)
     follow()
     print_to(output.fileno())

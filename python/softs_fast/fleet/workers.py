@@ -43,7 +43,7 @@ class Workers:
         self,
         make_worker: Callable[[], Any],
         environment: Mapping[str, str],
-        gpus: Sequence[int] | None = None,
+        gpus: Sequence[int | str] | None = None,
         policy: RestartPolicy | None = None,
         start_timeout_s: float = 120.0,
         environment_of: Callable[[int], Mapping[str, str]] | None = None,

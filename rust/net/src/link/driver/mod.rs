@@ -28,6 +28,7 @@ use super::ingress::{Ingresses, Machine};
 use super::models::Models;
 use super::owner::{Command, LinkOptions, Shared};
 use super::tls::Credentials;
+use super::turn::CLOSED;
 use crate::Endpoint;
 use crate::lanes::client::LaneSleep;
 use crate::lanes::doorbell::Doorbell;
@@ -352,7 +353,12 @@ impl Driver {
                 LinkEvent::Ended(host, why) => {
                     self.ingresses.end_session(host);
                     let peer = self.peers.remove(&host).unwrap_or_default();
-                    (Level::Warning, format!("the link to the host at {peer} is cut: {why}"))
+                    // Without TLS the end of a process that was killed looks the same.
+                    if why == CLOSED && self.credentials.is_some() {
+                        (Level::Info, format!("the host at {peer} has left"))
+                    } else {
+                        (Level::Warning, format!("the link to the host at {peer} is cut: {why}"))
+                    }
                 }
             };
             self.shared.n_sessions.store(self.peers.len(), Ordering::Relaxed);
