@@ -84,19 +84,19 @@ def with_client(frontend: str, medium_cls: Any) -> None:
 
 
 def with_student(frontend: str, medium_cls: Any) -> None:
-    fleet = SimpleNamespace(
+    broker = SimpleNamespace(
         endpoints=SimpleNamespace(frontend=frontend, control="ipc:///unused", control_pub="ipc:///unused")
     )
     for student in (
         StudentClient(0, 4, CONFIG, frontend, "ipc:///unused", "ipc:///unused", medium_cls=medium_cls),
-        Fleet.student(fleet, 4, CONFIG, medium_cls=medium_cls),  # type: ignore[arg-type]
+        PrivateBroker.student(broker, 4, CONFIG, medium_cls=medium_cls),  # type: ignore[arg-type]
     ):
         student.close()
 
 
 def with_fleet(frontend: str, medium_cls: Any) -> None:
-    fleet = SimpleNamespace(endpoints=SimpleNamespace(frontend=frontend))
-    first_of(Fleet.loader(fleet, "p", CONFIG, medium_cls=medium_cls, batch_size=2))  # type: ignore[arg-type]
+    broker = SimpleNamespace(endpoints=SimpleNamespace(frontend=frontend))
+    first_of(PrivateBroker.loader(broker, "p", CONFIG, medium_cls=medium_cls, batch_size=2))  # type: ignore[arg-type]
 
 
 def distill_dataset(frontend: str, medium_cls: Any) -> DistillIterableDataset:

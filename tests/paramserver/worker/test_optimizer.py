@@ -354,6 +354,8 @@ def test_buffers_travel_and_come_with_the_weights() -> None:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning:lightning", "ignore:.*treespec:FutureWarning")
 @pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
+# Where SLURM is installed.
+@pytest.mark.filterwarnings("ignore:The `srun` command is available")
 def test_lightning_trains_with_it() -> None:
     lightning = pytest.importorskip("lightning")
 

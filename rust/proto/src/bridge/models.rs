@@ -31,6 +31,8 @@ pub struct Models {
     leader: Option<HostId>,
     /// There is none, and until when those that were refused wait.
     vacant_until: Option<Instant>,
+    /// The highest generation that another host has had.
+    above: u64,
     /// The broker has been told so; whether it is still to hear it.
     followed: Followed,
     has_news: bool,
@@ -137,8 +139,9 @@ impl Models {
         }
         if !has_leader && self.leader.is_none() {
             let has_to_wait = |remote: &Remote| remote.is_refused && self.vacant_until.is_some();
-            let mut others =
-                self.hosts.iter_mut().filter(|(_, remote)| remote.leads() && !has_to_wait(remote));
+            let mut others = self.hosts.iter_mut().filter(|(_, remote)| {
+                remote.leads() && !has_to_wait(remote) && !clashes(here, &remote.runs)
+            });
             if let Some((&host, remote)) = others.next() {
                 remote.is_refused = false;
                 self.leader = Some(host);
@@ -148,11 +151,12 @@ impl Models {
             self.vacant_until = None;
         }
         self.refuse_others(has_leader, &name);
+        let nothing = Followed { above: self.above, ..Followed::default() };
         let followed = match self.leader {
             Some(host) => self.followed(host, true, &name),
-            None if has_leader => Followed::default(),
+            None if has_leader => nothing,
             None if is_kept => return,
-            None => self.remembered().map(|host| self.followed(host, false, &name)).unwrap_or_default(),
+            None => self.remembered().map_or(nothing, |host| self.followed(host, false, &name)),
         };
         self.has_news |= followed != self.followed;
         self.followed = followed;
@@ -185,6 +189,7 @@ impl Models {
         let Some(remote) = self.hosts.get_mut(&host) else { return Ok(()) };
         match frame {
             ModelFrame::Model(runs) => {
+                self.above = self.above.max(runs.model.as_ref().map_or(0, |model| model.generation));
                 remote.runs_the_same = is_same(self.here.as_ref(), &runs);
                 (remote.runs, remote.has_spoken) = (runs, true);
                 self.has_moved = true;
@@ -235,16 +240,23 @@ impl Models {
 
     /// Tells once which leaders are not followed, while another one leads here.
     fn refuse_others(&mut self, has_leader: bool, name: &impl Fn(HostId) -> String) {
-        if !has_leader && self.leader.is_none() {
-            return;
-        }
         let leader = self.leader.map(name);
+        let is_led = has_leader || leader.is_some();
         for (&host, remote) in &mut self.hosts {
+            let has_clash = self.here.as_ref().is_some_and(|here| clashes(here, &remote.runs));
+            if !is_led && !has_clash {
+                continue;
+            }
             if !remote.leads() || self.leader == Some(host) || std::mem::replace(&mut remote.is_refused, true)
             {
                 continue;
             }
             let why = match &leader {
+                None if !has_leader => {
+                    let text = "another model runs under the same generation; call set_model() again";
+                    remote.refusal = Some(format!("there {text}"));
+                    format!("here {text} there")
+                }
                 None => "this host has one, too; each keeps its own models".to_owned(),
                 Some(leader) => {
                     remote.refusal =
@@ -266,8 +278,14 @@ impl Models {
 
     fn followed(&self, host: HostId, is_led: bool, name: impl Fn(HostId) -> String) -> Followed {
         let model = self.hosts.get(&host).and_then(|remote| remote.runs.model.clone());
-        Followed { host: name(host), is_led, model }
+        Followed { host: name(host), is_led, model, above: self.above }
     }
+}
+
+/// Whether a host has another model than this one under the same number: workers tell samples by their numbers alone.
+fn clashes(here: &Running, there: &Running) -> bool {
+    let (Some(here), Some(there)) = (&here.model, &there.model) else { return false };
+    here.generation == there.generation && here != there
 }
 
 fn is_same(here: Option<&Running>, there: &Running) -> bool {

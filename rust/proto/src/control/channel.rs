@@ -35,6 +35,9 @@ pub struct Control {
     model: Option<Model>,
     /// Whether the model comes from a student of this broker, and not by a link.
     is_own: bool,
+    /// The highest generation that a link has heard of. No two models of joined hosts have one number, or samples of one
+    /// would be taken for those of the other.
+    above: u64,
     /// How often students of this broker have stopped the workers.
     n_stops: u64,
     /// The publication of the model of now, one for all subscribers; made when the first one gets it.
@@ -244,7 +247,8 @@ impl Control {
         let generation = match again {
             Some((_, generation)) => generation,
             None => {
-                let newest = self.model.as_ref().map_or(0, |model| model.generation).max(above);
+                let newest = self.model.as_ref().map_or(0, |model| model.generation);
+                let newest = newest.max(above).max(self.above);
                 if newest >= MAX_GENERATION {
                     return Err(format!("SET_MODEL: generation {newest} is the last; restart the broker"));
                 }
@@ -283,6 +287,10 @@ impl Control {
     fn follow(&mut self, peer: PeerId, follow: Follow<'_>) -> Result<(), String> {
         let is_led = follow.is_led && self.ranks.leader().is_none();
         self.links.follow(peer, is_led.then_some(follow.host))?;
+        // A host that lies must not use up all numbers.
+        if follow.above < MAX_GENERATION / 2 {
+            self.above = self.above.max(follow.above);
+        }
         let newest = self.model.as_ref().map_or(0, |model| model.generation);
         let is_taken =
             |model: &ModelRef<'_>| is_led || !follow.is_led && !self.is_set && model.generation > newest;

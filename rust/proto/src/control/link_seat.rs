@@ -15,6 +15,8 @@ pub struct Followed {
     pub is_led: bool,
     /// Its model.
     pub model: Option<Arc<Model>>,
+    /// The highest generation that any other host has had.
+    pub above: u64,
 }
 
 /// A link, over all its connections to a broker.
@@ -79,12 +81,12 @@ impl LinkSeat {
         out.clear();
         let Some(first) = self.due.iter().position(|due| *due) else { return false };
         self.due[first] = false;
-        let Followed { host, is_led, model } = &self.followed;
+        let Followed { host, is_led, model, above } = &self.followed;
         match first {
             LINK => ControlRequest::Link,
             FOLLOW => {
                 let model = model.as_deref().map(Model::as_ref);
-                ControlRequest::Follow(Follow { host, is_led: *is_led, model })
+                ControlRequest::Follow(Follow { host, is_led: *is_led, model, above: *above })
             }
             _ => ControlRequest::Stop,
         }

@@ -65,6 +65,8 @@ pub struct Follow<'a> {
     pub is_led: bool,
     /// The model.
     pub model: Option<ModelRef<'a>>,
+    /// The highest generation of any joined host: those of this one are to be above it.
+    pub above: u64,
 }
 
 /// The answer to a request: one frame, `{ok, error, ...}`.
@@ -291,12 +293,13 @@ fn set_model(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
 
 fn follow(payload: &[u8]) -> Result<Follow<'_>, WireError> {
     let mut reader = Reader::new("FOLLOW", payload);
-    let (mut host, mut is_led) = (None, None);
+    let (mut host, mut is_led, mut above) = (None, None, 0);
     let mut fields = ModelFields::default();
     reader.map("payload", |reader, key| {
         match key {
             b"host" => host = Some(reader.id("host")?),
             b"led" => is_led = Some(reader.bool("led")?),
+            b"above" => above = read_generation(reader, "above")?,
             _ if fields.read(reader, key)? => {}
             _ => return Err(reader.unknown(key)),
         }
@@ -304,7 +307,7 @@ fn follow(payload: &[u8]) -> Result<Follow<'_>, WireError> {
     })?;
     reader.end()?;
     match (host, is_led) {
-        (Some(host), Some(is_led)) => Ok(Follow { host, is_led, model: fields.model(&reader)? }),
+        (Some(host), Some(is_led)) => Ok(Follow { host, is_led, model: fields.model(&reader)?, above }),
         _ => Err(reader.missing(&[("host", host.is_some()), ("led", is_led.is_some())])),
     }
 }

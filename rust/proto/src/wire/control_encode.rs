@@ -33,8 +33,9 @@ impl ControlRequest<'_> {
             }),
             Self::Stop => two_frames(out, b"STOP", empty_map),
             Self::Link => two_frames(out, b"LINK", empty_map),
-            Self::Follow(Follow { host, is_led, model: of_it }) => two_frames(out, b"FOLLOW", |out| {
-                writer::map(out, 2 + n_fields(of_it));
+            Self::Follow(Follow { host, is_led, model: of_it, above }) => two_frames(out, b"FOLLOW", |out| {
+                writer::map(out, 3 + n_fields(of_it));
+                number(out, "above", above);
                 text(out, "host", host);
                 flag(out, "led", is_led);
                 of_it.into_iter().for_each(|it| model(out, it));

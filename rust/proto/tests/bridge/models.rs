@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use softs_proto::bridge::{Fate, Output};
-use softs_proto::control::{Model, Running};
+use softs_proto::control::{Followed, Model, Running};
 use softs_proto::link::HostId;
 
 use crate::pair::{ACCEPTED, DIALLED, LENGTH, PRODUCT, Pair, student, teacher};
@@ -63,7 +63,9 @@ fn what_came_from_another_host_is_not_followed() {
     let mut pair = Pair::new(student(0).0, teacher(2, 4).0.machine);
     run(&mut pair, 1, Running::default());
     run(&mut pair, 0, Running { has_leader: true, ..runs(3, "a", false) });
-    assert_eq!(pair.ends[1].models().take_followed(), None);
+    // But for its number.
+    let followed = pair.ends[1].models().take_followed().unwrap();
+    assert_eq!(followed, Followed { above: 3, ..Followed::default() });
     run(&mut pair, 0, runs(3, "a", true));
     let followed = pair.ends[1].models().take_followed().unwrap();
     assert_eq!(

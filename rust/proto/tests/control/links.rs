@@ -32,7 +32,7 @@ fn heard(channel: &mut Channel, link: PeerId) -> Vec<State> {
 }
 
 fn follow(channel: &mut Channel, link: PeerId, is_led: bool, model: Option<ModelRef<'_>>) {
-    channel.send(link, &ControlRequest::Follow(Follow { host: "there", is_led, model }));
+    channel.send(link, &ControlRequest::Follow(Follow { host: "there", is_led, model, above: 0 }));
 }
 
 /// What a subscriber has received.

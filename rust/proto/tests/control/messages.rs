@@ -199,13 +199,13 @@ fn depth_costs_nothing() {
 #[test]
 fn what_links_and_brokers_say() {
     request(ControlRequest::Link, [b"LINK", b"\x80"]);
-    let follow = |is_led, model| ControlRequest::Follow(Follow { host: "h", is_led, model });
-    request(follow(false, None), [b"FOLLOW", b"\x82\xa4host\xa1h\xa3led\xc2"]);
+    let follow = |is_led, model| ControlRequest::Follow(Follow { host: "h", is_led, model, above: 2 });
+    request(follow(false, None), [b"FOLLOW", b"\x83\xa5above\x02\xa4host\xa1h\xa3led\xc2"]);
     request(
         follow(true, Some(model(7, "m"))),
         [
             b"FOLLOW",
-            b"\x85\xa4host\xa1h\xa3led\xc3\xaageneration\x07\xa8model_id\xa1m\xa9model_cfg\x81\xa1x\x01",
+            b"\x86\xa5above\x02\xa4host\xa1h\xa3led\xc3\xaageneration\x07\xa8model_id\xa1m\xa9model_cfg\x81\xa1x\x01",
         ],
     );
     assert!(refused(b"FOLLOW", b"\x81\xa4host\xa1h").contains("led"));
