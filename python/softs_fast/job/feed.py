@@ -68,7 +68,7 @@ class Feed:
     @property
     def place(self) -> int:
         """Where the stream must be for the micro-batch that is due: a place of its aim."""
-        assert self._aim is not None and self._due, "no micro-batch is due"
+        assert self._aim is not None, "no micro-batch is due"
         return self._aim.place(self._due[0].numbers.start)
 
     @property
