@@ -44,9 +44,9 @@ def finish(state: State, phase: Phase, reason: str) -> None:
     """End the job, for all."""
     if state.is_over:
         return
-    end(state, "ended" if phase == "ended" else "failed", None, reason)
     if phase == "ended":
         state.outputs.append(Persist(Ended(reason)))
+    end(state, "ended" if phase == "ended" else "failed", None, reason)
     state.log(f"the job has {phase}: {reason}", is_warning=phase == "failed")
     for worker in list(state.seats.by_id.values()):
         if worker.conn is not None:
