@@ -158,7 +158,7 @@ def test_workers_without_a_contract_are_a_job_too() -> None:
     assert all(Agreed(()) in records for records in (job.records, again.job.records()))
 
 
-def test_a_coordinator_whose_state_file_does_not_tell_learns_what_the_job_trains() -> None:
+def test_a_coordinator_with_a_state_file_that_does_not_tell_learns_what_the_job_trains() -> None:
     """Of an older version: the members of its epoch say so, and the next epoch decides."""
     job = joined_job("a", "b")
     again = DrivenJob(2, 4, records=[one for one in job.job.records() if not isinstance(one, Agreed)])

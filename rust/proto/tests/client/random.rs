@@ -41,7 +41,7 @@ enum Action {
     RestartBroker,
     LateWriterAnswers(usize),
     Wait,
-    /// The broker answers a request to give orders back: those that it has and whose bits are set.
+    /// The broker gives back those orders of a request that it has and of which the bits are set.
     AnswerCancel(u64),
 }
 
