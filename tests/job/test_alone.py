@@ -250,6 +250,37 @@ def test_what_ends_a_step_between_a_batch_and_its_count_shifts_no_number(
     assert taken == list(range(3 * GLOBAL))
 
 
+@pytest.mark.parametrize(("owner", "name"), [(Feed, "took"), (Parts, "_wait")])
+def test_an_error_between_a_batch_and_its_count_that_the_block_takes(
+    broker: None, frontend: str, backend: str, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """As of a handler of a signal: the step goes on where its count is, whether it has the batch still or not."""
+    done, n_calls = getattr(owner, name), 0
+
+    def ends_once(self: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 3 and owner is Feed:
+            raise TimeoutError
+        result = done(self)
+        if n_calls == 3:
+            raise TimeoutError
+        return result
+
+    monkeypatch.setattr(owner, name, ends_once)
+    with supplier(backend), job_alone(frontend) as (job, student):
+        for step in job.steps(2):
+            taken: list[int] = []
+            with step:
+                for _ in range(2):
+                    with suppress(TimeoutError):
+                        for batch in step.batches():
+                            taken += batch["number"].tolist()
+                            step.backward(student.loss(batch))
+            assert taken == list(step.numbers)
+    assert n_calls == 2 * GLOBAL // MICRO + 1
+
+
 def test_a_step_that_was_applied_in_part_is_not_made_again(broker: None, frontend: str, backend: str) -> None:
     def apply_in_part() -> None:
         student.optimizer.step()

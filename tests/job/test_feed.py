@@ -18,17 +18,17 @@ class Stream:
 
     def __init__(self) -> None:
         self._aim: Aim | None = None
-        self._n = self.n_aimed = 0
+        self.n_taken = self.n_aimed = 0
 
     def aim(self, aim: Aim | None) -> None:
         if aim is not None:
-            self._aim, self._n = aim, 0
+            self._aim, self.n_taken = aim, 0
             self.n_aimed += 1
 
     def take(self, n: int) -> list[int]:
         assert self._aim is not None, "nothing was ordered"
-        self._n += n
-        return [self._aim.number(place) for place in range(self._n - n, self._n)]
+        self.n_taken += n
+        return [self._aim.number(place) for place in range(self.n_taken - n, self.n_taken)]
 
 
 class Rank:
@@ -43,6 +43,7 @@ class Rank:
     def take(self) -> list[int]:
         due = self.feed.due
         assert due is not None
+        assert self.feed.place == self.stream.n_taken, "the feed counts otherwise"
         numbers = self.stream.take(len(due.numbers))
         assert numbers == list(due.numbers), "the stream is somewhere else"
         assert self.feed.took() == due

@@ -50,8 +50,8 @@ def test_the_terms() -> None:
         "global_batch_size": "96",
         "micro_batch_size": "8",
         "seed": "0",
-        "sample l": "float32 [99] topk:8",
-        "sample x": "float32 [6]",
+        "sample l": "float32 [99] topk:8, place 1",
+        "sample x": "float32 [6], place 0",
         "model bias": "float32 [3]",
         "model weight": "float32 [3, 6]",
     }
@@ -63,7 +63,10 @@ def test_the_terms() -> None:
         ({}, []),
         ({"ledger": Ledger("2", 96, 4)}, ["micro_batch_size", "product"]),
         ({"ledger": Ledger("1", 48, 8), "seed": 7}, ["global_batch_size", "seed"]),
-        ({"config": sf.BatchConfig([CONFIG.specs[1], CONFIG.specs[0]])}, []),
+        (
+            {"config": sf.BatchConfig([CONFIG.specs[1], CONFIG.specs[0]])},
+            ["sample l", "sample x", "sample: all"],
+        ),
         ({"config": sf.BatchConfig(CONFIG.specs[:1])}, ["sample l", "sample: all"]),
         ({"model": torch.nn.Linear(6, 3, bias=False)}, ["model bias", "model: all"]),
         ({"model": torch.nn.Linear(6, 3).double()}, ["model bias", "model weight", "model: all"]),

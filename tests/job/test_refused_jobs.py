@@ -54,6 +54,7 @@ def test_several_processes_without_a_coordinator(
     ("changed", "text"),
     [
         ({"name": ""}, "name must be a text of 1 to 4096 bytes, got ''"),
+        ({"seed": 1 << 64}, r"seed must be below 2\*\*64, got one of 65 bits"),
         ({"name": 7}, "name must be a text of 1 to 4096 bytes, got 7"),
         ({"credentials": ClientCredentials()}, "credentials are for a coordinator, and the job has none"),
         ({"checkpoints": "ckpt"}, r"checkpoints must be sf\.Checkpoints\(folder, every=\.\.\.\), got str"),

@@ -31,7 +31,8 @@ def contract_of(position: Position, config: BatchConfig, state: TrainingState) -
     }
     return {
         **{name: str(value) for name, value in position.contract().items()},
-        **_terms("sample", {spec.name: _text(spec) for spec in config.specs}),
+        # Their order is that of their bytes in a slot, in which they have no names.
+        **_terms("sample", {spec.name: f"{_text(spec)}, place {i}" for i, spec in enumerate(config.specs)}),
         **_terms("model", model),
     }
 

@@ -26,6 +26,11 @@ class Aim:
         """Return the number at a place."""
         return self.start + place // self.run * self.stride + place % self.run
 
+    def place(self, number: int) -> int:
+        """Return the place of one of the numbers."""
+        runs, rest = divmod(number - self.start, self.stride)
+        return runs * self.run + rest
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -59,6 +64,12 @@ class Feed:
     def due(self) -> MicroBatch | None:
         """The micro-batch that comes next in this step; None if there is none."""
         return self._due[0] if self.phase == "serving" else None
+
+    @property
+    def place(self) -> int:
+        """Where the stream must be for the micro-batch that is due: a place of its aim."""
+        assert self._aim is not None, "no micro-batch is due"
+        return self._aim.place(self._due[0].numbers.start)
 
     @property
     def n_due(self) -> int:

@@ -47,7 +47,7 @@ class Job:
         coordinator: Address of the coordinator, ``host:port``; None for what the variable SOFTS_FAST_COORDINATOR of the
             environment says, and without it this process is alone.
         credentials: Credentials with which this process proves what it is to the coordinator.
-        seed: Seed of torch's random numbers in the micro-batches, the same on all ranks.
+        seed: Seed of torch's random numbers in the micro-batches, the same on all ranks; below 2**64.
         checkpoints: Where the job writes checkpoints; it begins with the newest whole one.
 
     Raises:
@@ -96,7 +96,10 @@ class Job:
                 )
         self._name, self._credentials = name, credentials
         self._data, self._state, self._checkpoints = data, state, checkpoints
-        self._position = Position(data.ledger, whole_number("seed", seed, 0))
+        seed = whole_number("seed", seed, 0)
+        if seed >> 64:
+            raise ConfigError(f"seed must be below 2**64, got one of {seed.bit_length()} bits")
+        self._position = Position(data.ledger, seed)
         self._parts: Parts | None = None
         self._running: ExitStack | None = None
 

@@ -18,6 +18,7 @@ from ..loader import NumberedBatches
 from .alone import AloneWorker
 from .feed import Feed, MicroBatch
 from .position import Position
+from .retained import Retained
 from .saver import Saver
 
 __all__ = ["JobStep", "Parts"]
@@ -68,8 +69,8 @@ class Parts:
         self._place = (-1, 0)
         # Whether the batches go to other numbers with the next one that is waited for.
         self._is_aimed = False
-        # Batches of the step that is not committed, by their first number, each with the versions of its tensors.
-        self._taken: dict[int, tuple[Any, list[int]]] = {}
+        # Batches of the step that is not committed, by their first number.
+        self._taken: dict[int, Retained] = {}
 
     def report(self) -> Report:
         """Return what the coordinator shows of this rank."""
@@ -83,19 +84,18 @@ class Parts:
 
         One that was handed out before, when the step was not committed, is handed out again as it was.
         """
-        first, n = due.numbers.start, len(due.numbers)
-        if first in self._taken:
-            batch, versions = self._taken[first]
-            if _versions(batch) == versions:
-                self.batches.skip()
-                self._n_samples += n
-                return dict(batch)
-        batch = self._wait()
-        if batch is not None:
-            self._taken[first] = dict(batch), _versions(batch)
-            self._n_samples += n
+        first = due.numbers.start
+        retained = self._taken.get(first)
+        if retained is None or retained.is_changed():
+            # Not where it is: batches may have been handed out of `_taken`, or lost to an error that came with them.
+            self.batches.go_to(self.feed.place)
+            batch = self._wait()
+            if batch is None:
+                return None
+            retained = self._taken[first] = Retained(batch)
             self._tell_kept()
-        return batch
+        self._n_samples += len(due.numbers)
+        return retained.views()
 
     def _tell_kept(self) -> None:
         kept, dropped = self.batches.kept
@@ -174,7 +174,7 @@ class JobStep:
         self.is_committed = False
         self._n_micro_batches = 1
         self._scale = 1.0
-        self._n_taken = self._n_backward = 0
+        self._n_own = self._n_backward = 0
         self._losses = parts.losses
         self._has_gradients = False
         self._guard: RemovableHandle | None = None
@@ -183,6 +183,11 @@ class JobStep:
     def was_entered(self) -> bool:
         """Whether it has begun."""
         return self.number > 0
+
+    @property
+    def _n_taken(self) -> int:
+        """Micro-batches that the feed counts as handed out."""
+        return self._n_own - self._parts.feed.n_due
 
     @property
     def loss(self) -> float:
@@ -209,7 +214,6 @@ class JobStep:
             if batch is None:
                 raise PeerLost(f"epoch {self._inner.epoch} is over: {self._worker.not_ready}")
             parts.feed.took()
-            self._n_taken += 1
             _seed(parts.device, parts.position.seed_of(due.numbers.start))
             yield batch
 
@@ -269,7 +273,8 @@ class JobStep:
         self._scale = size / n
         self._losses.zero_()
         parts.begin(step, rank, size)
-        parts.tell_place(rank, size, n, parts.feed.n_due)
+        self._n_own = parts.feed.n_due
+        parts.tell_place(rank, size, n, self._n_own)
         # Last: a step that has not begun has no end that removes it.
         self._guard = parts.state.optimizer.register_step_pre_hook(_refuse_step)
 
@@ -303,9 +308,8 @@ class JobStep:
         return is_taken
 
     def _check_complete(self) -> None:
-        n = self._n_taken + self._parts.feed.n_due
-        if self._n_backward != n:
-            raise ConfigError(_incomplete(self.number, self._n_backward, n))
+        if self._n_backward != self._n_own:
+            raise ConfigError(_incomplete(self.number, self._n_backward, self._n_own))
         self._check_gradients()
 
     def _finds_gradients(self) -> bool:
@@ -342,8 +346,3 @@ def _seed(device: torch.device, seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type not in ("cpu", "meta"):
         getattr(torch, device.type).manual_seed_all(seed)
-
-
-def _versions(batch: Any) -> list[int]:
-    """Return what changes when a program writes into a batch."""
-    return [one._version for one in batch.values() if isinstance(one, torch.Tensor)]

@@ -78,9 +78,11 @@ class NumberedBatches:
         """
         self._opened, self._stride, self._positions = None, Stride(start, run, stride), {}
 
-    def skip(self) -> None:
-        """Leave the next batch out."""
-        self._positions[self._product] = self._positions.get(self._product, 0) + self._batch_size
+    def go_to(self, place: int) -> None:
+        """Have the next batch begin at a place of the numbers, counted in samples; it may be there already."""
+        if self._positions.get(self._product, 0) == place:
+            return
+        self._positions[self._product] = place
         if self._opened is not None:
             self._opened[0].restart()
 

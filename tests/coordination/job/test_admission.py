@@ -37,7 +37,7 @@ def test_a_job_of_fixed_size_opens_when_all_are_ready() -> None:
     ]
     assert (table.epoch, table.resume_step, table.source_rank, table.survivors) == (1, 0, 0, (0,))
     assert table == job.last("b", Table) == job.last("c", Table)
-    assert job.records == [table]
+    assert job.records == [events.Agreed(()), table]
 
 
 def test_seats_follow_the_launcher() -> None:

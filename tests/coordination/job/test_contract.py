@@ -10,7 +10,16 @@ from seeds import noted
 
 from softs_fast.coordination.job import events
 from softs_fast.coordination.job.events import Agreed
-from softs_fast.coordination.job.messages import Contract, Refused, Table, Term, Welcome
+from softs_fast.coordination.job.messages import (
+    CheckpointBegin,
+    CheckpointEnd,
+    Contract,
+    Leave,
+    Refused,
+    Table,
+    Term,
+    Welcome,
+)
 
 
 def terms(**values: str) -> Contract:
@@ -146,7 +155,54 @@ def test_workers_without_a_contract_are_a_job_too() -> None:
     again = DrivenJob(1, 2, records=job.job.records())
     again.hello("b", contract=OURS)
     assert "its 'batch' is '8', and that of the job is missing" in refusal(again, "b").text
-    assert not any(isinstance(record, Agreed) for record in [*job.records, *again.job.records()])
+    assert all(Agreed(()) in records for records in (job.records, again.job.records()))
+
+
+def test_a_coordinator_with_a_state_file_that_does_not_tell_learns_what_the_job_trains() -> None:
+    """Of an older version: the members of its epoch say so, and the next epoch decides."""
+    job = joined_job("a", "b")
+    again = DrivenJob(2, 4, records=[one for one in job.job.records() if not isinstance(one, Agreed)])
+    assert isinstance(again.hello("a", contract=OURS)[0], Welcome)
+    # It waits as long as the connection of the one that differs may end.
+    assert again.hello("b", contract=FOREIGN) == []
+    again.wait(5)
+    assert DIFFERS in refusal(again, "b").text
+    again.hello("b", 2, contract=OURS)
+    for name in "ab":
+        again.ready(name)
+    again.wait(2)
+    assert (again.status.phase, again.status.epoch) == ("open", 2)
+    assert Agreed(OURS) in again.records
+    assert Agreed(OURS) in again.job.records()
+
+
+def test_after_a_job_has_ended_its_state_file_takes_another_one() -> None:
+    """Of another contract and fewer seats; checkpoints of which the coordinator knows stay."""
+    job = joined_job("a", "b")
+    for name in "ab":
+        job.say(name, CheckpointBegin(1, 5, "p"))
+    for name in "ab":
+        job.say(name, CheckpointEnd(1, 5, "p"))
+    for name in "ab":
+        job.say(name, Leave("done", is_resting=True))
+    assert job.status.phase == "ended"
+    for records in (job.records, job.job.records()):
+        again = DrivenJob(1, 1, records=records)
+        assert again.hello("c", contract=FOREIGN) == [Welcome(77, 0)]
+        again.ready("c")
+        again.wait(2)
+        assert again.last("c", Table).checkpoint == "p"
+        assert Agreed(FOREIGN) in again.job.records()
+
+
+def test_a_job_that_has_failed_is_no_other_one_after_a_restart() -> None:
+    job = joined_job("a", rejoin_timeout_s=5.0)
+    job.gone("a")
+    job.wait(60)
+    assert job.status.phase == "failed"
+    again = DrivenJob(1, 4, records=job.job.records())
+    again.hello("b", contract=FOREIGN)
+    assert DIFFERS in refusal(again, "b").text
 
 
 def test_histories() -> None:

@@ -84,7 +84,9 @@ def test_without_a_state_file_the_state_of_most_workers_counts() -> None:
     of_earlier(job, "c", 40, 100)
     table = job.last("a", Table)
     assert (table.resume_step, table.survivors) == (60, (0, 1))
-    assert job.records == [events.Booted("job", 5), table], "it is of this training from now on"
+    assert job.records == [events.Booted("job", 5), events.Agreed(()), table], (
+        "it is of this training from now on"
+    )
 
 
 def test_a_worker_of_an_earlier_training_counts_without_another_one() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
-from softs_fast.coordination.job.events import Booted, Completed, StateRecord
-from softs_fast.coordination.job.messages import Member, Table
+from softs_fast.coordination.job.events import Agreed, Booted, Completed, Ended, StateRecord
+from softs_fast.coordination.job.messages import Member, Table, Term
 from softs_fast.coordination.server.state_file import StateFile
 from softs_fast.durable import Log
 from softs_fast.errors import ConfigError, DamagedError, SoftsError
@@ -19,6 +19,9 @@ RECORDS: list[StateRecord] = [
     Booted("job", 1 << 63),
     *(Table(1 << 63, epoch, MEMBERS, 5, "forward", (0,), 0, "p") for epoch in (1, 2)),
     Completed(2, 5, "p"),
+    Agreed((Term("product", "1"),)),
+    Agreed(()),
+    Ended("all members have left"),
 ]
 
 

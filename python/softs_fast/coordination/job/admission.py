@@ -55,7 +55,7 @@ class Gate:
         replaced: Processes of which others have taken the place.
         used: Seats that a process has had.
         restarts: Times at which a seat was taken again, by seat.
-        contract: What the job trains, from its first epoch on; None before it.
+        contract: What the job trains, from its first epoch on; None before it, and until the next one if it is not known.
     """
 
     evicted: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=_MOST_ENDED))
@@ -115,10 +115,12 @@ class Gate:
         """
         if self.contract is not None:
             return _differing(hello, self.contract, "the job")
-        others = [one for one in seats.by_id.values() if one.id != hello.worker_id]
+        others = [
+            one for one in seats.by_id.values() if one.id != hello.worker_id and one.contract is not None
+        ]
         kept = (one for one in others if not one.is_missing(now_s, options.kept_s))
         holder = next((one for one in others if one.conn is not None), None) or next(kept, None)
-        if holder is None:
+        if holder is None or holder.contract is None:
             return None
         refused = _differing(hello, holder.contract, holder.name, holder.id)
         return None if refused is None else Contested(refused, holder.conn is not None)

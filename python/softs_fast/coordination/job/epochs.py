@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from .events import Agreed, Booted, Completed, Persist
+from .events import Agreed, Booted, Completed, Ended, Persist
 from .forming import SeatView, Waiting, choose, form
 from .messages import Alarm, Cause, Fence, Member, Refused, Table, Welcome, WorkerState
 from .rolling import resume
@@ -44,6 +44,8 @@ def finish(state: State, phase: Phase, reason: str) -> None:
     """End the job, for all."""
     if state.is_over:
         return
+    if phase == "ended":
+        state.outputs.append(Persist(Ended(reason)))
     end(state, "ended" if phase == "ended" else "failed", None, reason)
     state.log(f"the job has {phase}: {reason}", is_warning=phase == "failed")
     for worker in list(state.seats.by_id.values()):
@@ -314,7 +316,8 @@ def _open(state: State, seats: tuple[int, ...]) -> None:
     if state.gate.contract is None:
         # Admission has let in no worker with another one.
         state.gate.contract = workers[0].contract
-        state.outputs += [Persist(Agreed(one)) for one in [state.gate.contract] if one]
+        assert state.gate.contract is not None, "a worker is ready that has said no Hello"
+        state.outputs.append(Persist(Agreed(state.gate.contract)))
     state.enter(table)
     state.outputs.append(Persist(table))
     state.log(f"epoch {table.epoch} is open: {len(members)} members, step {way.step}, {_said(table, states)}")

@@ -86,8 +86,14 @@ class Completed(Checkpoint):
     """A checkpoint is complete."""
 
 
+class Ended(Record):
+    """The job has ended: what comes after it in the file is another job's, and checkpoints before it are all that stays."""
+
+    reason: Reason
+
+
 #: A table is an epoch that was opened.
-StateRecord = Booted | Table | Completed | Agreed
+StateRecord = Booted | Table | Completed | Agreed | Ended
 
 # --- Outputs, in the order in which they are to be done ---
 

@@ -16,6 +16,7 @@ from .events import (
     Completed,
     Drain,
     End,
+    Ended,
     Event,
     Evict,
     Gone,
@@ -132,9 +133,10 @@ class Job:
         """Return what a coordinator after this one has to know."""
         state = self._state
         found: list[StateRecord] = [Booted(state.options.name, boot) for boot in state.boots]
-        if state.gate.contract:
+        is_ended = state.phase == "ended"
+        if state.gate.contract is not None and not is_ended:
             found.append(Agreed(state.gate.contract))
-        if state.table is not None:
+        if state.table is not None and not is_ended:
             found.append(state.table)
         return [*found, *state.checkpoints.complete]
 
@@ -371,12 +373,12 @@ class Job:
                     state.adopt([table.boot])
                 case Agreed(contract):
                     state.gate.contract = contract
+                case Ended():
+                    table = state.gate.contract = None
                 case Completed():
                     state.checkpoints.complete.append(record)
         if table is None:
             return
-        # A job without a contract has no record of it.
-        state.gate.contract = state.gate.contract or ()
         highest = max(member.seat for member in table.members)
         if highest >= state.options.n_seats:
             raise ConfigError(

@@ -26,7 +26,7 @@ class Worker:
         is_leaving: Whether it leaves at the end of the present step.
         resting_since_s: Time since which it leaves and is in no step; None if it may be in one.
         was_member: Whether it came with the state of an epoch.
-        contract: What it trains.
+        contract: What it trains; None if it has not said so to this coordinator.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Worker:
     is_leaving: bool = False
     resting_since_s: float | None = None
     was_member: bool = False
-    contract: Contract = ()
+    contract: Contract | None = None
 
     @property
     def number(self) -> int:

@@ -94,13 +94,16 @@ impl<L: Lanes> Client<L> {
         true
     }
 
-    /// An ordered stream waits for a sample that has no slot, others hold later ones, and too few are on order to keep
-    /// the suppliers busy: the last of the later ones makes room. Only one that is at rest: its slot is of use at once.
+    /// An ordered stream waits for a sample that has no slot, others hold later ones, and it is the next one or too few
+    /// are on order to keep the suppliers busy: the last of the later ones makes room. Only one that is at rest: its slot
+    /// is of use at once.
     fn make_room_for_gap(&mut self, key: ProductKey) {
         let is_full = self.free.is_empty() || self.n_live >= self.window.len();
         let is_idle = self.n_live - self.n_finished < self.bunch();
-        let is_needed = self.config.ordered && is_full && is_idle;
-        let Some(gap) = self.products.get(key).stream.first_gap().filter(|_| is_needed) else {
+        let stream = &self.products.get(key).stream;
+        let is_next = stream.first_gap() == Some(stream.handed_out());
+        let is_needed = self.config.ordered && is_full && (is_idle || is_next);
+        let Some(gap) = stream.first_gap().filter(|_| is_needed) else {
             return;
         };
         let is_later = |&id: &BlockId| {

@@ -70,7 +70,8 @@ impl<L: Lanes> Client<L> {
         let found = plan.place(before.sequence(place))?;
         let are_neighbours =
             (1..unit).all(|i| plan.sequence(found.wrapping_add(i)) == before.sequence(place.wrapping_add(i)));
-        let ahead = found.wrapping_sub(position);
+        // Places before `position` and those that wrap are none: the stream counts up from there.
+        let ahead = found.checked_sub(position)?;
         let is_near = ahead < MOST_AHEAD * u64::from(self.config.n_slots);
         (are_neighbours && is_near && ahead.is_multiple_of(unit)).then_some(found)
     }

@@ -18,6 +18,8 @@ pub(crate) struct Harness<L: Lanes = NoLanes> {
     supplied: HashSet<String>,
     /// The nonce of its last HELLO.
     pub(crate) nonce: Option<u64>,
+    /// Orders that `placed` has seen the client ask back, by request.
+    pub(crate) cancels: Vec<Vec<u64>>,
 }
 
 /// An order as the broker sees it.
@@ -53,6 +55,7 @@ impl<L: Lanes> Harness<L> {
             announced: Vec::new(),
             supplied: HashSet::new(),
             nonce: None,
+            cancels: Vec::new(),
         }
     }
 
@@ -114,6 +117,7 @@ impl<L: Lanes> Harness<L> {
                     self.announced = lanes.iter().map(owned).collect();
                     self.answer_supply();
                 }
+                ClientRequest::Cancels { orders, .. } => self.cancels.push(orders),
                 _ => {}
             }
         }

@@ -1,6 +1,6 @@
 //! Random users, suppliers and brokers against one client: slots are conserved (C1), nothing stale is handed out (C2),
 //! every sample of a stream is handed out once and, if the stream is ordered, in order; a slot has one writer, late
-//! ones included.
+//! ones included. An ordered stream that has gone elsewhere comes on, with one supplier at least.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use softs_proto::Dialect;
 use softs_proto::client::{BlockId, Config, Plan, SlotId};
-use softs_proto::wire::{EndCode, ToClient};
+use softs_proto::wire::{EndCode, Reply, ToClient};
 
 use crate::harness::{Harness, SLOT_SIZE, config};
 use crate::lane_model::{Claim, ModelLanes, Owner};
@@ -41,6 +41,8 @@ enum Action {
     RestartBroker,
     LateWriterAnswers(usize),
     Wait,
+    /// The broker gives back those orders of a request that it has and of which the bits are set.
+    AnswerCancel(u64),
 }
 
 fn action() -> impl Strategy<Value = Action> {
@@ -48,7 +50,7 @@ fn action() -> impl Strategy<Value = Action> {
         8 => (0..2_usize).prop_map(Action::Request),
         4 => any::<usize>().prop_map(Action::Release),
         1 => Just(Action::Discard),
-        1 => (0..2_usize, 0..4_usize, 0..30_u64).prop_map(|(product, plan, block)| Action::Seek(product, plan, block)),
+        3 => (0..2_usize, 0..4_usize, 0..30_u64).prop_map(|(product, plan, block)| Action::Seek(product, plan, block)),
         2 => (1..4_u64).prop_map(Action::Attach),
         6 => (1..4_u64).prop_map(Action::Claim),
         6 => (1..4_u64, prop::bool::weighted(0.9)).prop_map(|(owner, well)| Action::Publish(owner, well)),
@@ -58,6 +60,7 @@ fn action() -> impl Strategy<Value = Action> {
         1 => Just(Action::RestartBroker),
         2 => any::<usize>().prop_map(Action::LateWriterAnswers),
         2 => Just(Action::Wait),
+        4 => any::<u64>().prop_map(Action::AnswerCancel),
     ]
 }
 
@@ -182,6 +185,19 @@ impl World {
                 assert!(self.held.iter().all(|&block| slot / self.block != block));
                 self.harness.answer(ToClient::Late(vec![number]));
             }
+            Action::AnswerCancel(bits) if !self.harness.cancels.is_empty() => {
+                let mut given_back = Vec::new();
+                for (number, i) in self.harness.cancels.remove(0).into_iter().zip(0..) {
+                    let at = self.wire.iter().position(|order| order.0 == number);
+                    if let Some(at) = at.filter(|_| bits >> (i % 64) & 1 == 1) {
+                        self.wire.swap_remove(at);
+                        given_back.push(number);
+                    }
+                }
+                let cancelled_orders = Some(given_back);
+                let reply = Reply { ok: true, cancelled_orders, ..Reply::default() };
+                self.harness.answer(ToClient::Reply(reply));
+            }
             Action::Wait => self.harness.pass(Duration::from_millis(300)),
             _ => {}
         }
@@ -199,6 +215,7 @@ impl World {
             self.late.insert(number, slot);
         }
         self.harness.client.handle_disconnected();
+        self.harness.cancels.clear();
         self.harness.connect(Dialect::Native);
         self.softs = [0; 2];
     }
@@ -289,5 +306,57 @@ proptest! {
         world.harness.client.handle_lanes(world.harness.now);
         let counts = world.harness.client.slot_counts();
         prop_assert_eq!(counts.free + counts.quarantined, world.harness.n_slots());
+    }
+
+    #[test]
+    fn an_ordered_stream_that_has_gone_elsewhere_comes_on(
+        block in 1..4_u32,
+        prefetch in prop::option::of(1..12_u32),
+        actions in prop::collection::vec(action(), 1..200),
+        plan in 0..4_usize,
+        back in 0..30_u64,
+        by_wire: bool,
+    ) {
+        let mut world = World::new(block, true, prefetch);
+        for action in &actions {
+            match *action {
+                // Slots of late writers may be all that there are.
+                Action::Supply { wire, .. } => world.act(&Action::Supply { wire, softs: 0 }),
+                _ => world.act(action),
+            }
+        }
+        while !world.late.is_empty() {
+            world.act(&Action::LateWriterAnswers(0));
+        }
+        while !world.held.is_empty() {
+            world.act(&Action::Release(0));
+        }
+        world.act(&Action::Seek(0, plan, back));
+        if by_wire {
+            for owner in 1..4 {
+                world.act(&Action::Die(owner));
+            }
+        } else {
+            world.act(&Action::Request(0));
+            world.act(&Action::Attach(1));
+        }
+        world.act(&Action::Supply { wire: u32::from(by_wire), softs: 0 });
+        let begin = world.harness.client.position(PRODUCTS[0]);
+        for _ in 0..300 {
+            world.act(&Action::Wait);
+            for _ in 0..3 {
+                for owner in 1..4 {
+                    world.act(&Action::Claim(owner));
+                    world.act(&Action::Publish(owner, true));
+                }
+                world.act(&Action::AnswerCancel(back));
+                world.act(&Action::EndOnWire(0, true));
+            }
+            world.harness.client.handle_lanes(world.harness.now);
+            world.act(&Action::Request(0));
+            world.act(&Action::Release(0));
+        }
+        let end = world.harness.client.position(PRODUCTS[0]);
+        prop_assert!(end >= begin + 20 * u64::from(block), "from {begin} to {end} only");
     }
 }

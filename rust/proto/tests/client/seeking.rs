@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use softs_proto::Dialect;
 use softs_proto::client::{Config, Kept, NoLanes, Plan, SlotId};
+use softs_proto::wire::{Reply, ToClient};
 
 use crate::harness::{Harness, config};
 use crate::lane_model::{Claim, ModelLanes};
@@ -234,6 +235,39 @@ fn a_number_that_is_too_far_ahead_is_not_kept() {
     harness.client.seek("p", Plan::default(), 1 << 40);
     assert_eq!(harness.request("p"), None);
     assert_eq!(harness.client.seek("p", Plan::default(), 0), Kept { kept: 0, dropped: 2 });
+}
+
+#[test]
+fn the_next_number_has_a_slot_at_once_while_others_are_being_made() {
+    // All slots are taken: half of them by orders of a slow supplier, so that suppliers are busy, the others by samples.
+    let mut harness = Harness::with(Config { ordered: true, ..config(8) }, NoLanes);
+    harness.connect(Dialect::Native);
+    harness.supply("p", 0, 1, 0);
+    harness.client.seek("p", Plan::default(), 1);
+    assert_eq!(harness.request("p"), None);
+    let placed = harness.placed();
+    harness.done(&placed[4..]);
+    harness.client.seek("p", Plan::default(), 0);
+    let asked: Vec<_> = placed[..4].iter().map(|order| order.number).collect();
+    assert_eq!(harness.placed(), []);
+    assert_eq!(harness.cancels, [asked]);
+    // The broker has given all of them away.
+    let cancelled_orders = Some(vec![]);
+    harness.answer(ToClient::Reply(Reply { ok: true, cancelled_orders, ..Reply::default() }));
+    assert_eq!(harness.request("p"), None);
+    let ordered: Vec<_> = harness.placed().iter().map(|order| order.sequence).collect();
+    assert_eq!(ordered, [0], "8 has made room for it");
+}
+
+#[test]
+fn places_that_wrap_are_not_kept() {
+    let mut harness = Harness::with(Config { ordered: true, ..config(8) }, NoLanes);
+    harness.connect(Dialect::Native);
+    for kept in [0, 4] {
+        let result = harness.client.seek("p", Plan::default(), u64::MAX - 3);
+        assert_eq!(result, Kept { kept, dropped: kept });
+        assert_eq!(harness.request("p"), None);
+    }
 }
 
 #[test]
