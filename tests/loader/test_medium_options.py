@@ -18,7 +18,6 @@ from softs_fast import (
     DistillDataLoader,
     DistillIterableDataset,
     EndpointConfig,
-    Fleet,
     SoftDataLoader,
     SoftIterableDataset,
     StudentClient,
@@ -26,6 +25,7 @@ from softs_fast import (
     TCPMedium,
     TensorSpec,
 )
+from softs_fast.fleet import PrivateBroker
 
 CONFIG = BatchConfig([TensorSpec("x", (2,), "float32")])
 #: Of loopback, and not the default.

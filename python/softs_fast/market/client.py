@@ -272,7 +272,8 @@ class Client:
         """Go to another position of the product's stream.
 
         Samples that are finished or on order stay so if the stream hands them out from there on, at most 16 times all
-        slots ahead; the others are discarded. What no supplier has begun is made behind earlier numbers.
+        slots ahead; the others are discarded, as all are with a `CudaIpcMedium`. What no supplier has begun is made behind
+        earlier numbers.
 
         Sample i has number start + (i // run) * stride + i % run of this client's share, so that several DataLoader
         workers can each make every stride-th run.
@@ -287,6 +288,10 @@ class Client:
         Returns:
             Samples that stay, and samples that are discarded.
         """
+        if isinstance(self.medium, CudaIpcMedium):
+            # A finished sample may be on its way on a device, and is lost if its writer has died: the stream goes back
+            # for that.
+            self.discard()
         return self._core.seek(product_id, start, run, stride, position)
 
     def discard(self) -> int:
