@@ -139,9 +139,10 @@ impl Models {
         }
         if !has_leader && self.leader.is_none() {
             let has_to_wait = |remote: &Remote| remote.is_refused && self.vacant_until.is_some();
-            let mut others = self.hosts.iter_mut().filter(|(_, remote)| {
-                remote.leads() && !has_to_wait(remote) && !clashes(here, &remote.runs)
-            });
+            let mut others = self
+                .hosts
+                .iter_mut()
+                .filter(|(_, remote)| remote.leads() && !has_to_wait(remote) && !clashes(here, &remote.runs));
             if let Some((&host, remote)) = others.next() {
                 remote.is_refused = false;
                 self.leader = Some(host);

@@ -334,7 +334,12 @@ fn control_corpus() -> Vec<FrameList> {
         ControlRequest::SetModel { nonce: Some(1), above: 4, model_id: "m", model_cfg: model.model_cfg },
         ControlRequest::Stop,
         ControlRequest::Link,
-        ControlRequest::Follow(Follow { host: "tcp://host:4700", is_led: true, model: Some(model), above: 4 }),
+        ControlRequest::Follow(Follow {
+            host: "tcp://host:4700",
+            is_led: true,
+            model: Some(model),
+            above: 4,
+        }),
         ControlRequest::Stats,
     ];
     let model_of_now = Some((model.model_id, model.model_cfg));
