@@ -9,6 +9,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from .table import say
 
 if TYPE_CHECKING:
     from ..fleet import Fleet, NamedFactory, PrivateBroker
+    from ..link import HostLink
 
 __all__ = ["add_commands"]
 
@@ -47,12 +49,15 @@ examples:
 
 The command starts when all workers serve, and finds the broker by SOFTS_FAST_FRONTEND, SOFTS_FAST_CONTROL and
 SOFTS_FAST_CONTROL_PUB: the defaults of StudentClient and DistillIterableDataset. Its exit status is that of this one.
-With --listen or --connect the broker is joined with those of other hosts, as `softs-fast host` does. Without a command
+With --listen or --connect the broker is joined with those of other hosts, as `softs-fast host` does; the command starts
+when one has joined, or after 10 s. Without a command
 the workers serve these until SIGINT or SIGTERM."""
 
 #: As in `softs_fast.market`, which is loaded when it is needed.
 _FRONTEND, _BACKEND = "ipc:///tmp/softs_frontend.sock", "ipc:///tmp/softs_backend.sock"
 _FACTORY = "function that returns a worker that is not started"
+#: How long a command waits for a host that joins its link, and the pause between two looks, seconds.
+_JOIN_S, _LOOK_S = 10.0, 0.02
 #: A command that was told to end is killed after this time, seconds.
 _END_S = 10.0
 
@@ -214,6 +219,8 @@ def _run_beside(arguments: argparse.Namespace) -> None:
                 endpoints = broker.endpoints
                 tell = partial(print, file=sys.stderr, flush=True) if command else say
                 link = stack.enter_context(joined(arguments, endpoints.market, endpoints.control, tell))
+                if command:
+                    _await_a_host(link)
             if command:
                 status = _status_of(command, {**os.environ, **broker.endpoints.as_environment()})
             else:
@@ -232,6 +239,16 @@ def _market(arguments: argparse.Namespace) -> Fleet | PrivateBroker:
     if arguments.factory is None:
         return PrivateBroker()
     return Fleet(_factory(arguments.factory), arguments.workers, gpus=arguments.gpus)
+
+
+def _await_a_host(link: HostLink) -> None:
+    """Wait until a host has joined, for some seconds: what is set before may have the number of a model there."""
+    end_s = time.monotonic() + _JOIN_S
+    while not link.n_hosts:
+        if time.monotonic() > end_s:
+            print(f"softs-fast: no host has joined within {_JOIN_S:g} s; the command starts", file=sys.stderr)
+            return
+        time.sleep(_LOOK_S)
 
 
 def _first_to_end(*waits: Callable[[], None]) -> int:

@@ -109,3 +109,19 @@ fn a_model_goes_out_before_orders_of_its_samples() {
     let first = u32::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
     assert_eq!((bytes[4], bytes[5 + first + 4]), (32, 16), "MODEL, then OPEN");
 }
+
+#[test]
+fn another_model_under_the_same_number_is_not_followed() {
+    let mut pair = Pair::new(student(0).0, teacher(2, 4).0.machine);
+    run(&mut pair, 1, runs(1, "before", false));
+    run(&mut pair, 0, Running { has_leader: true, ..runs(1, "a", true) });
+    let led = |pair: &mut Pair| pair.ends[1].models().take_followed().is_some_and(|followed| followed.is_led);
+    assert!(!led(&mut pair), "workers tell samples by their number");
+    let text = pair.ends[1].models().poll_log().unwrap().text;
+    assert!(
+        text.ends_with("here another model runs under the same generation; call set_model() again there")
+    );
+    assert!(pair.ends[1].models().poll_log().is_none(), "once");
+    run(&mut pair, 0, Running { has_leader: true, ..runs(2, "a", true) });
+    assert!(led(&mut pair));
+}

@@ -2,7 +2,7 @@
 
 use softs_proto::broker::PeerId;
 use softs_proto::control::{Endpoint, Followed, LinkSeat, Running};
-use softs_proto::limits::MAX_LINKS;
+use softs_proto::limits::{MAX_GENERATION, MAX_LINKS};
 use softs_proto::wire::{ControlRequest, Follow, LinkedState, Message, ModelRef};
 
 use super::{Channel, Received, model, read};
@@ -172,4 +172,19 @@ fn a_link_tells_each_broker_which_host_it_follows() {
     seat.handle_message(&[b"\x82\xa2ok\xc2\xa5error\xa2no"]);
     let text = seat.poll_log().unwrap().text;
     assert_eq!(text, "the broker carries no models to other hosts: no");
+}
+
+#[test]
+fn the_next_model_has_a_higher_number_than_those_of_joined_hosts() {
+    let mut channel = Channel::new();
+    let link = link(&mut channel);
+    for above in [7, 3, MAX_GENERATION] {
+        let follow = Follow { host: "there", is_led: false, model: None, above };
+        channel.send(link, &ControlRequest::Follow(follow));
+    }
+    let leader = channel.connect(Endpoint::Control);
+    channel.send(leader, &ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(1), known: None });
+    channel
+        .send(leader, &ControlRequest::SetModel { nonce: None, above: 0, model_id: "a", model_cfg: b"\xc0" });
+    assert_eq!(heard(&mut channel, link).last(), Some(&(8, true, true, 0)), "a lie uses up no numbers");
 }
