@@ -105,7 +105,7 @@ def test_a_command_gets_samples_of_workers_of_another_host(command: Command, tmp
     ended = command.run("run", "--connect", address, "--", sys.executable, script(tmp_path), "stops", **PATH)
     assert ended[0] == 7, ended
     assert re.fullmatch(r"sample of \d+\n", ended[1])
-    assert re.search(r"host link of \S+ connects to 127\.0\.0\.1:\d+\n", ended[2])
+    assert re.search(r"host link of \S+ connects to 127\.0\.0\.1:\d+", ended[2])
     # The student has stopped its workers.
     _, errors = host.communicate(timeout=40)
     assert host.returncode == 0, errors

@@ -46,7 +46,7 @@ class Training:
         """Set the next model."""
         self._value += step
         generation = self.client.set_model("m", {"value": self._value, **more})
-        assert generation == self._generation + 1
+        assert generation > self._generation
         self._generation, self._n = generation, 0
 
     def take(self, n: int = 40) -> None:
