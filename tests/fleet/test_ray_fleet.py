@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ray_environment import driver, session_of
+from segments import made_by, sweep_until
 from waiting import eventually
 
 import softs_fast as sf
@@ -36,8 +37,10 @@ def test_a_fleet_on_ray_outlives_a_node_and_ends_with_its_driver(short_path: Pat
             # Ray's lines begin with its own colours.
             if re.match(r"\(32, 784\)|refused|serving", line):
                 said.append(line)
+        members = set(session_of(process.pid))
         process.kill()
         eventually(lambda: not [pid for pid in session_of(process.pid) if _is_ours(pid)], "no worker is left")
+    sweep_until(lambda: made_by(members) == [])
     (shown,) = re.findall(r"```text\n(.*?)```", PAGE.split("\n## Ray\n")[1], flags=re.DOTALL)[:1]
     assert "".join(said[:-4]) == shown
     foreign, refused, serving, again = said[-4:]
