@@ -69,7 +69,7 @@ class RayFleet:
         max_restarts: failures in a row after which a worker is given up.
 
     Raises:
-        ConfigError: an argument is out of range, or `make_worker` cannot be imported on a node.
+        ConfigError: an argument is out of range, or `make_worker` is of a program and not of a module.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RayFleet:
             raise ConfigError(
                 "make_worker is of this program, which nodes cannot import; put it into a module of its own"
             )
-        most = max(n_workers) if isinstance(n_workers, tuple) else n_workers
+        most = n_workers if isinstance(n_workers, int) else max(n_workers)
         self._n_hosts, self._n_workers = hosts, n_workers
         self._resources: dict[str, float] = {"CPU": most} if resources is None else dict(resources)
         self._start_timeout_s, self._max_restarts = start_timeout_s, max_restarts
@@ -104,7 +104,8 @@ class RayFleet:
         Ray is connected by `ray.init()` if the program has not done so.
 
         Raises:
-            ConfigError: Ray is not installed, or a node has another version of this package.
+            ConfigError: Ray is not installed, or refuses the resources; or a node has another version of this package, or
+                cannot import `make_worker`.
             FleetError: a host failed before it served, with its traceback, or nodes or workers took too long; or this
                 fleet was closed.
         """
