@@ -47,6 +47,13 @@ def serve(say: Callable[[Any], None], _rank: int, _size: int, backend: str) -> N
         threading.Event().wait()
 
 
+def mediate(say: Callable[[Any], None], _rank: int, _size: int, frontend: str, backend: str) -> None:
+    """Run a broker until the process is killed."""
+    with sf.Broker(sf.EndpointConfig(frontend=frontend, backend=backend)):
+        say("serves")
+        threading.Event().wait()
+
+
 class Student:
     """A model with dropout, and its optimizer."""
 
@@ -252,6 +259,11 @@ class LiveJob:
         """Start a supplier, and wait until it serves."""
         self._suppliers.append(ranks.start(serve, 1, self._backend))
         assert self._suppliers[-1].receive(0) == "serves"
+
+    def pids(self) -> list[int]:
+        """Return the processes of ranks and suppliers that run."""
+        running = [one._running for one in self.ranks if not one.was_killed] + self._suppliers
+        return [one.processes[0].pid for one in running]
 
     def kill_supplier(self) -> None:
         """Kill the supplier that was started first."""
