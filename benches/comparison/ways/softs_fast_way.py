@@ -23,6 +23,8 @@ def make_supplier():
 
 @contextmanager
 def batches() -> Iterator[Iterator[dict]]:
-    with sf.Fleet(make_supplier, n_workers=N_TEACHERS) as fleet:
-        with fleet.loader("1", config, num_slots=256, batch_size=BATCH, ordered=True) as loader:
-            yield iter(loader)
+    with (
+        sf.Fleet(make_supplier, n_workers=N_TEACHERS) as fleet,
+        fleet.loader("1", config, num_slots=256, batch_size=BATCH, ordered=True) as loader,
+    ):
+        yield iter(loader)
