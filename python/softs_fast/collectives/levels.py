@@ -137,6 +137,12 @@ class Levels:
                 with suppress(PeerLost, ConfigError, ForkedError):  # that level is broken already
                     level.give_up(reason)
 
+    def abort(self, reason: str) -> None:
+        """End the calls of all ranks on both levels, from any thread; the groups cannot be rebuilt."""
+        self._local.abort(reason)
+        if self._cross is not None:
+            self._cross.give_up(reason)
+
     def close(self) -> None:
         """Leave both groups, after the transfers that are under way; a second call does nothing."""
         self._worker.close()

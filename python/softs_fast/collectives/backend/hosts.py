@@ -217,7 +217,7 @@ class HostsBackend(Backend):
 
     def abort(self) -> None:
         """End pending calls on all ranks, and those that follow."""
-        self._levels.give_up("a rank aborted the group")
+        self._levels.abort("a rank aborted the group")
         self.shutdown()
 
     def shutdown(self) -> None:
@@ -232,7 +232,7 @@ class HostsBackend(Backend):
 
     def abandon(self) -> None:
         """End what is pending, in a process that ends."""
-        self._levels.give_up("the process of a rank ends")
+        self._levels.abort("the process of a rank ends")
         self._completer.close()
 
     def _op_of(self, opts: Any, tensors: list[Tensor]) -> ReduceOp | None:
