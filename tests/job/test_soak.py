@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
 import ranks
-import torch
 from coordinator_process import Cluster, Coordinator
 from live_job import LiveJob, has, mediate, replayed
 from waiting import free_ports
@@ -107,6 +106,4 @@ def test_whatever_dies_each_number_is_trained_once(
         broker.stop()
     sizes = job.recount()
     print(f"{job.n_steps} steps of {sorted(set(sizes))} ranks; {kinds}")
-    weights = torch.tensor(replayed(sizes).weights())
-    assert torch.isfinite(weights).all()
     assert {one.committed[job.n_steps]["digest"] for one in alive} == {replayed(sizes).digest()}
