@@ -32,11 +32,15 @@ def on_hosts(
     rank: int, size: int, folder: str, sizes: list[int], smallest_bytes: int = 1 << 14
 ) -> Iterator[None]:
     """Join as if the ranks were on hosts with so many of them each."""
-    nodes = [tuple(node) for node in in_blocks(sizes)]
+    own = next(number for number, node in enumerate(in_blocks(sizes)) if rank in node)
 
     def discover(place: Any, rank: int, timeout_s: float) -> Topology:
-        place.exchange(b"", timeout_s)
-        return Topology(rank, tuple(nodes), next(number for number, node in enumerate(nodes) if rank in node))
+        """Of the default group, or of a part of it."""
+        said = place.exchange(str(own).encode(), timeout_s)
+        nodes = tuple(
+            tuple(other for other, text in enumerate(said) if text == host) for host in dict.fromkeys(said)
+        )
+        return Topology(rank, nodes, next(number for number, node in enumerate(nodes) if rank in node))
 
     hosts.discover = discover  # type: ignore[assignment]
     hosts._SMALLEST_BYTES = smallest_bytes
@@ -136,14 +140,14 @@ def trains(say: Callable[[Any], None], rank: int, size: int, folder: str) -> lis
         assert both is not None
         gloo = dist.new_group(backend="gloo")
         for name, train in test_backend_callers.TRAININGS.items():
-            # Sums are in another order than that of gloo.
+            # Sums are in another order than that of gloo, and Adam makes a whole step of what is nearly nothing.
             weights = []
             for group in (both, gloo):
                 trained = train(copy.deepcopy(test_backend_callers.net()), group, rank)
                 weights.append(
                     torch.cat([one.detach().flatten().double() for one in trained.state_dict().values()])
                 )
-            if not torch.allclose(*weights, rtol=1e-2, atol=1e-4):
+            if not torch.allclose(*weights, rtol=0.0, atol=0.02):
                 different.append(f"{name}: {float((weights[0] - weights[1]).abs().max()):g}")
     return different
 

@@ -54,7 +54,6 @@ _BY_GLOO = (
     "alltoall_base",
     "barrier",
     "gather",
-    "monitored_barrier",
     "recv",
     "recv_anysource",
     "reduce",
@@ -214,6 +213,10 @@ class HostsBackend(Backend):
                 levels.broadcast(one, root)
 
         return self._do(call, opts, used, tensors)
+
+    def monitored_barrier(self, opts: Any, waits_for_all: bool = False) -> None:
+        """Wait for all ranks; rank 0 names those that do not come in time."""
+        self._gloo.monitored_barrier(opts.timeout, waits_for_all)
 
     def abort(self) -> None:
         """End pending calls on all ranks, and those that follow."""
