@@ -21,7 +21,7 @@ from softs_fast.coordination import ClientCredentials
         ({"config": "x"}, "config must be a BatchConfig, got str"),
         ({"switches": {0: "2"}}, "a key of switches must be a whole number and at least 1"),
         ({"switches": {5: 2}}, "product must be a string, got int"),
-        ({"switches": {5: "x" * 257}}, "256 bytes"),
+        ({"switches": {5: "x" * 257}}, "has 257 bytes of UTF-8"),
     ],
 )
 def test_data(changed: dict[str, Any], text: str) -> None:
