@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -27,3 +27,9 @@ def joined(rank: int, size: int, folder: str, backend: str = "softs") -> Iterato
         yield
     finally:
         dist.destroy_process_group()
+
+
+def for_ever(call: Callable[[], object]) -> None:
+    """Repeat a call."""
+    while True:
+        call()

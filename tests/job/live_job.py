@@ -25,6 +25,9 @@ from softs_fast.job.ledger import share
 
 # Eleven micro-batches: two ranks have unequal shares.
 GLOBAL, MICRO, WIDTH = 22, 2, 6
+#: Products by the steps after which they begin; samples of the second one have numbers above those of the first.
+SWITCHES = {6: "2", 13: "1", 21: "2"}
+SECOND = 10**6
 #: Steps from one checkpoint to the next.
 EVERY = 4
 CONFIG = sf.BatchConfig([sf.TensorSpec("x", (WIDTH,), "float32"), sf.TensorSpec("number", (), "int64")])
@@ -40,9 +43,19 @@ def serve(say: Callable[[Any], None], _rank: int, _size: int, backend: str) -> N
     torch.set_num_threads(1)
 
     def generate(product_id: str, n: int, sequences: tuple[int, ...]) -> dict[str, torch.Tensor]:
-        return {"x": torch.stack([sample(number) for number in sequences]), "number": torch.tensor(sequences)}
+        numbers = [number + SECOND * (product_id == "2") for number in sequences]
+        return {"x": torch.stack([sample(number) for number in numbers]), "number": torch.tensor(numbers)}
 
-    with sf.Supplier(batch_generator_fn=generate, product_ids=["1"], endpoint=backend, batch_config=CONFIG):
+    with sf.Supplier(
+        batch_generator_fn=generate, product_ids=["1", "2"], endpoint=backend, batch_config=CONFIG
+    ):
+        say("serves")
+        threading.Event().wait()
+
+
+def mediate(say: Callable[[Any], None], _rank: int, _size: int, frontend: str, backend: str) -> None:
+    """Run a broker until the process is killed."""
+    with sf.Broker(sf.EndpointConfig(frontend=frontend, backend=backend)):
         say("serves")
         threading.Event().wait()
 
@@ -76,7 +89,16 @@ class Student:
 
 def live_data(frontend: str) -> sf.LiveData:
     """The samples of the job."""
-    return sf.LiveData("1", CONFIG, global_batch_size=GLOBAL, micro_batch_size=MICRO, endpoint=frontend)
+    return sf.LiveData(
+        "1", CONFIG, global_batch_size=GLOBAL, micro_batch_size=MICRO, endpoint=frontend, switches=SWITCHES
+    )
+
+
+def numbers(step: int) -> range:
+    """Return the numbers of the samples of a step, from 0."""
+    ledger = live_data("ipc:///none").ledger
+    first = ledger.numbers(step).start + SECOND * (ledger.product_of(step) == "2")
+    return range(first, first + GLOBAL)
 
 
 def train(say: Callable[[Any], None], _rank: int, _size: int, options: dict[str, Any]) -> None:
@@ -253,6 +275,11 @@ class LiveJob:
         self._suppliers.append(ranks.start(serve, 1, self._backend))
         assert self._suppliers[-1].receive(0) == "serves"
 
+    def pids(self) -> list[int]:
+        """Return the processes of ranks and suppliers that run."""
+        running = [one._running for one in self.ranks if not one.was_killed] + self._suppliers
+        return [one.processes[0].pid for one in running]
+
     def kill_supplier(self) -> None:
         """Kill the supplier that was started first."""
         self._suppliers.pop(0).stop()
@@ -296,10 +323,10 @@ class LiveJob:
             assert len({one["digest"] for one in reports}) == 1, f"step {step} has two kinds of weights"
             [size] = {one["place"][1] for one in reports}
             places = {one["place"][0]: one["taken"] for one in reports}
-            first = (step - 1) * GLOBAL
+            own_numbers = list(numbers(step - 1))
             for rank, taken in places.items():
                 own = share(n_micro, rank, size)
-                assert taken == list(range(first + own.start * MICRO, first + own.stop * MICRO))
+                assert taken == own_numbers[own.start * MICRO : own.stop * MICRO]
             unreported = set(range(size)) - places.keys()
             n_killed = sum(one.was_killed for one in self.ranks)
             assert len(unreported) <= n_killed, f"step {step} of {size} ranks is reported by {sorted(places)}"
@@ -325,9 +352,10 @@ def replayed(sizes: list[int]) -> Student:
         for rank in range(size):
             student.optimizer.zero_grad()
             for index in share(n_micro, rank, size):
-                first = step * GLOBAL + index * MICRO
-                torch.manual_seed(seeds.seed_of(first))
-                x = torch.stack([sample(number) for number in range(first, first + MICRO)])
+                torch.manual_seed(seeds.seed_of(step, index))
+                x = torch.stack(
+                    [sample(number) for number in numbers(step)[index * MICRO : (index + 1) * MICRO]]
+                )
                 loss = student.loss({"x": x})
                 student.mean_loss += float(loss.detach()) / n_micro
                 (loss * (size / n_micro)).backward()
@@ -335,6 +363,6 @@ def replayed(sizes: list[int]) -> Student:
                 if parameter.grad is not None:
                     total += parameter.grad
         for total, parameter in zip(sums, parameters, strict=True):
-            parameter.grad = total / size
+            parameter.grad = total * (1.0 / size)
         student.optimizer.step()
     return student

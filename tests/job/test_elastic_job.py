@@ -9,28 +9,20 @@ from collections.abc import Callable
 import pytest
 
 pytest.importorskip("google.protobuf", reason="needs the extra grpc")
-import torch
 from live_job import LiveJob, has, replayed
 
 ELASTIC = ("--min-workers", "1", "--max-workers", "4", "--form-timeout", "0.5")
 
 
 def check(job: LiveJob) -> None:
-    """All ranks that live have ended with the weights of an undisturbed run with the same sizes; to the bit, if it can be.
-
-    A mean of 1, 2 or 4 ranks is exact. With other numbers of ranks the replay rounds elsewhere.
-    """
+    """All ranks that live have ended with the weights of an undisturbed run with the same sizes, to the bit."""
     ends = [one.ended() for one in job.ranks if not one.was_killed]
     sizes = job.recount()
     [weights] = {tuple(end["weights"]) for end in ends}
     print(f"sizes {sizes}")
     student = replayed(sizes)
     assert [end["loss"] for end in ends] == pytest.approx([student.mean_loss] * len(ends), rel=1e-4)
-    expected = tuple(student.weights())
-    if 3 in sizes:
-        torch.testing.assert_close(torch.tensor(weights), torch.tensor(expected), rtol=1e-4, atol=1e-5)
-    else:
-        assert weights == expected
+    assert weights == tuple(student.weights())
 
 
 @pytest.mark.timeout(240)
@@ -125,5 +117,4 @@ def test_random_kills(live_job: Callable[..., LiveJob], seed: int) -> None:
         one.kill()
     sizes = job.recount()
     print(f"seed {seed}: {kinds}, sizes {sizes}")
-    if 3 not in sizes:
-        assert {one.committed[job.n_steps]["digest"] for one in alive} == {replayed(sizes).digest()}
+    assert {one.committed[job.n_steps]["digest"] for one in alive} == {replayed(sizes).digest()}

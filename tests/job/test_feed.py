@@ -131,6 +131,18 @@ def test_a_stream_that_is_in_place_is_left_alone() -> None:
     assert one.stream.n_aimed == 2
 
 
+def test_a_product_that_comes_again_is_aimed_at_again() -> None:
+    """Its numbers go on where its last step ended, and the stream was with another product meanwhile."""
+    ledger = Ledger("a", 4, 2, ((1, "b"), (2, "a")))
+    feed = Feed()
+    for step, first in enumerate((0, 0, 4)):
+        assert feed.begin(ledger, step, 0, 1) == Aim(first, 4, 4)
+        feed.took()
+        feed.took()
+        feed.committed()
+    assert feed.begin(ledger, 3, 0, 1) is None
+
+
 def test_a_step_is_not_committed_without_all_micro_batches() -> None:
     one = Rank(Ledger("p", 4, 2))
     one.begin(0, 0, 1)

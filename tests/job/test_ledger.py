@@ -29,7 +29,25 @@ def test_shares_are_a_partition_in_the_order_of_ranks(micro_batch_size: int) -> 
 
 def test_a_ledger_knows_no_rank_and_no_time() -> None:
     """J3: nothing in it can depend on ranks that died, joined or moved."""
-    assert [field.name for field in fields(Ledger)] == ["product", "global_batch_size", "micro_batch_size"]
+    names = ["product", "global_batch_size", "micro_batch_size", "switches"]
+    assert [field.name for field in fields(Ledger)] == names
+
+
+def test_each_product_has_each_of_its_numbers_once() -> None:
+    """Also one that comes again, which goes on."""
+    ledger = Ledger("a", 4, 2, ((2, "b"), (3, "a"), (5, "c"), (9, "b")))
+    assert "".join(map(ledger.product_of, range(11))) == "aabaaccccbb"
+    owned: dict[str, list[int]] = {}
+    for step in range(20):
+        owned.setdefault(ledger.product_of(step), []).extend(ledger.numbers(step))
+    assert {product: len(numbers) for product, numbers in owned.items()} == {"a": 16, "b": 48, "c": 16}
+    assert all(numbers == list(range(len(numbers))) for numbers in owned.values())
+
+
+@pytest.mark.parametrize("steps", [(0,), (3, 3), (5, 4)])
+def test_switches_are_in_order(steps: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="each later than the one before"):
+        Ledger("a", 4, 2, tuple((step, "b") for step in steps))
 
 
 @pytest.mark.parametrize(("whole", "part"), [(96, 7), (8, 16), (0, 1), (4, 0)])

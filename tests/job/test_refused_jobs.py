@@ -19,6 +19,9 @@ from softs_fast.coordination import ClientCredentials
         ({"global_batch_size": 9.5}, "global_batch_size must be a whole number"),
         ({"product": 1}, "product must be a string, got int"),
         ({"config": "x"}, "config must be a BatchConfig, got str"),
+        ({"switches": {0: "2"}}, "a key of switches must be a whole number and at least 1"),
+        ({"switches": {5: 2}}, "product must be a string, got int"),
+        ({"switches": {5: "x" * 257}}, "has 257 bytes of UTF-8"),
     ],
 )
 def test_data(changed: dict[str, Any], text: str) -> None:

@@ -5,7 +5,10 @@ Each sample is checked: its number is the next one, and all of its bytes are tho
 
 from __future__ import annotations
 
+import os
+import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +22,8 @@ from token_files import token_file
 #: Slow enough that a fault meets a stream, which takes seconds then.
 FIFTY_MBIT = 50e6
 PORT = 4700
+#: How long `make stress` has faults of chance.
+SECONDS = float(os.environ.get("SOFTS_FAST_STRESS_S", "600"))
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +137,40 @@ def test_a_stream_goes_on_with_the_next_link(network: Network, short_path: Path,
         joined.links[killed].kill()
         joined.join(killed)
         assert joined.took() == 100 * 8
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(int(SECONDS) + 600)
+def test_a_stream_is_whole_whatever_the_line_does(network: Network, short_path: Path) -> None:
+    """Minutes of faults of chance: cuts and freezes both ways or one way, lost connections, another address, killed links."""
+    seed = int(os.environ.get("SOFTS_FAST_STRESS_SEED", str(random.randrange(10**6))))
+    print(f"SOFTS_FAST_STRESS_SEED={seed}")
+    chance = random.Random(seed)
+    shape = Shape(delay_s=0.01, loss=0.001, seed=seed, bits_per_s=FIFTY_MBIT)
+    kinds: Counter[str] = Counter()
+    n_batches = 0
+    with Joined(network, short_path, shape) as joined:
+        line, ends = joined.line, list(joined.hosts.values())
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            joined.begin(100)
+            kind = chance.choice(["cut", "cut", "freeze", "connections", "address", "kill", "long cut"])
+            kinds[kind] += 1
+            some = chance.choice([ends, ends[:1], ends[1:]])
+            seconds = chance.uniform(10.0, 70.0) if kind == "long cut" else 10 ** chance.uniform(-1.3, 0.7)
+            if kind == "kill":
+                name = chance.choice(list(joined.links))
+                joined.links[name].kill()
+                joined.join(name)
+            elif kind == "connections":
+                line.drop_connections()
+            elif kind == "address":
+                # That of the other end stands in the options of the student's link.
+                line.readdress(joined.hosts["student"])
+            else:
+                (line.freeze if kind == "freeze" else line.cut)(*some)
+                time.sleep(seconds)
+                line.heal()
+            n_batches += 100
+            assert joined.took() == 8 * n_batches, kinds
+    print(f"{n_batches} batches; {dict(kinds)}")

@@ -88,6 +88,7 @@ def test_sdist_holds_all_that_a_build_needs(artifacts: Artifacts) -> None:
         "Cargo.toml",
         "Cargo.lock",
         "LICENSE",
+        "THIRD-PARTY-LICENSES",
         "README.md",
         "PKG-INFO",
     }
@@ -118,7 +119,8 @@ def test_wheel_holds_the_package_and_its_types(artifacts: Artifacts) -> None:
     assert [name.split(".")[0] for name in native] == ["softs_fast/_core", "softs_fast/_kernels"]
     (tag,) = {name.split(".", 1)[1] for name in native}
     assert tag == sysconfig.get_config_var("EXT_SUFFIX").removeprefix(".")
-    assert any(re.fullmatch(r"softs_fast-.*\.dist-info/licenses/LICENSE", name) for name in names)
+    metadata = {name.partition(".dist-info/")[2] for name in names}
+    assert metadata >= {"licenses/LICENSE", "licenses/THIRD-PARTY-LICENSES", "sboms/softs-py.cyclonedx.json"}
     # Nothing beside the package and its metadata lands in site-packages.
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"softs_fast"}
 

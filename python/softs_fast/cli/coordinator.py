@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .. import records
@@ -18,8 +18,9 @@ from .table import count, plain, rows_of, say
 if TYPE_CHECKING:
     from ..coordination.job import JobOptions, Status
     from ..coordination.session import CoordinatorClient
+    from .live import Live
 
-__all__ = ["add_commands", "add_identity", "render", "show", "watch"]
+__all__ = ["add_commands", "add_identity", "opened", "render", "show", "watch"]
 
 _EPILOG = """\
 examples:
@@ -84,6 +85,26 @@ def watch(arguments: argparse.Namespace) -> None:
     with _client(arguments) as client:
         for seen in client.watch():
             _print(seen, arguments.json, "" if arguments.json else "\n")
+
+
+@contextlib.contextmanager
+def opened(arguments: argparse.Namespace) -> Iterator[Callable[[], Live]]:
+    """Return a function that looks at the coordinator of `arguments.target`, for a page."""
+    from .live import Chart, Live
+
+    arguments.address = arguments.target
+    with _client(arguments) as client:
+
+        def look() -> Live:
+            seen = client.status()
+            charts = (
+                Chart("samples trained", "/s", seen.samples_per_s),
+                Chart("of the time steps wait for samples", "%", 100 * seen.starvation),
+                Chart("ranks", "", float(seen.size)),
+            )
+            return Live(render(seen), charts)
+
+        yield look
 
 
 def render(status: Status) -> str:

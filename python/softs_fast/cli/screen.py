@@ -68,10 +68,13 @@ def flow_screen(
     return fit(top + stack([table for table in flows if table[1]], room), width, height)
 
 
-def outage(endpoint: str, why: str, width: int, height: int, flows: Sequence[Table] = ()) -> list[str]:
-    """Return the screen while no broker answers."""
+def outage(
+    endpoint: str, why: str, width: int | None, height: int | None, flows: Sequence[Table] = ()
+) -> list[str]:
+    """Return the screen while no broker answers; the arguments are those of `screen`."""
     top = [f"softs-fast top  {plain(endpoint)}", "", plain(why), "Trying again."]
-    return fit(top + stack([table for table in flows if table[1]], height - len(top)), width, height)
+    room = None if height is None else height - len(top)
+    return fit(top + stack([table for table in flows if table[1]], room), width, height)
 
 
 def _sums(snapshot: Snapshot) -> str:

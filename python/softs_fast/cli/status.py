@@ -43,6 +43,7 @@ examples:
   softs-fast top {_FRONTEND}
   softs-fast top {_FRONTEND} --once | head
   softs-fast top
+  softs-fast top 127.0.0.1:29401 --web 127.0.0.1:8080       a coordinator, in a browser
 
 Fleets and flows are those of this user on this host. THREAD is what the thread of a flow does, and for how long; QUIET the time
 since a call of it has ended, SINCE how long the oldest call runs, or a worker is inside of it.
@@ -71,6 +72,11 @@ def add_commands(add_parser: AddParser) -> None:
     option(parser, "--interval", default=1.0)
     text = "print one screen as plain text, after one interval"
     option(parser, "--once", text, action="store_false", dest="endless")
+    web = parser.add_argument_group("page, instead of the terminal")
+    text = "address to serve a page at that shows it in a browser, of a coordinator (host:port), too"
+    option(web, "--web", text, metavar="HOST:PORT")
+    option(web, "--allow-insecure")
+    coordinator.add_identity(parser.add_argument_group("identity, for a coordinator"))
 
 
 def _add_target(parser: argparse.ArgumentParser, text: str) -> None:
@@ -84,9 +90,39 @@ def _add_target(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _top(arguments: argparse.Namespace) -> None:
-    from .top import run
+    """Show a market and flows, or with --web a job, live.
 
-    run(arguments)
+    Raises:
+        ConfigError: the target or an option is for something else.
+        SoftsError: what the command of the service raises.
+    """
+    if arguments.web is None and arguments.allow_insecure:
+        raise ConfigError("--allow-insecure is for --web")
+    if not _is_address(arguments.target):
+        _check_no_identity(arguments)
+        from .top import run
+
+        run(arguments)
+    elif arguments.web is None:
+        raise ConfigError(
+            f"top shows a coordinator in a browser alone: give --web HOST:PORT, or use `softs-fast status {arguments.target} "
+            "--watch`"
+        )
+    else:
+        from .live import serve
+
+        with coordinator.opened(arguments) as look:
+            serve(arguments.web, look, arguments.interval, allow_remote=arguments.allow_insecure)
+
+
+def _is_address(target: str | None) -> bool:
+    """Return whether a target is that of a coordinator, HOST:PORT."""
+    return target is not None and re.fullmatch(r"(\[[^]/]+\]|[^]/:\[]+):\d+", target) is not None
+
+
+def _check_no_identity(arguments: argparse.Namespace) -> None:
+    if any((arguments.tls_ca, arguments.tls_cert, arguments.tls_key, arguments.token_file)):
+        raise ConfigError("--tls-ca, --tls-cert, --tls-key and --token-file are for a coordinator, HOST:PORT")
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -97,12 +133,11 @@ def _status(arguments: argparse.Namespace) -> None:
         SoftsError: what the command of the service raises.
     """
     target: str | None = arguments.target
-    if target is not None and re.fullmatch(r"(\[[^]/]+\]|[^]/:\[]+):\d+", target):
+    if _is_address(target):
         arguments.address = target
         (coordinator.watch if arguments.endless else coordinator.show)(arguments)
         return
-    if any((arguments.tls_ca, arguments.tls_cert, arguments.tls_key, arguments.token_file)):
-        raise ConfigError("--tls-ca, --tls-cert, --tls-key and --token-file are for a coordinator, HOST:PORT")
+    _check_no_identity(arguments)
     if target is None or target.startswith(("ipc:", "tcp:")):
         _market(arguments)
     elif target.startswith(("http://", "https://")) or Path(f"{target}.owner").exists():

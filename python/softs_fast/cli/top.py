@@ -6,11 +6,13 @@ import argparse
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import BrokerTimeout
 from ..fleet import FleetView, fleets
 from ..monitoring import FlowView, Observer, Snapshot, flows, rates_between
+from .live import Chart, Live, serve
 from .screen import flow_screen, outage, screen
 from .table import Table, count, say
 from .terminal import Terminal
@@ -45,7 +47,11 @@ def run(arguments: argparse.Namespace) -> None:
         observer = None
         if arguments.target is not None:
             observer = stack.enter_context(Observer(arguments.target))
-        if not arguments.endless:
+        if arguments.web is not None:
+            serve(
+                arguments.web, _looking(observer), arguments.interval, allow_remote=arguments.allow_insecure
+            )
+        elif not arguments.endless:
             before = _look(observer, is_strict=True)
             time.sleep(arguments.interval)
             _print(before, _look(observer, is_strict=True))
@@ -65,6 +71,38 @@ def _look(observer: Observer | None, *, is_strict: bool = False) -> _Look:
                 raise
             why = str(error)
     return _Look(snapshot, why, fleets(), flows())
+
+
+def _looking(observer: Observer | None) -> Callable[[], Live]:
+    """Return a function that looks at it for a page, and compares with what it has seen the last time."""
+    before = _NOTHING
+
+    def look() -> Live:
+        nonlocal before
+        now = _look(observer)
+        if observer is not None and now.snapshot is None:
+            lines = outage(observer.endpoint, now.why, None, None, _tables(before, now))
+        else:
+            lines = _screen(before, now, _clock())
+        charts = _charts(before, now)
+        before = now
+        return Live("\n".join(lines), charts if observer is not None else charts[2:])
+
+    return look
+
+
+def _charts(before: _Look, now: _Look) -> tuple[Chart, ...]:
+    samples_s = waited = None
+    if now.snapshot is not None:
+        rates = rates_between(before.snapshot, now.snapshot)
+        samples_s = rates.samples_s
+        if rates.clients:
+            waited = 100 * sum(one.waited for one in rates.clients.values()) / len(rates.clients)
+    return (
+        Chart("samples to clients on this machine", "/s", samples_s),
+        Chart("of the time clients wait", "%", waited),
+        Chart("steps of flows", "", float(sum(one.steps for one in now.flows))),
+    )
 
 
 def _plain(observer: Observer | None, interval_s: float) -> None:

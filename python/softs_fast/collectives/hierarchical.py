@@ -281,6 +281,7 @@ class HierarchicalStrategy(Strategy):
         levels, self._levels = self._levels, None
         if levels is not None:
             levels.close()
+            return
         self._local.close()
         if self._cross_node is not None:
             self._cross_node.close()

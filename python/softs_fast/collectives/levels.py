@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from softs_fast.collectives.host.shm_strategy import ShmStrategy
 from softs_fast.collectives.meter import Lap
 from softs_fast.collectives.nodes import Topology
 from softs_fast.collectives.placement import Placement
+from softs_fast.collectives.serial import SerialThread
 from softs_fast.collectives.strategy import ReduceOp
 from softs_fast.collectives.torch_strategy import TorchStrategy
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
@@ -43,7 +44,7 @@ class Levels:
         self._local = local
         self._cross = cross
         self.topology = topology
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="softs-cross-node")
+        self._worker = SerialThread("softs-cross-node")
 
     @property
     def waiting_s(self) -> float:
@@ -136,9 +137,18 @@ class Levels:
                 with suppress(PeerLost, ConfigError, ForkedError):  # that level is broken already
                     level.give_up(reason)
 
+    def abort(self, reason: str) -> None:
+        """End the calls of all ranks on both levels, from any thread; the groups cannot be rebuilt."""
+        self._local.abort(reason)
+        if self._cross is not None:
+            self._cross.give_up(reason)
+
     def close(self) -> None:
-        """End the thread of transfers, after those that are under way; a second call does nothing."""
-        self._worker.shutdown()
+        """Leave both groups, after the transfers that are under way; a second call does nothing."""
+        self._worker.close()
+        self._local.close()
+        if self._cross is not None:
+            self._cross.close()
 
     def _scaled(self, tensor: torch.Tensor, op: ReduceOp) -> tuple[ReduceOp, float]:
         """Return the operation of both levels, and the factor that makes a mean over all ranks of a sum of floats."""

@@ -56,7 +56,8 @@ class Feed:
         self.phase: Phase = "idle"
         #: Micro-batches of the step that are left.
         self._due: list[MicroBatch] = []
-        # Where the stream is: what it hands out, and how many samples of that it has handed out.
+        # Where the stream is: of which product, what it hands out, and how many samples of that it has handed out.
+        self._product = ""
         self._aim: Aim | None = None
         self._n_taken = 0
 
@@ -97,7 +98,9 @@ class Feed:
         if not self._due:
             return None
         aim = Aim(self._due[0].numbers.start, len(own) * n, ledger.global_batch_size)
-        at = self._aim
+        product = ledger.product_of(step)
+        at = self._aim if product == self._product else None
+        self._product = product
         # A run that was left in its midst would go on with numbers of another step.
         if (
             at is not None

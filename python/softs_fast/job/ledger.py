@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..errors import ConfigError
 
@@ -14,20 +16,27 @@ class Ledger:
     """The numbers of all steps: a function of the step alone, whatever ranks there are or were.
 
     Attributes:
-        product: Product of the samples.
+        product: Product of the samples of the first step.
         global_batch_size: Samples of a step, over all ranks.
         micro_batch_size: Samples of a micro-batch, which one rank trains on at once.
+        switches: Other products, each with the number of steps after which it begins, in increasing order.
 
     Raises:
-        ConfigError: a size is below 1, or micro-batches do not make up a global batch.
+        ConfigError: a size is below 1, micro-batches do not make up a global batch, or the switches are not in order.
     """
 
     product: str
     global_batch_size: int
     micro_batch_size: int
+    switches: tuple[tuple[int, str], ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Check sizes and switches."""
+        steps = [0, *(step for step, _ in self.switches)]
+        if any(step <= before for before, step in pairwise(steps)):
+            raise ConfigError(
+                f"switches must be after 1 step or more, each later than the one before, got {steps[1:]}"
+            )
         whole, part = self.global_batch_size, self.micro_batch_size
         if whole < 1 or part < 1 or whole % part:
             raise ConfigError(
@@ -40,9 +49,24 @@ class Ledger:
         """Micro-batches of a step, over all ranks."""
         return self.global_batch_size // self.micro_batch_size
 
+    def product_of(self, step: int) -> str:
+        """Return the product of a step; steps count from 0."""
+        n_begun = bisect_right(self.switches, step, key=lambda switch: switch[0])
+        return self.switches[n_begun - 1][1] if n_begun else self.product
+
     def numbers(self, step: int) -> range:
-        """Return the numbers that a step owns; steps count from 0."""
-        return range(step * self.global_batch_size, (step + 1) * self.global_batch_size)
+        """Return the numbers that a step owns, those of its product; a product goes on where its last step ended."""
+        if not self.switches:
+            place = step
+        else:
+            begins = [0, *(begin for begin, _ in self.switches)]
+            products = [self.product, *(product for _, product in self.switches)]
+            own = self.product_of(step)
+            # Steps before this one of the same product.
+            ends = [min(end, step) for end in (*begins[1:], step)]
+            spans = zip(begins, ends, products, strict=True)
+            place = sum(max(end - begin, 0) for begin, end, product in spans if product == own)
+        return range(place * self.global_batch_size, (place + 1) * self.global_batch_size)
 
 
 def share(n_micro_batches: int, rank: int, size: int) -> range:

@@ -37,8 +37,12 @@ class Position:
         """Note that a step was applied."""
         self.committed += 1
 
-    def seed_of(self, number: int) -> int:
-        """Return the seed of the random numbers of the micro-batch that begins with a number; 63 bits."""
+    def seed_of(self, step: int, index: int) -> int:
+        """Return the seed of the random numbers of a micro-batch of a step, from 0; 63 bits.
+
+        Without a switch of products it is that of the number of its first sample.
+        """
+        number = step * self.ledger.global_batch_size + index * self.ledger.micro_batch_size
         text = f"{self.seed}:{number}".encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
@@ -48,7 +52,8 @@ class Position:
 
     def contract(self) -> dict[str, Any]:
         """Return what must be equal on all ranks, and in all runs that go on with each other's checkpoints."""
-        return {**asdict(self.ledger), "seed": self.seed}
+        switches = ", ".join(f"{product} after {step} steps" for step, product in self.ledger.switches)
+        return {**asdict(self.ledger), "switches": switches, "seed": self.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the position of weights that were copied; the coordinator has compared the contract."""

@@ -123,6 +123,10 @@ class Parts:
     def begin(self, step: int, rank: int, size: int) -> None:
         """Begin a step, from 0, with its place among the ranks."""
         ledger = self.position.ledger
+        product = ledger.product_of(step)
+        if product != self.batches.product:
+            self.batches.switch(product)
+            self._taken.clear()
         aim = self.feed.begin(ledger, step, rank, size)
         if aim is not None:
             self.batches.aim(aim.start, aim.run, aim.stride)
@@ -161,6 +165,7 @@ class JobStep:
 
     Attributes:
         number: Number of the step, from 1; the number of committed steps after it.
+        product: Product of the samples.
         numbers: Numbers of the samples of the step, over all ranks.
         is_committed: Whether the step was applied, known after its end. If not, the next step has the same numbers.
     """
@@ -170,6 +175,7 @@ class JobStep:
         self._worker = parts.worker
         self._inner = parts.worker.step()
         self.number = 0
+        self.product = ""
         self.numbers = range(0)
         self.is_committed = False
         self._n_micro_batches = 1
@@ -214,7 +220,7 @@ class JobStep:
             if batch is None:
                 raise PeerLost(f"epoch {self._inner.epoch} is over: {self._worker.not_ready}")
             parts.feed.took()
-            _seed(parts.device, parts.position.seed_of(due.numbers.start))
+            _seed(parts.device, parts.position.seed_of(self.number - 1, due.index))
             yield batch
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -268,7 +274,7 @@ class JobStep:
             raise ConfigError(
                 f"the weights have {step} steps, and their position in the samples {position.committed}"
             )
-        self.numbers = position.ledger.numbers(step)
+        self.product, self.numbers = position.ledger.product_of(step), position.ledger.numbers(step)
         n = self._n_micro_batches = position.ledger.n_micro_batches
         self._scale = size / n
         self._losses.zero_()

@@ -33,6 +33,9 @@ class NumberedBatches:
         num_slots: Samples on order or finished, at most.
         endpoint: Frontend of the broker; None for that of the environment, as for `SoftIterableDataset`.
 
+    Attributes:
+        product: Product that is ordered now.
+
     Raises:
         ConfigError: `product` is no string or too long.
     """
@@ -57,11 +60,11 @@ class NumberedBatches:
             world_size=1,
             max_failures=_MAX_FAILURES,
         )
-        source = SharedModelId(product)
+        self._source = source = SharedModelId(product)
         self._dataset = EndlessDataset(
             source, endpoint or default_endpoint("frontend"), batch_config, ShmMedium, options
         )
-        self._product, self._version = product, source.version()
+        self.product, self._version = product, source.version()
         self._batch_size = batch_size
         self._positions: dict[str, int] = {}
         self._plan = IterationPlan(
@@ -69,6 +72,15 @@ class NumberedBatches:
         )
         self._opened: tuple[Stream, Reader] | None = None
         self._stride = Stride()
+
+    def switch(self, product: str) -> None:
+        """Go to another product; `aim` says to which of its numbers. What is on order is dropped.
+
+        Raises:
+            ConfigError: `product` is too long.
+        """
+        self._source.write(product)
+        self.product, self._version, self._opened = product, self._source.version(), None
 
     def aim(self, start: int, run: int, stride: int) -> None:
         """Go to other numbers; what is finished or on order stays so, if it is among them.
@@ -80,9 +92,9 @@ class NumberedBatches:
 
     def go_to(self, place: int) -> None:
         """Have the next batch begin at a place of the numbers, counted in samples; it may be there already."""
-        if self._positions.get(self._product, 0) == place:
+        if self._positions.get(self.product, 0) == place:
             return
-        self._positions[self._product] = place
+        self._positions[self.product] = place
         if self._opened is not None:
             self._opened[0].restart()
 

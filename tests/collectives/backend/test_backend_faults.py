@@ -18,7 +18,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from backend_ranks import joined
+from backend_ranks import for_ever, joined
 from lost_ranks import until_stopped
 from torch.nn.parallel import DistributedDataParallel
 from waiting import eventually
@@ -34,12 +34,6 @@ CALLS: dict[str, Callable[[], Any]] = {
     "receive": lambda: dist.recv(torch.zeros(3), 2),
     "barrier": dist.barrier,
 }
-
-
-def for_ever(call: Callable[[], object]) -> None:
-    """Repeat a call."""
-    while True:
-        call()
 
 
 def killed(say: Callable[[Any], None], rank: int, size: int, folder: str, name: str) -> str:

@@ -13,10 +13,13 @@ from PyQt6.QtWidgets import QApplication
 STATE = """(() => ({
     state: document.getElementById("state").textContent,
     numbers: [...document.querySelectorAll("#numbers dd")].map((one) => one.textContent),
+    told: document.getElementById("told").textContent,
     workers: [...document.querySelectorAll("#workers td")].map((one) => one.textContent),
     columns: getComputedStyle(document.querySelector("table")).borderCollapse,
 }))()"""
 CLICK = """document.querySelector("[data-action=pause]").click()"""
+#: A browser without a screen has nobody who could answer.
+KICK = """window.confirm = () => true; document.querySelector("#workers button").click()"""
 #: What a policy without a hole refuses: a script in the page, and a request to another origin.
 ATTACK = """
 window.violations = [];
@@ -48,7 +51,9 @@ def main(url: str) -> None:
         [
             (STATE, lambda found: found["state"] == "open" and found["workers"], "open"),
             (CLICK, lambda found: True, "click"),
-            (STATE, lambda found: found["state"] == "paused", "paused"),
+            (STATE, lambda found: found["state"] == "paused" and found["told"], "paused"),
+            (KICK, lambda found: True, "kick"),
+            (STATE, lambda found: not found["workers"], "kicked"),
             (ATTACK, lambda found: True, "attack"),
             (VIOLATIONS, lambda found: len(found["violations"]) >= 2, "attacked"),
         ]

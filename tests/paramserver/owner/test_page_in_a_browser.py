@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_page_shows_the_run_and_pauses_it(serve, enter, tmp_path: Path) -> None:
+def test_the_page_shows_the_run_pauses_it_and_kicks_a_worker(serve, enter, tmp_path: Path) -> None:
     server = serve(world_size=1, quorum=1)
     client = enter(server)
     client.pull()
@@ -43,10 +43,10 @@ def test_the_page_shows_the_run_and_pauses_it(serve, enter, tmp_path: Path) -> N
     watchdog.cancel()
     assert browser.returncode == 0, errors
     seen = json.loads(out.splitlines()[-1])
-    assert seen["open"]["numbers"][:4] == ["0 of 100", "1", "0 of 1", "1 of 1"]
+    assert seen["open"]["numbers"][:6] == ["0 of 100", "-", "-", "1", "0 of 1", "1 of 1"]
     assert seen["open"]["workers"][:4] == ["0", "w", "active", "0"]
     assert seen["console_before"] == [], "the page has no error and breaks no rule of its own policy"
-    assert seen["paused"]["state"] == "paused"
+    assert (seen["paused"]["state"], seen["paused"]["told"]) == ("paused", "pause: done")
     assert server.status().state == "paused"
     assert sorted(seen["attacked"]["violations"]) == ["connect-src", "script-src-elem"]
     assert not seen["attacked"]["isBroken"]

@@ -1,4 +1,4 @@
-"""A backend of torch.distributed for tensors of one host: `init_process_group("softs")`.
+"""Backends of torch.distributed: `init_process_group("softs")` on one host, `init_process_group("softs+gloo")` on several.
 
 torch finds `register` by the entry point `torch.distributed.backends`, so nothing has to be imported.
 """
@@ -13,11 +13,13 @@ from softs_fast.errors import ConfigError
 __all__ = ["register"]
 
 NAME = "softs"
+#: The name says what carries tensors between hosts.
+NAME_BETWEEN_HOSTS = "softs+gloo"
 _FIRST = (2, 15)
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed; a second call does nothing.
+    """Make both backends known to torch.distributed; a second call does nothing.
 
     Raises:
         ConfigError: torch is older than 2.15, which takes no backends in Python.
@@ -28,6 +30,8 @@ def register() -> None:
             "strategies of softs_fast.collectives"
         )
     from softs_fast.collectives.backend.door import create
+    from softs_fast.collectives.backend.hosts import create_between
 
-    if not hasattr(dist.Backend, NAME.upper()):
-        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+    for name, make in ((NAME, create), (NAME_BETWEEN_HOSTS, create_between)):
+        if not hasattr(dist.Backend, name.upper()):
+            dist.Backend.register_backend(name, make, extended_api=True, devices=["cpu"])

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,13 +15,20 @@ import torch.distributed as dist
 from softs_fast.collectives.agreement import by_value
 from softs_fast.errors import ConfigError, ForkedError, PeerLost, SegmentError
 
-if TYPE_CHECKING:
-    from softs_fast._kernels import Outcome
-
 # How long a thread waits for a call before it looks whether the group is left.
 _SLICE_S = 0.2
 # How long callbacks may take when the group is left.
 _CALLBACKS_S = 5.0
+
+
+class CallOutcome(Protocol):
+    """What becomes of a call."""
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Return whether the call has ended; wait so long for it, with None until it has."""
+
+    def differences(self) -> list[bytes]:
+        """Return what each rank said if they made different calls, else nothing; raise what the call raised."""
 
 
 class BackendLost(PeerLost, dist.DistBackendError):
@@ -52,7 +59,7 @@ class SoftsWork(dist.Work):
     """A call that was given to the queue of its group.
 
     Args:
-        outcomes: What becomes of the native calls, in order.
+        outcomes: What becomes of the calls, in order.
         kept: Tensors in the memory of which they read and write.
         results: Tensors of the caller that have the result.
         finish: What is left to do once the calls have ended, on the first thread that learns it; None for nothing.
@@ -61,7 +68,7 @@ class SoftsWork(dist.Work):
 
     def __init__(
         self,
-        outcomes: Sequence[Outcome],
+        outcomes: Sequence[CallOutcome],
         kept: Sequence[torch.Tensor] | None,
         results: list[torch.Tensor],
         finish: Callable[[], None] | None,

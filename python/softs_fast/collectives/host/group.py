@@ -140,8 +140,12 @@ def _join(rank: int, size: int, place: Rendezvous, staging_bytes: int, timeout_s
         texts = [f"rank {r}: {text.decode(errors='replace')}" for r, text in enumerate(problems) if text]
         kind = SegmentError if problems[0] and not cards[0].get("offer") else ConfigError
         hosts = [card["host"] for card in cards]
-        where = f" ({agreement.by_value(hosts)})" if len(set(hosts)) > 1 else ""
-        raise kind(f"{size} ranks{where} cannot form a group in shared memory: " + "; ".join(texts))
+        are_apart = len(set(hosts)) > 1
+        where = f" ({agreement.by_value(hosts)})" if are_apart else ""
+        remedy = (
+            '; between hosts, use the backend "softs+gloo" or a HierarchicalStrategy' if are_apart else ""
+        )
+        raise kind(f"{size} ranks{where} cannot form a group in shared memory: {'; '.join(texts)}{remedy}")
     processes = [(card["pid"], card["started"]) for card in cards]
     return _kernels.Group(rank, processes, segment, staging_bytes, timeout_s)
 

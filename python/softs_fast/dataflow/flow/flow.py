@@ -15,6 +15,7 @@ from ..declare.calls import TRAIN, MFCDef
 from ..declare.capacity import plan_of
 from ..declare.datasets import check_read
 from ..declare.declaration import Declaration
+from ..declare.drawing import drawing
 from ..declare.graph import graph_of
 from ..declare.hooks import Hook
 from ..declare.plan import FlowPlan
@@ -413,6 +414,18 @@ class Flow:
             ConfigError: it is in a worker process.
         """
         return self._requests.role(role)
+
+    def draw(self, file: str | Path | None = None) -> str:
+        """Return a picture of the flow, as SVG: functions, columns between them, and where hooks bring weights (dashed).
+
+        Args:
+            file: File that gets it, too.
+        """
+        calls = {one.name: one for one in self.declaration.calls}
+        picture = drawing([calls[one.name] for one in self.plan.functions], self.plan.source)
+        if file is not None:
+            Path(file).write_text(picture)
+        return picture
 
     def explain(self) -> str:
         """Return what each function waits for, since when, and which workers are inside which tickets."""

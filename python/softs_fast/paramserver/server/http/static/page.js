@@ -4,6 +4,8 @@
 const element = (id) => document.getElementById(id);
 const hex = (bytes) => [...new Uint8Array(bytes)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 const losses = [];
+// Of the last rounds, when each version was first seen.
+const versions = [];
 let key = null;
 
 async function readKey() {
@@ -27,12 +29,36 @@ async function send(method, target, body = "", counter = 1 + crypto.getRandomVal
   return fetch(target, { method, headers, body: body || undefined, cache: "no-store" });
 }
 
+function size(bytes) {
+  const power = bytes < 1e3 ? 0 : Math.min(4, Math.floor(Math.log10(bytes) / 3));
+  return `${(bytes / 1000 ** power).toFixed(power ? 1 : 0)} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+}
+
+function duration(seconds) {
+  if (seconds < 120) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}
+
+// Seconds of a round: the mean of those that the page has seen, without the time of pauses before them.
+function roundSeconds(status) {
+  const now = performance.now() / 1000;
+  if (status.state !== "open") versions.length = 0;
+  else if (!versions.length || versions[versions.length - 1][0] !== status.version) versions.push([status.version, now]);
+  if (versions.length > 21) versions.shift();
+  if (versions.length < 2) return null;
+  const [[first, begin], [last, end]] = [versions[0], versions[versions.length - 1]];
+  return (end - begin) / (last - first);
+}
+
 function show(status) {
+  const round = roundSeconds(status);
   element("state").textContent = status.state;
   element("waiting").textContent = status.waiting_for;
   element("progress").value = status.version / status.rounds;
   const numbers = {
     Round: `${status.version} of ${status.rounds}`,
+    "Round time": round === null ? "-" : duration(round),
+    "Time left": round === null ? "-" : duration(round * (status.rounds - status.version)),
     Timeline: status.timeline,
     Pushes: `${status.have} of ${status.need}`,
     Workers: `${status.members.filter((one) => one.state === "active").length} of ${status.world_size}`,
@@ -49,11 +75,16 @@ function show(status) {
   }));
   element("workers").replaceChildren(...status.members.map((one) => {
     const row = document.createElement("tr");
-    const upload = one.upload_bytes ? `${Math.round(100 * one.uploaded_bytes / one.upload_bytes)} %` : "-";
+    const upload = one.upload_bytes ? `${size(one.uploaded_bytes)} of ${size(one.upload_bytes)}` : "-";
     const loss = one.loss === null ? "-" : one.loss.toPrecision(4);
     for (const text of [one.rank, one.name, one.state, one.counted, one.stale, loss, upload, `${one.silent_s} s ago`]) {
       row.appendChild(document.createElement("td")).textContent = text;
     }
+    const kick = row.appendChild(document.createElement("td")).appendChild(document.createElement("button"));
+    kick.textContent = "Kick";
+    kick.addEventListener("click", () => {
+      if (confirm(`Take ${one.name} out of the run, and refuse it from now on?`)) control("kick", one.worker_id);
+    });
     return row;
   }));
   element("log").textContent = [...status.log].reverse().join("\n");
@@ -73,6 +104,10 @@ function draw() {
   line.setAttribute("points", values.map((value, i) =>
     `${600 * i / (values.length - 1)},${115 - 110 * (value - low) / (high - low || 1)}`).join(" "));
   element("losses").replaceChildren(line);
+  element("high").textContent = `loss ${high.toPrecision(3)}`;
+  element("low").textContent = `loss ${low.toPrecision(3)}`;
+  element("first").textContent = `round ${losses[0][0]}`;
+  element("last").textContent = `round ${losses[losses.length - 1][0]}`;
 }
 
 async function poll() {
@@ -97,11 +132,24 @@ async function poll() {
 }
 
 // The server gives the counter, so no clock decides; another program of the owner may have used it meanwhile.
-async function control(action) {
-  for (let attempt = 0; attempt < 5; attempt++) {
-    const status = await (await send("GET", "/v1/status")).json();
-    const body = JSON.stringify({ action, worker_id: "" });
-    if ((await send("POST", "/v1/control", body, status.next_control)).status !== 401) return;
+async function control(action, worker_id = "") {
+  const told = element("told");
+  try {
+    for (let attempt = 0; attempt < 5; attempt++) {
+      const status = await (await send("GET", "/v1/status")).json();
+      const answer = await send("POST", "/v1/control", JSON.stringify({ action, worker_id }), status.next_control);
+      if (answer.ok) {
+        told.textContent = `${action}: done`;
+        return;
+      }
+      if (answer.status !== 401) {
+        told.textContent = `${action}: refused, ${(await answer.text()).slice(0, 300)}`;
+        return;
+      }
+    }
+    told.textContent = `${action}: not done, another program of the owner was quicker; try again`;
+  } catch (error) {
+    told.textContent = `${action}: not done, the server is out of reach`;
   }
 }
 

@@ -1,0 +1,250 @@
+"""The backend "softs" of torch.distributed beside gloo: calls, a large model, shards, and a rank that dies.
+
+`python -m benches.backend` prints the tables of docs/collectives.md. All ways are measured in turns of one run; a time
+is that of the slowest rank, and CPU time that of all ranks together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from benches.machine import describe_commit, describe_machine
+from softs_fast.collectives.backend import hosts, register
+from softs_fast.collectives.nodes import Topology
+from softs_fast.errors import PeerLost
+from softs_fast.gpu import ranks
+
+SIZES = {1 << 16: 200, 1 << 20: 60, 1 << 24: 12, 1 << 26: 6}
+#: A transformer of 97 M parameters.
+N_WORDS, WIDTH, N_LAYERS, N_TOKENS = 16_000, 768, 12, 16
+#: DDP makes its buckets anew in the first step, and the backend moves those that it has seen three times.
+N_UNUSED = 5
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=8, help="of the large model and of shards, each way")
+    parser.add_argument("--kills", type=int, default=10)
+    options = parser.parse_args()
+    ranks.set_start_method("spawn")
+    print(describe_commit()["hash"][:9], describe_machine())
+    with TemporaryDirectory() as folder:
+        calls, *_ = ranks.run(time_calls, options.ranks, folder)
+        print(
+            f"\n| call, {options.ranks} ranks | size | softs us | gloo us | gloo / softs |\n|---|---|---|---|---|"
+        )
+        for (name, n_bytes), (ours, theirs) in calls.items():
+            print(f"| {name} | {n_bytes >> 10} KiB | {ours:.0f} | {theirs:.0f} | {theirs / ours:.1f} |")
+    print("\n| step | no communication ms | gloo adds ms | softs adds ms | softs / gloo | of CPU time |")
+    print("|---|---|---|---|---|---|")
+    for title, train in (("DDP, 97 M transformer", ddp_steps), ("FSDP2, 97 M transformer", sharded_steps)):
+        with TemporaryDirectory() as folder:
+            times, *_ = ranks.run(train, options.ranks, folder, options.steps)
+        (alone, alone_cpu), (theirs, theirs_cpu), (ours, ours_cpu) = times
+        added = (ours - alone) / (theirs - alone)
+        cpu = (ours_cpu - alone_cpu) / (theirs_cpu - alone_cpu)
+        print(
+            f"| {title} | {alone:.0f} | {theirs - alone:.0f} | {ours - alone:.0f} | {added:.2f} | {cpu:.2f} |",
+            flush=True,
+        )
+    with TemporaryDirectory() as folder:
+        calls, *_ = ranks.run(time_hosts, 4, folder)
+        print(
+            '\n| all_reduce, 2 hosts x 2 ranks | "softs+gloo" us | gloo us | gloo / softs |\n|---|---|---|---|'
+        )
+        for n_bytes, (ours, theirs) in calls.items():
+            print(f"| {n_bytes >> 10} KiB | {ours:.0f} | {theirs:.0f} | {theirs / ours:.1f} |")
+    late = [ms for _ in range(options.kills) for ms in kill_once()]
+    print(
+        f"\nfrom the end of a rank, as the kernel tells it, to the error on the others: median {statistics.median(late):.1f} "
+        f"ms, at most {max(late):.1f} ms"
+    )
+
+
+def join(rank: int, size: int, folder: str, backend: str) -> None:
+    """Join the default group."""
+    torch.set_num_threads(1)
+    register()
+    dist.init_process_group(backend, init_method=f"file://{folder}/{backend}", rank=rank, world_size=size)
+
+
+def in_turns(ways: dict[str, Callable[[], Any]], rounds: int, unused: int = 2) -> list[tuple[float, float]]:
+    """Return of each way the median of the slowest rank's seconds, and of the CPU seconds of all ranks."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for number in range(rounds + unused):
+        for name, call in ways.items():
+            dist.barrier()
+            begin, begin_cpu = time.perf_counter(), time.process_time()
+            call()
+            took = torch.tensor([time.perf_counter() - begin, 0.0], dtype=torch.float64)
+            # The others' part of the call.
+            dist.barrier()
+            took[1] = time.process_time() - begin_cpu
+            slowest, together = took.clone(), took
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            dist.all_reduce(together)
+            if number >= unused:
+                found[name].append((float(slowest[0]), float(together[1])))
+    medians = [[statistics.median(column) for column in zip(*times, strict=True)] for times in found.values()]
+    return [(wall, cpu) for wall, cpu in medians]
+
+
+def time_calls(
+    say: Callable[[Any], None], rank: int, size: int, folder: str
+) -> dict[tuple[str, int], tuple[float, float]]:
+    """Time calls of tensors that are `n_bytes` long where they are whole."""
+    join(rank, size, folder, "gloo")
+    groups = {"softs": dist.new_group(backend="softs"), "gloo": dist.group.WORLD}
+    found = {}
+    for n_bytes, rounds in SIZES.items():
+        whole, other = torch.ones(n_bytes // 4), torch.ones(n_bytes // 4)
+        part = torch.ones(len(whole) // size)
+        calls: dict[str, Callable[[Any], Any]] = {
+            "all_reduce": lambda group, whole=whole: dist.all_reduce(whole, group=group),
+            "all_gather": lambda group, whole=whole, part=part: dist.all_gather_into_tensor(
+                whole, part, group
+            ),
+            "reduce_scatter": lambda group, whole=whole, part=part: dist.reduce_scatter_tensor(
+                part, whole, group=group
+            ),
+            "all_to_all": lambda group, whole=whole, other=other: dist.all_to_all_single(
+                other, whole, group=group
+            ),
+            "broadcast": lambda group, whole=whole: dist.broadcast(whole, 0, group),
+        }
+        for name, call in calls.items():
+            ways = {title: lambda call=call, group=group: call(group) for title, group in groups.items()}
+            (ours, _), (theirs, _) = in_turns(ways, rounds)
+            found[name, n_bytes] = (ours * 1e6, theirs * 1e6)
+    dist.destroy_process_group()
+    return found
+
+
+def model() -> torch.nn.Module:
+    """Return the transformer."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(WIDTH, 12, 4 * WIDTH, dropout=0.0, batch_first=True)
+    return torch.nn.Sequential(
+        torch.nn.Embedding(N_WORDS, WIDTH),
+        torch.nn.TransformerEncoder(layer, N_LAYERS, enable_nested_tensor=False),
+    )
+
+
+def ddp_steps(
+    say: Callable[[Any], None], rank: int, size: int, folder: str, n_steps: int
+) -> list[tuple[float, float]]:
+    """Time forward and backward without communication, over gloo, and over softs."""
+    join(rank, size, folder, "gloo")
+    words = torch.randint(N_WORDS, (1, N_TOKENS))
+    models = [
+        DistributedDataParallel(model(), gradient_as_bucket_view=True, process_group=group)
+        for group in (None, dist.new_group(backend="softs"))
+    ]
+
+    def step(which: int) -> None:
+        models[which](words).square().mean().backward()
+
+    def alone() -> None:
+        with models[0].no_sync():
+            step(0)
+
+    ways = {"alone": alone, "gloo": lambda: step(0), "softs": lambda: step(1)}
+    found = [(wall * 1e3, cpu * 1e3) for wall, cpu in in_turns(ways, n_steps, N_UNUSED)]
+    dist.destroy_process_group()
+    return found
+
+
+def sharded_steps(
+    say: Callable[[Any], None], rank: int, size: int, folder: str, n_steps: int
+) -> list[tuple[float, float]]:
+    """Time forward and backward of the model whole on each rank, and in shards over gloo and over softs."""
+    join(rank, size, folder, "gloo")
+    words = torch.randint(N_WORDS, (1, N_TOKENS))
+    models = {"alone": model()}
+    for name, group in (("gloo", dist.group.WORLD), ("softs", dist.new_group(backend="softs"))):
+        sharded = model()
+        assert group is not None
+        mesh = DeviceMesh.from_group(group, "cpu")
+        for layer in (sharded[0], *sharded[1].layers):  # type: ignore[index]
+            fully_shard(layer, mesh=mesh)
+        models[name] = fully_shard(sharded, mesh=mesh)
+    ways = {
+        name: lambda one=one: one(words).square().mean().backward()  # type: ignore[misc]
+        for name, one in models.items()
+    }
+    found = [(wall * 1e3, cpu * 1e3) for wall, cpu in in_turns(ways, n_steps)]
+    dist.destroy_process_group()
+    return found
+
+
+def time_hosts(
+    say: Callable[[Any], None], rank: int, size: int, folder: str
+) -> dict[int, tuple[float, float]]:
+    """Time all-reduces as if two halves of the ranks were on two hosts; what is between them is loopback."""
+
+    def discover(place: Any, rank: int, timeout_s: float) -> Topology:
+        return Topology(rank, ((0, 1), (2, 3)), rank // 2)
+
+    hosts.discover = discover  # type: ignore[assignment]
+    join(rank, size, folder, "gloo")
+    both = dist.new_group(backend="softs+gloo")
+    found = {}
+    for n_bytes, rounds in SIZES.items():
+        whole = torch.ones(n_bytes // 4)
+        ways = {
+            "softs+gloo": lambda whole=whole: dist.all_reduce(whole, group=both),
+            "gloo": lambda whole=whole: dist.all_reduce(whole),
+        }
+        (ours, _), (theirs, _) = in_turns(ways, rounds)
+        found[n_bytes] = (ours * 1e6, theirs * 1e6)
+    dist.destroy_process_group()
+    return found
+
+
+def until_lost(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    """Reduce until a rank is lost, and tell when that is."""
+    join(rank, size, folder, "softs")
+    dist.barrier()
+    say(os.getpid())
+    try:
+        while True:
+            dist.all_reduce(torch.zeros(300_000))
+    except PeerLost:
+        say(time.monotonic())
+
+
+def kill_once() -> list[float]:
+    """Kill one of three ranks; milliseconds from its end to the errors of the others."""
+    with TemporaryDirectory() as folder, ranks.start(until_lost, 3, folder) as running:
+        pids = [running.receive(rank) for rank in range(3)]
+        time.sleep(0.2)
+        ended = select.poll()
+        descriptor = os.pidfd_open(pids[2])
+        try:
+            ended.register(descriptor, select.POLLIN)
+            os.kill(pids[2], signal.SIGKILL)
+            ended.poll()
+            begin = time.monotonic()
+        finally:
+            os.close(descriptor)
+        return [(running.receive(rank) - begin) * 1e3 for rank in (0, 1)]
+
+
+if __name__ == "__main__":
+    main()

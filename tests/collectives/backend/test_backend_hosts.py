@@ -1,0 +1,211 @@
+"""The backend "softs+gloo": right results on any hosts, gloo where it is enough, and errors on every rank."""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+import test_backend_callers
+import torch
+import torch.distributed as dist
+from backend_ranks import for_ever, joined
+from hierarchies import in_blocks
+
+from softs_fast.collectives.backend import hosts
+from softs_fast.collectives.backend.work import BackendLost, BackendMismatch
+from softs_fast.collectives.nodes import Topology
+
+N = 6000
+
+
+@contextmanager
+def on_hosts(
+    rank: int, size: int, folder: str, sizes: list[int], smallest_bytes: int = 1 << 14
+) -> Iterator[None]:
+    """Join as if the ranks were on hosts with so many of them each."""
+    own = next(number for number, node in enumerate(in_blocks(sizes)) if rank in node)
+
+    def discover(place: Any, rank: int, timeout_s: float) -> Topology:
+        """Of the default group, or of a part of it."""
+        said = place.exchange(str(own).encode(), timeout_s)
+        nodes = tuple(
+            tuple(other for other, text in enumerate(said) if text == host) for host in dict.fromkeys(said)
+        )
+        return Topology(rank, nodes, next(number for number, node in enumerate(nodes) if rank in node))
+
+    hosts.discover = discover  # type: ignore[assignment]
+    hosts._SMALLEST_BYTES = smallest_bytes
+    with joined(rank, size, folder, "softs+gloo"):
+        yield
+
+
+def of_rank(rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (torch.arange(N) % 50 + rank).to(dtype)
+
+
+def calls(say: Callable[[Any], None], rank: int, size: int, folder: str, sizes: list[int]) -> None:
+    every = range(size)
+
+    def total(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.stack([of_rank(one, dtype) for one in every]).sum(0)
+
+    with on_hosts(rank, size, folder, sizes):
+        assert dist.get_backend() == "softs+gloo"
+        for dtype in (torch.float32, torch.float64, torch.int64):
+            rounding = None if dtype.is_floating_point else "trunc"
+            for op, expected in {
+                dist.ReduceOp.SUM: total(dtype),
+                dist.ReduceOp.AVG: total(dtype).div(size, rounding_mode=rounding),
+                dist.ReduceOp.MIN: of_rank(0, dtype),
+                dist.ReduceOp.MAX: of_rank(size - 1, dtype),
+            }.items():
+                for is_later in (False, True):
+                    whole = of_rank(rank, dtype)
+                    work = dist.all_reduce(whole, op, async_op=is_later)
+                    if work is not None:
+                        work.wait()
+                    torch.testing.assert_close(whole, expected, msg=f"{dtype} {op} {is_later}")
+        # A few elements, of which gloo makes the sum and the levels the mean.
+        few = torch.full((3,), float(rank))
+        dist.all_reduce(few, dist.ReduceOp.AVG)
+        assert few.tolist() == [(size - 1) / 2] * 3
+        # Not dense, and without a kernel.
+        columns = torch.stack([of_rank(rank), of_rank(rank)], dim=1)
+        dist.all_reduce(columns[:, 0])
+        torch.testing.assert_close(columns[:, 0], total())
+        assert torch.equal(columns[:, 1], of_rank(rank))
+        product = torch.full((N,), 2.0)
+        dist.all_reduce(product, dist.ReduceOp.PRODUCT)
+        assert torch.equal(product, torch.full((N,), 2.0**size))
+
+        gathered = torch.empty(size * N)
+        dist.all_gather_into_tensor(gathered, of_rank(rank))
+        assert torch.equal(gathered, torch.cat([of_rank(one) for one in every]))
+        part = torch.empty(N)
+        dist.reduce_scatter_tensor(part, torch.cat([of_rank(rank) + 10 * one for one in every]))
+        torch.testing.assert_close(part, total() + 10.0 * rank * size)
+        for root in every:
+            said = of_rank(root) if rank == root else torch.zeros(N)
+            dist.broadcast(said, root)
+            assert torch.equal(said, of_rank(root))
+
+        # Those of gloo.
+        several = [torch.empty(N) for _ in every]
+        dist.all_gather(several, of_rank(rank))
+        assert torch.equal(torch.cat(several), gathered)
+        swapped = torch.empty(size)
+        dist.all_to_all_single(swapped, torch.arange(float(size)) + 10 * rank)
+        assert swapped.tolist() == [rank + 10.0 * one for one in every]
+        if rank == 0:
+            dist.send(of_rank(7), size - 1)
+        elif rank == size - 1:
+            got = torch.empty(N)
+            dist.recv(got, 0)
+            assert torch.equal(got, of_rank(7))
+        names: list[Any] = [None] * size
+        dist.all_gather_object(names, f"rank {rank}")
+        assert names == [f"rank {one}" for one in every]
+        dist.barrier()
+        dist.monitored_barrier()
+
+        # Of one host, so in shared memory; and of all.
+        inside = [dist.new_group(node) for node in in_blocks(sizes)]
+        outside = dist.new_group(list(every))
+        own = next(group for group in inside if dist.get_rank(group) >= 0)
+        for group in (own, outside):
+            count = torch.ones(N)
+            dist.all_reduce(count, group=group)
+            assert count[0] == dist.get_world_size(group)
+
+
+@pytest.mark.parametrize("sizes", [[2, 2], [3, 1], [1, 1, 2]], ids=str)
+def test_results_are_right_on_any_hosts(tmp_path: Path, sizes: list[int]) -> None:
+    ranks.run(calls, sum(sizes), str(tmp_path), sizes)
+
+
+def trains(say: Callable[[Any], None], rank: int, size: int, folder: str) -> list[str]:
+    different = []
+    # All tensors go through both levels.
+    with on_hosts(rank, size, folder, [2, 1], smallest_bytes=1):
+        both = dist.group.WORLD
+        assert both is not None
+        gloo = dist.new_group(backend="gloo")
+        for name, train in test_backend_callers.TRAININGS.items():
+            # Sums are in another order than that of gloo, and Adam makes a whole step of what is nearly nothing.
+            weights = []
+            for group in (both, gloo):
+                trained = train(copy.deepcopy(test_backend_callers.net()), group, rank)
+                weights.append(
+                    torch.cat([one.detach().flatten().double() for one in trained.state_dict().values()])
+                )
+            if not torch.allclose(*weights, rtol=0.0, atol=0.02):
+                different.append(f"{name}: {float((weights[0] - weights[1]).abs().max()):g}")
+    return different
+
+
+def test_trainings_end_with_the_weights_that_they_end_with_over_gloo(tmp_path: Path) -> None:
+    assert ranks.run(trains, 3, str(tmp_path)) == [[]] * 3
+
+
+def apart(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    with on_hosts(rank, size, folder, [2, 2]):
+        with pytest.raises(BackendMismatch) as raised:
+            dist.all_reduce(torch.ones(N + (rank == 3)))
+        # The group goes on.
+        whole = torch.ones(N)
+        dist.all_reduce(whole)
+        assert whole[0] == size
+        return str(raised.value)
+
+
+def test_different_calls_are_named_on_every_rank(tmp_path: Path) -> None:
+    for told in ranks.run(apart, 4, str(tmp_path)):
+        assert f"float32 [{N}] on rank 0, 1, 2" in told
+        assert f"float32 [{N + 1}] on rank 3" in told
+
+
+def killed(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
+    with on_hosts(rank, size, folder, [2, 2]):
+        dist.barrier()
+        say(os.getpid())
+        if rank == 3:
+            time.sleep(ranks.WATCHDOG_S)
+        with pytest.raises(BackendLost) as raised:
+            for_ever(lambda: dist.all_reduce(torch.zeros(N), async_op=True).wait())
+        with pytest.raises(BackendLost):
+            dist.all_reduce(torch.zeros(N))
+        return str(raised.value)
+
+
+def test_the_death_of_a_rank_ends_the_calls_on_all_hosts(tmp_path: Path) -> None:
+    with ranks.start(killed, 4, str(tmp_path)) as running:
+        pids = [running.receive(rank) for rank in range(4)]
+        os.kill(pids[3], signal.SIGKILL)
+        told = [running.receive(rank) for rank in range(3)]
+        assert not any(isinstance(one, ranks.Raised) for one in told), told
+        # Its own host names the process.
+        assert f"process {pids[3]}" in told[2]
+
+
+def ends(say: Callable[[Any], None], rank: int, size: int, folder: str) -> None:
+    with on_hosts(rank, size, folder, [2, 1]):
+        if rank == 2:
+            # It waits for ranks that do not come, and ends as a process does that was not told to leave.
+            dist.all_reduce(torch.zeros(N), async_op=True)
+            atexit._run_exitfuncs()
+            return
+        with pytest.raises(BackendLost):
+            dist.all_reduce(torch.zeros(2 * N))
+
+
+def test_a_process_may_end_while_a_call_is_pending(tmp_path: Path) -> None:
+    ranks.run(ends, 3, str(tmp_path))
