@@ -1,4 +1,4 @@
-"""A TCP medium: what its owner stores, refuses and ends, and a writer whose owner stands still."""
+"""A TCP medium: what its owner stores, refuses and ends, and how long a writer waits for an owner that stands still."""
 
 import socket
 import threading

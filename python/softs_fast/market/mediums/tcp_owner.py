@@ -131,7 +131,7 @@ class Owner:
                 except (OSError, RuntimeError) as error:
                     writer.close()
                     text = f"TCP medium {self.address!r} has closed the connection of a writer: {error}"
-                    self._log.log(logging.WARNING, type(error), text)
+                    self._log.log(logging.WARNING, type(error).__name__, text)
         self._log.flush()
 
     def _welcome(self, writer: socket.socket, peer: tuple[str, int]) -> None:
