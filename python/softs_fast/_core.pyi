@@ -25,8 +25,6 @@ __all__ = [
     "RowServer",
     "Segment",
     "Supplier",
-    "TcpMediumServer",
-    "TcpMediumWriter",
     "TopK",
     "Viewer",
     "__version__",
@@ -189,11 +187,10 @@ class Broker:
 class Client:
     """A client of one broker: slots, orders, results. Timeouts in milliseconds.
 
-    `segment`: the slots, if they are memory or a file of this host; suppliers then serve it through lanes. `server`:
-    the TCP medium, to be fenced after a broker was lost. `medium`: its kind; only suppliers that can write to it are
-    asked. `ordered`: samples of a product are delivered in the order of
-    their sequence numbers. `prefetch`: samples ordered ahead at most. `block`: neighbouring slots that are handed out
-    together. `share`: (i, n), its samples have the numbers i, i + n, i + 2n, ... `scribble`: free slots are
+    `segment`: the slots, if they are memory or a file of this host; suppliers then serve it through lanes. `medium`:
+    its kind; only suppliers that can write to it are asked. `ordered`: samples of a product are delivered in the order
+    of their sequence numbers. `prefetch`: samples ordered ahead at most. `block`: neighbouring slots that are handed
+    out together. `share`: (i, n), its samples have the numbers i, i + n, i + 2n, ... `scribble`: free slots are
     overwritten. `spin_us`: how long a call polls before it blocks, as long as polling succeeds often enough.
     """
 
@@ -205,7 +202,6 @@ class Client:
         n_slots: int,
         *,
         segment: Segment | None = None,
-        server: TcpMediumServer | None = None,
         medium: Literal["shm", "file", "tcp", "tickets"] | None = None,
         ordered: bool = False,
         prefetch: int | None = None,
@@ -815,7 +811,7 @@ class Supplier:
     def serve(
         self,
         generator_fn: Callable[[], Any],
-        wire_fn: Callable[[str, tuple[str, int], int, int, int, int], str | None],
+        wire_fn: Callable[[str, tuple[str, int], int, int, int], str | None],
         error_fn: Callable[[str, object], str],
         max_wait_ms: float,
     ) -> None:
@@ -838,12 +834,6 @@ class Supplier:
 
     def note_made(self) -> None:
         """Say that the sample of the current lease is made; the rest of the call waits for the wire."""
-
-    def postpone(self, text: str) -> None:
-        """End the current lease without a sample; the broker gets it back after a pause.
-
-        `text` is the error for the client where it cannot be given back.
-        """
 
     def may_write(self) -> bool:
         """Return whether the sample of the current lease may still be written."""
@@ -947,62 +937,6 @@ class Segment:
 
     def unlink(self) -> None:
         """Remove the names, as the owner, also after `close`. Idempotent."""
-
-@final
-class TcpMediumServer:
-    """The owner's side of a TCP medium: slots in this process and a thread that receives samples."""
-
-    def __new__(
-        cls,
-        address: str | None,
-        host: str,
-        slot_size: int,
-        n_slots: int,
-        allow_remote: bool,
-        congestion: str | None,
-    ) -> TcpMediumServer: ...
-    @property
-    def address(self) -> str:
-        """Address for writers, host:port."""
-
-    def write(self, offset: int, data: Any) -> bool:
-        """Store bytes in the slots; return False if they do not fit."""
-
-    def read(self, offset: int, n: int) -> bytes:
-        """Copy n bytes out."""
-
-    def fence(self) -> None:
-        """End all connections; bytes that were sent over them and are not stored yet are dropped."""
-
-    def close(self) -> None:
-        """End all connections. Idempotent."""
-
-@final
-class TcpMediumWriter:
-    """The supplier's side of a TCP medium."""
-
-    def __new__(
-        cls, address: str, allow_remote: bool, timeout_s: float, connect: bool, congestion: str | None
-    ) -> TcpMediumWriter: ...
-    @property
-    def address(self) -> str:
-        """Address on which the owner listens, host:port."""
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether the owner did not answer in time, and has not answered since: then no call waits for it."""
-
-    def write(self, offset: int, data: Any) -> bool:
-        """Send bytes and wait until they are stored; return False if the owner refused them or is gone."""
-
-    def prepare(self) -> int:
-        """Make sure that a connection is open that the owner has accepted; return its number."""
-
-    def write_prepared(self, connection: int, offset: int, data: Any, order: int) -> bool:
-        """Write as `write` does, over that connection only; return False also if it has ended.
-
-        `order` is the number of the order, 0 where it is not known.
-        """
 
 @final
 class TopK:

@@ -30,7 +30,6 @@ GOOD = Machine(
     omp_threads=None,
     pid_namespace="pid:[1]",
     huge_pages="advise",
-    congestion=("cubic", "bbr"),
     loopback_error=None,
 )
 
@@ -76,7 +75,6 @@ def test_a_machine_without_a_flaw() -> None:
         ("ok", "processors", "OMP_NUM_THREADS=4", {"omp_threads": "4"}),
         ("note", "processes", "mount /proc", {"pid_namespace": None}),
         ("problem", "network", "ip link set lo up", {"loopback_error": "Cannot assign requested address"}),
-        ("note", "network", "modprobe tcp_bbr", {"congestion": ("reno", "cubic")}),
         ("ok", "GPUs", "none", {"n_gpus": 0, "cuda_build": None}),
         ("problem", "GPUs", "built without CUDA", {"cuda_build": None}),
         ("problem", "GPUs", "build for processors", {"packages": {**GOOD.packages, "torch": "2.15.0+cpu"}}),

@@ -1,4 +1,4 @@
-"""Ragged tensors between our peers through a broker of softs, which numbers no orders."""
+"""Ragged tensors between our peers, through our broker and that of softs."""
 
 import pytest
 import torch

@@ -39,7 +39,7 @@ class Noted(TCPMedium):
         super().__init__(*args, **options)
         if self.is_owner:
             assert self.address is not None
-            used = f"{self.address.partition(':')[0]} {options['allow_remote']} {options['congestion']}\n"
+            used = f"{self.address.partition(':')[0]} {options['allow_remote']}\n"
             with Path(note_in).open("a") as notes:
                 notes.write(used)
 
@@ -52,7 +52,7 @@ def supplied(frontend: str, backend: str) -> Iterator[str]:
             lambda product: bytes(CONFIG.nbytes()),
             [".*"],
             backend,
-            functools.partial(TCPMedium, congestion="reno"),
+            functools.partial(TCPMedium, allow_remote=True),
             CONFIG.nbytes(),
         ),
     ):
@@ -140,19 +140,9 @@ LOADERS: dict[str, Callable[[str, Any], None]] = {
 @pytest.mark.parametrize("name", LOADERS)
 def test_options_reach_the_medium(name: str, supplied: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    made = functools.partial(Noted, host=HOST, allow_remote=True, congestion="reno", note_in=str(notes))
+    made = functools.partial(Noted, host=HOST, allow_remote=True, note_in=str(notes))
     LOADERS[name](supplied, made)
-    assert set(notes.read_text().splitlines()) == {f"{HOST} True reno"}
-
-
-def test_a_congestion_control_that_the_kernel_lacks_is_refused_on_both_sides() -> None:
-    with pytest.raises(ConfigError, match=r'congestion control "none-such" cannot be used.*reno'):
-        TCPMedium(None, 8, 1, create=True, congestion="none-such")
-    with (
-        TCPMedium(None, 8, 1, create=True) as owner,
-        pytest.raises(ConfigError, match=r'congestion control "none-such" cannot be used.*reno'),
-    ):
-        TCPMedium.attach_limited(owner.address or "", congestion="none-such")
+    assert set(notes.read_text().splitlines()) == {f"{HOST} True"}
 
 
 def test_a_supplier_takes_classes_of_mediums_and_partials_of_them_alone() -> None:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from softs_fast import (
     FilesystemMedium,
     ShmMedium,
     Supplier,
-    TCPMedium,
     TensorSpec,
     _core,
 )
@@ -355,34 +354,6 @@ def test_a_medium_that_writes_in_its_own_way_uses_no_lanes(market: Market) -> No
 def test_an_error_that_is_no_unicode_reaches_the_client_by_the_broker_too(market: Market) -> None:
     market.teacher(lambda p: open_undecodable(), medium=Shouting)
     assert "img_\\udcff.png" in market.student().failure()
-
-
-def test_a_sample_is_sent_over_the_connection_that_was_there_when_we_asked(
-    market: Market, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the question whether we may write and the write, a client that has a new broker may have fenced its medium."""
-    medium = TCPMedium(None, SLOT, N_SLOTS, create=True)
-    steps: list[str] = []
-    for name in ("prepare", "write_prepared", "write"):
-        monkeypatch.setattr(TCPMedium, name, traced(getattr(TCPMedium, name), steps))
-    with medium:
-        core = _core.Client(market.frontend, medium.address, SLOT, N_SLOTS)
-        supplier = Supplier(lambda p: number(1), ["p"], market.backend, TCPMedium, SLOT)
-        with supplier:
-            slot = core.request_sample("p", WATCHDOG_MS)
-            assert slot is not None
-            assert medium.read(slot) == number(1)
-        core.close()
-    assert steps[:2] == ["prepare", "write_prepared"]
-    assert "write" not in steps
-
-
-def traced(function: Callable[..., Any], steps: list[str]) -> Callable[..., Any]:
-    def call(*arguments: Any, **named: Any) -> Any:
-        steps.append(function.__name__)
-        return function(*arguments, **named)
-
-    return call
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The role of a process with one medium, which does what it reads from its standard input.
 
-It reports the address, then the answer to each line: `write OFFSET HEX`, `prepare`, `write_prepared OFFSET HEX`, `read
-SLOT`, `close`. It ends, without closing anything, when its input does.
+It reports the address, then the answer to each line: `write OFFSET HEX`, `read SLOT`, `close`. It
+ends, without closing anything, when its input does.
 """
 
 import json
@@ -26,10 +26,6 @@ def run_medium(package: Any, options: dict[str, Any]) -> None:
         match line.split():
             case ["write", offset, data]:
                 answer(medium.write(int(offset), bytes.fromhex(data)))
-            case ["prepare"]:
-                answer(medium.prepare())
-            case ["write_prepared", offset, data]:
-                answer(medium.write_prepared(int(offset), bytes.fromhex(data)))
             case ["read", slot]:
                 answer(medium.read(int(slot)).hex())
             case ["close"]:

@@ -46,7 +46,6 @@ class Machine:
         omp_threads: Value of OMP_NUM_THREADS; None: not set.
         pid_namespace: Namespace of process numbers; None: it cannot be read.
         huge_pages: Kernel's rule for huge pages in shared memory, such as "advise".
-        congestion: Congestion controls of TCP that this process may choose.
         loopback_error: Why a server cannot listen on loopback; None: it can.
     """
 
@@ -69,7 +68,6 @@ class Machine:
     omp_threads: str | None
     pid_namespace: str | None
     huge_pages: str | None
-    congestion: tuple[str, ...]
     loopback_error: str | None
 
 
@@ -101,7 +99,6 @@ def look(root: Path = Path("/")) -> Machine:
         omp_threads=os.environ.get("OMP_NUM_THREADS"),
         pid_namespace=_link(root / "proc/self/ns/pid"),
         huge_pages=_chosen(_text(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled")),
-        congestion=tuple((_text(root / "proc/sys/net/ipv4/tcp_available_congestion_control") or "").split()),
         loopback_error=_loopback_error(),
     )
 

@@ -115,7 +115,6 @@ class Client:
                 segment=self.medium._segment
                 if isinstance(self.medium, CudaIpcMedium)
                 else own_segment(self.medium),
-                server=self.medium._server if isinstance(self.medium, TCPMedium) else None,
                 medium=_kind_of(self.medium),
                 ordered=ordered,
                 prefetch=prefetch,

@@ -49,7 +49,7 @@ class Supplier:
             linear-time engine (no look-around, no back-references). Text without special characters matches itself.
         endpoint: the broker's backend; it may be left out in a process of a `Fleet`, which SOFTS_FAST_BACKEND tells it.
         medium_cls: class of the clients' medium; ``medium_cls.attach(address)`` opens it. A `functools.partial` of
-            `TCPMedium` chooses its ``allow_remote`` and ``congestion``.
+            `TCPMedium` chooses its ``allow_remote``.
         slot_size: bytes of one sample; default: that of batch_config.
         send_timeout_ms: how long `start` waits for the broker, milliseconds.
         batch_generator_fn: ``batch_generator_fn(product_id, n)`` returns n samples: a list of bytes, or all n end to
@@ -135,7 +135,6 @@ class Supplier:
         self._max_wait_ms = float(max_wait_ms)
         self._file_dirs = tuple(file_dirs)
         self._allow_remote = allow_remote or bool(options.get("allow_remote"))
-        self._congestion = options.get("congestion")
         self._writers: dict[str, Medium] = {}
         self._main_thread: threading.Thread | None = None
         self._is_stopped = False
@@ -298,10 +297,9 @@ class Supplier:
         offset: int,
         client_slot_size: int,
         sequence: int,
-        order: int,
     ) -> str | None:
         """Serve a lease of the broker; return None, or the error for the client."""
-        error = self._make_and_write(product_id, medium, offset, client_slot_size, sequence, order)
+        error = self._make_and_write(product_id, medium, offset, client_slot_size, sequence)
         if error is not None:
             self._relay_log()
         return error
@@ -313,7 +311,6 @@ class Supplier:
         offset: int,
         client_slot_size: int,
         sequence: int,
-        order: int,
     ) -> str | None:
         if client_slot_size not in (0, self._slot_bytes):
             return f"slot_size differs: this supplier has {self._slot_bytes}, the client {client_slot_size}"
@@ -322,9 +319,6 @@ class Supplier:
         writer = self._writer_for(product_id, *medium)
         if isinstance(writer, str):
             return writer
-        if isinstance(writer, TCPMedium) and writer.is_stalled and not writer.prepare() and writer.is_stalled:
-            self._postpone(address)
-            return None
         try:
             data = self._make(product_id, sequence)
         except Exception as error:
@@ -339,13 +333,14 @@ class Supplier:
         if isinstance(data, memoryview) and not data.c_contiguous:
             data = data.tobytes()
         config = self._batch_config
-        if config is not None and config.ragged is not None and _takes_less(type(writer), order):
+        if (
+            config is not None
+            and config.ragged is not None
+            and _is_same(type(writer), SegmentMedium, "write")
+        ):
+            # Owners of TCP mediums, and mediums of users, rely on the size.
             data = memoryview(data)[: config.sample_nbytes(data)]
-        return self._write(writer, address, offset, data, order)
-
-    def _postpone(self, address: str) -> None:
-        """Give the lease back, because its client takes no samples at present."""
-        self._core.postpone(f"the owner of the medium {address!r} does not answer")
+        return self._write(writer, address, offset, data)
 
     def _writer_for(self, product_id: str, address: str, segment_id: int) -> Medium | str:
         """Return the medium of an order, or why it cannot be written to."""
@@ -367,11 +362,11 @@ class Supplier:
         self._writers.pop(address).close()
         return (
             f"the medium {address!r} is another one on this host ({os.uname().nodename}) than that of the client; let "
-            "suppliers and client share the file system, or use TCPMedium"
+            "suppliers and client share the file system, or join the hosts by a link"
         )
 
     def _write(
-        self, writer: Medium, address: str, offset: int, data: bytes | bytearray | memoryview, order: int
+        self, writer: Medium, address: str, offset: int, data: bytes | bytearray | memoryview
     ) -> str | None:
         stride = writer.slot_stride if isinstance(writer, SegmentMedium) else 0
         if offset % (stride or self.slot_size) != 0:
@@ -383,15 +378,6 @@ class Supplier:
         try:
             if isinstance(writer, SegmentMedium) and _has_write_if(type(writer)):
                 written = writer.write_if(offset, data, may_write)
-            elif isinstance(writer, TCPMedium) and _is_same(type(writer), TCPMedium, "write"):
-                # A connection opened after the check of `may_write` would escape the client's fence.
-                if not writer.prepare():
-                    if writer.is_stalled:
-                        self._postpone(address)
-                        return None
-                    self._writers.pop(address).close()
-                    return f"cannot connect to the medium {address!r}"
-                written = writer.write_prepared(offset, data, order) if may_write() else None
             else:
                 written = writer.write(offset, data) if may_write() else None
         except Exception as error:
@@ -399,9 +385,6 @@ class Supplier:
             return f"cannot write to the medium {address!r} at offset {offset}: {error}"
         if written is None:
             return "the broker that gave this order is gone"
-        if not written and isinstance(writer, TCPMedium) and writer.is_stalled:
-            self._postpone(address)
-            return None
         if not written:
             self._writers.pop(address).close()
             return f"cannot write {self.slot_size} bytes to the medium {address!r} at offset {offset}"
@@ -419,8 +402,6 @@ class Supplier:
     def _open(self, address: str) -> Medium:
         medium_cls = self._medium_cls
         limits: dict[str, Any] = {"file_dirs": self._file_dirs, "allow_remote": self._allow_remote}
-        if issubclass(medium_cls, TCPMedium) and self._congestion is not None:
-            limits["congestion"] = self._congestion
         if issubclass(medium_cls, (CudaIpcMedium, ShmMedium, FilesystemMedium, TCPMedium)):
             return medium_cls.attach_limited(address, **limits)
         return medium_cls.attach(address)
@@ -477,16 +458,6 @@ def _is_segment(writer: Medium, segment_id: int) -> bool:
 def _has_write_if(medium_cls: type[Medium]) -> bool:
     """Return whether the class does not override `write`, so that `write_if` may be used."""
     return _is_same(medium_cls, SegmentMedium, "write") or _is_same(medium_cls, CudaIpcMedium, "write")
-
-
-def _takes_less(medium_cls: type[Medium], order: int) -> bool:
-    """Return whether a medium takes a sample that is shorter than its slot.
-
-    Those of users may rely on the size; so does the owner of a TCP medium where the broker, one of softs, numbers no
-    orders.
-    """
-    is_tcp = _is_same(medium_cls, TCPMedium, "write")
-    return (is_tcp and order != 0) or _is_same(medium_cls, SegmentMedium, "write")
 
 
 def _writes_as(medium_cls: type[Medium], base: type[Medium]) -> bool:

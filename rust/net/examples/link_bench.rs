@@ -1,6 +1,6 @@
 //! The link between two hosts, without delay, plain and with TLS: from a supplier of one broker to a client of another
-//! one, beside a bare TCP connection and the TCP medium, in turns. All of it runs on this machine: the link has four
-//! threads, the others have two.
+//! one, beside a bare TCP connection, in turns. All of it runs on this machine: the link has four threads, the
+//! connection has two.
 //!
 //! `link_bench [ROUNDS]` prints one line of JSON: the samples of a second of each way, by size, as medians over rounds.
 
@@ -15,7 +15,6 @@ use softs_net::client::{Client, Slots, Waited, nonce};
 use softs_net::link::LinkOptions;
 use softs_net::link::tls::Credentials;
 use softs_net::supplier::{Batch, LanePolicy, Options, Supplier, Task};
-use softs_net::tcp_medium::{TcpMediumServer, TcpMediumWriter};
 use softs_net::{BrokerHandle, BrokerOptions, Endpoint, HostLink, SPIN};
 use softs_proto::client::Config as ClientConfig;
 use softs_proto::supplier::{Config, Weights};
@@ -42,23 +41,21 @@ const CALL: Batch = Batch { max: 32, wait: Duration::ZERO };
 
 fn main() -> Outcome<()> {
     let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |rounds| rounds.parse())?;
-    let mut rates = vec![[const { Vec::new() }; 4]; SIZES.len()];
+    let mut rates = vec![[const { Vec::new() }; 3]; SIZES.len()];
     for _ in 0..rounds {
         for (rates, size) in rates.iter_mut().zip(SIZES) {
-            for (rates, way) in rates.iter_mut().zip([raw, plain_link, tls_link, medium]) {
+            for (rates, way) in rates.iter_mut().zip([raw, plain_link, tls_link]) {
                 rates.push(way(size)?);
             }
         }
     }
     let mut lines = Vec::new();
     for (rates, size) in rates.iter_mut().zip(SIZES) {
-        let [raw, link, tls, medium] = rates.each_mut().map(|rates| {
+        let [raw, link, tls] = rates.each_mut().map(|rates| {
             rates.sort_by(f64::total_cmp);
             rates[rates.len() / 2]
         });
-        lines.push(format!(
-            "\"{size}\": {{\"raw\": {raw:.0}, \"link\": {link:.0}, \"link_tls\": {tls:.0}, \"tcp_medium\": {medium:.0}}}"
-        ));
+        lines.push(format!("\"{size}\": {{\"raw\": {raw:.0}, \"link\": {link:.0}, \"link_tls\": {tls:.0}}}"));
     }
     writeln!(std::io::stdout(), "{{{}}}", lines.join(", "))?;
     Ok(())
@@ -102,17 +99,6 @@ fn raw(size: usize) -> Outcome<f64> {
     drop(receiver);
     sending.join().map_err(|_| "the sender has failed")?;
     Ok(rate)
-}
-
-/// The TCP medium, without a broker.
-fn medium(size: usize) -> Outcome<f64> {
-    let server = TcpMediumServer::bind(None, "127.0.0.1", size as u64, 4, false)?;
-    let writer = TcpMediumWriter::connect(server.address(), false, Duration::from_secs(10))?;
-    let bytes = vec![7; size];
-    rate(|| match writer.write(0, &bytes, &mut || false)? {
-        true => Ok(1),
-        false => Err("the medium has refused a sample".into()),
-    })
 }
 
 fn plain_link(size: usize) -> Outcome<f64> {

@@ -22,7 +22,6 @@ mod lanes;
 pub mod link;
 mod runtime;
 pub mod supplier;
-pub mod tcp_medium;
 mod transport;
 mod waited;
 

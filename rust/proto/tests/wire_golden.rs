@@ -3,7 +3,7 @@
 use softs_proto::Dialect;
 use softs_proto::wire::{
     AnnouncedLane, ClientDetail, ClientRequest, Detail, Diagnosis, EndCode, LaneDetail, LaneName, LaneOffer,
-    LeaseRef, MediumKind, MediumProfile, Message, NO_LANE, ProductDetail, Reply, Stats, SupplierDetail,
+    MediumKind, MediumProfile, Message, NO_LANE, ProductDetail, Reply, Stats, SupplierDetail,
     SupplierRequest, Supply, ToClient, ToSupplier, WireError, WorkGroup,
 };
 
@@ -196,16 +196,13 @@ golden!(
             address: "shm:a",
             segment_id: 300,
             slot_size: 65536,
-            leases: vec![
-                LeaseRef { lease: 1, offset: 0, sequence: 40, order: 7 },
-                LeaseRef { lease: 2, offset: 65536, sequence: 300, order: 0 },
-            ],
+            leases: vec![(1, 0, 40), (2, 65536, 300)],
         },
         WorkGroup { product_id: "q", address: "b", segment_id: 0, slot_size: 0, leases: vec![] },
     ]),
     &[
         b"WORKS",
-        b"\x92\x95\xa1p\xa5shm:a\xcd\x01,\xce\x00\x01\x00\x00\x98\x01\x00(\x07\x02\xce\x00\x01\x00\x00\xcd\x01,\x00\x95\xa1q\xa1b\x00\x00\x90"
+        b"\x92\x95\xa1p\xa5shm:a\xcd\x01,\xce\x00\x01\x00\x00\x96\x01\x00(\x02\xce\x00\x01\x00\x00\xcd\x01,\x95\xa1q\xa1b\x00\x00\x90"
     ]
 );
 golden!(

@@ -33,8 +33,6 @@ mod _core {
     #[pymodule_export]
     use crate::mediums::segment::{Segment, sweep};
     #[pymodule_export]
-    use crate::mediums::tcp_medium::{TcpMediumServer, TcpMediumWriter};
-    #[pymodule_export]
     use crate::memory::buffer::Lease;
     #[pymodule_export]
     use crate::memory::codec::{Codec, TopK};

@@ -96,33 +96,6 @@ def test_bytes_written_to_and_read_from_slots_are_those_of_the_tokens(
         assert 4 * sum(LENGTHS) <= n_read <= 1.05 * 4 * sum(LENGTHS)
 
 
-def test_bytes_sent_through_tcp_are_those_of_the_tokens(
-    frontend: str, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n_sent, n_read = [], []
-    write, read = TCPMedium.write_prepared, TCPMedium.read_head
-
-    def count_sent(self: TCPMedium, offset: int, data: Any, order: int = 0) -> bool:
-        n_sent.append(len(data))
-        return write(self, offset, data, order)
-
-    def count_read(self: TCPMedium, slot_id: int, n_bytes: int) -> bytes:
-        n_read.append(n_bytes)
-        return read(self, slot_id, n_bytes)
-
-    monkeypatch.setattr(TCPMedium, "write_prepared", count_sent)
-    monkeypatch.setattr(TCPMedium, "read_head", count_read)
-
-    def generate(product_id: str, sequence: int) -> Any:
-        return {"ids": np.ones(LENGTHS[sequence % 16], np.int32), "y": 1}
-
-    with served(frontend, backend, generate, ["m"], TCPMedium, batch_config=TEXTS):
-        loader = SoftDataLoader("m", frontend, TEXTS, TCPMedium, num_slots=16, batch_size=16, ordered=True)
-        assert next(iter(loader))["ids"].lengths.tolist() == LENGTHS
-        assert 4 * sum(LENGTHS) <= sum(n_sent[:16]) <= 1.05 * 4 * sum(LENGTHS)
-        assert 4 * sum(LENGTHS) <= sum(n_read[:32]) <= 1.05 * 4 * sum(LENGTHS)
-
-
 @pytest.mark.parametrize("medium_cls", [ShmMedium, TCPMedium])
 @pytest.mark.parametrize(("batch_size", "num_workers"), [(2, 0), (2, 2), (None, 0)])
 @pytest.mark.parametrize("length", [601, -1, 2**62])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...trust import is_ours
 from ..credentials import ServerCredentials
-from .owners import is_ours
 
 __all__ = ["Denied", "Guard"]
 
@@ -48,7 +48,8 @@ class Guard:
             return None
         if self._credentials.ca is not None:
             return _certified(context)
-        if not is_ours(context.peer(), self._port):
+        peer = _address(context.peer())
+        if peer is None or not is_ours(peer, (peer[0], self._port)):
             raise Denied(
                 f"{self._what} serves processes of its own user; start it with --token-file or --tls-ca for others",
                 True,
@@ -81,6 +82,13 @@ class Guard:
                 f'"{name}" is no administrator of this job; those are: {", ".join(self._credentials.admins)}',
                 False,
             )
+
+
+def _address(peer: str) -> tuple[str, int] | None:
+    """Split a peer as gRPC names it: ``ipv4:127.0.0.1:40000`` or ``ipv6:%5B::1%5D:40000``; None for another form."""
+    kind, _, rest = peer.partition(":")
+    host, _, port = rest.replace("%5B", "[").replace("%5D", "]").rpartition(":")
+    return (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None
 
 
 def _certified(context: Any) -> str:

@@ -11,7 +11,7 @@ import torch
 from ... import _core
 from ...codecs import read_into
 from ...configs import BatchConfig, check_length
-from ...market import Client, Medium, SegmentMedium, TCPMedium, own_segment
+from ...market import Client, Medium, SegmentMedium, own_segment
 from ...tensors import torch_dtype
 from ..plan import IterationPlan
 from ..sample_iterator import Reader
@@ -343,7 +343,7 @@ def sample_bytes(config: BatchConfig, medium: Medium) -> Callable[[int], bytes]:
         SegmentError: there is no such slot, or the medium is closed.
     """
     ragged = config.ragged
-    if ragged is None or not isinstance(medium, SegmentMedium | TCPMedium) or not _has_own_read(medium):
+    if ragged is None or not isinstance(medium, SegmentMedium) or own_segment(medium) is None:
         return lambda slot_id: medium.read(slot_id)
     read_head = medium.read_head
 
@@ -353,13 +353,6 @@ def sample_bytes(config: BatchConfig, medium: Medium) -> Callable[[int], bytes]:
         return read_head(slot_id, config.sample_nbytes(lengths))
 
     return read_sample
-
-
-def _has_own_read(medium: SegmentMedium | TCPMedium) -> bool:
-    """Return whether no subclass overrides how the medium is read."""
-    if isinstance(medium, SegmentMedium):
-        return own_segment(medium) is not None
-    return getattr(medium.read, "__func__", None) is TCPMedium.read
 
 
 def _copier(config: BatchConfig, medium: Medium) -> Callable[[int, Sequence[Any]], None]:

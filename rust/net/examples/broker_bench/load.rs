@@ -175,7 +175,7 @@ fn supply_all(suppliers: &mut [Dealer], drained: &AtomicBool) -> Outcome<()> {
                     ToSupplier::Reply(reply) if reply.ok => {}
                     ToSupplier::Work { order_id, .. } => orders.push(order_id.to_owned()),
                     ToSupplier::Works(groups) => {
-                        leases.extend(groups.iter().flat_map(|group| &group.leases).map(|lease| lease.lease));
+                        leases.extend(groups.iter().flat_map(|group| &group.leases).map(|lease| lease.0));
                     }
                     other => return Err(format!("{other:?}").into()),
                 }

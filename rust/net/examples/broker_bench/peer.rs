@@ -109,7 +109,7 @@ fn serve_one(supplier: &mut Dealer) -> Outcome<()> {
         supplier.wait()?;
         supplier.work(|message| {
             match message {
-                ToSupplier::Works(groups) => lease = Some(groups[0].leases[0].lease),
+                ToSupplier::Works(groups) => lease = Some(groups[0].leases[0].0),
                 ToSupplier::Work { order_id, .. } => order = Some(order_id.to_owned()),
                 other => return Err(format!("{other:?}").into()),
             }

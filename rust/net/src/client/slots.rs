@@ -40,11 +40,4 @@ impl Slots {
         };
         Ok(Self { lanes, fence: Some(Fence(Box::new(fence))) })
     }
-
-    /// Slots that suppliers reach through connections. `fence` ends those, so that nothing sent before is stored
-    /// afterwards.
-    #[must_use]
-    pub fn with_fence(fence: impl FnMut() -> Result<(), NetError> + Send + 'static) -> Self {
-        Self { lanes: ClientLanes::default(), fence: Some(Fence(Box::new(fence))) }
-    }
 }

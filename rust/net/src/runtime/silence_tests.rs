@@ -120,7 +120,7 @@ fn tell(supplier: &mut Connection, request: &SupplierRequest<'_>) {
 
 fn lease(frames: &[&[u8]]) -> Option<u64> {
     match ToSupplier::decode(frames) {
-        Ok(ToSupplier::Works(groups)) => Some(groups[0].leases[0].lease),
+        Ok(ToSupplier::Works(groups)) => Some(groups[0].leases[0].0),
         _ => None,
     }
 }

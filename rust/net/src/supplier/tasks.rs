@@ -137,16 +137,6 @@ impl Supplier {
         }
     }
 
-    /// Ends the present lease without a sample, because its client takes none: the broker gets it back after a pause.
-    pub fn postpone(&self, text: String) {
-        let now = Instant::now();
-        let mut state = self.shared.lock();
-        state.link.machine.postpone(now, text);
-        if !state.link.machine.has_work() {
-            state.link.transmit(now);
-        }
-    }
-
     /// The numbers of the claimed samples, in their streams.
     pub fn sequences(&self) -> Vec<u64> {
         self.scheduler().batch.sequences()

@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 
 use softs_proto::supplier::Config;
-use softs_proto::wire::{LeaseRef, Message, ToSupplier, WorkGroup};
+use softs_proto::wire::{Message, ToSupplier, WorkGroup};
 use softs_proto::zmtp::Role;
 
 use super::*;
@@ -25,7 +25,7 @@ fn a_supplier_answers_pings_while_it_ends_its_call_after_a_stop() {
     accepted.set_nonblocking(true).unwrap();
     let mut broker = Connection::over(std::sync::Arc::new(accepted.into()), Role::Router, &endpoint);
     let mut message = Message::new();
-    let leases = vec![LeaseRef { lease: 1, offset: 0, sequence: 0, order: 0 }];
+    let leases = vec![(1, 0, 0)];
     let group = WorkGroup { product_id: "p", address: "m", segment_id: 1, slot_size: 64, leases };
     ToSupplier::Works(vec![group]).encode(&mut message);
     broker.send(&message);

@@ -25,7 +25,7 @@ pub(crate) enum Hosts {
 
 impl Hosts {
     /// Whether `address` may be connected to.
-    pub(crate) fn allow(self, address: &SocketAddr) -> bool {
+    fn allow(self, address: &SocketAddr) -> bool {
         self == Self::Any || address.ip().to_canonical().is_loopback()
     }
 }

@@ -165,11 +165,6 @@ pub(crate) fn tcp_host(fd: &OwnedFd) -> Option<IpAddr> {
     Some(peer.ip().to_canonical())
 }
 
-/// Sets the congestion control of a TCP socket, by the kernel's name.
-pub(crate) fn set_congestion(fd: &OwnedFd, name: &str) -> Result<(), Errno> {
-    sockopt::set_tcp_congestion(fd, name)
-}
-
 /// User id of the process at the other end of a Unix socket (for a client: of the one that called listen()).
 pub(crate) fn peer_uid(fd: &OwnedFd) -> Result<u32, Errno> {
     Ok(sockopt::socket_peercred(fd)?.uid.as_raw())

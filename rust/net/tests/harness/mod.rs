@@ -162,7 +162,7 @@ impl Peer {
             ToSupplier::Reply(reply) => Work::Reply(reply.ok, reply.error.unwrap_or("").to_owned()),
             ToSupplier::Works(groups) => {
                 let leases = groups.into_iter().flat_map(|group| group.leases);
-                Work::Leases(leases.map(|lease| (lease.lease, lease.offset)).collect())
+                Work::Leases(leases.map(|(lease, offset, _)| (lease, offset)).collect())
             }
             ToSupplier::Terminate => Work::Terminate,
             other => panic!("{other:?} to a supplier that serves no lanes"),

@@ -22,14 +22,6 @@ impl OrderId {
         }
     }
 
-    /// The number that the client gave it, 0 if it gave a text.
-    pub(super) fn number(&self) -> u64 {
-        match self {
-            Self::Native(number) => *number,
-            Self::Softs(_) => 0,
-        }
-    }
-
     /// What a softs supplier gets to see. With the nonce it names the client even to a broker that never knew the
     /// order.
     pub(super) fn for_softs(&self, nonce: Option<u64>) -> Arc<str> {

@@ -3,7 +3,7 @@
 use super::ids::{ClientKey, PeerId, SupplierKey};
 use super::outbox::{Item, Outcome, Party, Work};
 use super::state::Broker;
-use crate::wire::{LeaseRef, Message, ToClient, ToSupplier, WorkGroup};
+use crate::wire::{Message, ToClient, ToSupplier, WorkGroup};
 
 /// Groups of a WORKS message that a lease may still join; the others are closed.
 const OPEN_GROUPS: usize = 8;
@@ -132,12 +132,7 @@ impl Broker {
                     leases: Vec::new(),
                 });
             }
-            groups[at].leases.push(LeaseRef {
-                lease: number,
-                offset: order.offset,
-                sequence: order.sequence,
-                order: order.id.number(),
-            });
+            groups[at].leases.push((number, order.offset, order.sequence));
         }
         if !groups.is_empty() {
             ToSupplier::Works(groups).encode(out);

@@ -198,7 +198,6 @@ impl<L: Lanes> Client<L> {
     /// The broker has the order no longer. The slot's state is the caller's to change.
     fn leave_wire(&mut self, number: OrderNumber) -> Option<SlotId> {
         let slot = self.sent.remove(&number)?;
-        self.config.open_orders.close(slot);
         let block = self.block(slot);
         let (key, wanted) = (block.product, block.wanted);
         let product = self.products.get_mut(key);

@@ -1,8 +1,5 @@
 //! Configuration of a client.
 
-use std::sync::Arc;
-
-use super::open_orders::OpenOrders;
 use super::sequence::Share;
 use crate::wire::MediumProfile;
 
@@ -34,8 +31,6 @@ pub struct Config {
     pub block: u32,
     /// Which sequence numbers its samples have.
     pub share: Share,
-    /// Where the client notes which orders are with the broker; for no slot, unless its medium asks for that.
-    pub open_orders: Arc<OpenOrders>,
 }
 
 impl Default for Config {
@@ -54,7 +49,6 @@ impl Default for Config {
             cached_slots: 0,
             block: 1,
             share: Share::default(),
-            open_orders: Arc::default(),
         }
     }
 }

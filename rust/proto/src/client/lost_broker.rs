@@ -21,7 +21,6 @@ impl<L: Lanes> Client<L> {
         let mut with_softs = Vec::new();
         let mut softs_products = Vec::new();
         for &(order, slot) in &lost {
-            self.config.open_orders.close(slot);
             let block = self.block(slot);
             let (key, wanted) = (block.product, block.wanted);
             let product = self.products.get_mut(key);

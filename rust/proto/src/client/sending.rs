@@ -83,7 +83,6 @@ impl<L: Lanes> Client<L> {
         }
         waiting.state = State::Wire;
         self.sent.insert(order, slot);
-        self.config.open_orders.open(slot, order);
         let product = self.products.get_mut(self.block(slot).product);
         product.sent += 1;
         product.leased += 1;

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use super::config::Config;
 use super::credit::{Call, Credit};
 use super::lanes::{LaneId, Lanes};
-use super::postponed::Postponed;
 use super::work::{Lease, Work};
 use crate::Dialect;
 use crate::limits::MAX_ERROR_TEXT_BYTES;
 use crate::log::{Level, LogRecord};
 use crate::text::end_of;
-use crate::wire::{LeaseRef, MediumKind, MediumProfile, Message, SupplierRequest, ToSupplier};
+use crate::wire::{MediumKind, MediumProfile, Message, SupplierRequest, ToSupplier};
 
 /// Results wait at most this long for others to join their message, as long as there is other work to do.
 const FLUSH_AFTER: Duration = Duration::from_micros(200);
@@ -38,7 +37,6 @@ pub struct Supplier {
     done: Vec<u64>,
     failed: Vec<(u64, String)>,
     returned: Vec<u64>,
-    postponed: Postponed,
     oldest_result_at: Option<Instant>,
     /// Softs dialect: the one result to send, and what else is due.
     softs_done: Option<(String, bool)>,
@@ -85,7 +83,6 @@ impl Supplier {
             done: Vec::new(),
             failed: Vec::new(),
             returned: Vec::new(),
-            postponed: Postponed::default(),
             oldest_result_at: None,
             softs_done: None,
             hello_due: false,
@@ -197,29 +194,6 @@ impl Supplier {
         self.oldest_result_at.get_or_insert(now);
     }
 
-    /// The current lease cannot be served at present, and that is not this supplier's fault: its client takes no samples.
-    /// The broker gets it back after a pause, and meanwhile leases others to this supplier as if it did not have this
-    /// one. `text` is the error for the client where the lease cannot be kept or cannot be returned.
-    pub fn postpone(&mut self, now: Instant, text: String) {
-        let Some(Work { lease: Lease::Native(lease), connection, .. }) = self.current else {
-            return self.finish(now, Err(text));
-        };
-        if self.postponed.is_full() {
-            return self.finish(now, Err(text));
-        }
-        self.current = None;
-        self.call = None;
-        if connection != self.connection || self.dialect.is_none() {
-            return;
-        }
-        if self.leaving {
-            self.returned.push(lease);
-        } else {
-            self.postponed.push(now, lease);
-            self.ready_due = true;
-        }
-    }
-
     /// A call takes long: returns the leases that wait behind it, and asks for no more meanwhile. What waits behind a
     /// sample on the wire stays as long as that is only far away.
     pub fn return_unstarted(&mut self, now: Instant) {
@@ -264,7 +238,6 @@ impl Supplier {
             return;
         }
         self.return_queue();
-        self.returned.extend(self.postponed.take_all());
         self.leaving = true;
         self.lanes.leave();
         self.ready_due = false;
@@ -291,7 +264,6 @@ impl Supplier {
         self.done.clear();
         self.failed.clear();
         self.returned.clear();
-        self.postponed = Postponed::default();
         self.oldest_result_at = None;
         self.softs_done = None;
         self.next_softs_hello = None;
@@ -321,7 +293,7 @@ impl Supplier {
                 for group in groups {
                     let (product, address): (Arc<str>, Arc<str>) =
                         (Arc::from(group.product_id), Arc::from(group.address));
-                    for LeaseRef { lease, offset, sequence, order } in group.leases {
+                    for (lease, offset, sequence) in group.leases {
                         self.enqueue(Work {
                             product_id: product.clone(),
                             address: address.clone(),
@@ -329,7 +301,6 @@ impl Supplier {
                             offset,
                             slot_size: group.slot_size,
                             sequence,
-                            order,
                             lease: Lease::Native(lease),
                             connection: self.connection,
                             leased_at: now,
@@ -351,7 +322,7 @@ impl Supplier {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let flush = self.oldest_result_at.map(|at| at + FLUSH_AFTER);
         let hello = self.next_softs_hello.filter(|_| self.current.is_none());
-        [flush, hello, self.postponed.due_at()].into_iter().flatten().min()
+        [flush, hello].into_iter().flatten().min()
     }
 
     /// Whether there is something to send now: results wait for others only while there is other work.
@@ -379,9 +350,6 @@ impl Supplier {
             self.hello_due = true;
             self.ready_due = true;
         }
-        let n_returned = self.returned.len();
-        self.returned.extend(self.postponed.take_due(now));
-        self.ready_due |= self.returned.len() > n_returned;
         if take(&mut self.medium_due) {
             SupplierRequest::Medium(self.config.medium).encode(out);
             return true;
@@ -404,8 +372,7 @@ impl Supplier {
     fn transmit_native(&mut self, out: &mut Message) -> bool {
         if self.ready_due && !self.leaving {
             self.ready_due = false;
-            // What is postponed counts as held at the broker.
-            let wanted = if self.paused { 0 } else { self.credit.window() + self.postponed.len() };
+            let wanted = if self.paused { 0 } else { self.credit.window() };
             SupplierRequest::Ready { credit: Some(u64::from(wanted)) }.encode(out);
             return true;
         }

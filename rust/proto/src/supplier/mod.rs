@@ -10,7 +10,6 @@ mod credit;
 mod lane_commands;
 mod lanes;
 mod machine;
-mod postponed;
 mod weights;
 mod work;
 

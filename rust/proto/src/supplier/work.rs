@@ -18,8 +18,6 @@ pub struct Work {
     pub slot_size: u64,
     /// The number of the sample in the client's stream; 0 from clients that do not number theirs.
     pub sequence: u64,
-    /// The client's number of the order; 0 if not known.
-    pub order: u64,
     pub(super) lease: Lease,
     pub(super) connection: u64,
     pub(super) leased_at: Instant,
@@ -40,7 +38,6 @@ impl Work {
             offset,
             slot_size: 0,
             sequence: 0,
-            order: 0,
             lease: Lease::Softs(order_id.to_owned()),
             connection,
             leased_at,

@@ -4,7 +4,7 @@
 use super::envelope::{any_map, split, unknown_command};
 use super::error::WireError;
 use super::lanes;
-use super::lists::{flat_triples, leases, list, uints};
+use super::lists::{flat_triples, list, uints};
 use super::medium_profile;
 use super::pushes::{EndCode, ToClient, ToSupplier, WorkGroup};
 use super::reader::Reader;
@@ -311,7 +311,7 @@ fn works(payload: &[u8]) -> Result<ToSupplier<'_>, WireError> {
             address: reader.id("address")?,
             segment_id: reader.uint("segment_id")?,
             slot_size: reader.uint("slot_size")?,
-            leases: leases(reader, "leases")?,
+            leases: flat_triples(reader, "leases")?,
         })
     })?;
     reader.end()?;

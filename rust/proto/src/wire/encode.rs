@@ -152,7 +152,7 @@ impl ToSupplier<'_> {
                     writer::str(out, group.address);
                     writer::uint(out, group.segment_id);
                     writer::uint(out, group.slot_size);
-                    writer::leases(out, &group.leases);
+                    writer::flat_triples(out, &group.leases);
                 }
             }),
             Self::Attach(offers) => two_frames(out, b"ATTACH", |out| lanes::encode_offers(out, offers)),

@@ -1,7 +1,6 @@
 //! Lists in a payload. What their announced lengths can make us reserve is bounded.
 
 use super::error::WireError;
-use super::lease::LeaseRef;
 use super::reader::Reader;
 
 /// An array of integers.
@@ -20,24 +19,6 @@ pub(super) fn flat_triples(reader: &mut Reader<'_>, what: &str) -> Result<Vec<(u
         triples.push((reader.uint(what)?, reader.uint(what)?, reader.uint(what)?));
     }
     Ok(triples)
-}
-
-/// An array that holds the parts of each lease, one after the other.
-pub(super) fn leases(reader: &mut Reader<'_>, what: &str) -> Result<Vec<LeaseRef>, WireError> {
-    let len = reader.array(what)?;
-    if len % 4 != 0 {
-        return Err(reader.error(what, &format!("need four numbers for each, have {len}")));
-    }
-    let mut leases = Vec::with_capacity(len / 4);
-    for _ in 0..len / 4 {
-        leases.push(LeaseRef {
-            lease: reader.uint(what)?,
-            offset: reader.uint(what)?,
-            sequence: reader.uint(what)?,
-            order: reader.uint(what)?,
-        });
-    }
-    Ok(leases)
 }
 
 /// An array of values of at least `min_bytes` bytes each, which bounds what its announced length can make us reserve.

@@ -90,7 +90,9 @@ impl MediumProfile {
                 let (mine, theirs) = (self.slot_size, client.slot_size);
                 format!("slot_size differs: this supplier has {mine}, the client {theirs}")
             }
-            Obstacle::Host => "it is on another host, or sees another /dev/shm; use TCPMedium".to_owned(),
+            Obstacle::Host => {
+                "it is on another host, or sees another /dev/shm; join the hosts by a link".to_owned()
+            }
         })
     }
 

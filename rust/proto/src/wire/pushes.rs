@@ -1,7 +1,6 @@
 //! Messages from a broker to clients and suppliers.
 
 use super::lane_types::{LaneName, LaneOffer, Supply};
-use super::lease::LeaseRef;
 use super::reply::Reply;
 
 /// Begins the error of a supplier where no other supplier would make the sample either: the order is not tried again.
@@ -85,6 +84,7 @@ pub struct WorkGroup<'a> {
     pub segment_id: u64,
     /// Bytes of one slot; 0 if the client sent none.
     pub slot_size: u64,
-    /// The leases, in the order in which they are to be worked on.
-    pub leases: Vec<LeaseRef>,
+    /// The leases, in the order in which they are to be worked on: (number in DONES, byte offset of the slot, number of
+    /// the sample in the client's stream, 0 from clients that do not number theirs).
+    pub leases: Vec<(u64, u64, u64)>,
 }

@@ -2,8 +2,6 @@
 
 use rmp::Marker;
 
-use super::lease::LeaseRef;
-
 /// Appends an integer.
 #[inline]
 pub(super) fn uint(out: &mut Vec<u8>, n: u64) {
@@ -86,16 +84,6 @@ pub(super) fn flat_triples(out: &mut Vec<u8>, triples: &[(u64, u64, u64)]) {
         uint(out, a);
         uint(out, b);
         uint(out, c);
-    }
-}
-
-/// Appends an array that holds the parts of each lease, one after the other.
-pub(super) fn leases(out: &mut Vec<u8>, leases: &[LeaseRef]) {
-    array(out, 4 * leases.len());
-    for &LeaseRef { lease, offset, sequence, order } in leases {
-        for number in [lease, offset, sequence, order] {
-            uint(out, number);
-        }
     }
 }
 

@@ -10,19 +10,6 @@ use softs_proto::wire::{ClientRequest, EndCode};
 use crate::peers::{Got, Net};
 
 #[test]
-fn a_native_supplier_learns_the_number_that_the_client_gave_an_order() {
-    let mut net = Net::new(Config::default());
-    let (native, softs) = (net.client(Native), net.client(Softs));
-    let supplier = net.supplier(Native, &["p"]);
-    net.credit(supplier, 8);
-    net.orders(native, "p", &[(7, 0)]);
-    net.order(softs, "c2-1", "p", 64);
-    let mut works = net.works(supplier);
-    works.sort_by_key(|work| work.offset);
-    assert_eq!(works.iter().map(|work| work.order).collect::<Vec<_>>(), [7, 0]);
-}
-
-#[test]
 fn all_four_combinations_of_dialects_work() {
     for (client_dialect, supplier_dialect) in
         [(Softs, Softs), (Softs, Native), (Native, Softs), (Native, Native)]

@@ -7,8 +7,8 @@ use softs_proto::Dialect;
 use softs_proto::broker::{Broker, Config, PeerId, Side};
 use softs_proto::log::LogRecord;
 use softs_proto::wire::{
-    AnnouncedLane, ClientRequest, Detail, Diagnosis, EndCode, LaneName, LeaseRef, MediumProfile, Message,
-    NO_LANE, Reply, Stats, SupplierRequest, ToClient, ToSupplier,
+    AnnouncedLane, ClientRequest, Detail, Diagnosis, EndCode, LaneName, MediumProfile, Message, NO_LANE,
+    Reply, Stats, SupplierRequest, ToClient, ToSupplier,
 };
 
 /// A message from the broker, owned.
@@ -48,8 +48,6 @@ pub(crate) struct Work {
     pub(crate) slot_size: u64,
     pub(crate) offset: u64,
     pub(crate) sequence: u64,
-    /// The client's number of the order; 0 where there is none.
-    pub(crate) order: u64,
 }
 
 /// A broker and what its peers have received.
@@ -302,7 +300,6 @@ fn of_supplier(message: ToSupplier<'_>) -> Got {
             slot_size: 0,
             offset,
             sequence: 0,
-            order: 0,
         }),
         ToSupplier::Attach(offers) => {
             Got::Attach(offers.iter().map(|of| (of_lane(&of.name), of.product_id.to_owned())).collect())
@@ -310,9 +307,8 @@ fn of_supplier(message: ToSupplier<'_>) -> Got {
         ToSupplier::Detach(names) => Got::Detach(names.iter().map(of_lane).collect()),
         ToSupplier::Works(groups) => {
             let works = groups.into_iter().flat_map(|group| {
-                let lease = move |LeaseRef { lease, offset, sequence, order }| Work {
+                let lease = move |(lease, offset, sequence): (u64, u64, u64)| Work {
                     lease: lease.to_string(),
-                    order,
                     product_id: group.product_id.into(),
                     address: group.address.into(),
                     segment_id: group.segment_id,

@@ -1,10 +1,9 @@
 //! What becomes of orders and slots when the broker is gone: fenced suppliers, suppliers of softs, lanes.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use softs_proto::Dialect;
-use softs_proto::client::{Client, Config, NoLanes, OpenOrders, Outcome};
+use softs_proto::client::{Client, Outcome};
 use softs_proto::wire::{EndCode, Message, ToClient};
 
 use crate::harness::{Harness, Placed, config};
@@ -220,32 +219,4 @@ fn what_one_broker_had_no_room_for_goes_to_the_next() {
     let placed = harness.placed();
     assert_eq!((placed.len(), harness.client.n_quarantined()), (6, 2));
     assert!(placed.iter().all(|order| order.offset != first[0].offset));
-}
-
-#[test]
-fn a_medium_knows_which_order_each_slot_waits_for_at_the_broker() {
-    let open = Arc::new(OpenOrders::new(2));
-    let mut harness = Harness::with(Config { open_orders: Arc::clone(&open), ..config(2) }, NoLanes);
-    let number = harness.client.request_slot("p").unwrap();
-    assert!(!open.is_open(0, None), "without a broker no supplier can have it");
-    harness.connect(Dialect::Native);
-    assert_eq!(harness.placed().len(), 1);
-    assert!(open.is_open(0, Some(number)) && open.is_open(0, None));
-    assert!(!open.is_open(0, Some(number + 1)) && !open.is_open(1, None) && !open.is_open(2, None));
-
-    harness.client.handle_disconnected();
-    assert!(!open.is_open(0, None), "what its suppliers still send is late");
-    harness.connect(Dialect::Native);
-    assert_eq!(harness.placed()[0].number, number);
-    assert!(open.is_open(0, Some(number)));
-    harness.client.discard();
-    assert!(open.is_open(0, Some(number)), "its supplier may write, and ends it");
-    harness.answer(ToClient::Results { done: vec![number], ended: vec![] });
-    assert!(!open.is_open(0, None));
-
-    let failing = harness.client.request_slot("p").unwrap();
-    harness.placed();
-    let slot = (0..2).find(|&slot| open.is_open(slot, Some(failing))).unwrap();
-    harness.answer(ToClient::Results { done: vec![], ended: vec![(failing, EndCode::Failed, "boom")] });
-    assert!(!open.is_open(slot, None));
 }

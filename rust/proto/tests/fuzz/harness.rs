@@ -5,9 +5,9 @@ use softs_proto::Dialect;
 use softs_proto::limits::{MAX_COMMAND_BYTES, MAX_FRAMES, MAX_MESSAGE_BYTES};
 use softs_proto::wire::{
     AnnouncedLane, ClientDetail, ClientRequest, ControlReply, ControlRequest, Detail, Diagnosis, EndCode,
-    Follow, LaneDetail, LaneName, LaneOffer, LeaseRef, LinkedState, MediumKind, MediumProfile, Message,
-    ModelRef, ProductDetail, Publication, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient,
-    ToSupplier, WorkGroup,
+    Follow, LaneDetail, LaneName, LaneOffer, LinkedState, MediumKind, MediumProfile, Message, ModelRef,
+    ProductDetail, Publication, Reply, Stats, SupplierDetail, SupplierRequest, Supply, ToClient, ToSupplier,
+    WorkGroup,
 };
 use softs_proto::zmtp::{Codec, Event, Role, ZmtpError};
 
@@ -433,8 +433,7 @@ fn corpus() -> Vec<FrameList> {
             ended: vec![(3, EndCode::Failed, "boom"), (4, EndCode::Invalid, "")],
         },
     ];
-    let lease = LeaseRef { lease: 1, offset: 65536, sequence: 300, order: 7 };
-    let leases = vec![lease; 3];
+    let leases = vec![(1, 65536, 300); 3];
     let group = WorkGroup { product_id, address, segment_id: u64::MAX, slot_size: 65536, leases };
     let to_supplier = [
         ToSupplier::Work { order_id, product_id, address, offset },

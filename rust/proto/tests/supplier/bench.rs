@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use softs_proto::Dialect;
 use softs_proto::supplier::{Config, Supplier};
-use softs_proto::wire::{
-    LaneName, LeaseRef, MediumProfile, Message, Reply, SupplierRequest, ToSupplier, WorkGroup,
-};
+use softs_proto::wire::{LaneName, MediumProfile, Message, Reply, SupplierRequest, ToSupplier, WorkGroup};
 
 /// What a supplier sent, owned.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,8 +49,7 @@ impl Bench {
     }
 
     pub(crate) fn lease(&mut self, leases: &[u64]) {
-        let named = |&lease| LeaseRef { lease, offset: lease * 8, sequence: lease + 100, order: lease + 200 };
-        let leases = leases.iter().map(named).collect();
+        let leases = leases.iter().map(|&lease| (lease, lease * 8, lease + 100)).collect();
         self.tell(&ToSupplier::Works(vec![WorkGroup {
             product_id: "p1",
             address: "sl_x",

@@ -121,60 +121,6 @@ fn what_waits_behind_a_long_call_is_given_back() {
 }
 
 #[test]
-fn a_lease_of_a_client_that_takes_nothing_goes_back_after_a_pause_and_uses_up_no_credit() {
-    let mut bench = Bench::new(Dialect::Native);
-    bench.lease(&[1, 2]);
-    assert_eq!(bench.begin(), 1);
-    bench.supplier.postpone(bench.now, "it takes nothing".into());
-    bench.finish(SHORT, Ok(()));
-    assert_eq!(bench.sent(), [Sent::Ready(Some(3))], "it is held, beside as many as before");
-    assert_eq!(bench.begin(), 2);
-    bench.finish(SHORT, Ok(()));
-    let others = Sent::Dones { done: vec![2], failed: vec![], returned: vec![] };
-    assert!(bench.sent().contains(&others), "others are served meanwhile");
-
-    let due = bench.supplier.poll_timeout().unwrap();
-    assert!(due > bench.now, "at once it would come straight back");
-    bench.now = due;
-    assert!(bench.supplier.wants_transmit(bench.now));
-    let sent = bench.sent();
-    let returned = Sent::Dones { done: vec![], failed: vec![], returned: vec![1] };
-    assert!(matches!(&sent[..], [Sent::Ready(Some(..=2)), last] if *last == returned), "{sent:?}");
-    assert_eq!(bench.supplier.poll_timeout(), None);
-}
-
-#[test]
-fn what_is_postponed_ends_with_the_connection_and_goes_back_with_goodbye() {
-    let mut bench = Bench::new(Dialect::Native);
-    let postpone = |bench: &mut Bench, leases: std::ops::Range<u64>| {
-        bench.lease(&leases.clone().collect::<Vec<_>>());
-        for _ in leases {
-            bench.begin();
-            bench.supplier.postpone(bench.now, "it takes nothing".into());
-        }
-    };
-    postpone(&mut bench, 0..3);
-    bench.supplier.handle_disconnected();
-    assert_eq!(bench.supplier.poll_timeout(), None);
-    bench.connect(Dialect::Native);
-
-    // No more than the broker lets one supplier hold: the rest fails.
-    postpone(&mut bench, 0..513);
-    let failed = vec![(512, "it takes nothing".to_owned())];
-    assert!(bench.sent().contains(&Sent::Dones { done: vec![], failed, returned: vec![] }));
-    bench.supplier.leave();
-    let returned = (0..512).collect();
-    assert!(bench.sent().contains(&Sent::Dones { done: vec![], failed: vec![], returned }));
-
-    // A softs broker takes nothing back.
-    let mut bench = Bench::new(Dialect::Softs);
-    bench.work("c1-7");
-    bench.begin();
-    bench.supplier.postpone(bench.now, "it takes nothing".into());
-    assert!(bench.sent().contains(&Sent::Done("c1-7".into(), false)));
-}
-
-#[test]
 fn a_lease_ends_with_its_connection() {
     let mut bench = Bench::new(Dialect::Native);
     bench.lease(&[1, 2]);

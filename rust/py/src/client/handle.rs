@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use softs_net::Endpoint;
 use softs_net::client::{Batch, Client as NetClient, Slots, Waited, nonce};
-use softs_proto::client::{Config, OpenOrders, Outcome, Plan, Share};
+use softs_proto::client::{Config, Outcome, Plan, Share};
 use softs_shm::{self as shm, CachePolicy, Decode, ForeignBytes, Rows};
 
 use super::ahead::Ahead;
@@ -18,7 +18,6 @@ use crate::errors::{closed, gather_error, net_error, raise, release_error, segme
 use crate::log::{Record, to_python};
 use crate::mediums::profile::medium_profile;
 use crate::mediums::segment::Segment;
-use crate::mediums::tcp_medium::TcpMediumServer;
 use crate::memory::buffer::{Buffer, Helper, Lease, RaggedTarget};
 use crate::memory::futex::not_a_futex;
 use crate::process::{Owned, blocking};
@@ -43,7 +42,7 @@ pub(crate) struct Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (endpoint, address, slot_size, n_slots, *, segment=None, server=None, medium=None, ordered=false, prefetch=None, block=1, share=(0, 1), scribble=false, spin_us=20.0))]
+    #[pyo3(signature = (endpoint, address, slot_size, n_slots, *, segment=None, medium=None, ordered=false, prefetch=None, block=1, share=(0, 1), scribble=false, spin_us=20.0))]
     #[allow(clippy::too_many_arguments, reason = "Python passes them by name")]
     fn new(
         py: Python<'_>,
@@ -52,7 +51,6 @@ impl Client {
         slot_size: u64,
         n_slots: u32,
         segment: Option<&Segment>,
-        server: Option<&TcpMediumServer>,
         medium: Option<&str>,
         ordered: bool,
         prefetch: Option<u32>,
@@ -65,15 +63,10 @@ impl Client {
         let spin = Duration::try_from_secs_f64(spin_us / 1e6)
             .map_err(|_| raise(py, "ConfigError", format!("spin_us must be at least 0, have {spin_us}")))?;
         let segment = segment.map(|segment| segment.segment(py)).transpose()?;
-        let slots = match (&segment, server) {
-            (Some(segment), _) => Slots::in_segment(segment).map_err(|e| net_error(py, &e))?,
-            (None, Some(server)) => Slots::with_fence(server.fence_of()),
-            (None, None) => Slots::default(),
+        let slots = match &segment {
+            Some(segment) => Slots::in_segment(segment).map_err(|e| net_error(py, &e))?,
+            None => Slots::default(),
         };
-        let open_orders = Arc::new(OpenOrders::new(if server.is_some() { n_slots } else { 0 }));
-        if let Some(server) = server {
-            server.follow(Arc::clone(&open_orders));
-        }
         let config = Config {
             address,
             slot_size,
@@ -87,7 +80,6 @@ impl Client {
             cached_slots: segment.as_ref().map_or(0, |_| CachePolicy::n_cached(slot_size)),
             block,
             share: Share { index: share.0, of: share.1 },
-            open_orders,
         };
         let client = Arc::new(Owned::new(NetClient::new(endpoint, config, slots, spin)));
         Ok(Self { client, segment, slot_size, block: block.max(1), scribble, helper: OnceLock::new() })

@@ -1,6 +1,5 @@
-//! `_core.Segment`, `_core.TcpMediumServer`, `_core.TcpMediumWriter`: what slots lie in.
+//! `_core.Segment`: what slots lie in.
 
 pub(crate) mod lane_stats;
 pub(crate) mod profile;
 pub(crate) mod segment;
-pub(crate) mod tcp_medium;

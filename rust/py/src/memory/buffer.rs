@@ -1,6 +1,5 @@
 //! Bytes that come from Python or go there, and their encodings with the widest instructions that this processor has.
 
-use std::borrow::Cow;
 use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -49,14 +48,6 @@ impl<'a, 'py> Source<'a, 'py> {
                 unsafe { ForeignBytes::new(start, *bytes) }
             }
             Self::Buffer(buffer) => buffer.foreign(),
-        }
-    }
-
-    /// What can be used as Rust memory: `bytes` as they are, anything else copied.
-    pub(crate) fn to_rust(&self) -> Cow<'_, [u8]> {
-        match self {
-            Self::Bytes(bytes) => Cow::Borrowed(bytes.as_bytes()),
-            Self::Buffer(buffer) => Cow::Owned(buffer.foreign().to_vec()),
         }
     }
 }

@@ -106,7 +106,7 @@ impl Supplier {
                 Some(Task::Lane(task)) => self.lane_calls.make(supplier, &mut maker, &task, error_fn)?,
                 Some(Task::Wire(work)) => {
                     let (product, medium) = (&*work.product_id, (&*work.address, work.segment_id));
-                    let arguments = (product, medium, work.offset, work.slot_size, work.sequence, work.order);
+                    let arguments = (product, medium, work.offset, work.slot_size, work.sequence);
                     let error: Option<Bound<'_, PyAny>> = wire_fn.call1(arguments)?.extract()?;
                     let error = error.map(|text| sendable(&text)).transpose()?;
                     py.detach(|| supplier.finish(error.map_or(Ok(()), Err)));
@@ -117,10 +117,6 @@ impl Supplier {
 
     fn renew(&self) {
         self.is_renewed.store(true, Ordering::Relaxed);
-    }
-
-    fn postpone(&self, py: Python<'_>, text: String) {
-        py.detach(|| self.supplier.postpone(text));
     }
 
     fn note_made(&self) {

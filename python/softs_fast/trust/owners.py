@@ -1,6 +1,6 @@
 """Which user is at the other end of a connection of this machine: the kernel knows the owner of each socket.
 
-As `rust/net/src/transport/tcp_owner.rs` does it for the market: by ``sock_diag(7)``.
+As `rust/net/src/transport/tcp_owner.rs` does it for brokers: by ``sock_diag(7)``.
 """
 
 from __future__ import annotations
@@ -23,24 +23,20 @@ _NO_COOKIE = struct.pack("=III", 0, 0xFFFF_FFFF, 0xFFFF_FFFF)
 _STATE, _UID = 1, 64
 
 
-def is_ours(peer: str, own_port: int) -> bool:
-    """Return whether the peer of a connection on loopback is this user or root.
+def is_ours(peer: tuple[str, int], own: tuple[str, int]) -> bool:
+    """Return whether the peer of a connection on loopback is this user or root; False if the kernel does not tell.
 
     Args:
-        peer: Peer as gRPC names it: ``ipv4:127.0.0.1:40000`` or ``ipv6:%5B::1%5D:40000``.
-        own_port: Port of this end.
+        peer: Numeric address and port of the peer.
+        own: Numeric address and port of this end.
     """
-    kind, _, rest = peer.partition(":")
-    host, _, port = rest.replace("%5B", "").replace("%5D", "").rpartition(":")
-    host = host.strip("[]")
-    if kind not in ("ipv4", "ipv6") or not port.isdigit():
-        return False
     # A server that listens on IPv6 too may have the connection as one of IPv4 in IPv6.
     for family, mapped in ((socket.AF_INET, False), (socket.AF_INET6, True)):
-        packed = _pack(host, family, mapped)
-        if packed is None:
+        packed = [_pack(host, family, mapped) for host, _ in (peer, own)]
+        if None in packed:
             continue
-        uid = _owner(family, packed, int(port), own_port)
+        ports = struct.pack("!HH", peer[1], own[1])
+        uid = _owner(family, ports + b"".join(place.ljust(16, b"\0") for place in packed if place))
         if uid is not None:
             return uid in (os.getuid(), 0)
     return False
@@ -55,11 +51,9 @@ def _pack(host: str, family: int, mapped: bool) -> bytes | None:
         return None
 
 
-def _owner(family: int, host: bytes, port: int, own_port: int) -> int | None:
-    """Return the user of the socket at `port`, connected to `own_port` of the same host."""
-    ports = struct.pack("!HH", port, own_port)
-    place = host.ljust(16, b"\0")
-    body = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 1 << _ESTABLISHED) + ports + place + place + _NO_COOKIE
+def _owner(family: int, connection: bytes) -> int | None:
+    """Return the user of the socket with these ports and addresses, its own ones first."""
+    body = _ASKED.pack(family, socket.IPPROTO_TCP, 0, 1 << _ESTABLISHED) + connection + _NO_COOKIE
     request = _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST, 0, 0) + body
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _SOCK_DIAG) as kernel:
