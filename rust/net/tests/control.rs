@@ -259,7 +259,7 @@ fn a_student_that_does_not_read_its_answers_is_closed_at_the_limit() {
     assert_eq!(set(&leader, "large", &large), Outcome::Done(1));
     let (mut stream, mut codec) = shaken(&channel.endpoints().0, Role::Dealer);
     let mut hello = Message::new();
-    ControlRequest::Hello { rank: 1, slot_size: 64, nonce: None, known: None }.encode(&mut hello);
+    ControlRequest::Hello { rank: 1, slot_size: 64, nonce: None, known: None, stop: None }.encode(&mut hello);
     (0..10_000).for_each(|_| codec.send(&hello));
     // It is closed in the middle of this.
     let _cut_off = stream.write_all(codec.output());

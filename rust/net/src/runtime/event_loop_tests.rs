@@ -40,7 +40,8 @@ fn student(event_loop: &mut EventLoop<Control>, endpoint: &Endpoint) -> Connecti
 
 fn hello(student: &mut Connection) {
     let mut message = Message::new();
-    ControlRequest::Hello { rank: 0, slot_size: 64, nonce: None, known: None }.encode(&mut message);
+    ControlRequest::Hello { rank: 0, slot_size: 64, nonce: None, known: None, stop: None }
+        .encode(&mut message);
     student.send(&message);
     assert!(student.flush().unwrap());
 }

@@ -117,6 +117,11 @@ impl<M: PeerMachine> BrokerLink<M> {
         self.fence = fence;
     }
 
+    /// Where the broker is.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
     /// Why there is no connection; `None` while there is one, or before the first attempt.
     pub(crate) fn error(&self) -> Option<&NetError> {
         self.error.as_ref()
@@ -275,13 +280,16 @@ impl<M: PeerMachine> BrokerLink<M> {
 
     fn write(&mut self, now: Instant) -> Result<(), NetError> {
         let Some(connected) = &mut self.connection else { return Ok(()) };
-        if connected.ready && self.machine.wants_transmit(now) {
+        // The codec may have something to send of its own: handshake, PONG. What the socket does not take yet stays with
+        // the machine, which knows what of it is still of use later.
+        let mut is_written = connected.connection.flush()?;
+        if is_written && connected.ready && self.machine.wants_transmit(now) {
             while self.machine.poll_transmit(now, &mut self.message) {
                 connected.connection.send(&self.message);
             }
+            is_written = connected.connection.flush()?;
         }
-        // The codec may have something to send of its own: handshake, PONG.
-        connected.unwritten = !connected.connection.flush()?;
+        connected.unwritten = !is_written;
         Ok(())
     }
 

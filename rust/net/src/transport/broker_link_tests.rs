@@ -9,10 +9,15 @@ use super::*;
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 
+const MESSAGE_BYTES: usize = 64 << 10;
+
 #[derive(Debug)]
 struct Peer {
     is_owed: bool,
     is_connected: bool,
+    /// What it has to send: the newest number, in a message of [`MESSAGE_BYTES`]. And how many such it was asked for.
+    newest: Option<u64>,
+    n_taken: usize,
 }
 
 impl PeerMachine for Peer {
@@ -24,10 +29,17 @@ impl PeerMachine for Peer {
     }
     fn handle_message(&mut self, _now: Instant, _frames: &[&[u8]]) {}
     fn wants_transmit(&self, _now: Instant) -> bool {
-        false
+        self.newest.is_some()
     }
-    fn poll_transmit(&mut self, _now: Instant, _out: &mut Message) -> bool {
-        false
+    fn poll_transmit(&mut self, _now: Instant, out: &mut Message) -> bool {
+        out.clear();
+        let Some(number) = self.newest.take() else { return false };
+        self.n_taken += 1;
+        out.frame(|out| {
+            out.extend_from_slice(&number.to_le_bytes());
+            out.resize(MESSAGE_BYTES, 0);
+        });
+        true
     }
     fn poll_timeout(&self) -> Option<Instant> {
         None
@@ -44,7 +56,7 @@ impl PeerMachine for Peer {
 fn connected(is_owed: bool, now: Instant) -> (BrokerLink<Peer>, Connection) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint: Endpoint = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
-    let machine = Peer { is_owed, is_connected: false };
+    let machine = Peer { is_owed, is_connected: false, newest: None, n_taken: 0 };
     let mut link = BrokerLink::new(machine, endpoint.clone(), now, Duration::ZERO);
     link.turn(now);
     let (accepted, _) = listener.accept().unwrap();
@@ -118,4 +130,27 @@ fn a_broker_that_owes_nothing_may_be_silent() {
         link.turn(now);
     }
     assert!(link.machine.is_connected);
+}
+
+#[test]
+fn what_a_broker_that_stands_still_does_not_read_stays_with_the_machine_which_replaces_it() {
+    let (now, n_messages) = (Instant::now(), 2_000);
+    let (mut link, mut broker) = connected(false, now);
+    for number in 1..=n_messages {
+        link.machine.newest = Some(number);
+        link.turn(now);
+    }
+    // What both sockets hold, and one message more.
+    let n_bytes = link.machine.n_taken * MESSAGE_BYTES;
+    assert!(n_bytes < 32 << 20, "{n_bytes} bytes of {n_messages} messages left the machine");
+    let (mut last, started) = (0, Instant::now());
+    while last < n_messages {
+        assert!(started.elapsed() < WATCHDOG, "the newest was lost after {last}");
+        broker.receive().unwrap();
+        while let Some(event) = broker.poll().unwrap() {
+            let Event::Message(frames) = event else { panic!("{event:?}") };
+            last = u64::from_le_bytes(*frames.as_slice()[0].first_chunk().unwrap());
+        }
+        link.turn(now);
+    }
 }

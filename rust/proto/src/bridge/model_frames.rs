@@ -12,7 +12,6 @@ use crate::wire::check_model;
 pub(super) const FIRST_OF_MODELS: u8 = 32;
 
 const MODEL: u8 = 32;
-const STOP: u8 = 33;
 const UNFOLLOWED: u8 = 34;
 
 const MAX_WHY_BYTES: usize = 1024;
@@ -22,8 +21,6 @@ const MAX_WHY_BYTES: usize = 1024;
 pub(super) enum ModelFrame {
     /// This runs here.
     Model(Running),
-    /// The leader here has stopped all workers.
-    Stop,
     /// The leader there is not followed, and why.
     Unfollowed(String),
 }
@@ -31,7 +28,7 @@ pub(super) enum ModelFrame {
 /// What a reader takes of these frames.
 pub(super) fn shape(kind: u8) -> Shape {
     match kind {
-        MODEL => Shape::Whole(14 + MAX_ID_BYTES + MAX_MODEL_CFG_BYTES),
+        MODEL => Shape::Whole(30 + MAX_ID_BYTES + MAX_MODEL_CFG_BYTES),
         _ => Shape::Whole(MAX_WHY_BYTES),
     }
 }
@@ -41,11 +38,12 @@ impl ModelFrame {
         let mut fields = Fields(payload, "frame about models");
         match kind {
             MODEL => {
-                let (is_own, has_leader) = (fields.flag()?, fields.flag()?);
+                let (is_own, is_stopped) = (fields.flag()?, fields.flag()?);
+                let leader = Some(fields.u64()?).filter(|leader| *leader != 0);
+                let stop = fields.u64()?;
                 let model = read_model(&mut fields)?.map(Arc::new);
-                Ok(Self::Model(Running { model, is_own, has_leader }))
+                Ok(Self::Model(Running { model, is_own, leader, stop, is_stopped }))
             }
-            STOP => fields.end().map(|()| Self::Stop),
             UNFOLLOWED => Ok(Self::Unfollowed(printable(fields.text(MAX_WHY_BYTES)?))),
             other => Err(MessageError::Kind(other)),
         }
@@ -53,18 +51,19 @@ impl ModelFrame {
 
     pub(super) fn encode(&self, out: &mut Outbox) {
         match self {
-            Self::Model(Running { model, is_own, has_leader }) => {
-                let flags = [u8::from(*is_own), u8::from(*has_leader)];
+            Self::Model(Running { model, is_own, leader, stop, is_stopped }) => {
+                let flags = [u8::from(*is_own), u8::from(*is_stopped)];
+                let numbers = [leader.unwrap_or(0), *stop].map(u64::to_le_bytes);
+                let numbers = numbers.as_flattened();
                 match model.as_deref() {
-                    None => out.push(MODEL, &[&flags, &0_u64.to_le_bytes()]),
+                    None => out.push(MODEL, &[&flags, numbers, &0_u64.to_le_bytes()]),
                     Some(Model { generation, model_id, model_cfg }) => {
                         let (generation, len) = (generation.to_le_bytes(), model_id.len() as u32);
                         let id = [&len.to_le_bytes(), model_id.as_bytes()].concat();
-                        out.push(MODEL, &[&flags, &generation, &id, model_cfg]);
+                        out.push(MODEL, &[&flags, numbers, &generation, &id, model_cfg]);
                     }
                 }
             }
-            Self::Stop => out.push(STOP, &[]),
             Self::Unfollowed(why) => out.push(UNFOLLOWED, &[cut(why, MAX_WHY_BYTES).as_bytes()]),
         }
     }

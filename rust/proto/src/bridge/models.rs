@@ -5,6 +5,9 @@
 //! followed. A second leader is refused with one warning, and what the first one leaves is not its own at once: links and
 //! brokers that were killed have [`VACANCY`] to start again.
 //!
+//! A STOP of the leader ends the workers of each host that is joined then, and of one that was cut off and joins again while
+//! the STOP holds. Workers of a host that has had no model yet have started since, and go on.
+//!
 //! Samples of a generation (products `gen/GENERATION/RANK`) are made for hosts that run the same model under the same
 //! number, so never for a leader that is not followed.
 
@@ -18,7 +21,7 @@ use crate::framing::{MessageError, Outbox};
 use crate::link::HostId;
 use crate::log::{Level, LogRecord};
 
-/// How long the place of a leader that was lost is kept from leaders that were refused.
+/// How long the place of a leader that has gone is kept from those that were refused, and of one that was cut off from all.
 pub const VACANCY: Duration = Duration::from_secs(10);
 
 /// The state machine.
@@ -29,19 +32,25 @@ pub struct Models {
     hosts: BTreeMap<HostId, Remote>,
     /// The other host that has the leader of this one.
     leader: Option<HostId>,
-    /// There is none, and until when those that were refused wait.
+    /// That leader, or the last one.
+    led_by: Option<u64>,
+    /// There is none, and until when those that were refused wait. After a cut all others do.
     vacant_until: Option<Instant>,
     /// The highest generation that another host has had.
     above: u64,
     /// The broker has been told so; whether it is still to hear it.
     followed: Followed,
     has_news: bool,
+    /// The last STOP of another host that is for workers of this one; whether the broker is still to hear it.
+    stop: u64,
     stops: bool,
     /// Something was said that [`Self::settle`] has not seen.
     is_unsettled: bool,
     /// With which hosts the same model runs may have changed.
     has_moved: bool,
     log: VecDeque<LogRecord>,
+    /// What hosts have said of the leader of this one.
+    complaints: VecDeque<String>,
 }
 
 #[derive(Debug, Default)]
@@ -53,15 +62,17 @@ struct Remote {
     is_refused: bool,
     /// Why it is, of which it is to be told.
     refusal: Option<String>,
-    /// MODEL and STOP are to be sent.
-    due: [bool; 2],
+    /// MODEL is to be sent.
+    is_due: bool,
+    /// This host may have missed a STOP that holds there.
+    is_stopped: bool,
     /// What it has said of this host's leader.
     complaint: Option<String>,
 }
 
 impl Remote {
     fn leads(&self) -> bool {
-        self.runs.is_own && self.runs.has_leader && self.runs.model.is_some()
+        self.runs.is_own && self.runs.leader.is_some() && self.runs.model.is_some()
     }
 }
 
@@ -74,25 +85,20 @@ impl Models {
         if self.here.as_ref() == Some(&runs) {
             return;
         }
-        if self.here.as_ref().is_some_and(|before| before.has_leader) && !runs.has_leader {
+        if self.here.as_ref().is_some_and(|before| before.leader.is_some()) && runs.leader.is_none() {
             self.vacant_until = Some(now + VACANCY);
         }
         self.here = Some(runs);
         for remote in self.hosts.values_mut() {
-            remote.due[0] = true;
+            remote.is_due = true;
             remote.runs_the_same = is_same(self.here.as_ref(), &remote.runs);
         }
         (self.is_unsettled, self.has_moved) = (true, true);
     }
 
-    /// A student of this host has stopped all workers: those of hosts that follow it end too.
-    pub fn stop_others(&mut self) {
-        self.hosts.values_mut().for_each(|remote| remote.due[1] = true);
-    }
-
-    /// Whether the workers of this host are to end, because the leader of another one has said so.
-    pub fn take_stop(&mut self) -> bool {
-        std::mem::take(&mut self.stops)
+    /// The STOP by which the workers of this host are to end, because the leader of another one has said so.
+    pub fn take_stop(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.stops).then_some(self.stop)
     }
 
     /// What the broker is to follow, if that has changed.
@@ -103,6 +109,11 @@ impl Models {
     /// The next line of log.
     pub fn poll_log(&mut self) -> Option<LogRecord> {
         self.log.pop_front()
+    }
+
+    /// The next host that does not follow the leader of this one, and why. It may say so as often as it likes.
+    pub fn poll_complaint(&mut self) -> Option<String> {
+        self.complaints.pop_front()
     }
 
     /// Whether [`Self::settle`] is due.
@@ -121,16 +132,17 @@ impl Models {
             if let Some(why) = remote.complaint.take() {
                 let text =
                     format!("the host at {} does not follow the leader of this host: {why}", name(*host));
-                self.log.push_back(LogRecord { level: Level::Warning, text });
+                self.complaints.push_back(text);
             }
         }
+        let was_cut = self.was_cut();
         let Some(here) = &self.here else { return };
-        let has_leader = here.has_leader;
+        let has_leader = here.leader.is_some();
         let gone = self.leader.take_if(|host| has_leader || !self.hosts.get(host).is_some_and(Remote::leads));
         // The leader of a host that is cut off may well be there.
         let is_kept = match gone {
             Some(host) => !self.hosts.get(&host).is_some_and(|remote| remote.has_spoken),
-            None => self.leader.is_none() && self.vacant_until.is_some() && self.followed.is_led,
+            None => was_cut,
         };
         if has_leader || self.leader.is_some() {
             self.vacant_until = None;
@@ -138,7 +150,10 @@ impl Models {
             self.vacant_until = Some(now + VACANCY);
         }
         if !has_leader && self.leader.is_none() {
-            let has_to_wait = |remote: &Remote| remote.is_refused && self.vacant_until.is_some();
+            let is_vacant = self.vacant_until.is_some();
+            let has_to_wait = |remote: &Remote| {
+                is_vacant && (remote.is_refused || is_kept && remote.runs.leader != self.led_by)
+            };
             let mut others = self
                 .hosts
                 .iter_mut()
@@ -148,8 +163,14 @@ impl Models {
                 self.leader = Some(host);
             }
         }
-        if self.leader.is_some() {
-            self.vacant_until = None;
+        if let Some(remote) = self.leader.and_then(|host| self.hosts.get(&host)) {
+            (self.led_by, self.vacant_until) = (remote.runs.leader, None);
+        }
+        for (host, remote) in &mut self.hosts {
+            let is_missed = std::mem::take(&mut remote.is_stopped) && self.leader == Some(*host);
+            if is_missed && here.model.is_some() {
+                (self.stop, self.stops) = (remote.runs.stop, true);
+            }
         }
         self.refuse_others(has_leader, &name);
         let nothing = Followed { above: self.above, ..Followed::default() };
@@ -172,7 +193,7 @@ impl Models {
         let has_model = self.here.is_some();
         self.hosts.entry(host).or_insert_with(|| Remote {
             runs_the_same: is_same(self.here.as_ref(), &Running::default()),
-            due: [has_model, false],
+            is_due: has_model,
             ..Remote::default()
         });
     }
@@ -185,18 +206,24 @@ impl Models {
     pub(super) fn handle(&mut self, host: HostId, kind: u8, payload: &[u8]) -> Result<(), MessageError> {
         let frame = ModelFrame::decode(kind, payload)?;
         self.begin(host);
-        let is_led_here = self.here.as_ref().is_some_and(|here| here.has_leader);
-        let is_led_by_others = self.leader.is_some_and(|leader| leader != host);
+        let is_led_here = self.here.as_ref().is_some_and(|here| here.leader.is_some());
+        let is_led_by_others = self.was_cut() || self.leader.is_some_and(|leader| leader != host);
         let Some(remote) = self.hosts.get_mut(&host) else { return Ok(()) };
         match frame {
             ModelFrame::Model(runs) => {
                 self.above = self.above.max(runs.model.as_ref().map_or(0, |model| model.generation));
                 remote.runs_the_same = is_same(self.here.as_ref(), &runs);
+                let is_news = ![0, remote.runs.stop, self.stop].contains(&runs.stop);
+                let is_led = !is_led_here && !is_led_by_others && !remote.is_refused;
+                // The leader may have left, or set the next model, at the same time.
+                let is_heard = is_news && is_led && remote.has_spoken;
+                if is_heard {
+                    (self.stop, self.stops) = (runs.stop, true);
+                }
+                remote.is_stopped = runs.is_stopped && !is_heard && (remote.is_stopped || is_news);
                 (remote.runs, remote.has_spoken) = (runs, true);
                 self.has_moved = true;
             }
-            // The leader may have said that it leaves at the same time.
-            ModelFrame::Stop => self.stops |= !is_led_here && !is_led_by_others && !remote.is_refused,
             ModelFrame::Unfollowed(why) => remote.complaint = Some(why),
         }
         self.is_unsettled = true;
@@ -206,12 +233,9 @@ impl Models {
     /// Appends frames for a host.
     pub(super) fn encode(&mut self, host: HostId, out: &mut Outbox) {
         let Some(remote) = self.hosts.get_mut(&host) else { return };
-        let [is_model_due, is_stop_due] = std::mem::take(&mut remote.due);
-        if let Some(here) = self.here.as_ref().filter(|_| is_model_due) {
+        let is_due = std::mem::take(&mut remote.is_due);
+        if let Some(here) = self.here.as_ref().filter(|_| is_due) {
             ModelFrame::Model(here.clone()).encode(out);
-        }
-        if is_stop_due {
-            ModelFrame::Stop.encode(out);
         }
         if let Some(why) = remote.refusal.take() {
             ModelFrame::Unfollowed(why).encode(out);
@@ -233,6 +257,11 @@ impl Models {
     /// Whether [`Self::serves`] may have changed since the last call.
     pub(super) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
+    }
+
+    /// Whether the leader of this host was cut off with its host, and may be there.
+    fn was_cut(&self) -> bool {
+        self.leader.is_none() && self.vacant_until.is_some() && self.followed.is_led
     }
 
     fn model(&self) -> Option<&Arc<Model>> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::links::Links;
+use super::links::{Links, id_of};
 use super::model::Model;
 use super::rank_registry::{LEADER, RankRegistry};
 use super::subscriptions::{Subscriptions, Topic};
@@ -38,8 +38,11 @@ pub struct Control {
     /// The highest generation that a link has heard of. No two models of joined hosts have one number, or samples of one
     /// would be taken for those of the other.
     above: u64,
-    /// How often students of this broker have stopped the workers.
-    n_stops: u64,
+    /// The last STOP of a student of this broker, 0 before the first, and whether its leader has set no model since.
+    stop: u64,
+    is_stopped: bool,
+    /// The last STOP of a link.
+    link_stop: u64,
     /// The publication of the model of now, one for all subscribers; made when the first one gets it.
     published: Option<Arc<SharedMessage>>,
     /// Whether a leader, here or on a followed host, has set a model in the life of this broker: that is newer than whatever students remember.
@@ -176,13 +179,13 @@ impl Control {
 
     fn handle_request(&mut self, now: Instant, peer: PeerId, request: ControlRequest<'_>) {
         let done = match request {
-            ControlRequest::Hello { rank, slot_size, nonce, known } => {
-                self.hello(peer, rank, slot_size, nonce, known)
+            ControlRequest::Hello { rank, slot_size, nonce, known, stop } => {
+                self.hello(peer, (rank, slot_size, nonce), known, stop)
             }
             ControlRequest::SetModel { nonce, above, model_id, model_cfg } => {
                 self.set_model(peer, nonce, above, model_id, model_cfg)
             }
-            ControlRequest::Stop => self.stop(peer),
+            ControlRequest::Stop { nonce } => self.stop(peer, nonce),
             ControlRequest::Link => self.links.enter(peer).map(|()| self.tell_link(peer)),
             ControlRequest::Follow(follow) => self.follow(peer, follow),
             ControlRequest::Stats => {
@@ -199,10 +202,9 @@ impl Control {
     fn hello(
         &mut self,
         peer: PeerId,
-        rank: u32,
-        slot_size: u64,
-        nonce: Option<u64>,
+        (rank, slot_size, nonce): (u32, u64, Option<u64>),
         known: Option<ModelRef<'_>>,
+        stop: Option<u64>,
     ) -> Result<(), String> {
         if let (LEADER, Some(host)) = (rank, self.links.leader()) {
             return Err(format!(
@@ -218,6 +220,12 @@ impl Control {
             let text = format!("{} remembers {}", student(rank), name(known));
             self.tell(Level::Info, text);
             self.publish(known.into(), true);
+        }
+        if is_new && rank == LEADER {
+            // A STOP of a leader before this one does not hold any more.
+            let stop = stop.filter(|_| known == self.model.as_ref().map(Model::as_ref));
+            self.is_stopped = stop.is_some();
+            self.stop = stop.map_or(self.stop, id_of);
         }
         self.tell_links();
         let model = self.model.take();
@@ -255,7 +263,7 @@ impl Control {
                 let generation = newest + 1;
                 let model = ModelRef { generation, model_id, model_cfg };
                 self.tell(Level::Info, format!("the leader has set {}", name(model)));
-                self.is_set = true;
+                (self.is_set, self.is_stopped) = (true, false);
                 self.last_set = nonce.map(|nonce| (nonce, generation));
                 self.publish(model.into(), true);
                 self.tell_links();
@@ -266,17 +274,28 @@ impl Control {
         Ok(())
     }
 
-    fn stop(&mut self, peer: PeerId) -> Result<(), String> {
-        let comes_by_link = self.links.has(peer) && self.ranks.leader().is_none();
-        if !comes_by_link {
-            self.ranks.check_leader(peer, "STOP")?;
-            self.n_stops += 1;
-        }
-        self.tell(Level::Info, "the leader stops all workers".to_owned());
-        self.subscriptions.publish(Topic::Stop);
-        if comes_by_link {
+    fn stop(&mut self, peer: PeerId, nonce: Option<u64>) -> Result<(), String> {
+        let comes_by_link = self.links.has(peer);
+        if comes_by_link && self.ranks.leader().is_some() {
             return Ok(());
         }
+        // Students of softs have no nonce.
+        let (last, stop) = if comes_by_link {
+            (&mut self.link_stop, nonce.unwrap_or(0))
+        } else {
+            self.ranks.check_leader(peer, "STOP")?;
+            let stop = nonce.map_or(self.stop.wrapping_add(1), id_of);
+            (&mut self.stop, stop)
+        };
+        if std::mem::replace(last, stop) != stop {
+            self.tell(Level::Info, "the leader stops all workers".to_owned());
+            self.subscriptions.publish(Topic::Stop);
+        }
+        if comes_by_link {
+            self.tell_link(peer);
+            return Ok(());
+        }
+        self.is_stopped = true;
         self.tell_links();
         self.reply(peer, &ControlReply { ok: true, ..ControlReply::default() });
         Ok(())
@@ -320,12 +339,14 @@ impl Control {
     }
 
     fn tell_link(&mut self, peer: PeerId) {
-        let mut message = Message::new();
+        let (mut message, leader) = (Message::new(), self.ranks.leader_id());
         LinkedState {
             model: self.model.as_ref().map(Model::as_ref),
             is_own: self.is_own,
-            has_leader: self.ranks.leader().is_some(),
-            n_stops: self.n_stops,
+            leader,
+            stop: self.stop,
+            is_stopped: self.is_stopped && leader.is_some(),
+            link_stop: self.link_stop,
         }
         .encode(&mut message);
         self.replies.push_back((peer, message));

@@ -1,9 +1,18 @@
 //! The links of a host at its control channel, and the leader of another host that one of them follows.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
 
 use crate::broker::PeerId;
 use crate::limits::MAX_LINKS;
+
+/// What links, and other hosts, know a nonce of a student by: with the nonce itself they could take the seat of the student.
+/// 0 is none.
+pub(super) fn id_of(nonce: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write_u64(nonce);
+    hasher.finish().max(1)
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Links {

@@ -9,6 +9,9 @@
 //! broker that was restarted has no model: the students send it the newest model that they know, the highest generation
 //! wins, and a SET_MODEL of a leader wins over remembered models. A link has a broker follow the leader of another host,
 //! under the same number, while no student of rank 0 is here.
+//!
+//! A STOP goes to the workers that subscribe then. Links have it carried out on other hosts too, also on those that are joined
+//! again while it holds: until its leader sets the next model, or ends.
 
 mod channel;
 mod link_seat;

@@ -40,8 +40,12 @@ pub struct Running {
     pub model: Option<Arc<Model>>,
     /// Whether it comes from a student of that host, and not from yet another host.
     pub is_own: bool,
-    /// Whether the student of rank 0 is there.
-    pub has_leader: bool,
+    /// The student of rank 0 that is there, by a number that no other one has.
+    pub leader: Option<u64>,
+    /// The last STOP of a student of that host, by such a number; 0 before the first.
+    pub stop: u64,
+    /// Whether it holds for hosts that join this one now: the leader that has sent it is there, and has set no model since.
+    pub is_stopped: bool,
 }
 
 /// The generation of a product of a model: `gen/GENERATION/RANK`.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
+use super::links::id_of;
 use crate::broker::PeerId;
 use crate::limits::MAX_STUDENTS;
 
@@ -87,12 +88,20 @@ impl RankRegistry {
 
     /// The slot size of the leader, if there is one.
     pub(super) fn leader(&self) -> Option<u64> {
-        let leader = self.by_rank.get(&LEADER)?;
-        self.students.get(leader).map(|seat| seat.slot_size)
+        self.leader_seat().map(|seat| seat.slot_size)
+    }
+
+    /// What other hosts know the leader by. One of softs has no random number but that of its seat.
+    pub(super) fn leader_id(&self) -> Option<u64> {
+        self.leader_seat().map(|seat| seat.nonce.map_or(seat.number, id_of))
     }
 
     /// All ranks, ascending.
     pub(super) fn ranks(&self) -> impl Iterator<Item = u32> {
         self.by_rank.keys().copied()
+    }
+
+    fn leader_seat(&self) -> Option<&Seat> {
+        self.students.get(self.by_rank.get(&LEADER)?)
     }
 }

@@ -29,6 +29,8 @@ pub struct Student {
     slot_size: u64,
     nonce: u64,
     known: Option<Model>,
+    /// Its last STOP that was carried out, unless there is another model since.
+    stop: Option<u64>,
     /// A generation that a request may have caused although its answer was lost; the next one must be higher.
     above: u64,
     seat: Seat,
@@ -66,7 +68,7 @@ struct Pending {
 #[derive(Debug)]
 enum Order {
     SetModel { nonce: u64, model_id: String, model_cfg: Vec<u8> },
-    Stop,
+    Stop { nonce: u64 },
 }
 
 impl Student {
@@ -78,6 +80,7 @@ impl Student {
             slot_size,
             nonce,
             known: None,
+            stop: None,
             above: 0,
             seat: Seat::Absent,
             requests: VecDeque::new(),
@@ -127,6 +130,7 @@ impl Student {
                 slot_size: self.slot_size,
                 nonce: Some(self.nonce),
                 known: self.known.as_ref().map(Model::as_ref),
+                stop: self.stop,
             }
             .encode(out);
             return true;
@@ -140,7 +144,7 @@ impl Student {
             Order::SetModel { nonce, model_id, model_cfg } => {
                 ControlRequest::SetModel { nonce: Some(*nonce), above: self.above, model_id, model_cfg }
             }
-            Order::Stop => ControlRequest::Stop,
+            Order::Stop { nonce } => ControlRequest::Stop { nonce: Some(*nonce) },
         }
         .encode(out);
         true
@@ -176,18 +180,18 @@ impl Student {
 
     /// A model that was published. It replaces the known one, also if its generation is lower.
     pub fn note_model(&mut self, model: Model) {
+        self.stop.take_if(|_| self.known.as_ref() != Some(&model));
         self.known = Some(model);
     }
 
     /// Asks for a switch, as soon as there is a broker.
     pub fn set_model(&mut self, model_id: String, model_cfg: Vec<u8>) -> Request {
-        let nonce = self.nonce.wrapping_add(self.n_requests);
-        self.request(Order::SetModel { nonce, model_id, model_cfg })
+        self.request(Order::SetModel { nonce: self.next_nonce(), model_id, model_cfg })
     }
 
     /// Asks for the end of all workers, as soon as there is a broker.
     pub fn stop_workers(&mut self) -> Request {
-        self.request(Order::Stop)
+        self.request(Order::Stop { nonce: self.next_nonce() })
     }
 
     /// How a request ended, once.
@@ -219,6 +223,10 @@ impl Student {
         id
     }
 
+    fn next_nonce(&self) -> u64 {
+        self.nonce.wrapping_add(self.n_requests)
+    }
+
     fn generation(&self) -> u64 {
         self.known.as_ref().map_or(0, |model| model.generation)
     }
@@ -227,7 +235,7 @@ impl Student {
         if let (true, Some(number)) = (reply.ok, reply.peer_id) {
             self.seat = Seat::Taken(number);
             if let (Some(generation @ 1..), Some((model_id, model_cfg))) = (reply.generation, reply.model) {
-                self.known = Some(ModelRef { generation, model_id, model_cfg }.into());
+                self.note_model(ModelRef { generation, model_id, model_cfg }.into());
             }
             return;
         }
@@ -243,10 +251,13 @@ impl Student {
     fn answered(&mut self, pending: Pending, reply: &ControlReply<'_>) {
         let outcome = match (reply.ok, pending.order, reply.generation) {
             (true, Order::SetModel { model_id, model_cfg, .. }, Some(generation @ 1..)) => {
-                self.known = Some(Model { generation, model_id, model_cfg });
+                self.note_model(Model { generation, model_id, model_cfg });
                 Outcome::Done(generation)
             }
-            (true, Order::Stop, _) => Outcome::Done(self.generation()),
+            (true, Order::Stop { nonce }, _) => {
+                self.stop = Some(nonce);
+                Outcome::Done(self.generation())
+            }
             _ => Outcome::Refused(reason(reply)),
         };
         if !pending.is_abandoned {

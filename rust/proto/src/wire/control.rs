@@ -34,6 +34,8 @@ pub enum ControlRequest<'a> {
         nonce: Option<u64>,
         /// The newest model that it knows.
         known: Option<ModelRef<'a>>,
+        /// Its last STOP, unless there was another model since.
+        stop: Option<u64>,
     },
     /// `SET_MODEL`: the workers shall run this one.
     SetModel {
@@ -47,7 +49,10 @@ pub enum ControlRequest<'a> {
         model_cfg: &'a [u8],
     },
     /// `STOP`: the workers shall end.
-    Stop,
+    Stop {
+        /// Random; a request with the nonce of the last one that was carried out is the same request again.
+        nonce: Option<u64>,
+    },
     /// `LINK`: of a link to other hosts, which gets a [`LinkedState`](super::LinkedState) now and after each change.
     Link,
     /// `FOLLOW`: of a link, see [`Follow`].
@@ -126,7 +131,7 @@ impl<'a> ControlRequest<'a> {
         match command {
             b"HELLO" => hello(payload),
             b"SET_MODEL" => set_model(payload),
-            b"STOP" => any_map("STOP", payload).map(|()| Self::Stop),
+            b"STOP" => stop(payload),
             b"LINK" => any_map("LINK", payload).map(|()| Self::Link),
             b"FOLLOW" => follow(payload).map(Self::Follow),
             b"STATS" => any_map("STATS", payload).map(|()| Self::Stats),
@@ -252,13 +257,14 @@ impl<'a> ModelFields<'a> {
 
 fn hello(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
     let mut reader = Reader::new("HELLO", payload);
-    let (mut rank, mut slot_size, mut nonce) = (None, None, None);
+    let (mut rank, mut slot_size, mut nonce, mut stop) = (None, None, None, None);
     let mut fields = ModelFields::default();
     reader.map("payload", |reader, key| {
         match key {
             b"rank" => rank = Some(reader.uint32("rank")?),
             b"slot_size" => slot_size = Some(reader.uint("slot_size")?),
             b"nonce" => nonce = Some(reader.uint("nonce")?),
+            b"stop" => stop = Some(reader.uint("stop")?),
             _ if fields.read(reader, key)? => {}
             _ => return Err(reader.unknown(key)),
         }
@@ -267,7 +273,7 @@ fn hello(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
     reader.end()?;
     match (rank, slot_size) {
         (Some(rank), Some(slot_size)) => {
-            Ok(ControlRequest::Hello { rank, slot_size, nonce, known: fields.model(&reader)? })
+            Ok(ControlRequest::Hello { rank, slot_size, nonce, known: fields.model(&reader)?, stop })
         }
         _ => Err(reader.missing(&[("rank", rank.is_some()), ("slot_size", slot_size.is_some())])),
     }
@@ -289,6 +295,19 @@ fn set_model(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
     reader.end()?;
     let model_id = model_id.ok_or_else(|| reader.missing(&[("model_id", false)]))?;
     Ok(ControlRequest::SetModel { nonce, above, model_id, model_cfg })
+}
+
+fn stop(payload: &[u8]) -> Result<ControlRequest<'_>, WireError> {
+    let (mut reader, mut nonce) = (Reader::new("STOP", payload), None);
+    reader.map("payload", |reader, key| {
+        match key {
+            b"nonce" => nonce = Some(reader.uint("nonce")?),
+            _ => reader.skip(key)?,
+        }
+        Ok(())
+    })?;
+    reader.end()?;
+    Ok(ControlRequest::Stop { nonce })
 }
 
 fn follow(payload: &[u8]) -> Result<Follow<'_>, WireError> {

@@ -13,12 +13,16 @@ impl ControlRequest<'_> {
     /// Appends the two frames of this message to `out`.
     pub fn encode(&self, out: &mut Message) {
         match *self {
-            Self::Hello { rank, slot_size, nonce, known } => two_frames(out, b"HELLO", |out| {
-                writer::map(out, 2 + usize::from(nonce.is_some()) + n_fields(known));
+            Self::Hello { rank, slot_size, nonce, known, stop } => two_frames(out, b"HELLO", |out| {
+                let given = usize::from(nonce.is_some()) + usize::from(stop.is_some());
+                writer::map(out, 2 + given + n_fields(known));
                 number(out, "rank", rank.into());
                 number(out, "slot_size", slot_size);
                 if let Some(nonce) = nonce {
                     number(out, "nonce", nonce);
+                }
+                if let Some(stop) = stop {
+                    number(out, "stop", stop);
                 }
                 known.into_iter().for_each(|it| model(out, it));
             }),
@@ -31,7 +35,12 @@ impl ControlRequest<'_> {
                 text(out, "model_id", model_id);
                 cfg(out, model_cfg);
             }),
-            Self::Stop => two_frames(out, b"STOP", empty_map),
+            Self::Stop { nonce } => two_frames(out, b"STOP", |out| {
+                writer::map(out, usize::from(nonce.is_some()));
+                if let Some(nonce) = nonce {
+                    number(out, "nonce", nonce);
+                }
+            }),
             Self::Link => two_frames(out, b"LINK", empty_map),
             Self::Follow(Follow { host, is_led, model: of_it, above }) => two_frames(out, b"FOLLOW", |out| {
                 writer::map(out, 3 + n_fields(of_it));
@@ -91,10 +100,12 @@ impl LinkedState<'_> {
     /// Appends the two frames of this message to `out`.
     pub fn encode(&self, out: &mut Message) {
         two_frames(out, b"STATE", |out| {
-            writer::map(out, 3 + n_fields(self.model));
+            writer::map(out, 5 + n_fields(self.model));
             flag(out, "own", self.is_own);
-            flag(out, "leader", self.has_leader);
-            number(out, "stops", self.n_stops);
+            number(out, "leader", self.leader.unwrap_or(0));
+            number(out, "stop", self.stop);
+            flag(out, "stopped", self.is_stopped);
+            number(out, "link_stop", self.link_stop);
             self.model.into_iter().for_each(|it| model(out, it));
         });
     }

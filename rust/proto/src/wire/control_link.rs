@@ -12,10 +12,14 @@ pub struct LinkedState<'a> {
     pub model: Option<ModelRef<'a>>,
     /// Whether it comes from a student of this host, and not from another host.
     pub is_own: bool,
-    /// Whether the student of rank 0 is at this broker.
-    pub has_leader: bool,
-    /// How often students of this broker have stopped the workers.
-    pub n_stops: u64,
+    /// The student of rank 0 at this broker, by a number that no other one has.
+    pub leader: Option<u64>,
+    /// The last STOP of a student of this broker, by such a number; 0 before the first.
+    pub stop: u64,
+    /// Whether it holds: the leader that has sent it is there, and has set no model since.
+    pub is_stopped: bool,
+    /// The last STOP of a link, by the same; 0 before the first.
+    pub link_stop: u64,
 }
 
 impl<'a> LinkedState<'a> {
@@ -29,27 +33,33 @@ impl<'a> LinkedState<'a> {
             return Err(unknown_command(command));
         }
         let mut reader = Reader::new("STATE", payload);
-        let (mut is_own, mut has_leader, mut n_stops) = (None, None, None);
+        let (mut is_own, mut leader, mut is_stopped) = (None, None, None);
+        let (mut stop, mut link_stop) = (None, None);
         let mut fields = ModelFields::default();
         reader.map("payload", |reader, key| {
             match key {
                 b"own" => is_own = Some(reader.bool("own")?),
-                b"leader" => has_leader = Some(reader.bool("leader")?),
-                b"stops" => n_stops = Some(reader.uint("stops")?),
+                b"leader" => leader = Some(reader.uint("leader")?),
+                b"stop" => stop = Some(reader.uint("stop")?),
+                b"stopped" => is_stopped = Some(reader.bool("stopped")?),
+                b"link_stop" => link_stop = Some(reader.uint("link_stop")?),
                 _ if fields.read(reader, key)? => {}
                 _ => reader.skip(key)?,
             }
             Ok(())
         })?;
         reader.end()?;
-        match (is_own, has_leader, n_stops) {
-            (Some(is_own), Some(has_leader), Some(n_stops)) => {
-                Ok(Self { model: fields.model(&reader)?, is_own, has_leader, n_stops })
+        match (is_own, leader, stop, is_stopped, link_stop) {
+            (Some(is_own), Some(leader), Some(stop), Some(is_stopped), Some(link_stop)) => {
+                let leader = Some(leader).filter(|leader| *leader != 0);
+                Ok(Self { model: fields.model(&reader)?, is_own, leader, stop, is_stopped, link_stop })
             }
             _ => Err(reader.missing(&[
                 ("own", is_own.is_some()),
-                ("leader", has_leader.is_some()),
-                ("stops", n_stops.is_some()),
+                ("leader", leader.is_some()),
+                ("stop", stop.is_some()),
+                ("stopped", is_stopped.is_some()),
+                ("link_stop", link_stop.is_some()),
             ])),
         }
     }

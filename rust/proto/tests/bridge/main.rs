@@ -6,6 +6,7 @@ mod frames;
 mod hostile;
 #[path = "../lane_model/mod.rs"]
 mod lane_model;
+mod leaders;
 mod models;
 mod models_world;
 mod network;

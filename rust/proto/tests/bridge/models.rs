@@ -12,7 +12,7 @@ const THERE: HostId = HostId(2);
 
 fn runs(generation: u64, model_id: &str, is_own: bool) -> Running {
     let model = Model { generation, model_id: model_id.to_owned(), model_cfg: b"\xc0".to_vec() };
-    Running { model: Some(Arc::new(model)), is_own, has_leader: is_own }
+    Running { model: Some(Arc::new(model)), is_own, leader: is_own.then_some(7), ..Running::default() }
 }
 
 /// One end runs another model, and both know it.
@@ -62,7 +62,7 @@ fn orders_of_a_generation_are_taken_of_hosts_that_run_its_model() {
 fn what_came_from_another_host_is_not_followed() {
     let mut pair = Pair::new(student(0).0, teacher(2, 4).0.machine);
     run(&mut pair, 1, Running::default());
-    run(&mut pair, 0, Running { has_leader: true, ..runs(3, "a", false) });
+    run(&mut pair, 0, Running { leader: Some(7), ..runs(3, "a", false) });
     // But for its number.
     let followed = pair.ends[1].models().take_followed().unwrap();
     assert_eq!(followed, Followed { above: 3, ..Followed::default() });
@@ -77,7 +77,7 @@ fn what_came_from_another_host_is_not_followed() {
 #[test]
 fn frames_about_models_that_are_malformed_end_the_session() {
     let model = |flags: [u8; 2], generation: u64, len: u32, rest: &[u8]| {
-        [&flags[..], &generation.to_le_bytes(), &len.to_le_bytes(), rest].concat()
+        [&flags[..], &[0; 16], &generation.to_le_bytes(), &len.to_le_bytes(), rest].concat()
     };
     for (kind, payload, why) in [
         (32, model([2, 0], 3, 1, b"a\xc0"), "malformed"),
@@ -88,7 +88,7 @@ fn frames_about_models_that_are_malformed_end_the_session() {
         (32, model([1, 1], 3, 1, b"a\xc0\xc0"), "malformed"),
         (32, model([1, 1], 3, 1, b"a"), "malformed"),
         (32, vec![0; 1 << 20], "may come here"),
-        (33, vec![0], "malformed"),
+        (33, vec![], "out of turn"),
         (34, vec![b'x'; 1025], "may come here"),
         (35, vec![], "out of turn"),
     ] {
@@ -114,7 +114,7 @@ fn a_model_goes_out_before_orders_of_its_samples() {
 fn another_model_under_the_same_number_is_not_followed() {
     let mut pair = Pair::new(student(0).0, teacher(2, 4).0.machine);
     run(&mut pair, 1, runs(1, "before", false));
-    run(&mut pair, 0, Running { has_leader: true, ..runs(1, "a", true) });
+    run(&mut pair, 0, Running { leader: Some(7), ..runs(1, "a", true) });
     let led = |pair: &mut Pair| pair.ends[1].models().take_followed().is_some_and(|followed| followed.is_led);
     assert!(!led(&mut pair), "workers tell samples by their number");
     let text = pair.ends[1].models().poll_log().unwrap().text;
@@ -122,6 +122,6 @@ fn another_model_under_the_same_number_is_not_followed() {
         text.ends_with("here another model runs under the same generation; call set_model() again there")
     );
     assert!(pair.ends[1].models().poll_log().is_none(), "once");
-    run(&mut pair, 0, Running { has_leader: true, ..runs(2, "a", true) });
+    run(&mut pair, 0, Running { leader: Some(7), ..runs(2, "a", true) });
     assert!(led(&mut pair));
 }

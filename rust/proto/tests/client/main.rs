@@ -3,6 +3,7 @@
 
 mod blocks;
 mod harness;
+mod lane_failures;
 #[path = "../lane_model/mod.rs"]
 mod lane_model;
 mod lanes;

@@ -1,14 +1,28 @@
 //! Links at the control channel: what they hear, and when a broker follows the leader of another host.
 
-use softs_proto::broker::PeerId;
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use softs_proto::Dialect;
+use softs_proto::broker::{Broker, Config, PeerId, Side};
 use softs_proto::control::{Endpoint, Followed, LinkSeat, Running};
 use softs_proto::limits::{MAX_GENERATION, MAX_LINKS};
 use softs_proto::wire::{ControlRequest, Follow, LinkedState, Message, ModelRef};
 
 use super::{Channel, Received, model, read};
 
-/// What a link hears: generation, own, leader, stops.
-type State = (u64, bool, bool, u64);
+/// What a link knows a nonce by.
+fn id(nonce: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write_u64(nonce);
+    hasher.finish()
+}
+
+/// What a link hears: generation, own, leader, the last STOP and whether it holds.
+type State = (u64, bool, Option<u64>, (u64, bool));
+
+const SECOND: Duration = Duration::from_secs(1);
 
 fn link(channel: &mut Channel) -> PeerId {
     let peer = channel.connect(Endpoint::Control);
@@ -23,12 +37,29 @@ fn heard(channel: &mut Channel, link: PeerId) -> Vec<State> {
     while let Some(peer) = channel.machine.poll_transmit(&mut message) {
         if peer == link {
             let frames: Vec<_> = message.frames().collect();
-            let LinkedState { model, is_own, has_leader, n_stops } = LinkedState::decode(&frames).unwrap();
-            states.push((model.map_or(0, |model| model.generation), is_own, has_leader, n_stops));
+            let LinkedState { model, is_own, leader, stop, is_stopped, .. } =
+                LinkedState::decode(&frames).unwrap();
+            states.push((model.map_or(0, |model| model.generation), is_own, leader, (stop, is_stopped)));
         }
         message.clear();
     }
     states
+}
+
+/// A leader on a new connection.
+fn hello(channel: &mut Channel, nonce: Option<u64>) -> PeerId {
+    let peer = channel.connect(Endpoint::Control);
+    channel.send(peer, &ControlRequest::Hello { rank: 0, slot_size: 64, nonce, known: None, stop: None });
+    peer
+}
+
+fn set(channel: &mut Channel, leader: PeerId) {
+    let set = ControlRequest::SetModel { nonce: None, above: 0, model_id: "a", model_cfg: b"\xc0" };
+    channel.send(leader, &set);
+}
+
+fn stop(channel: &mut Channel, peer: PeerId, nonce: Option<u64>) {
+    channel.send(peer, &ControlRequest::Stop { nonce });
 }
 
 fn follow(channel: &mut Channel, link: PeerId, is_led: bool, model: Option<ModelRef<'_>>) {
@@ -45,17 +76,52 @@ fn published(channel: &mut Channel) -> Vec<Received> {
 fn a_link_hears_at_once_and_after_each_change_what_runs_here() {
     let mut channel = Channel::new();
     let link = link(&mut channel);
-    assert_eq!(heard(&mut channel, link), [(0, false, false, 0)]);
-    let leader = channel.connect(Endpoint::Control);
-    channel.send(leader, &ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(1), known: None });
-    assert_eq!(heard(&mut channel, link), [(0, false, true, 0)]);
-    channel
-        .send(leader, &ControlRequest::SetModel { nonce: None, above: 0, model_id: "a", model_cfg: b"\xc0" });
-    assert_eq!(heard(&mut channel, link), [(1, true, true, 0)]);
-    channel.send(leader, &ControlRequest::Stop);
-    assert_eq!(heard(&mut channel, link), [(1, true, true, 1)]);
+    assert_eq!(heard(&mut channel, link), [(0, false, None, (0, false))]);
+    let leader = hello(&mut channel, Some(1));
+    let seat = Some(id(1));
+    assert_eq!(heard(&mut channel, link), [(0, false, seat, (0, false))]);
+    set(&mut channel, leader);
+    assert_eq!(heard(&mut channel, link), [(1, true, seat, (0, false))]);
+    stop(&mut channel, leader, Some(8));
+    assert_eq!(heard(&mut channel, link), [(1, true, seat, (id(8), true))]);
     channel.leave(leader);
-    assert_eq!(heard(&mut channel, link), [(1, true, false, 1)]);
+    assert_eq!(heard(&mut channel, link), [(1, true, None, (id(8), false))]);
+}
+
+#[test]
+fn a_stop_holds_until_its_leader_sets_a_model_or_another_leader_comes() {
+    let mut channel = Channel::new();
+    let (link, worker) = (link(&mut channel), channel.subscribe(b"STOP"));
+    let first = hello(&mut channel, Some(1));
+    stop(&mut channel, first, Some(8));
+    assert_eq!(channel.received().iter().filter(|(peer, _)| *peer == worker).count(), 1);
+    // Without an answer it is sent again.
+    stop(&mut channel, first, Some(8));
+    assert!(channel.received().iter().all(|(peer, _)| *peer != worker));
+    set(&mut channel, first);
+    assert_eq!(heard(&mut channel, link), [(1, true, Some(id(1)), (id(8), false))]);
+    stop(&mut channel, first, Some(9));
+    assert_eq!(heard(&mut channel, link), [(1, true, Some(id(1)), (id(9), true))]);
+    channel.leave(first);
+    // Students of softs have no nonces, and are told apart as well.
+    let second = hello(&mut channel, None);
+    assert_eq!(heard(&mut channel, link).last(), Some(&(1, true, Some(2), (id(9), false))));
+    stop(&mut channel, second, None);
+    assert_eq!(heard(&mut channel, link), [(1, true, Some(2), (id(9).wrapping_add(1), true))]);
+}
+
+#[test]
+fn a_leader_takes_a_stop_that_holds_to_the_next_broker() {
+    for (known, holds) in [(model(3, "a"), true), (model(2, "before"), false)] {
+        let mut channel = Channel::new();
+        let (link, _follower) = (link(&mut channel), channel.student(1, 2, Some(model(3, "a"))));
+        let (_worker, peer) = (channel.subscribe(b"STOP"), channel.connect(Endpoint::Control));
+        let (nonce, known, stop) = (Some(1), Some(known), Some(8));
+        channel.send(peer, &ControlRequest::Hello { rank: 0, slot_size: 64, nonce, known, stop });
+        assert_eq!(published(&mut channel), [], "it was carried out before");
+        let expected = (3, true, Some(id(1)), (if holds { id(8) } else { 0 }, holds));
+        assert_eq!(heard(&mut channel, link).last(), Some(&expected));
+    }
 }
 
 #[test]
@@ -64,7 +130,8 @@ fn the_leader_of_another_host_is_followed_under_its_numbers_while_there_is_none_
     let (link, _worker) = (link(&mut channel), channel.subscribe(b""));
     follow(&mut channel, link, true, Some(model(7, "a")));
     assert_eq!(published(&mut channel), [Received::Model(7, "a".into())]);
-    assert_eq!(heard(&mut channel, link), [(0, false, false, 0), (7, false, false, 0)]);
+    let states = [0, 7].map(|generation| (generation, false, None, (0, false)));
+    assert_eq!(heard(&mut channel, link), states);
     // The same again is not news for workers; an older one of a leader that has started anew is.
     follow(&mut channel, link, true, Some(model(7, "a")));
     assert_eq!(published(&mut channel), []);
@@ -115,12 +182,17 @@ fn what_another_host_remembers_is_taken_by_a_broker_that_knows_less() {
 fn a_stop_comes_by_a_link_where_no_leader_is_here_and_goes_no_further() {
     let mut channel = Channel::new();
     let (link, _worker) = (link(&mut channel), channel.subscribe(b""));
-    channel.send(link, &ControlRequest::Stop);
+    stop(&mut channel, link, Some(8));
     assert_eq!(published(&mut channel), [Received::Stop]);
-    assert_eq!(heard(&mut channel, link), [(0, false, false, 0)]);
-    channel.student(0, 1, None);
-    channel.send(link, &ControlRequest::Stop);
+    // Another link of this host, or the next one, may say the same.
+    stop(&mut channel, link, Some(8));
     assert_eq!(published(&mut channel), []);
+    stop(&mut channel, link, Some(9));
+    assert_eq!(published(&mut channel), [Received::Stop]);
+    assert_eq!(heard(&mut channel, link).last(), Some(&(0, false, None, (0, false))));
+    channel.student(0, 1, None);
+    stop(&mut channel, link, Some(10));
+    assert_eq!(channel.received(), [], "nor is the link told so");
 }
 
 #[test]
@@ -141,37 +213,123 @@ fn strangers_are_no_links_and_links_are_counted() {
 
 #[test]
 fn a_link_tells_each_broker_which_host_it_follows() {
-    let mut seat = LinkSeat::new();
-    let mut message = Message::new();
-    let mut sent = |seat: &mut LinkSeat| {
-        let said = std::iter::from_fn(|| {
-            seat.poll_transmit(&mut message).then(|| message.frames().next().unwrap().to_vec())
-        });
-        said.map(|command| String::from_utf8(command).unwrap()).collect::<Vec<_>>()
-    };
-    seat.handle_connected();
-    assert_eq!(sent(&mut seat), ["LINK"]);
+    let (mut seat, now) = (LinkSeat::new(), Instant::now());
+    seat.handle_connected(now);
+    assert_eq!(sent(&mut seat, now), ["LINK"]);
     seat.follow(Followed { host: "there".to_owned(), ..Followed::default() });
-    seat.stop_workers();
-    assert_eq!(sent(&mut seat), ["FOLLOW", "STOP"]);
+    assert_eq!(sent(&mut seat, now), ["FOLLOW"]);
     seat.handle_disconnected();
-    seat.stop_workers();
-    seat.handle_connected();
-    assert_eq!(sent(&mut seat), ["LINK", "FOLLOW"], "a stop is not kept");
-    // The first state of a broker tells of no stop; another broker counts anew.
-    let hears = |seat: &mut LinkSeat, n_stops| {
-        let mut message = Message::new();
-        LinkedState { model: None, is_own: false, has_leader: false, n_stops }.encode(&mut message);
-        seat.handle_message(&message.frames().collect::<Vec<_>>());
-        (seat.take_news(), seat.take_stop())
+    seat.handle_connected(now);
+    assert_eq!(sent(&mut seat, now), ["LINK", "FOLLOW"]);
+    hears(&mut seat, Some(5), 0);
+    let runs = Running { leader: Some(5), stop: 7, ..Running::default() };
+    assert_eq!((seat.take_news(), seat.take_news()), (Some(runs), None));
+}
+
+/// The commands that a link sends to its broker.
+fn sent(seat: &mut LinkSeat, now: Instant) -> Vec<String> {
+    let mut message = Message::new();
+    let commands = std::iter::from_fn(|| {
+        seat.poll_transmit(now, &mut message).then(|| message.frames().next().unwrap().to_vec())
+    });
+    commands.map(|command| String::from_utf8(command).unwrap()).collect()
+}
+
+/// The broker says what runs there.
+fn hears(seat: &mut LinkSeat, leader: Option<u64>, link_stop: u64) {
+    let mut message = Message::new();
+    LinkedState { model: None, is_own: false, leader, stop: 7, is_stopped: false, link_stop }
+        .encode(&mut message);
+    seat.handle_message(&message.frames().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_stop_waits_for_a_broker_and_for_its_workers() {
+    let (mut seat, now) = (LinkSeat::new(), Instant::now());
+    seat.handle_connected(now);
+    assert_eq!(sent(&mut seat, now + SECOND), ["LINK"]);
+    seat.stop_workers(8);
+    assert_eq!(sent(&mut seat, now + SECOND), ["STOP"]);
+    hears(&mut seat, None, 8);
+    seat.handle_disconnected();
+    seat.stop_workers(9);
+    for n in [2, 4] {
+        let now = now + n * SECOND;
+        seat.handle_connected(now);
+        assert_eq!(sent(&mut seat, now), ["LINK"], "workers are not back yet");
+        assert!(!seat.wants_transmit(now));
+        assert_eq!(seat.poll_timeout(), Some(now + SECOND));
+        assert_eq!(sent(&mut seat, now + SECOND), ["STOP"]);
+        assert_eq!(seat.poll_timeout(), None);
+        // The broker has not read it.
+        seat.handle_disconnected();
+    }
+    seat.handle_connected(now);
+    hears(&mut seat, None, 9);
+    assert_eq!(sent(&mut seat, now + SECOND), ["LINK"], "it was carried out");
+}
+
+#[test]
+fn a_stop_that_was_not_sent_is_cancelled_by_another_model_and_by_a_leader_here() {
+    let now = Instant::now();
+    let cancels: [fn(&mut LinkSeat); 2] = [
+        |seat| {
+            seat.follow(Followed { model: Some(Arc::new(model(7, "m").into())), ..Followed::default() });
+        },
+        |seat| hears(seat, Some(5), 0),
+    ];
+    for cancel in cancels {
+        let mut seat = LinkSeat::new();
+        seat.handle_connected(now);
+        seat.stop_workers(8);
+        hears(&mut seat, None, 0);
+        seat.follow(Followed { above: 3, ..Followed::default() });
+        assert!(seat.poll_timeout().is_some());
+        cancel(&mut seat);
+        assert!(!sent(&mut seat, now + SECOND).contains(&"STOP".to_owned()));
+    }
+}
+
+#[test]
+fn a_broker_that_carries_no_models_is_told_of_once_and_after_some_seconds() {
+    let (mut seat, mut now) = (LinkSeat::new(), Instant::now());
+    let mut next = |seat: &mut LinkSeat, n_seconds: u32| {
+        now += n_seconds * SECOND;
+        seat.poll_silence(now)
     };
-    assert_eq!(hears(&mut seat, 3), (Some(Running::default()), false));
-    assert_eq!(hears(&mut seat, 4), (Some(Running::default()), true));
-    seat.handle_connected();
-    assert!(!hears(&mut seat, 9).1);
+    assert_eq!(next(&mut seat, 0), None);
+    assert_eq!(next(&mut seat, 4), None);
+    assert_eq!(next(&mut seat, 1).as_deref(), Some("it does not answer"));
+    assert_eq!((next(&mut seat, 9), seat.poll_timeout()), (None, None));
+    // One that answers, and ends.
+    hears(&mut seat, None, 0);
+    assert_eq!(next(&mut seat, 9), None);
+    seat.handle_disconnected();
+    assert_eq!(next(&mut seat, 9), None);
+    assert!(seat.poll_timeout().is_some());
+    // What is there instead knows no links.
     seat.handle_message(&[b"\x82\xa2ok\xc2\xa5error\xa2no"]);
-    let text = seat.poll_log().unwrap().text;
-    assert_eq!(text, "the broker carries no models to other hosts: no");
+    assert_eq!(next(&mut seat, 5).as_deref(), Some("it answers: no"));
+}
+
+#[test]
+fn what_the_market_of_a_broker_answers_is_told() {
+    for side in [Side::Frontend, Side::Backend] {
+        let (mut market, mut seat) = (Broker::new(Config::default()), LinkSeat::new());
+        let (now, peer, mut message) = (Instant::now(), PeerId(1), Message::new());
+        market.handle_connected(now, peer, side, Dialect::Native);
+        seat.handle_connected(now);
+        assert!(seat.poll_transmit(now, &mut message));
+        market.handle_message(now, peer, &message.frames().collect::<Vec<_>>());
+        message.clear();
+        while market.poll_transmit(&mut message).is_some() {
+            seat.handle_message(&message.frames().collect::<Vec<_>>());
+            message.clear();
+        }
+        assert_eq!(seat.poll_silence(now), None);
+        let why = seat.poll_silence(now + 5 * SECOND);
+        assert_eq!(why.as_deref(), Some("it answers: unknown command \"LINK\""), "{side:?}");
+    }
 }
 
 #[test]
@@ -182,9 +340,8 @@ fn the_next_model_has_a_higher_number_than_those_of_joined_hosts() {
         let follow = Follow { host: "there", is_led: false, model: None, above };
         channel.send(link, &ControlRequest::Follow(follow));
     }
-    let leader = channel.connect(Endpoint::Control);
-    channel.send(leader, &ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(1), known: None });
-    channel
-        .send(leader, &ControlRequest::SetModel { nonce: None, above: 0, model_id: "a", model_cfg: b"\xc0" });
-    assert_eq!(heard(&mut channel, link).last(), Some(&(8, true, true, 0)), "a lie uses up no numbers");
+    let leader = hello(&mut channel, Some(1));
+    set(&mut channel, leader);
+    let last = heard(&mut channel, link).pop();
+    assert_eq!(last, Some((8, true, Some(id(1)), (0, false))), "a lie uses up no numbers");
 }

@@ -47,7 +47,7 @@ fn a_peer_that_is_not_the_leader_is_refused() {
         assert_eq!(received.len(), 1);
         let text = refusal(&received[0].1);
         assert!(text.contains("SET_MODEL: only rank 0, the leader, may send this"), "{text}");
-        channel.send(peer, &ControlRequest::Stop);
+        channel.send(peer, &ControlRequest::Stop { nonce: None });
         let received = channel.received();
         assert_eq!((received.len(), received[0].0), (1, peer));
         assert!(refusal(&received[0].1).contains("STOP: only rank 0"));
@@ -66,7 +66,10 @@ fn a_rank_has_one_live_student() {
     // The refused one is not the leader.
     assert!(matches!(channel.set(second, "a")[..], [(_, Received::Refused(_))]));
     channel.leave(first);
-    channel.send(second, &ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(2), known: None });
+    channel.send(
+        second,
+        &ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(2), known: None, stop: None },
+    );
     assert_eq!(channel.received(), [(second, seat(2, 0, ""))]);
     assert_eq!(channel.set(second, "a"), [(second, Received::Set(1))]);
     // The end of the first one's connection, which has none any more, takes nothing from the second.
@@ -85,11 +88,17 @@ fn the_same_student_takes_its_seat_back_on_a_new_connection() {
     // Two students without a nonce are two students.
     let peers = [channel.connect(Endpoint::Control), channel.connect(Endpoint::Control)];
     for peer in peers {
-        channel.send(peer, &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None });
+        channel.send(
+            peer,
+            &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None, stop: None },
+        );
     }
     assert!(matches!(&channel.received()[..], [(_, Received::Seat { .. }), (_, Received::Refused(_))]));
     // But the first of them may send it again.
-    channel.send(peers[0], &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None });
+    channel.send(
+        peers[0],
+        &ControlRequest::Hello { rank: 5, slot_size: 64, nonce: None, known: None, stop: None },
+    );
     assert!(matches!(&channel.received()[..], [(_, Received::Seat { .. })]));
 }
 
@@ -97,7 +106,7 @@ fn the_same_student_takes_its_seat_back_on_a_new_connection() {
 fn a_second_hello_moves_a_student_to_another_seat() {
     let mut channel = Channel::new();
     let (student, _) = channel.student(0, 1, None);
-    let hello = |rank| ControlRequest::Hello { rank, slot_size: 64, nonce: Some(1), known: None };
+    let hello = |rank| ControlRequest::Hello { rank, slot_size: 64, nonce: Some(1), known: None, stop: None };
     channel.send(student, &hello(0));
     assert_eq!(channel.received(), [(student, seat(1, 0, ""))]);
     channel.send(student, &hello(3));
@@ -124,7 +133,7 @@ fn a_late_subscription_is_answered_at_once_and_by_prefix() {
     }
     assert_eq!(channel.machine.stats(channel.now).subscribers, 4);
     // STOP goes to those that subscribe to it: the first of the four, and two of the six.
-    channel.send(leader, &ControlRequest::Stop);
+    channel.send(leader, &ControlRequest::Stop { nonce: None });
     let stopped = channel.received().iter().filter(|(_, received)| *received == Received::Stop).count();
     assert_eq!(stopped, 3);
     // It is not kept for later.
@@ -166,7 +175,7 @@ fn a_subscriber_that_does_not_read_gets_the_newest_when_it_does() {
     // And what was published of both kinds comes in the order of the latest.
     channel.machine.handle_blocked(slow, true);
     channel.set(leader, "d");
-    channel.send(leader, &ControlRequest::Stop);
+    channel.send(leader, &ControlRequest::Stop { nonce: None });
     channel.set(leader, "e");
     channel.machine.handle_blocked(slow, false);
     assert_eq!(channel.received(), [(slow, Received::Stop), (slow, Received::Model(5, "e".into()))]);
@@ -177,7 +186,7 @@ fn a_subscriber_that_is_blocked_between_two_messages_gets_the_second_later() {
     let mut channel = Channel::new();
     let (leader, _) = channel.student(0, 1, None);
     let worker = channel.subscribe(b"");
-    channel.send(leader, &ControlRequest::Stop);
+    channel.send(leader, &ControlRequest::Stop { nonce: None });
     channel.send(leader, &ControlRequest::SetModel { nonce: None, above: 0, model_id: "a", model_cfg: CFG });
     assert_eq!(channel.machine.poll_publication().map(|(peer, _)| peer), Some(worker));
     channel.machine.handle_blocked(worker, true);
@@ -270,7 +279,8 @@ fn what_students_remember_is_published() {
     let mut channel = Channel::new();
     let worker = channel.subscribe(b"");
     let peer = channel.connect(Endpoint::Control);
-    let hello = ControlRequest::Hello { rank: 1, slot_size: 64, nonce: None, known: Some(model(6, "f")) };
+    let hello =
+        ControlRequest::Hello { rank: 1, slot_size: 64, nonce: None, known: Some(model(6, "f")), stop: None };
     channel.send(peer, &hello);
     assert_eq!(channel.received(), [(worker, Received::Model(6, "f".into())), (peer, seat(1, 6, "f"))]);
 }
@@ -368,7 +378,7 @@ fn seats_are_limited() {
     }
     assert!(refusal(&channel.student(u32::MAX, 0, None).1).contains("4096 students are connected"));
     // Those that are there may still move.
-    let hello = ControlRequest::Hello { rank: 9999, slot_size: 64, nonce: None, known: None };
+    let hello = ControlRequest::Hello { rank: 9999, slot_size: 64, nonce: None, known: None, stop: None };
     channel.send(last.unwrap(), &hello);
     assert!(matches!(channel.received()[..], [(_, Received::Seat { .. })]));
 }

@@ -73,7 +73,10 @@ impl Channel {
         known: Option<ModelRef<'_>>,
     ) -> (PeerId, Received) {
         let peer = self.connect(Endpoint::Control);
-        self.send(peer, &ControlRequest::Hello { rank, slot_size: 64, nonce: Some(nonce), known });
+        self.send(
+            peer,
+            &ControlRequest::Hello { rank, slot_size: 64, nonce: Some(nonce), known, stop: None },
+        );
         let received = self.received().into_iter().rfind(|(to, _)| *to == peer);
         (peer, received.map(|(_, received)| received).unwrap())
     }

@@ -28,15 +28,17 @@ fn refused(command: &[u8], payload: &[u8]) -> String {
 
 #[test]
 fn hello() {
-    let plain = ControlRequest::Hello { rank: 3, slot_size: 300, nonce: None, known: None };
+    let plain = ControlRequest::Hello { rank: 3, slot_size: 300, nonce: None, known: None, stop: None };
     request(plain, [b"HELLO", b"\x82\xa4rank\x03\xa9slot_size\xcd\x01\x2c"]);
     request(
-        ControlRequest::Hello { rank: 0, slot_size: 1, nonce: Some(256), known: Some(model(7, "m")) },
+        ControlRequest::Hello { rank: 0, slot_size: 1, nonce: Some(256), known: Some(model(7, "m")), stop: None },
         [
             b"HELLO",
             b"\x86\xa4rank\x00\xa9slot_size\x01\xa5nonce\xcd\x01\x00\xaageneration\x07\xa8model_id\xa1m\xa9model_cfg\x81\xa1x\x01",
         ],
     );
+    let stopped = ControlRequest::Hello { rank: 3, slot_size: 5, nonce: None, known: None, stop: Some(8) };
+    request(stopped, [b"HELLO", b"\x83\xa4rank\x03\xa9slot_size\x05\xa4stop\x08"]);
     // Generation 0 is no model, whatever else is there.
     let none = b"\x84\xa4rank\x03\xa9slot_size\xcd\x01\x2c\xaageneration\x00\xa8model_id\xa0";
     assert_eq!(ControlRequest::decode(&[b"HELLO", none]), Ok(plain));
@@ -55,9 +57,12 @@ fn set_model() {
 
 #[test]
 fn stop_and_stats() {
-    request(ControlRequest::Stop, [b"STOP", b"\x80"]);
+    request(ControlRequest::Stop { nonce: None }, [b"STOP", b"\x80"]);
+    request(ControlRequest::Stop { nonce: Some(1) }, [b"STOP", b"\x81\xa5nonce\x01"]);
     request(ControlRequest::Stats, [b"STATS", b"\x80"]);
-    assert_eq!(ControlRequest::decode(&[b"STOP", b""]), Ok(ControlRequest::Stop));
+    assert_eq!(ControlRequest::decode(&[b"STOP", b""]), Ok(ControlRequest::Stop { nonce: None }));
+    let more = b"\x81\xa5other\xc0";
+    assert_eq!(ControlRequest::decode(&[b"STOP", more]), Ok(ControlRequest::Stop { nonce: None }));
 }
 
 #[test]
@@ -147,7 +152,13 @@ fn what_cannot_be_sent_is_refused_before() {
     // And it fits, with the longest of everything else.
     let model_id = &"x".repeat(MAX_ID_BYTES);
     let known = Some(ModelRef { generation: MAX_GENERATION, model_id, model_cfg: &longest });
-    let hello = ControlRequest::Hello { rank: u32::MAX, slot_size: u64::MAX, nonce: Some(u64::MAX), known };
+    let hello = ControlRequest::Hello {
+        rank: u32::MAX,
+        slot_size: u64::MAX,
+        nonce: Some(u64::MAX),
+        known,
+        stop: Some(u64::MAX),
+    };
     assert!(frames(|out| hello.encode(out)).iter().map(Vec::len).sum::<usize>() <= 1 << 20);
 }
 
@@ -209,14 +220,23 @@ fn what_links_and_brokers_say() {
         ],
     );
     assert!(refused(b"FOLLOW", b"\x81\xa4host\xa1h").contains("led"));
-    let state = LinkedState { model: Some(model(7, "m")), is_own: true, has_leader: false, n_stops: 3 };
+    let state = LinkedState {
+        model: Some(model(7, "m")),
+        is_own: true,
+        leader: Some(5),
+        stop: 3,
+        is_stopped: true,
+        link_stop: 4,
+    };
     let expected: [&[u8]; 2] = [
         b"STATE",
-        b"\x86\xa3own\xc3\xa6leader\xc2\xa5stops\x03\xaageneration\x07\xa8model_id\xa1m\xa9model_cfg\x81\xa1x\x01",
+        b"\x88\xa3own\xc3\xa6leader\x05\xa4stop\x03\xa7stopped\xc3\xa9link_stop\x04\xaageneration\x07\xa8model_id\xa1m\xa9model_cfg\x81\xa1x\x01",
     ];
     assert_eq!(frames(|out| state.encode(out)), expected);
     assert_eq!(LinkedState::decode(&expected), Ok(state));
-    for wrong in [&b"\x80"[..], b"\x82\xa3own\xc3\xa6leader\xc2", b"\xc1"] {
+    let no_leader = b"\x85\xa3own\xc2\xa6leader\x00\xa4stop\x00\xa7stopped\xc2\xa9link_stop\x00";
+    assert_eq!(LinkedState::decode(&[b"STATE", no_leader]).unwrap().leader, None);
+    for wrong in [&b"\x80"[..], b"\x82\xa3own\xc3\xa6leader\x01", b"\xc1"] {
         assert!(LinkedState::decode(&[b"STATE", wrong]).is_err(), "{wrong:?}");
     }
     assert!(LinkedState::decode(&[b"MODEL", b"\x80"]).is_err());

@@ -38,7 +38,7 @@ fn known(generation: u64, model_id: &str) -> Model {
 }
 
 const HELLO: ControlRequest<'_> =
-    ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(100), known: None };
+    ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(100), known: None, stop: None };
 
 fn set_model(nonce: u64, above: u64, model_id: &str) -> ControlRequest<'_> {
     ControlRequest::SetModel { nonce: Some(nonce), above, model_id, model_cfg: CFG }
@@ -80,8 +80,13 @@ fn the_next_broker_is_sent_what_is_known() {
     student.handle_disconnected();
     assert_eq!(student.seat(), None);
     student.handle_connected();
-    let hello =
-        ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(100), known: Some(model(7, "g")) };
+    let hello = ControlRequest::Hello {
+        rank: 0,
+        slot_size: 64,
+        nonce: Some(100),
+        known: Some(model(7, "g")),
+        stop: None,
+    };
     assert_eq!(sent(&mut student), asked(&hello));
     // It knows better.
     answer(&mut student, &seat(9, "i"));
@@ -100,7 +105,7 @@ fn a_request_without_answer_is_sent_again_to_the_next_broker() {
     answer(&mut student, &seat(0, ""));
     assert_eq!(sent(&mut student), hello, "with the same nonce");
     answer(&mut student, &set(1));
-    assert_eq!(sent(&mut student), asked(&ControlRequest::Stop));
+    assert_eq!(sent(&mut student), asked(&ControlRequest::Stop { nonce: Some(101) }));
     answer(&mut student, &ControlReply { ok: true, ..ControlReply::default() });
     assert_eq!(student.take_outcome(first), Some(Outcome::Done(1)));
     assert_eq!(student.take_outcome(second), Some(Outcome::Done(1)));
@@ -110,6 +115,27 @@ fn a_request_without_answer_is_sent_again_to_the_next_broker() {
     sent(&mut student);
     answer(&mut student, &seat(1, "a"));
     assert_eq!(sent(&mut student), None);
+}
+
+#[test]
+fn a_stop_is_told_to_the_next_broker_until_there_is_another_model() {
+    let mut student = seated();
+    let done = ControlReply { ok: true, ..ControlReply::default() };
+    let hello =
+        |known, stop| asked(&ControlRequest::Hello { rank: 0, slot_size: 64, nonce: Some(100), known, stop });
+    student.stop_workers();
+    sent(&mut student);
+    answer(&mut student, &done);
+    student.handle_disconnected();
+    student.handle_connected();
+    assert_eq!(sent(&mut student), hello(None, Some(100)));
+    answer(&mut student, &seat(0, ""));
+    student.set_model("a".into(), CFG.into());
+    sent(&mut student);
+    answer(&mut student, &set(1));
+    student.handle_disconnected();
+    student.handle_connected();
+    assert_eq!(sent(&mut student), hello(Some(model(1, "a")), None));
 }
 
 #[test]

@@ -329,10 +329,16 @@ fn control_corpus() -> Vec<FrameList> {
         model_cfg: b"\x82\xa1a\x93\x01\xc0\xc3\xa1b\xc4\x02xy",
     };
     let requests = [
-        ControlRequest::Hello { rank: 0, slot_size: 600_000, nonce: Some(u64::MAX), known: Some(model) },
-        ControlRequest::Hello { rank: 3, slot_size: 64, nonce: None, known: None },
+        ControlRequest::Hello {
+            rank: 0,
+            slot_size: 600_000,
+            nonce: Some(u64::MAX),
+            known: Some(model),
+            stop: Some(1),
+        },
+        ControlRequest::Hello { rank: 3, slot_size: 64, nonce: None, known: None, stop: None },
         ControlRequest::SetModel { nonce: Some(1), above: 4, model_id: "m", model_cfg: model.model_cfg },
-        ControlRequest::Stop,
+        ControlRequest::Stop { nonce: Some(1) },
         ControlRequest::Link,
         ControlRequest::Follow(Follow {
             host: "tcp://host:4700",
@@ -361,7 +367,14 @@ fn control_corpus() -> Vec<FrameList> {
             .iter()
             .map(|message| frames(|out| message.encode(out))),
     );
-    let state = LinkedState { model: Some(model), is_own: true, has_leader: false, n_stops: 2 };
+    let state = LinkedState {
+        model: Some(model),
+        is_own: true,
+        leader: Some(1),
+        stop: 2,
+        is_stopped: true,
+        link_stop: 3,
+    };
     corpus.push(frames(|out| state.encode(out)));
     corpus
 }

@@ -166,7 +166,7 @@ impl Driver {
         }
         self.report(now);
         let lines = self.models.tell(now, &mut self.machine, &self.peers);
-        lines.into_iter().for_each(|line| self.complain_rarely(now, line));
+        lines.into_iter().for_each(|line| self.complain(line));
         Some(is_busy)
     }
 
@@ -225,7 +225,7 @@ impl Driver {
                 Err(error) => self.complain(error.to_string()),
             }
         }
-        let mut lines = self.models.hear(now, &mut self.machine);
+        let mut lines = Vec::from_iter(self.models.hear(now, &mut self.machine));
         any |= self.machine.models().is_unsettled();
         for product in &mut self.products {
             match product.follow(now, &mut self.machine) {

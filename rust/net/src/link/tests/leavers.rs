@@ -8,6 +8,7 @@ use softs_proto::link::{Frame, HostId};
 
 use super::hosts::{Remote, SPEECHES, Speech, Student};
 use super::refused::raw;
+use crate::HostLink;
 
 #[test]
 fn a_client_that_begins_anew_is_served_by_the_same_link() {
@@ -40,16 +41,18 @@ fn next(stream: &mut TcpStream) -> Frame {
     Frame::decode(header[4], &payload).unwrap()
 }
 
+/// A session of a host with a link, which has answered what came behind BEGIN.
+pub(super) fn session(link: &HostLink, host: HostId) -> TcpStream {
+    let mut stream = raw(link);
+    stream.write_all(&bytes(&Frame::Hello(host))).unwrap();
+    let Frame::Welcome(_, session) = next(&mut stream) else { panic!("it is welcome") };
+    stream.write_all(&[bytes(&Frame::Begin(session)), bytes(&Frame::Ping)].concat()).unwrap();
+    assert_eq!(next(&mut stream), Frame::Pong);
+    stream
+}
+
 #[test]
 fn what_comes_behind_begin_is_read_once_the_session_before_is_closed() {
     let remote = Remote::new(Speech::Plain, 64);
-    let mut streams = Vec::new();
-    for _ in 0..3 {
-        let mut stream = raw(&remote.link);
-        stream.write_all(&bytes(&Frame::Hello(HostId(9)))).unwrap();
-        let Frame::Welcome(_, session) = next(&mut stream) else { panic!("it is welcome") };
-        stream.write_all(&[bytes(&Frame::Begin(session)), bytes(&Frame::Ping)].concat()).unwrap();
-        assert_eq!(next(&mut stream), Frame::Pong);
-        streams.push(stream);
-    }
+    let _streams: Vec<_> = (0..3).map(|_| session(&remote.link, HostId(9))).collect();
 }

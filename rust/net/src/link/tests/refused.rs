@@ -3,6 +3,9 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use softs_proto::framing::Outbox;
+use softs_proto::link::HostId;
+
 use super::hosts::{Host, Remote, Speech, Student, WATCHDOG, await_log};
 use crate::error::NetError;
 use crate::link::LinkOptions;
@@ -41,6 +44,21 @@ fn what_is_no_link_is_told_so_and_closed_while_samples_go_on() {
     student.take(500);
     drop(silent);
     student.end(n + 500);
+}
+
+#[test]
+fn strangers_swallow_no_line_about_leaders() {
+    let remote = Remote::new(Speech::Plain, 64);
+    let mut joined = super::leavers::session(&remote.link, HostId(9));
+    for _ in 0..30 {
+        let mut stranger = raw(&remote.link);
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let _end = stranger.read_to_end(&mut Vec::new());
+    }
+    let mut unfollowed = Outbox::default();
+    unfollowed.push(34, &[b"it follows another one"]);
+    joined.write_all(unfollowed.bytes()).unwrap();
+    await_log(&remote.link, "does not follow the leader of this host: it follows another one");
 }
 
 #[test]
