@@ -28,7 +28,7 @@ from .tail import read_tail
 
 __all__ = ["Recording"]
 
-#: Shards whose files are open at a time.
+#: Files that are open at a time.
 _MOST_OPEN = 64
 _VERIFIED_AT_A_TIME = 4
 
