@@ -122,7 +122,11 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
         """
         if self._position == self._end:
             self._position = self._begin
-        return self._counted(super().__iter__())
+        if self.num_workers or self.pin_memory:
+            return self._counted(super().__iter__())
+        # Small samples take less time than torch's iterator.
+        read = self.dataset.__getitems__  # type: ignore[attr-defined]
+        return self._counted(read(numbers) for numbers in self.batch_sampler or ())
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
