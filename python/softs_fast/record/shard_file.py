@@ -6,6 +6,7 @@ import json
 import os
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from .shard_format import Filled, Layout
 __all__ = ["ShardFile"]
 
 _CHUNK_BYTES = 8 << 20
+#: A read of so many bytes takes longer than to start a thread, even from the cache of the system.
+_WORTH_A_THREAD = 2 << 20
 
 
 class ShardFile:
@@ -61,6 +64,16 @@ class ShardFile:
         i = self._number_of[name]
         offset = self._layout.starts[i] + start * self._columns[i].item_bytes
         view = array.reshape(-1).view(np.uint8).data
+        if len(view) < _WORTH_A_THREAD:
+            self._read_at(offset, view)
+            return
+        half = len(view) // 2
+        with ThreadPoolExecutor(1, "softs-read") as thread:
+            other = thread.submit(self._read_at, offset + half, view[half:])
+            self._read_at(offset, view[:half])
+            other.result()
+
+    def _read_at(self, offset: int, view: memoryview) -> None:
         while view:
             try:
                 n = os.preadv(self._fd, [view], offset)
