@@ -2,8 +2,8 @@
 
 Importing this package does not import torch. The names that need torch (`SoftDataLoader`, `SoftIterableDataset`,
 `Batch`, `make_collate_fn`, `DistillDataLoader`, `DistillIterableDataset`, `Checkpoints`, `Job`, `LiveData`, `ModelIOCatcher`,
-`TrainingState`, `switch_model`) are loaded on first access. Without the native modules `softs_fast.paramserver` works, and
-what needs them says so; `NATIVE_ERROR` says why.
+`RecordedDataset`, `ReplayLoader`, `TrainingState`, `switch_model`) are loaded on first access. Without the native modules
+`softs_fast.paramserver` works, and what needs them says so; `NATIVE_ERROR` says why.
 """
 
 import logging
@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from .fleet import Fleet, RayFleet
     from .job import Checkpoints, Job, LiveData, TrainingState
     from .link import HostLink
+    from .loader import ReplayLoader
+    from .record import RecordedDataset, RecordOptions
 
 __all__ = [
     "Batch",
@@ -101,6 +103,9 @@ __all__ = [
     "NotFinite",
     "PeerLost",
     "RayFleet",
+    "RecordOptions",
+    "RecordedDataset",
+    "ReplayLoader",
     "SampleRef",
     "SampleTimeout",
     "SegmentError",
@@ -134,6 +139,8 @@ _load, __dir__ = lazy(
         "fleet": "Fleet RayFleet",
         "job": "Checkpoints Job LiveData TrainingState",
         "link": "HostLink",
+        "loader": "ReplayLoader",
+        "record": "RecordOptions RecordedDataset",
     },
 )
 
@@ -156,7 +163,7 @@ def __getattr__(name: str) -> Any:
     if NATIVE_ERROR is not None and (name in __all__ or name in ("_core", "_kernels")):
         text = f"softs_fast.{name} needs native modules: {NATIVE_ERROR}"
         raise ImportError(text, name=f"{__name__}.{name}") from NATIVE_ERROR
-    if name in __all__ and name not in ("Fleet", "HostLink", "RayFleet"):
+    if name in __all__ and name not in ("Fleet", "HostLink", "RayFleet", "RecordOptions"):
         from .tensors import import_torch
 
         import_torch()

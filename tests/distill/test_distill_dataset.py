@@ -3,6 +3,7 @@
 import ctypes
 import itertools
 import multiprocessing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from waiting import eventually
 
 import softs_fast
 from softs_fast import ConfigError, DistillDataLoader, DistillIterableDataset, StudentClient
+from softs_fast.record import Recording
 
 # Python 3.12 and later warn about a fork of a process with threads, which is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -156,6 +158,31 @@ def test_no_loader_hands_out_a_stale_batch(
         client.set_model(str(model + 1))
     del batches
     data.close()
+
+
+def test_the_samples_of_one_model_are_recorded(school: School, tmp_path: Path) -> None:
+    config = softs_fast.BatchConfig(
+        [softs_fast.TensorSpec("model", (), "int64"), softs_fast.TensorSpec("number", (), "int64")]
+    )
+
+    def numbered(model_id: str, model_cfg: Any, sequence: int, rank: int) -> dict[str, Any]:
+        return {"model": int(model_id), "number": sequence}
+
+    school.broker()
+    school.worker(numbered, batch_config=config)
+    client = school.student(config=config)
+    client.set_model("1")
+    data = DistillIterableDataset(0, client.generation_value, 16, config, school.frontend, ordered=True)
+    with DistillDataLoader(data, batch_size=4, record=tmp_path) as loader:
+        batches = iter(loader)
+        assert [next(batches)["number"].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        client.set_model("2")
+        with pytest.raises(ConfigError, match="record each product in a folder of its own"):
+            next(batches)
+        del batches
+    with Recording(tmp_path) as recording:
+        assert recording.batch(range(8))["model"].tolist() == [1] * 8
+        assert recording.span == range(8)
 
 
 def test_a_loader_without_batches(school: School) -> None:

@@ -8,13 +8,14 @@ import re
 import resource
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from crashing import Crash, crashing
 from live_job import GLOBAL, Student, live_data, replayed, sample
 from test_alone import supplier
 
@@ -210,10 +211,6 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(
     assert steps(tmp_path) == ["step-00000002", "step-00000003"]
 
 
-class Crash(BaseException):
-    """The process ends."""
-
-
 OPERATIONS = ("open", "mkdir", "fsync", "rename", "replace", "rmdir", "unlink", "scandir", "listdir")
 
 
@@ -227,7 +224,7 @@ def test_a_crash_at_any_operation_leaves_the_one_before_or_the_new_one(
     while outcomes[-1:] != ["none"]:
         folder = tmp_path / f"crash-{at}"
         shutil.copytree(tmp_path / "before", folder)
-        with crashing(at, monkeypatch) as arm:
+        with crashing(at, OPERATIONS, monkeypatch) as arm:
             training = Training(folder, keep=1)
             with training:
                 arm()
@@ -243,29 +240,6 @@ def test_a_crash_at_any_operation_leaves_the_one_before_or_the_new_one(
             assert steps(folder) == [f"step-{later.position.committed:08}"]
         at += 1
     assert len(outcomes) > 20
-
-
-@contextmanager
-def crashing(at: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """End a process at its operation of a number, once it is armed, and at all that follow."""
-    left: list[int] = []
-
-    def counted(name: str) -> Callable[..., Any]:
-        real = getattr(os, name)
-
-        def call(*given: Any, **named: Any) -> Any:
-            if left:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise Crash
-            return real(*given, **named)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        for name in OPERATIONS:
-            patch.setattr(os, name, counted(name))
-        yield lambda: left.append(at)
 
 
 def test_a_checkpoint_is_on_disk_before_it_has_its_name(

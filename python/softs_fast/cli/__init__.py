@@ -1,4 +1,4 @@
-"""The command ``softs-fast``: runs a broker, joins hosts, shows a market, measures this machine, checks its GPU."""
+"""The command ``softs-fast``: runs a broker, joins hosts, records samples, shows a market, measures this machine and its GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 from .. import NATIVE_ERROR, __version__
 from ..errors import SoftsError
-from . import bench, coordinator, doctor, flow, gpu, host, keys, market, paramserver, status
+from . import bench, coordinator, doctor, flow, gpu, host, keys, market, paramserver, record, status
 from .table import say
 
 __all__ = ["main", "parser"]
@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the program's name; default: those of the process.
 
     Returns:
-        The exit status: 0 done (for broker, host, top, ``status --watch`` and ``run`` without a command also when SIGINT, SIGTERM or SIGHUP
-        ended them),
+        The exit status: 0 done (for broker, host, record, replay, top, ``status --watch`` and ``run`` without a command also
+        when SIGINT, SIGTERM or SIGHUP ended them),
         1 failed, 2 there is no GPU that ``gpu`` could check, 129, 130 and 143 ended by SIGHUP, SIGINT or SIGTERM before
         it was done, 141 the reader of the output has closed it.
 
@@ -93,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
     add_parser = parser.add_subparsers(metavar="COMMAND", required=True).add_parser
     market.add_commands(add_parser)
     host.add_command(add_parser)
+    record.add_commands(add_parser)
     status.add_commands(add_parser)
     coordinator.add_commands(add_parser)
     paramserver.add_commands(add_parser)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..loader import (
 from ..market import Client, ShmMedium, default_endpoint
 from ..market import Medium as MarketMedium
 from ..mediums import Medium, market_medium
+from ..record import RecordOptions
 from .model import check_rank
 from .orders import StudentOrders
 from .shared_generation import GenerationProduct
@@ -189,6 +191,8 @@ class DistillDataLoader(EndlessDataLoader):
         dataset: Dataset that the samples come from.
         device: Device on which batches are handed out, see `EndlessDataLoader`.
         steps_per_epoch: Batches after which an iterator ends, see `EndlessDataLoader`.
+        record: Folder or `RecordOptions` of a recording, see `EndlessDataLoader`. It is of one model: after `set_model` iteration
+            raises ConfigError.
         **dataloader_kwargs: Arguments of DataLoader. With `zero_copy` there must be slots for two batches.
 
     Raises:
@@ -201,8 +205,11 @@ class DistillDataLoader(EndlessDataLoader):
         *,
         device: torch.device | str | int | None = None,
         steps_per_epoch: int | None = None,
+        record: str | os.PathLike[str] | RecordOptions | None = None,
         **dataloader_kwargs: Any,
     ) -> None:
         if not isinstance(dataset, DistillIterableDataset):
             raise ConfigError(f"dataset must be a DistillIterableDataset, got {type(dataset).__name__}")
-        super().__init__(dataset, device=device, steps_per_epoch=steps_per_epoch, **dataloader_kwargs)
+        super().__init__(
+            dataset, device=device, steps_per_epoch=steps_per_epoch, record=record, **dataloader_kwargs
+        )

@@ -15,24 +15,12 @@ import torch
 from ..coordination.node import TrainingState
 from ..durable import verify_manifest, write_manifest
 from ..errors import ConfigError, DamagedError
+from ..tensors import FILE_DTYPES, file_header
 
 __all__ = ["load_state", "read_facts", "verified_facts", "write_checkpoint"]
 
 _FACTS, _STATE = "checkpoint.json", "state.safetensors"
 _FORMAT = 1
-#: Names of dtypes in the format. A tensor of another dtype is stored as its bytes.
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 def write_checkpoint(
@@ -50,19 +38,16 @@ def write_checkpoint(
         OSError: It cannot be written.
     """
     folder.mkdir()
-    header: dict[str, Any] = {"__metadata__": {"tree": text.decode()}}
-    end = 0
+    described = []
     for name, tensor in tensors.items():
-        start, end = end, end + tensor.nbytes
-        dtype, shape = _DTYPES.get(tensor.dtype, ""), list(tensor.shape)
-        if not dtype:
-            dtype, shape = "U8", [tensor.nbytes]
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
-    head = json.dumps(header, separators=(",", ":")).encode()
-    # Tensors begin at a multiple of eight bytes.
-    head += b" " * (-len(head) % 8)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        # A tensor of a dtype that the format lacks is stored as its bytes.
+        is_named = dtype in FILE_DTYPES
+        shape = tensor.shape if is_named else (tensor.nbytes,)
+        described.append((name, dtype if is_named else "uint8", shape, tensor.nbytes))
+    head = file_header(described, {"tree": text.decode()})
     with open(folder / _STATE, "xb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
+        file.write(head)
         for tensor in tensors.values():
             if tensor.numel():
                 file.write(_memory_of(tensor))

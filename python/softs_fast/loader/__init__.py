@@ -1,4 +1,4 @@
-"""Endless datasets of the samples of a product, and their DataLoader. Needs torch.
+"""Endless datasets of the samples of a product, and their DataLoader; the DataLoader of a recording. Needs torch.
 
 `StreamCallback` is in the module `trainer`, because it needs transformers.
 """
@@ -9,6 +9,7 @@ from .endless_loader import EndlessDataLoader
 from .numbered import NumberedBatches
 from .ranks import Ranks, set_ranks_of_worker
 from .readers.copying import SampleReader
+from .replay_loader import ReplayLoader
 from .slot_batches import Batch, make_collate_fn
 from .soft_dataset import SoftIterableDataset
 from .soft_loader import SoftDataLoader
@@ -22,6 +23,7 @@ __all__ = [
     "LoaderStats",
     "NumberedBatches",
     "Ranks",
+    "ReplayLoader",
     "SampleReader",
     "SoftDataLoader",
     "SoftIterableDataset",

@@ -107,7 +107,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             the stream also `"world_size"`. Ranks that go in step have the same state. Where samples come in no order,
             `"numbered"`: numbers of samples that this rank has ordered.
         """
-        world_size = self._ranks().world_size
+        world_size = self.ranks().world_size
         return (
             {"positions": dict(self.own_positions())}
             | ({"world_size": world_size} if world_size > 1 else {})
@@ -129,7 +129,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             ConfigError: `state` is something else, or another number of ranks shared the stream.
         """
         positions = checked_positions(state)
-        have, need = state.get("world_size", 1), self._ranks().world_size
+        have, need = state.get("world_size", 1), self.ranks().world_size
         if have != need:
             raise ConfigError(
                 f"the state counts the samples of each of {have} ranks, but {need} share the stream now; call this after "
@@ -222,7 +222,13 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         )
         lock = opened.lock if shares else StreamLock()
         stream = Stream(
-            self.source, opened.subscription, positions, stride if self.ordered else None, lock, wait
+            self.source,
+            opened.subscription,
+            positions,
+            stride if self.ordered else None,
+            lock,
+            wait,
+            plan.record,
         )
         return stream, reader
 
@@ -250,7 +256,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
             "_used_by_workers": None,
             "_locks": {},
             "_begun_as": None,
-            "_trainers_ranks": self._ranks(),
+            "_trainers_ranks": self.ranks(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -283,7 +289,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
         place = place_of_process()
         if self._begun_as is not None and (place is None or place is self._checked_for):
             return
-        ranks, self._checked_for = self._ranks(), place
+        ranks, self._checked_for = self.ranks(), place
         self._begun_as = self._begun_as or ranks
         if ranks != self._begun_as:
             self._checked_for = None
@@ -294,7 +300,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
                 "and world_size="
             )
 
-    def _ranks(self) -> Ranks:
+    def ranks(self) -> Ranks:
         """Return which of the processes that share the streams this one is, or is a worker of."""
         if self._given_ranks is not None:
             return self._given_ranks
@@ -304,7 +310,7 @@ class EndlessDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def _share(self) -> tuple[int, int]:
         """Return which sequence numbers the client of this process has, see `Client`."""
-        ranks = self._ranks()
+        ranks = self.ranks()
         if self.ordered:
             # Streams go on where they are, and workers take turns, see `Stride`.
             return ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate, default_convert
 
 from ..errors import ConfigError
+from ..record import RecordOptions, record_options
 from .accelerated import DatasetOfLoader, reported_epoch
 from .arguments import whole_number
 from .batch_iterator import BatchIterator
@@ -20,6 +22,7 @@ from .plan import IterationPlan
 from .readers.copying import has_rows
 from .readers.transfer import Transfer, target_device
 from .stats import IteratorCounts, LoaderStats, StatsRecorder
+from .tap import RecordingTap
 from .workers import BatchesOfWorkers, WorkerOptions
 
 __all__ = ["EndlessDataLoader"]
@@ -50,12 +53,15 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         steps_per_epoch: Batches after which an iterator ends; it is the length of the loader. The next iterator goes on
             where the stream is; the first one after `load_state_dict` completes the epoch of the state. None: the loader
             is endless and has no length.
+        record: Folder, or `RecordOptions`, to record what is handed out: of one product, in batches of tensors by name. None
+            records nothing. An ordered stream is recorded by its sequence numbers.
         **dataloader_kwargs: Arguments of DataLoader. `in_order` is False unless it is given, so that a slow worker
             holds up no batch of another one; batches of an ordered dataset come in order in any case.
 
     Raises:
         ConfigError: `zero_copy`, and too few slots for two batches; `CudaIpcMedium` with worker processes, `pin_memory`
-            or `device`; a device that torch does not see; or `steps_per_epoch` below 1.
+            or `device`; a device that torch does not see; `steps_per_epoch` below 1; or `record` with batches that cannot be
+            recorded.
     """
 
     #: Accelerate takes the loader as it is. It would make another one of the dataset otherwise, which fetches a batch ahead
@@ -68,6 +74,7 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         *,
         device: torch.device | str | int | None = None,
         steps_per_epoch: int | None = None,
+        record: str | os.PathLike[str] | RecordOptions | None = None,
         **dataloader_kwargs: Any,
     ) -> None:
         self.device = target_device(device)
@@ -121,6 +128,8 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
         is_to_cuda = self.device is not None and self.device.type == "cuda"
         if is_to_cuda and self.batch_size is not None and own_collate_fn is None:
             n_threads = max(1, n_threads)
+        options = record_options(record)
+        self._tap = None if options is None else RecordingTap(options, dataset)
         self._plan = IterationPlan(
             batch_size=self.batch_size,
             make_batch=own_collate_fn,
@@ -129,13 +138,17 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
             pins=(self.pin_memory or is_to_cuda) and torch.cuda.is_available(),
             device=self.device,
             keeps_reader=n_threads > 0 or steps_per_epoch is not None,
+            record=self._tap,
         )
+        if self._tap is not None:
+            self._tap.check(self._plan)
 
     def __iter__(self) -> Any:
         """Return an iterator over batches, each `{name: dtype [batch_size, *shape]}`; it goes on where the stream is.
 
         Raises (the iterator):
             as that of `SoftIterableDataset`.
+            SoftsError: With `record`, the recording cannot be written, is of something else, or is damaged.
         """
         counts = self._stats.new_counts()
         if self._newest.n_batches:
@@ -172,10 +185,16 @@ class EndlessDataLoader(DataLoader[dict[str, torch.Tensor]]):
     def close(self) -> None:
         """Close this process's client; the next iterator opens a new one. The end of a ``with`` block.
 
-        Live iterators raise SegmentError. Worker processes end with the last iterator that uses them.
+        Live iterators raise SegmentError. Worker processes end with the last iterator that uses them. A recording is written
+        to its end; a later iterator continues it.
+
+        Raises:
+            SoftsError: The rest of the recording cannot be written.
         """
         self._workers = None
         self.soft_dataset.close()
+        if self._tap is not None:
+            self._tap.close()
 
     def __enter__(self) -> Self:
         return self

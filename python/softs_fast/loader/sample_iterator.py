@@ -49,6 +49,7 @@ class Stream:
         stride: Stride of the samples to ask for, if the client hands them out in order.
         lock: Lock shared by all iterators that take samples of these streams.
         wait: Policy that decides how long to wait.
+        record: Function called with product, position and item before an item is handed out, see `IterationPlan`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Stream:
         stride: Stride | None,
         lock: StreamLock,
         wait: WaitPolicy,
+        record: Callable[[str, int, Any], None] | None = None,
     ) -> None:
         self._source = source
         self._subscription = subscription
@@ -66,6 +68,7 @@ class Stream:
         self._stride = stride
         self._lock = lock
         self._wait = wait
+        self._record = record
         # An iterator that shares a reader goes on with what the reader has.
         self._wanted = lock.wanted
 
@@ -111,6 +114,9 @@ class Stream:
         assert self._wanted is not None
         product = self._wanted.product
         item = reader.take()
+        if self._record is not None:
+            # Where items are copied to a device, the copy on the host is recorded: the device may be busy for long.
+            self._record(product, self._positions[product], getattr(reader, "source", item))
         self._positions[product] += reader.n_rows
         if begins_next:
             with for_later():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from ..configs import BatchConfig
 from ..market import Medium, ShmMedium
+from ..record import RecordOptions
 from .arguments import accepts_0_1_0
 from .endless_loader import EndlessDataLoader
 from .soft_dataset import SoftIterableDataset
@@ -61,6 +63,7 @@ class SoftDataLoader(EndlessDataLoader):
         world_size: int | None = None,
         device: torch.device | str | int | None = None,
         steps_per_epoch: int | None = None,
+        record: str | os.PathLike[str] | RecordOptions | None = None,
         **dataloader_kwargs: Any,
     ) -> None:
         dataset = SoftIterableDataset(
@@ -79,7 +82,9 @@ class SoftDataLoader(EndlessDataLoader):
             rank=rank,
             world_size=world_size,
         )
-        super().__init__(dataset, device=device, steps_per_epoch=steps_per_epoch, **dataloader_kwargs)
+        super().__init__(
+            dataset, device=device, steps_per_epoch=steps_per_epoch, record=record, **dataloader_kwargs
+        )
         self.soft_dataset: SoftIterableDataset = dataset
 
     @property

@@ -98,6 +98,7 @@ class BatchesOfWorkers:
         self._is_ordered = dataset.ordered
         self._positions = dataset.own_positions()
         self._n_rows = plan.batch_size or 1
+        self._record = plan.record
         self._check()
         # One thread at a time takes batches, and with them makes requests.
         self._lock = threading.Lock()
@@ -147,7 +148,9 @@ class BatchesOfWorkers:
                     # The product changed while the request was made: it has the position of another one.
                     self._requests.restart()
                     continue
-                remember(self._positions, product)
+                position = remember(self._positions, product)
+                if self._record is not None:
+                    self._record(product, position, batch)
                 self._positions[product] += self._n_rows
                 return batch
 

@@ -1,4 +1,4 @@
-"""Tensors in memory: dtypes, tensors of varying length, tensors behind others, and CUDA tensors and streams by address.
+"""Tensors in memory: dtypes, tensors of varying length, tensors behind others, CUDA tensors and streams by address; file headers.
 
 `cuda` is a module that is used as one, because its names are those of torch; it needs native modules. Nothing here
 imports torch or numpy before it is needed.
@@ -19,12 +19,14 @@ from .dtypes import (
     tensor_over,
     torch_dtype,
 )
+from .file_header import FILE_DTYPES, file_header
 from .local import as_plain, is_plain, local_tensor, mark_written, shard_of
 from .modes import for_later
 from .ragged import RaggedTensor
 from .tuples import call_on_all, made_as_tuples
 
 __all__ = [
+    "FILE_DTYPES",
     "ITEM_BYTES",
     "STAND_INS",
     "RaggedTensor",
@@ -36,6 +38,7 @@ __all__ = [
     "contiguous_bytes",
     "copy_into",
     "cuda",
+    "file_header",
     "for_later",
     "import_numpy",
     "import_torch",

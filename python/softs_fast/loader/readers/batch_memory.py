@@ -34,6 +34,7 @@ class BatchMemory:
     """
 
     def __init__(self, config: BatchConfig, n_rows: int, pins: bool) -> None:
+        self._n_rows = n_rows
         self._names = config.tensor_names
         self._specs = [spec for spec in config.specs if not spec.ragged]
         self._fields = [
@@ -72,6 +73,11 @@ class BatchMemory:
             block[index * field.row_bytes : (index + 1) * field.row_bytes].data
             for field, (_, block) in zip(self._fields, self._lent, strict=True)
         ]
+
+    def blocks(self) -> list[Array]:
+        """Return the memory of each tensor of the batch that was lent, uint8 [n_rows, bytes of a row]."""
+        assert self._lent is not None
+        return [block.reshape(self._n_rows, -1) for _, block in self._lent]
 
     def take(self) -> Tensors:
         """Hand out the batch that was lent; its memory is free as soon as the caller releases it."""

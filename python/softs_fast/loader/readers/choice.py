@@ -39,7 +39,9 @@ def make_reader(data: Layout, client: Client, plan: IterationPlan, block: int) -
     is_gathered = plan.batch_size is not None and plan.make_batch is None and not data.zero_copy
     if plan.pins and not is_gathered:
         reader = MappedReader(reader, pinned)
-    return reader if plan.device is None else TransferReader(reader, Transfer(plan.device))
+    if plan.device is None:
+        return reader
+    return TransferReader(reader, Transfer(plan.device), keeps_source=plan.record is not None)
 
 
 def _reader(data: Layout, client: Client, plan: IterationPlan, block: int) -> Reader:

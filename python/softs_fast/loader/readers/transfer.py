@@ -14,6 +14,7 @@ __all__ = ["Transfer", "TransferReader", "target_device"]
 
 
 class _Moved(NamedTuple):
+    source: Any
     item: Any
     #: Recorded after the copies; None where there is no stream.
     event: torch.cuda.Event | None
@@ -33,9 +34,9 @@ class Transfer:
     def begin(self, item: Any) -> _Moved:
         """Begin to copy an item; its tensors should be in pinned memory, which torch does not use again before it was read."""
         if self._stream is None:
-            return _Moved(_moved(item, self._device), None)
+            return _Moved(item, _moved(item, self._device), None)
         with torch.cuda.stream(self._stream):
-            return _Moved(_moved(item, self._device), self._stream.record_event())
+            return _Moved(item, _moved(item, self._device), self._stream.record_event())
 
     def finish(self, moved: _Moved) -> Any:
         """Return the copy, for use in torch's current stream, which waits for it; this thread does not."""
@@ -58,12 +59,16 @@ class TransferReader:
     Args:
         reader: makes the items; owned by this one.
         transfer: copies them.
+        keeps_source: Whether the item on the host is kept in `source` when it is handed out on the device.
     """
 
-    def __init__(self, reader: Reader, transfer: Transfer) -> None:
+    def __init__(self, reader: Reader, transfer: Transfer, *, keeps_source: bool = False) -> None:
         self.n_rows = reader.n_rows
         self._reader = reader
         self._transfer = transfer
+        self._keeps_source = keeps_source
+        #: The item that was handed out last, on the host.
+        self.source: Any = None
         self._done = 0
         self._moved: _Moved | None = None
         self._error: Exception | None = None
@@ -99,6 +104,7 @@ class TransferReader:
         """Hand out the item."""
         moved, self._moved = self._moved, None
         assert moved is not None
+        self.source = moved.source if self._keeps_source else None
         return self._transfer.finish(moved)
 
     def _fetch(self, product_id: str, timeout_ms: int) -> int:

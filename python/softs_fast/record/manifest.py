@@ -1,0 +1,172 @@
+"""`stream.json`: what a recording is of, and its closed shards. It is replaced at once, so it is whole at any time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from ..configs import BatchConfig, TensorSpec
+from ..durable import write_file
+from ..errors import ConfigError, DamagedError, WireError
+from ..records import U32, Amount, Count, Json, Record, field, most, span
+
+__all__ = ["MANIFEST", "ShardFacts", "StreamFacts", "read_manifest", "shard_name", "write_manifest"]
+
+#: Name of the file in its folder.
+MANIFEST = "stream.json"
+_FORMAT = 1
+_MOST_BYTES = 1 << 30
+_MOST_SHARDS = 1_000_000
+_MOST_TENSORS = 4096
+
+_Text = Annotated[str, most(256)]
+
+
+class TensorFacts(Record):
+    """A tensor of a sample, see `TensorSpec`."""
+
+    name: Annotated[str, most(4096, least=1)]
+    shape: Annotated[tuple[Count, ...], most(64)]
+    dtype: _Text
+    codec: Annotated[str, most(4096)] | None = None
+    ragged: bool = False
+
+
+class ShardFacts(Record):
+    """A closed shard.
+
+    Attributes:
+        file: Name in the folder.
+        n_samples: Number of samples.
+        first, last: Numbers of its first and last sample.
+        n_bytes: Length of the file.
+        tensors: Bytes and CRC-32 of each tensor by name.
+    """
+
+    file: _Text
+    n_samples: Annotated[int, span(1, 1 << 48)]
+    first: Count
+    last: Count
+    n_bytes: Count
+    tensors: Annotated[dict[str, tuple[Count, U32]], most(_MOST_TENSORS)]
+
+
+class StreamFacts(Record):
+    """A recording of one rank.
+
+    Attributes:
+        recording: Random name of the recording, which its shards have too.
+        product: Product that was recorded.
+        ordered: Whether numbers are sequence numbers of the stream; otherwise they count the samples as they were handed out.
+        rank, world_size: Rank that recorded: its samples have the numbers rank, rank + world_size, ...
+        tensors: Config of the samples as it was sent.
+        digest: Digest of the config, which the shards have too.
+        shard_bytes: Bytes of samples per shard.
+        host, version, began_s: Host, version of the package and Unix time at which the recording began.
+        dropped: Samples that the policy `"drop"` has left out.
+        shards: Closed shards.
+    """
+
+    recording: _Text
+    product: _Text
+    ordered: bool
+    rank: Annotated[int, span(0, 1 << 20)]
+    world_size: Annotated[int, span(1, 1 << 20)]
+    tensors: Annotated[tuple[TensorFacts, ...], most(_MOST_TENSORS)]
+    digest: _Text
+    shard_bytes: Count
+    host: _Text
+    version: _Text
+    began_s: Amount
+    format: int = _FORMAT
+    dropped: Count = 0
+    shards: Annotated[tuple[ShardFacts, ...], most(_MOST_SHARDS)] = field(default=())
+
+    @classmethod
+    def of(cls, config: BatchConfig, **facts: Any) -> Self:
+        """Return the facts of a recording that begins."""
+        specs = config.to_dict()["specs"]
+        tensors = tuple(TensorFacts(**{**spec, "shape": tuple(spec["shape"])}) for spec in specs)
+        digest = hashlib.sha256(json.dumps(specs, sort_keys=True).encode()).hexdigest()
+        return cls(tensors=tensors, digest=digest, **facts)
+
+    @property
+    def config(self) -> BatchConfig:
+        """Config of the samples as it was sent.
+
+        Raises:
+            ConfigError: A codec of a tensor is not registered.
+        """
+        return BatchConfig(
+            [
+                TensorSpec(one.name, one.shape, one.dtype, codec=one.codec, ragged=one.ragged)
+                for one in self.tensors
+            ]
+        )
+
+    @property
+    def end(self) -> int:
+        """The number after the last sample of the closed shards, in the steps of this rank."""
+        return self.shards[-1].last + self.world_size if self.shards else self.rank
+
+
+class _Version(Record):
+    """What is read first, of any version."""
+
+    format: int
+
+
+_FILE: Json[StreamFacts] = Json(StreamFacts, most_bytes=_MOST_BYTES, what=MANIFEST)
+_VERSION: Json[_Version] = Json(_Version, most_bytes=_MOST_BYTES, what=MANIFEST)
+
+
+def write_manifest(folder: Path, facts: StreamFacts) -> None:
+    """Replace the manifest of a folder, durably.
+
+    Raises:
+        OSError: It cannot be written; the old one is untouched.
+    """
+    write_file(folder / MANIFEST, _FILE.encode(facts))
+
+
+def read_manifest(folder: Path) -> StreamFacts:
+    """Read the manifest of a folder.
+
+    Raises:
+        ConfigError: There is none, or it is of another version.
+        DamagedError: It is damaged, or there are shards and no manifest.
+        OSError: It cannot be read.
+    """
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise DamagedError(f"{path} is too long: expected at most {_MOST_BYTES:,} bytes; restore a copy")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if folder.is_dir() and any(name.startswith("shard-") for name in os.listdir(folder)):
+            raise DamagedError(
+                f"{folder} has shards of a recording, but its {MANIFEST} is missing; restore that file"
+            ) from None
+        raise ConfigError(f"{folder} is not a recording: it has no {MANIFEST}; give another folder") from None
+    try:
+        version = _VERSION.decode(data).format
+        if version != _FORMAT:
+            raise ConfigError(
+                f"{path} has format {version}, expected {_FORMAT}: another version of softs-fast has written it; read it with "
+                "that version"
+            )
+        facts = _FILE.decode(data)
+    except WireError as error:
+        raise DamagedError(f"{path} is damaged: {error}; restore a copy") from None
+    for i, shard in enumerate(facts.shards):
+        if shard.file != shard_name(i):
+            raise DamagedError(f"{path} is damaged: shard {i} is {shard.file!r}, expected {shard_name(i)!r}")
+    return facts
+
+
+def shard_name(index: int) -> str:
+    """Return the file name of a closed shard."""
+    return f"shard-{index:06}.safetensors"
