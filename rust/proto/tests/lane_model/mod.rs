@@ -22,6 +22,8 @@ enum Cell {
 struct Order {
     lane: usize,
     sequence: u64,
+    /// Grows with each order that is placed.
+    ticket: u64,
     cell: Cell,
 }
 
@@ -30,8 +32,9 @@ struct Lane {
     product: String,
     generation: u32,
     attached: BTreeSet<Owner>,
-    /// Slots in the order in which they were placed.
-    ring: VecDeque<SlotId>,
+    /// Orders that have not left the ring, and those of them that no supplier has claimed, by their tickets.
+    n_orders: usize,
+    unclaimed: BTreeMap<u64, SlotId>,
 }
 
 #[derive(Debug)]
@@ -40,6 +43,7 @@ struct Area {
     max_lanes: usize,
     capacity: usize,
     orders: BTreeMap<SlotId, Order>,
+    last_ticket: u64,
     ended: VecDeque<SlotId>,
     placed: Vec<(SlotId, u64)>,
 }
@@ -64,6 +68,7 @@ impl ModelLanes {
             max_lanes,
             capacity,
             orders: BTreeMap::new(),
+            last_ticket: 0,
             ended: VecDeque::new(),
             placed: Vec::new(),
         })))
@@ -98,17 +103,12 @@ impl ModelLanes {
     /// The oldest order that `owner` may take, of any lane that it is attached to.
     pub(crate) fn claim(&self, owner: Owner) -> Option<Claim> {
         let area = &mut *self.0.borrow_mut();
-        for lane in area.lanes.iter().filter(|lane| lane.attached.contains(&owner)) {
-            for slot in &lane.ring {
-                let order = area.orders.get_mut(slot).unwrap();
-                if order.cell == Cell::Ordered {
-                    order.cell = Cell::Claimed(owner);
-                    let (sequence, product) = (order.sequence, lane.product.clone());
-                    return Some(Claim { slot: *slot, sequence, product, owner });
-                }
-            }
-        }
-        None
+        let mut lanes = area.lanes.iter_mut();
+        let lane = lanes.find(|lane| !lane.unclaimed.is_empty() && lane.attached.contains(&owner))?;
+        let (_, slot) = lane.unclaimed.pop_first()?;
+        let order = area.orders.get_mut(&slot).unwrap();
+        order.cell = Cell::Claimed(owner);
+        Some(Claim { slot, sequence: order.sequence, product: lane.product.clone(), owner })
     }
 
     /// Returns a claim: any supplier may have the order.
@@ -117,6 +117,7 @@ impl ModelLanes {
         let order = area.orders.get_mut(&claim.slot).unwrap();
         assert_eq!(order.cell, Cell::Claimed(claim.owner), "the slot was given to another supplier");
         order.cell = Cell::Ordered;
+        area.lanes[order.lane].unclaimed.insert(order.ticket, claim.slot);
     }
 
     /// Whether the claim has not ended.
@@ -127,7 +128,7 @@ impl ModelLanes {
 
     /// Whether an order waits for a supplier.
     pub(crate) fn has_orders(&self) -> bool {
-        self.0.borrow().orders.values().any(|order| order.cell == Cell::Ordered)
+        self.0.borrow().lanes.iter().any(|lane| !lane.unclaimed.is_empty())
     }
 
     /// Ends a claim.
@@ -189,7 +190,7 @@ impl Lanes for ModelLanes {
             area.lanes.push(Lane::default());
             area.lanes.len() - 1
         } else {
-            area.lanes.iter().position(|lane| lane.ring.is_empty())?
+            area.lanes.iter().position(|lane| lane.n_orders == 0)?
         };
         let generation = area.lanes[index].generation + 1;
         area.lanes[index] = Lane { product: product.to_owned(), generation, ..Lane::default() };
@@ -206,12 +207,15 @@ impl Lanes for ModelLanes {
         let area = &mut *self.0.borrow_mut();
         let index = lane.index as usize;
         assert_eq!(area.lanes[index].generation, lane.generation, "an order for a lane that was given away");
-        if area.lanes[index].ring.len() == area.capacity {
+        if area.lanes[index].n_orders == area.capacity {
             return false;
         }
-        let order = Order { lane: index, sequence, cell: Cell::Ordered };
+        area.last_ticket += 1;
+        let ticket = area.last_ticket;
+        let order = Order { lane: index, sequence, ticket, cell: Cell::Ordered };
         assert!(area.orders.insert(slot, order).is_none(), "slot {slot} is on order already");
-        area.lanes[index].ring.push_back(slot);
+        area.lanes[index].n_orders += 1;
+        area.lanes[index].unclaimed.insert(ticket, slot);
         area.placed.push((slot, sequence));
         true
     }
@@ -222,7 +226,8 @@ impl Lanes for ModelLanes {
             return false;
         }
         let order = area.orders.remove(&slot).unwrap();
-        area.lanes[order.lane].ring.retain(|&other| other != slot);
+        area.lanes[order.lane].n_orders -= 1;
+        area.lanes[order.lane].unclaimed.remove(&order.ticket);
         true
     }
 
@@ -230,7 +235,7 @@ impl Lanes for ModelLanes {
         let area = &mut *self.0.borrow_mut();
         let slot = area.ended.pop_front()?;
         let order = area.orders.remove(&slot).unwrap();
-        area.lanes[order.lane].ring.retain(|&other| other != slot);
+        area.lanes[order.lane].n_orders -= 1;
         let Cell::Ended(ending) = order.cell else { panic!("{:?} has not ended", order.cell) };
         Some(LaneEvent { slot, ending })
     }
