@@ -294,7 +294,7 @@ impl Host {
             return;
         }
         self.running.model = Some(Arc::clone(model));
-        (self.running.is_own, self.running.has_leader) = (is_own, is_own);
+        (self.running.is_own, self.running.leader) = (is_own, is_own.then_some(1));
         self.link.machine.models().set_here(now, self.running.clone());
         for supplier in &mut self.suppliers {
             supplier.generation = generation;
