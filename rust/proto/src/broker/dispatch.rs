@@ -114,7 +114,6 @@ impl Broker {
         self.index.take(&mut self.orders, key);
         let order = &mut self.orders[key];
         if !self.guards.close(order.address, order.offset) {
-            order.place = Place::Guarded;
             if !self.guards.wait(&mut self.orders, key) {
                 self.crowded(now, key);
             }
@@ -223,11 +222,14 @@ impl Broker {
         }
     }
 
-    /// To the front: it was first before.
+    /// To the front: it was first before. Where only links are left, back to its client.
     fn requeue(&mut self, key: OrderKey) {
-        let order = &self.orders[key];
-        self.touched.push(order.product);
+        let Order { client, product, .. } = self.orders[key];
+        self.touched.push(product);
         self.index.give_back(&mut self.orders, key);
+        if let Some(client) = client.filter(|_| self.n_links > 0) {
+            self.mark_stale(client);
+        }
     }
 
     fn give_up(&mut self, now: Instant, key: OrderKey, supplier: SupplierKey, ending: &Ending<'_>) {

@@ -245,7 +245,8 @@ impl Broker {
         }
     }
 
-    fn mark_stale(&mut self, key: ClientKey) {
+    /// A client may be due numbers, or orders for its lanes.
+    pub(super) fn mark_stale(&mut self, key: ClientKey) {
         cost::step();
         let client = &mut self.clients[key];
         if !std::mem::replace(&mut client.announcement.stale, true) {

@@ -3,7 +3,8 @@
 //! serve does not wait here: its client gets it back for the lane.
 
 use super::client::Orders;
-use super::ids::{ClientKey, LaneKey, ProductKey, SupplierKey};
+use super::ids::{ClientKey, LaneKey, OrderKey, ProductKey, SupplierKey};
+use super::orders::{Order, Place};
 use super::outbox::Party;
 use super::state::Broker;
 use crate::wire::EndCode;
@@ -28,6 +29,7 @@ impl Broker {
     }
 
     /// Gives the orders of a client for a product back, if nothing but links could serve them, and one serves its lane.
+    /// While a supplier may write to a slot, its order waits for the end of that lease (W2): a lane knows nothing of it.
     pub(super) fn give_back_to_lane(&mut self, key: ClientKey, product: ProductKey) {
         if self.n_links == 0 || !self.is_left_to_links(key, product) {
             return;
@@ -37,11 +39,25 @@ impl Broker {
         let mut waiting: Vec<_> = of_it.map(|(&number, &order)| (number, order)).collect();
         waiting.sort_unstable_by_key(|(number, _)| *number);
         for (number, order) in waiting {
-            if self.withdraw(order) {
+            if !self.await_slot(order) && self.withdraw(order) {
                 let out = &mut self.clients[key].out;
                 self.outbox.push_ended(Party::Client(key), out, number, EndCode::Returned, "");
             }
         }
+    }
+
+    /// Whether a supplier may still write to the slot of an order; it then leaves its queue until that has ended, unless
+    /// too many wait for the slot.
+    fn await_slot(&mut self, key: OrderKey) -> bool {
+        let Order { address, offset, place, .. } = self.orders[key];
+        let is_held = self.guards.holds(address, offset);
+        if is_held && matches!(place, Place::Queued | Place::GivenBack) {
+            self.index.unqueue(&mut self.orders, key);
+            if !self.guards.wait(&mut self.orders, key) {
+                self.index.give_back(&mut self.orders, key);
+            }
+        }
+        is_held
     }
 
     fn is_left_to_links(&self, key: ClientKey, product: ProductKey) -> bool {

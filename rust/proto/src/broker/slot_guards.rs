@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use rustc_hash::FxHashMap;
 
 use super::ids::{AddressKey, OrderKey, OrderTag};
-use super::orders::OrderTable;
+use super::orders::{OrderTable, Place};
 use super::slab::List;
 
 /// Orders that may wait for one slot; one more is given up. A client has one, or after a discard two, orders for a
@@ -50,12 +50,13 @@ impl SlotGuards {
         self.slots.remove(&(address, offset)).unwrap_or_else(List::new)
     }
 
-    /// Lets an order wait for the slot; `false` if too many do.
+    /// Lets an order that is in no queue wait for the slot; `false` if too many do.
     pub(super) fn wait(&mut self, orders: &mut OrderTable, key: OrderKey) -> bool {
         let slot = (orders[key].address, orders[key].offset);
         match self.slots.get_mut(&slot) {
             Some(waiters) if waiters.len() < MAX_WAITERS_PER_SLOT => {
                 waiters.push_back(orders, key);
+                orders[key].place = Place::Guarded;
                 true
             }
             _ => false,

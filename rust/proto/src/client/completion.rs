@@ -121,12 +121,12 @@ impl<L: Lanes> Client<L> {
         }
     }
 
-    /// The broker has no supplier for it, but the lane has.
+    /// The broker has no supplier for it, but the lane has, and no supplier that the broker knows writes to the slot.
     pub(super) fn order_returned(&mut self, now: Instant, number: OrderNumber) {
         let Some(&slot) = self.sent.get(&number) else { return };
+        self.set_tainted(slot, false);
         let key = self.block(slot).product;
-        let lane =
-            self.lane_for(key).filter(|_| self.block(slot).wanted && !self.slots[slot as usize].tainted);
+        let lane = self.lane_for(key).filter(|_| self.block(slot).wanted);
         if let Some(lane) = lane
             && self.lanes.place(lane, slot, self.sequence_of(slot))
         {

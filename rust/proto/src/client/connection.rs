@@ -118,9 +118,7 @@ impl<L: Lanes> Client<L> {
                 wire: supply.wire_suppliers,
                 softs: supply.softs_suppliers,
             };
-            let product = self.products.get_mut(key);
-            product.supply = Some(supplied);
-            product.was_supplied |= supplied.lane + supplied.wire > 0;
+            self.products.get_mut(key).supply = Some(supplied);
             // A user that orders slot by slot has the first orders made by wire, whichever route is quicker.
             if supplied.wire == 0 && !self.recent.is_by_hand() && self.has_lane_suppliers(key) {
                 self.move_waiting_to_lane(key);

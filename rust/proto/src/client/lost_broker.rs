@@ -2,7 +2,7 @@
 //!
 //! A native supplier stops writing when its connection ends, and a broker gives no slot away while it knows of a
 //! writer. So an order that the lost broker had can be ordered again in its slot, through a broker. A lane does not
-//! know of such writers: it must not get the slot before the broker has seen an order in it through (`Slot::tainted`).
+//! know of such writers: it must not get the slot before an order in it has ended at a broker (`Slot::tainted`).
 //! A supplier of softs writes whenever it is ready, whatever became of its broker: where there were any, the slot waits
 //! for the broker's message (LATE) that its writer has answered.
 
@@ -39,11 +39,7 @@ impl<L: Lanes> Client<L> {
                 self.move_order(slot, wanted);
                 continue;
             }
-            let (supply, was_supplied) = (self.products.get(key).supply, self.products.get(key).was_supplied);
-            // Where the broker never had a supplier, there is no writer.
-            if supply.is_none() || was_supplied {
-                self.set_tainted(slot, true);
-            }
+            self.set_tainted(slot, true);
             if !wanted {
                 self.make_free(slot);
             } else if self.is_attached(key) {
@@ -64,8 +60,7 @@ impl<L: Lanes> Client<L> {
             self.quarantine.add_loss(with_softs, writers);
         }
         for key in self.products.keys() {
-            let product = self.products.get_mut(key);
-            (product.supply, product.was_supplied) = (None, false);
+            self.products.get_mut(key).supply = None;
         }
     }
 

@@ -31,8 +31,6 @@ pub(super) struct Product {
     pub(super) lane: Option<LaneRef>,
     pub(super) announced: bool,
     pub(super) supply: Option<Supplied>,
-    /// This connection's broker had suppliers of it, now or before.
-    pub(super) was_supplied: bool,
     pub(super) last_used: u64,
     /// Blocks on order or finished.
     pub(super) live: u32,
@@ -62,7 +60,6 @@ impl Product {
             lane: None,
             announced: false,
             supply: None,
-            was_supplied: false,
             last_used: 0,
             live: 0,
             finished: 0,

@@ -5,6 +5,7 @@ mod backoff;
 mod fairness;
 mod lanes;
 mod late;
+mod links;
 mod model;
 mod orders;
 mod peers;

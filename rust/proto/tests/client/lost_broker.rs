@@ -27,25 +27,20 @@ fn with_softs() -> (Harness, Vec<Placed>) {
 }
 
 #[test]
-fn what_a_broker_without_suppliers_had_may_go_to_the_lane_of_the_next_one() {
-    for n_before in [0, 1] {
-        let lanes = ModelLanes::new(1, 64);
-        let mut harness = Harness::with(config(2), lanes.clone());
-        harness.connect(Dialect::Native);
-        assert_eq!(harness.request("p"), None);
-        assert_eq!(harness.placed().len(), 2);
-        harness.supply("p", 0, n_before, 0);
-        harness.supply("p", 0, 0, 0);
-        harness.client.handle_disconnected();
-        harness.connect(Dialect::Native);
-        harness.request("p");
-        let again = harness.placed();
-        assert_eq!(again.len(), 2);
-        lanes.attach(1, lanes.lane_of("p").unwrap());
-        again.iter().for_each(|order| harness.end(order, EndCode::Returned, ""));
-        // One that has left may still write to them.
-        assert_eq!(lanes.open_orders().len(), if n_before == 0 { 2 } else { 0 });
-    }
+fn what_the_next_broker_gives_back_goes_to_the_lane() {
+    let lanes = ModelLanes::new(1, 64);
+    let mut harness = Harness::with(config(2), lanes.clone());
+    harness.connect(Dialect::Native);
+    assert_eq!(harness.request("p"), None);
+    assert_eq!(harness.placed().len(), 2);
+    harness.supply("p", 0, 1, 0);
+    harness.client.handle_disconnected();
+    harness.connect(Dialect::Native);
+    let again = harness.placed();
+    assert_eq!(again.len(), 2);
+    lanes.attach(1, lanes.lane_of("p").unwrap());
+    again.iter().for_each(|order| harness.end(order, EndCode::Returned, ""));
+    assert_eq!(lanes.open_orders().len(), 2, "that broker knows of no writer");
 }
 
 #[test]
