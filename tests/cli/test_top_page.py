@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,18 @@ def test_a_market(busy_market: Market, command: Command) -> None:
     eventually(lambda: values(url)["samples to clients on this machine"] is not None)
     busy_market.end()
     eventually(lambda: "Trying again." in now(url)["text"])
+
+
+def test_a_site_that_calls_this_machine_by_a_name_of_its_own_reads_nothing(command: Command) -> None:
+    url = served(command)
+    for host, status in (("evil.example:80", 403), ("127.0.0.1.evil.example", 403), ("localhost:80", 200)):
+        asked = urllib.request.Request(f"{url}now.json", headers={"Host": host})
+        try:
+            with urllib.request.urlopen(asked, timeout=WATCHDOG_S) as answer:
+                found = answer.status
+        except urllib.error.HTTPError as error:
+            found = error.code
+        assert found == status, host
 
 
 def test_fleets_and_flows_without_a_broker(command: Command) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
+
+from softs_fast.process import check_process
 
 #: How long the end of the process waits for a call that is being made. A thread that is inside of torch when the
 #: interpreter ends would abort the process.
@@ -26,7 +29,7 @@ class SerialThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._name, self._pid = name, os.getpid()
         self._calls: SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -38,7 +41,9 @@ class SerialThread:
 
         Raises:
             RuntimeError: The thread has been closed.
+            ForkedError: This is a fork, which does not have the thread.
         """
+        check_process(self._pid, "this group")
         future: Future[None] = Future()
         with self._lock:
             if self._is_closed:
@@ -53,6 +58,8 @@ class SerialThread:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Take no more calls, and wait for those that were given, at most so long; a second call only waits."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if not self._is_closed:
                 self._calls.put(None)

@@ -143,9 +143,10 @@ class Saver:
 
     def _check(self, path: Path, facts: dict[str, Any]) -> None:
         for name, have in {"job": self._job, **self._position.contract()}.items():
-            if facts[name] != have:
+            # Files of before there were switches say nothing of them.
+            if (saved := facts.get(name, "")) != have:
                 raise ConfigError(
-                    f"checkpoint {path} has {name}={facts[name]!r}, and this job {have!r}: give each job a folder of its own, "
+                    f"checkpoint {path} has {name}={saved!r}, and this job {have!r}: give each job a folder of its own, "
                     "or go on with what it had"
                 )
 

@@ -7,12 +7,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Self
 
 from ..errors import EndpointInUse, PeerLost
-from ..trust import Address, bracketed, check_reachable
+from ..trust import Address, bracketed, check_reachable, is_loopback
 
 __all__ = ["Page", "PageServer", "TextServer", "page_address"]
 
@@ -159,6 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
         if read is None:
             self.send_error(404)
             return
+        if not self._is_asked_by_its_name():
+            self.send_error(403, "this page is for this machine: ask for it by its address, or as localhost")
+            return
         page = read()
         body = page.text.encode()
         self.send_response(page.status)
@@ -166,6 +170,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _is_asked_by_its_name(self) -> bool:
+        """Return whether a page of the loopback is asked for as one: by another name, a site in a browser asks."""
+        if not is_loopback(str(self.server.server_address[0])):
+            return True
+        host = self.headers.get("Host", "").lower().removeprefix("[")
+        name = host.partition("]")[0] if "]" in host else host.rpartition(":")[0] or host
+        with suppress(ValueError):
+            return name in ("", "localhost") or is_loopback(name)
+        return False
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: a line per request has no use."""

@@ -61,10 +61,10 @@ def calls(say: Callable[[Any], None], rank: int, size: int, folder: str, sizes: 
     with on_hosts(rank, size, folder, sizes):
         assert dist.get_backend() == "softs+gloo"
         for dtype in (torch.float32, torch.float64, torch.int64):
-            rounding = None if dtype.is_floating_point else "trunc"
+            means = {dist.ReduceOp.AVG: total(dtype) / size} if dtype.is_floating_point else {}
             for op, expected in {
+                **means,
                 dist.ReduceOp.SUM: total(dtype),
-                dist.ReduceOp.AVG: total(dtype).div(size, rounding_mode=rounding),
                 dist.ReduceOp.MIN: of_rank(0, dtype),
                 dist.ReduceOp.MAX: of_rank(size - 1, dtype),
             }.items():
@@ -86,6 +86,13 @@ def calls(say: Callable[[Any], None], rank: int, size: int, folder: str, sizes: 
         product = torch.full((N,), 2.0)
         dist.all_reduce(product, dist.ReduceOp.PRODUCT)
         assert torch.equal(product, torch.full((N,), 2.0**size))
+
+        # A sum of many might not fit, so neither level has it.
+        with pytest.raises(RuntimeError):
+            dist.all_reduce(of_rank(rank, torch.uint8), dist.ReduceOp.AVG)
+        # Of a dtype that neither has, on every rank at once.
+        with pytest.raises(RuntimeError, match="scalar type"):
+            dist.broadcast(torch.zeros(2 * N, dtype=torch.uint16), size - 1)
 
         gathered = torch.empty(size * N)
         dist.all_gather_into_tensor(gathered, of_rank(rank))
@@ -158,6 +165,10 @@ def test_trainings_end_with_the_weights_that_they_end_with_over_gloo(tmp_path: P
 
 def apart(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:
     with on_hosts(rank, size, folder, [2, 2]):
+        with pytest.raises(BackendMismatch):
+            dist.reduce_scatter_tensor(torch.empty(N), torch.ones(size * N + (rank == 1)))
+        with pytest.raises(BackendMismatch, match="is not of 4 parts"):
+            dist.all_gather_into_tensor(torch.empty(3 * N), torch.ones(N))
         with pytest.raises(BackendMismatch) as raised:
             dist.all_reduce(torch.ones(N + (rank == 3)))
         # The group goes on.

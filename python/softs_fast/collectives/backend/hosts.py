@@ -7,6 +7,7 @@ other calls to a group of gloo of all ranks.
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from datetime import timedelta
@@ -32,7 +33,7 @@ from softs_fast.collectives.torch_strategy import TorchStrategy
 from softs_fast.errors import ConfigError, ForkedError, PeerLost
 
 Tensor = torch.Tensor
-#: Makes a call on both levels.
+#: Makes a call on both levels, after all ranks have agreed on it.
 _OnLevels = Callable[[Levels], None]
 
 #: Below this the comparison of calls, between hosts too, would take longer than the tensor does.
@@ -118,6 +119,7 @@ class HostsBackend(Backend):
 
     def __init__(self, levels: Levels, gloo: Any, topology: Topology) -> None:
         super().__init__(topology.rank, topology.size)
+        self._pid = os.getpid()
         self._levels = levels
         self._gloo = gloo
         # All ranks make the calls on both levels in one order.
@@ -163,42 +165,37 @@ class HostsBackend(Backend):
         flat = [used.written(tensor).detach().view(-1) for tensor in tensors]
 
         def call(levels: Levels) -> None:
-            levels.agree(f"all_reduce {op} of {'; '.join(map(describe, flat))}")
             for one in flat:
                 levels.all_reduce(one, op, Lap())
 
-        return self._do(call, opts, used, tensors)
+        return self._do(f"all_reduce {op} of {_text(flat)}", call, opts, used, tensors)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
         """Reduce a tensor over all ranks; each rank gets one of equal parts."""
         op = self._op_of(opts, [output, tensor])
         if op is None or (op is not ReduceOp.MEAN and not _is_large([tensor])):
             return self._gloo.reduce_scatter_single(output, tensor, opts)
-        self._check_parts(tensor, output)
         used = Operands()
-        parts = used.read(tensor).detach().view(self.size(), -1)
-        target = used.written(output).detach().view(-1)
+        whole, target = used.read(tensor).detach(), used.written(output).detach()
 
         def call(levels: Levels) -> None:
-            levels.agree(f"reduce_scatter {op} of {describe(parts)}")
-            levels.reduce_scatter(target, parts, op, Lap())
+            levels.reduce_scatter(target.view(-1), whole.view(self.size(), -1), op, Lap())
 
-        return self._do(call, opts, used, [output])
+        what = f"reduce_scatter {op} of {_text([whole, target])}"
+        return self._do(what, call, opts, used, [output], self._part_error(whole, target))
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
         """Put the tensors of all ranks into one, one after another."""
         if not _is_large([output]) or not _is_dense([output, tensor]):
             return self._gloo.all_gather_single(output, tensor, opts)
-        self._check_parts(output, tensor)
         used = Operands()
-        own = used.read(tensor).detach().view(-1)
-        rows = used.written(output).detach().view(self.size(), -1)
+        own, whole = used.read(tensor).detach(), used.written(output).detach()
 
         def call(levels: Levels) -> None:
-            levels.agree(f"all_gather of {describe(own)}")
-            levels.gather(rows, own)
+            levels.gather(whole.view(self.size(), -1), own.view(-1))
 
-        return self._do(call, opts, used, [output])
+        what = f"all_gather of {_text([own, whole])}"
+        return self._do(what, call, opts, used, [output], self._part_error(whole, own))
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         """Copy tensors of the root to every rank."""
@@ -208,11 +205,10 @@ class HostsBackend(Backend):
         flat = [used.written(tensor).detach().view(-1) for tensor in tensors]
 
         def call(levels: Levels) -> None:
-            levels.agree(f"broadcast from rank {root} of {'; '.join(map(describe, flat))}")
             for one in flat:
                 levels.broadcast(one, root)
 
-        return self._do(call, opts, used, tensors)
+        return self._do(f"broadcast from rank {root} of {_text(flat)}", call, opts, used, tensors)
 
     def monitored_barrier(self, opts: Any, waits_for_all: bool = False) -> None:
         """Wait for all ranks; rank 0 names those that do not come in time."""
@@ -234,27 +230,42 @@ class HostsBackend(Backend):
         self._gloo = None
 
     def abandon(self) -> None:
-        """End what is pending, in a process that ends."""
+        """End what is pending, in a process that ends; in a fork do nothing."""
+        if os.getpid() != self._pid:
+            return
         self._levels.abort("the process of a rank ends")
         self._completer.close()
 
     def _op_of(self, opts: Any, tensors: list[Tensor]) -> ReduceOp | None:
         """Return the reduction of the levels; None if they do not have it for these tensors."""
         op = _OPS.get(opts.reduceOp.op)
-        has_kernel = _is_dense(tensors) and all(tensor.dtype in DTYPE_CODES for tensor in tensors)
-        is_mean_of_bool = op is ReduceOp.MEAN and any(tensor.dtype is torch.bool for tensor in tensors)
-        return None if is_mean_of_bool or not has_kernel else op
+        # The sum of which a mean is made would not fit into whole numbers.
+        has_mean = all(tensor.is_floating_point() for tensor in tensors)
+        return None if not _is_dense(tensors) or (op is ReduceOp.MEAN and not has_mean) else op
 
-    def _check_parts(self, whole: Tensor, part: Tensor) -> None:
-        if whole.numel() != self.size() * part.numel() or whole.dtype != part.dtype:
-            raise ConfigError(
-                f"{whole.dtype} {list(whole.shape)} is not of {self.size()} parts of {part.dtype} {list(part.shape)}, one for "
-                "each rank"
-            )
+    def _part_error(self, whole: Tensor, part: Tensor) -> str:
+        """Return why one tensor is not of equal parts like another one, one for each rank; empty if it is."""
+        if whole.numel() == self.size() * part.numel() and whole.dtype == part.dtype:
+            return ""
+        return (
+            f"{whole.dtype} {list(whole.shape)} is not of {self.size()} parts of {part.dtype} {list(part.shape)}, one for "
+            "each rank"
+        )
 
-    def _do(self, call: _OnLevels, opts: Any, used: Operands, results: list[Tensor]) -> SoftsWork | None:
-        """Make a call on both levels, after those that are pending; wait for it unless it is asynchronous."""
-        outcome = _Outcome(self._thread.submit(lambda: self._make(call)))
+    def _do(
+        self, what: str, call: _OnLevels, opts: Any, used: Operands, results: list[Tensor], refusal: str = ""
+    ) -> SoftsWork | None:
+        """Make a call on both levels, after those that are pending; wait for it unless it is asynchronous.
+
+        Args:
+            what: Text that all ranks must have alike.
+            call: The call.
+            opts: Options of torch.
+            used: Tensors of the call.
+            results: Tensors of the caller that get the result.
+            refusal: Why it is refused, on all ranks.
+        """
+        outcome = _Outcome(self._thread.submit(lambda: self._make(what, call, refusal)))
         finish = used.copy_back if used.copies else None
         work = self._pending.add(SoftsWork([outcome], used.kept, results, finish, self._completer))
         if opts.asyncOp:
@@ -262,14 +273,18 @@ class HostsBackend(Backend):
         work.wait()
         return None
 
-    def _make(self, call: _OnLevels) -> None:
+    def _make(self, what: str, call: _OnLevels, refusal: str) -> None:
         levels = self._levels
         try:
+            try:
+                levels.agree(what)
+            except ConfigError as error:
+                raise BackendMismatch(str(error)) from error
+            if refusal:
+                raise BackendMismatch(refusal)
             call(levels)
-        except ForkedError:
+        except (BackendMismatch, ForkedError):
             raise
-        except ConfigError as error:
-            raise BackendMismatch(str(error)) from error
         except BaseException as error:
             # Ranks of the other level would wait for this one.
             levels.give_up(str(error) if isinstance(error, PeerLost) else repr(error))
@@ -312,7 +327,15 @@ def _is_large(tensors: list[Tensor]) -> bool:
 
 
 def _is_dense(tensors: list[Tensor]) -> bool:
-    return all(tensor.is_cpu and tensor.layout is torch.strided and tensor.numel() for tensor in tensors)
+    """Return whether the levels take tensors."""
+    return all(
+        tensor.is_cpu and tensor.layout is torch.strided and tensor.numel() and tensor.dtype in DTYPE_CODES
+        for tensor in tensors
+    )
+
+
+def _text(tensors: list[Tensor]) -> str:
+    return "; ".join(map(describe, tensors))
 
 
 @atexit.register

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import struct
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 from ...errors import ConfigError, PeerLost, SegmentError
@@ -25,7 +27,8 @@ class TCPMedium(Medium):
     """Slots in the memory of the client, which listens on a port; suppliers send samples to it, in softs' protocol.
 
     It is there for peers of softs. Between peers of softs-fast on several hosts use a link (docs/hosts.md): it is
-    faster, encrypted, and stores no sample that comes too late. Here writers of this machine must be of our user, or of
+    faster, encrypted, and stores no sample that comes too late. Here one may come after its broker was lost, or by a
+    proxy, when its slot has another order: a sample of that number is then another one. Here writers of this machine must be of our user, or of
     root; nothing is encrypted, and writers of other machines prove nothing.
 
     Loaders, clients and suppliers take the class with options as a `functools.partial`:
@@ -170,6 +173,9 @@ class TCPMedium(Medium):
             return
         if owner is not None:
             owner.close()
+        # A write that waits for the owner ends.
+        with suppress(OSError, AttributeError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
         with self._lock:
             if self._socket is not None:
                 self._socket.close()
@@ -187,4 +193,6 @@ def _connect(address: str, allow_remote: bool) -> socket.socket:
         connected.close()
         raise PeerLost(f"no owner of a TCP medium listens at {address!r}")
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # What is closed sends nothing more: the bytes of a write that was given up would come when their slot is another one's.
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return connected
