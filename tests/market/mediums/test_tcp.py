@@ -141,3 +141,15 @@ def test_a_port_that_is_taken_and_one_at_which_no_owner_listens(owner: TCPMedium
     owner.close()
     with pytest.raises(ConnectionError, match=f"'{address}'"):
         TCPMedium.attach(address)
+
+
+def test_a_write_that_was_given_up_sends_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot may have another order by then."""
+    monkeypatch.setattr(tcp, "PATIENCE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with TCPMedium.attach(f"127.0.0.1:{server.getsockname()[1]}") as medium:
+            slow, _ = server.accept()
+            assert not medium.write(0, bytes(64 << 20))
+        with slow, pytest.raises(ConnectionResetError):
+            while slow.recv(1 << 20):
+                pass

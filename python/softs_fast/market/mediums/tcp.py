@@ -28,8 +28,8 @@ class TCPMedium(Medium):
 
     It is there for peers of softs. Between peers of softs-fast on several hosts use a link (docs/hosts.md): it is
     faster, encrypted, and stores no sample that comes too late. Here one may come after its broker was lost, or by a
-    proxy, when its slot has another order: a sample of that number is then another one. Here writers of this machine must be of our user, or of
-    root; nothing is encrypted, and writers of other machines prove nothing.
+    proxy, when its slot has another order: a sample of that number is then another one. Writers of this machine must
+    be of our user, or of root; nothing is encrypted, and writers of other machines prove nothing.
 
     Loaders, clients and suppliers take the class with options as a `functools.partial`:
 
