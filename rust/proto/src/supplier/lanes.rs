@@ -80,8 +80,11 @@ impl Lanes {
         for offer in offers {
             let id = LaneId::from(&offer.name);
             if self.served.contains(&id) {
-                // The broker counts on it from here on.
+                // The broker counts on it from here on; on a link once it is told.
                 self.on_trial.remove(&id);
+                if self.is_link {
+                    self.accepted.push(id);
+                }
                 continue;
             }
             self.postponed.retain(|postponed| postponed.id != id);

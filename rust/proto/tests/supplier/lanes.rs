@@ -81,6 +81,12 @@ fn a_link_serves_lanes_once_it_can_and_hears_of_the_end_of_all() {
         assert!(bench.supplier.resume_lane(&lane_id(1)));
     }
     assert_eq!(bench.sent(), [Sent::Attached(vec![("sl_x".into(), 1)])], "once");
+    bench.supplier.handle_disconnected();
+    bench.supplier.handle_connected(bench.now, Dialect::Native);
+    bench.sent();
+    bench.tell(&ToSupplier::Attach(vec![offer(1), offer(2)]));
+    assert_eq!(changes(&mut bench), [(true, 2)]);
+    assert_eq!(bench.sent(), [Sent::Attached(vec![("sl_x".into(), 1)])], "and each broker again");
     bench.tell(&ToSupplier::Detach(vec![lane(1), lane(2)]));
     assert_eq!(changes(&mut bench), [(false, 1), (false, 2)]);
     (10..10 + MAX_LANES_PER_SUPPLIER as u32).for_each(|n| assert!(bench.supplier.resume_lane(&lane_id(n))));
