@@ -49,6 +49,7 @@ def test_the_terms() -> None:
         "product": "1",
         "global_batch_size": "96",
         "micro_batch_size": "8",
+        "switches": "",
         "seed": "0",
         "sample l": "float32 [99] topk:8, place 1",
         "sample x": "float32 [6], place 0",

@@ -60,7 +60,7 @@ def serve(address: str, look: Callable[[], Live], interval_s: float, *, allow_re
         EndpointInUse: Something else listens there.
     """
     document = _PAGE.read_text()
-    # Whoever asks within an interval sees the same.
+    # All that ask within an interval see the same.
     last, seen_s = "", -interval_s
 
     def now() -> Page:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -51,8 +50,7 @@ class Ledger:
 
     def product_of(self, step: int) -> str:
         """Return the product of a step; steps count from 0."""
-        n_begun = bisect_right(self.switches, step, key=lambda switch: switch[0])
-        return self.switches[n_begun - 1][1] if n_begun else self.product
+        return [self.product, *(product for begin, product in self.switches if begin <= step)][-1]
 
     def numbers(self, step: int) -> range:
         """Return the numbers that a step owns, those of its product; a product goes on where its last step ended."""

@@ -18,7 +18,7 @@ STATE = """(() => ({
     columns: getComputedStyle(document.querySelector("table")).borderCollapse,
 }))()"""
 CLICK = """document.querySelector("[data-action=pause]").click()"""
-#: A browser without a screen has nobody who could answer.
+#: Without a screen no question is answered.
 KICK = """window.confirm = () => true; document.querySelector("#workers button").click()"""
 #: What a policy without a hole refuses: a script in the page, and a request to another origin.
 ATTACK = """

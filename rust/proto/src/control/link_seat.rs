@@ -122,7 +122,8 @@ impl LinkSeat {
 
     /// Has the broker follow this from now on, and each later one. Another model cancels a STOP that is still to be sent.
     pub fn follow(&mut self, followed: Followed) {
-        if followed.model != self.followed.model {
+        // That of a leader that has left is none.
+        if followed.model.is_some() && followed.model != self.followed.model {
             self.drop_stop();
         }
         self.followed = followed;
