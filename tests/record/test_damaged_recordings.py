@@ -13,6 +13,7 @@ from recordings import PLAIN, append, check, record, recorder, shard_writer
 
 from softs_fast import BatchConfig, ConfigError, DamagedError, TensorSpec
 from softs_fast.record import Recording
+from softs_fast.record import shard_writer as shard_writer_module
 
 SHARD = "shard-000001.safetensors"
 
@@ -144,6 +145,57 @@ def test_a_block_that_was_cut_short_is_left_out(tmp_path: Path, caplog: pytest.L
     assert not caplog.records
     record(folder, range(10, 30))
     check(folder, range(30))
+
+
+def test_the_end_of_a_journal_that_was_not_on_disk_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    half_written(folder := tmp_path / "recording")
+    line = (folder / ROWS).stat().st_size // 2
+    os.truncate(folder / ROWS, line)
+    os.truncate(folder / ROWS, 3 * line)
+    check(folder, range(10))
+    assert "shard-000000.rows has lost its last 2 lines, which were not on disk yet" in caplog.text
+    record(folder, range(10, 30))
+    check(folder, range(30))
+
+
+def test_a_crash_after_a_shard_that_had_lost_its_last_block_was_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_written(folder := tmp_path / "recording")
+    flip(folder / OPEN, (folder / OPEN).read_bytes().index(b"\x00\x00\x98\x41") + 2)  # 19.0
+
+    def fail(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_writer_module, "write_manifest", fail)
+        with pytest.raises(ConfigError, match="No space left on device"):
+            recorder(folder)
+    assert (folder / "shard-000000.safetensors").exists()
+    check(folder, range(10))
+    record(folder, range(10, 30))
+    check(folder, range(30))
+
+
+def test_a_link_in_a_folder_is_not_written_through(tmp_path: Path) -> None:
+    half_written(folder := tmp_path / "recording")
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (folder / "shard-000000.new").symlink_to(victim)
+    record(folder, range(20, 30))
+    check(folder, range(30))
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", [OPEN, ROWS])
+def test_an_open_shard_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
+    half_written(folder := tmp_path / "recording")
+    (folder / name).rename(tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    with pytest.raises(ConfigError, match=f"must be a plain file, got l.* at .*{name}"):
+        recorder(folder)
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from crashing import Crash, crashing
-from recordings import PLAIN, append, check, record, shard_writer
+from recordings import PLAIN, append, check, plain, record, shard_writer
 from waiting import Lines, eventually
 
 from softs_fast import ConfigError
 from softs_fast.record import Recording
+from softs_fast.record.columns import columns_of, rows_of
 from softs_fast.record.shard_writer import ShardWriter
 
 OPERATIONS = ("open", "pwrite", "fsync", "ftruncate", "rename", "replace", "unlink", "listdir", "pread")
@@ -73,21 +75,57 @@ def test_a_closed_shard_is_on_disk_before_it_has_its_name(
 ) -> None:
     synced: set[int] = set()
     are_synced: list[bool] = []
-    fsync, rename = os.fsync, os.rename
+    fsync, pwrite, rename = os.fsync, os.pwrite, os.rename
+
+    def noted_pwrite(descriptor: int, data: memoryview, offset: int) -> int:
+        synced.discard(os.fstat(descriptor).st_ino)
+        return pwrite(descriptor, data, offset)
 
     def noted_fsync(descriptor: int) -> None:
         fsync(descriptor)
         synced.add(os.fstat(descriptor).st_ino)
 
     def noted_rename(old: Path, new: Path) -> None:
-        are_synced.append(Path(old).stat().st_ino in synced)
+        journal = Path(old).with_suffix(".rows")
+        are_synced.append(synced >= {Path(old).stat().st_ino, journal.stat().st_ino})
         rename(old, new)
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "pwrite", noted_pwrite)
     monkeypatch.setattr(os, "rename", noted_rename)
     for _ in written(shard_writer(tmp_path), 0):
         pass
     assert are_synced == [True] * 3
+
+
+def test_the_header_of_an_open_shard_is_on_disk_before_its_first_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[int, int]] = []
+    fsync = os.fsync
+
+    def noted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        if not (journal := tmp_path / "shard-000000.rows").exists() or not journal.stat().st_size:
+            synced.append((os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    writer = shard_writer(tmp_path)
+    append(writer, range(3))
+    found = (tmp_path / "shard-000000.open").stat()
+    assert (found.st_ino, found.st_size) in synced
+    writer.abandon()
+
+
+def test_columns_of_unequal_length_are_not_written(tmp_path: Path) -> None:
+    writer = shard_writer(tmp_path)
+    append(writer, range(5))
+    rows = rows_of(PLAIN, columns_of(PLAIN), plain(range(5, 8)), np.arange(5, 8, dtype=np.uint64))
+    rows.arrays["x"] = rows.arrays["x"][:2]
+    with pytest.raises(ValueError, match='column "x" has 2 items, expected 3'):
+        writer.append(rows)
+    writer.close()
+    check(tmp_path, range(5))
 
 
 PROGRAM = """

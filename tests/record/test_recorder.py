@@ -172,7 +172,10 @@ def test_a_full_disk_is_named_and_what_was_recorded_is_there(
     writer.record("p", 0, plain(range(10)))
     eventually(lambda: os.pwrite is full, "the first block")
     writer.record("p", 10, plain(range(10, 20)))
-    text = r"recording .* ends after 10 samples: No space left on device; they can be read: make room"
+    text = (
+        "recording .* ends after 10 samples: No space left on device; they can be read: make room, or use another folder; "
+        "10 samples that were in memory are lost, number 10 is the first"
+    )
     eventually(lambda: caplog.records, "the failure")
     if policy == "wait":
         with pytest.raises(SoftsError, match=text):
@@ -184,6 +187,8 @@ def test_a_full_disk_is_named_and_what_was_recorded_is_there(
     monkeypatch.undo()
     assert "No space left on device" in caplog.text
     check(tmp_path, range(10))
+    with Recording(tmp_path) as recording:
+        assert recording.n_dropped == (20 if policy == "drop" else 0)
     record(tmp_path, range(10, 40))
     check(tmp_path, range(40))
 
@@ -235,6 +240,26 @@ def test_a_folder_that_is_in_use_or_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"recording .*file/b cannot be written: .*Not a directory"):
         recorder(tmp_path / "file" / "b")
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 4)])
+def test_a_recording_of_another_number_of_ranks_is_not_hidden(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    for rank in range(before):
+        record(tmp_path, range(rank, 20, before), rank=rank, world_size=before)
+    with pytest.raises(
+        ConfigError, match=f"has a recording of world_size={before}, and this loader has world_size={after}"
+    ):
+        recorder(tmp_path, world_size=after)
+    check(tmp_path, range(20))
+
+
+def test_folders_are_for_their_user_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    record(folder, range(0, 10, 2), world_size=2)
+    for one in (folder, folder / "rank-00000-of-00002"):
+        assert one.stat().st_mode & 0o777 == 0o700
 
 
 def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@
 `Lock` keeps other processes out. What is damaged raises `DamagedError`.
 """
 
-from .files import private_folder, publish_folder, read_private, sync_folder, write_file
+from .files import open_plain, private_folder, publish_folder, read_private, sync_folder, write_file
 from .lock import Lock
 from .log import Log
 from .manifest import MANIFEST, verify_manifest, write_manifest
@@ -20,6 +20,7 @@ __all__ = [
     "MANIFEST",
     "Lock",
     "Log",
+    "open_plain",
     "private_folder",
     "publish_folder",
     "read_private",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, SoftsError
 from ..record import Recorder, RecordOptions
 from .endless import EndlessDataset
 from .plan import IterationPlan
@@ -66,11 +66,15 @@ class RecordingTap:
         self._recorder.record(product, position, batch)
 
     def close(self) -> None:
-        """Write what is left, and close the recording; a later batch continues it.
+        """Write what is left, and close the recording; a later batch continues it. If this is interrupted, call it again.
 
         Raises:
             SoftsError: It cannot be written.
         """
-        recorder, self._recorder = self._recorder, None
-        if recorder is not None:
-            recorder.close()
+        if self._recorder is not None:
+            try:
+                self._recorder.close()
+            except SoftsError:
+                self._recorder = None
+                raise
+            self._recorder = None

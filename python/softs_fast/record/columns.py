@@ -154,6 +154,18 @@ class Rows:
         """Number of samples."""
         return len(self.arrays[SEQUENCE])
 
+    def check(self) -> None:
+        """Check that all columns are of the same samples.
+
+        Raises:
+            ValueError: One is longer or shorter.
+        """
+        for column in self.columns:
+            have = len(self.arrays[column.name])
+            need = int(self.lengths(column).sum()) if column.kind == "values" else self.n
+            if have != need:
+                raise ValueError(f'column "{column.name}" has {have} items, expected {need}')
+
     def cut(self, start: int, stop: int) -> Rows:
         """Return some of the samples, on the same memory."""
         arrays = {}

@@ -99,10 +99,10 @@ def journal_line(filled: Filled) -> bytes:
 
 
 def parse_journal(data: bytes, columns: Sequence[Column], what: str) -> list[Filled]:
-    """Return the lines of a journal; one that a crash has cut short, the last one, is left out.
+    """Return the lines of a journal up to the first bad one: a crash cuts the last line short, and a disk that lost power may lose more.
 
     Raises:
-        DamagedError: Another line was altered.
+        DamagedError: A line was altered that is followed by a good one.
     """
     body = _line(len(columns))
     size = body.size + 4
@@ -110,9 +110,11 @@ def parse_journal(data: bytes, columns: Sequence[Column], what: str) -> list[Fil
     for start in range(0, len(data), size):
         line = data[start : start + size]
         if len(line) < size or zlib.crc32(line[:-4]) != int.from_bytes(line[-4:], "little"):
-            if start + size < len(data):
-                raise DamagedError(f"{what} is damaged at byte {start} of {len(data)}; restore a copy")
-            break
+            continue
+        if start != len(found) * size:
+            raise DamagedError(
+                f"{what} is damaged at byte {len(found) * size} of {len(data)}; restore a copy"
+            )
         n, *pairs = body.unpack(line[:-4])
         found.append(Filled(n, tuple(pairs[::2]), tuple(pairs[1::2])))
     return found

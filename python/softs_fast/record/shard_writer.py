@@ -8,7 +8,8 @@
 | `stream.json` | the manifest |
 
 No sync is needed for a block: what a process has written is there whatever kills it, and the checksums of the journal tell
-what a disk has lost that lost power.
+what a disk has lost that lost power. The header and the length of the open shard are synced before its first block, and its
+journal is replaced by the line of the closed shard before that has its name.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..durable import sync_folder
+from ..durable import open_plain, sync_folder, write_file
 from ..records import replace
 from .columns import SEQUENCE, Array, Column, Rows, columns_of
 from .manifest import ShardFacts, StreamFacts, shard_name, write_manifest
@@ -58,7 +59,8 @@ class ShardWriter:
         self._open: _OpenShard | None = None
         tail = read_tail(folder, stream, self._columns)
         if tail is not None:
-            with os.fdopen(os.open(tail.path, os.O_RDWR | os.O_CLOEXEC), "r+b") as file:
+            # Nothing in the folder may lead to a file elsewhere that is written over.
+            with os.fdopen(open_plain(tail.path, os.O_RDWR, "a shard"), "r+b") as file:
                 self._publish(tail.path, file.fileno(), tail.layout, tail.filled, tail.first, tail.last)
         for name in os.listdir(folder):
             if name.endswith((".open", ".rows", ".new")):
@@ -73,12 +75,21 @@ class ShardWriter:
             self._open.filled.n if self._open else 0
         )
 
+    @property
+    def end(self) -> int:
+        """The number after the last sample, in the steps of the rank."""
+        if self._open is None or not self._open.filled.n:
+            return self.stream.end
+        return self._open.last + self.stream.world_size
+
     def append(self, rows: Rows) -> None:
         """Append samples. Once this returns, they survive the death of the process.
 
         Raises:
             OSError: They cannot be written; those of earlier calls stay readable.
+            ValueError: The columns are not of the same samples; nothing is written.
         """
+        rows.check()
         start = 0
         while start < rows.n:
             if self._open is None:
@@ -106,9 +117,10 @@ class ShardWriter:
             self._close_shard()
 
     def abandon(self) -> None:
-        """Release the descriptors; the open shard stays as it is."""
+        """Release the descriptors; the open shard stays as it is. `close` writes the manifest only, then."""
         if self._open is not None:
             self._open.release()
+            self._open = None
 
     def _close_shard(self) -> None:
         opened = self._open
@@ -122,15 +134,14 @@ class ShardWriter:
         index = len(self.stream.shards)
         closed = self._folder / shard_name(index)
         exact = Layout(self.stream, self._columns, index, filled.n, filled.n_bytes)
-        if path == closed:
-            pass  # its writer was killed before it was in the manifest
-        elif exact.header == layout.header:
-            os.fsync(fd)
+        if path != closed:  # otherwise its writer was killed before it was in the manifest
+            if exact.header == layout.header:
+                os.fsync(fd)
+            else:
+                path = self._folder / f"shard-{index:06}.new"
+                _write_exact(path, fd, layout, exact, filled)
+            write_file(self._folder / f"shard-{index:06}.rows", journal_line(filled))
             os.rename(path, closed)
-        else:
-            new = self._folder / f"shard-{index:06}.new"
-            _write_exact(new, fd, layout, exact, filled)
-            os.rename(new, closed)
         sync_folder(self._folder)
         pairs = zip(filled.n_bytes, filled.sums, strict=True)
         facts = ShardFacts(
@@ -141,8 +152,9 @@ class ShardWriter:
             n_bytes=exact.end,
             tensors={column.name: pair for column, pair in zip(self._columns, pairs, strict=True)},
         )
-        self.stream = replace(self.stream, shards=(*self.stream.shards, facts))
-        write_manifest(self._folder, self.stream)
+        stream = replace(self.stream, shards=(*self.stream.shards, facts))
+        write_manifest(self._folder, stream)
+        self.stream = stream
         for suffix in ("open", "rows"):
             with suppress(FileNotFoundError):
                 os.unlink(self._folder / f"shard-{index:06}.{suffix}")
@@ -179,6 +191,7 @@ class _OpenShard:
             sync_folder(folder)
             _write_at(self.fd, self.layout.header, 0)
             os.ftruncate(self.fd, self.layout.end)
+            os.fsync(self.fd)
             self._opened = opened.pop_all()
 
     @property
@@ -232,7 +245,9 @@ class _OpenShard:
 
 def _write_exact(new: Path, fd: int, layout: Layout, exact: Layout, filled: Filled) -> None:
     """Write a shard of exactly its samples, and sync it."""
-    target = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with suppress(FileNotFoundError):
+        os.unlink(new)
+    target = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         _write_at(target, exact.header, 0)
         for source, start, size in zip(layout.starts, exact.starts, filled.n_bytes, strict=True):

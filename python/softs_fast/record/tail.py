@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..durable import open_plain
 from ..errors import DamagedError
 from .columns import Column
 from .manifest import MANIFEST, StreamFacts, shard_name
 from .shard_file import ShardFile
-from .shard_format import Filled, Layout, capacity_of, parse_journal
+from .shard_format import Filled, Layout, capacity_of, journal_line, parse_journal
 
 __all__ = ["Tail", "read_tail"]
 
@@ -67,11 +68,13 @@ def read_tail(folder: Path, stream: StreamFacts, columns: Sequence[Column]) -> T
     elif not path.exists():
         return None
     try:
-        with open(journal, "rb") as file:
+        with open(open_plain(journal, os.O_RDONLY, "a journal"), "rb") as file:
             data = file.read(_MOST_JOURNAL)
     except FileNotFoundError:
         raise DamagedError(f"{path} cannot be read, because its journal {journal.name} is missing") from None
     lines = parse_journal(data, columns, str(journal))
+    if n_bad := len(data) // len(journal_line(Filled.nothing(columns))) - len(lines):
+        logger.warning("%s has lost its last %d lines, which were not on disk yet", journal, n_bad)
     if not lines:
         return None
     last = lines[-1]
