@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from shell import Command, Run
 from waiting import eventually
 
 import softs_fast as sf
-from softs_fast.record import Recording
+from softs_fast.cli.record import _batch_size
+from softs_fast.record import Recorder, Recording
 
 CONFIG = sf.BatchConfig([sf.TensorSpec("x", (2,), "float32"), sf.TensorSpec("n", (3,), "int32", ragged=True)])
 
@@ -60,6 +62,53 @@ def test_so_many_samples_are_recorded_and_one_is_shown(
     status, _, errors = run("record", "p", folder, "--config", str(tmp_path / "none"))
     assert status == 1
     assert "cannot read the config" in errors
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"specs: [a", "cannot read the config .* while parsing a flow sequence"),
+        (b"specs:\n\t- x", "cannot read the config .* cannot start any token"),
+        (b"\xff\xfe\xfa", "cannot read the config .* 'utf-8' codec can't decode"),
+        (b"specs: []", 'has no tensors, so there is nothing to record: list them as "specs"'),
+    ],
+)
+def test_configs_that_cannot_be(tmp_path: Path, run: Run, content: bytes, text: str) -> None:
+    (tmp_path / "config.yaml").write_bytes(content)
+    status, out, errors = run("record", "p", str(tmp_path / "e"), "--config", str(tmp_path / "config.yaml"))
+    assert (status, out) == (1, "")
+    assert re.search(text, errors)
+    assert errors.count("\n") == 1
+
+
+def test_samples_without_elements_come_in_batches() -> None:
+    assert _batch_size(0, None) == 256
+    assert _batch_size(0, 10) == 10
+
+
+def test_recordings_that_cannot_be_read(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "stream.json").symlink_to("stream.json")
+    for name, text in (
+        ("file", "is not a recording"),
+        ("loop", "cannot read the recording .* Too many levels of symbolic links"),
+        ("links", "cannot read the recording .* Too many levels of symbolic links"),
+    ):
+        status, out, errors = run("replay", str(tmp_path / name), "--sequence", "1")
+        assert (status, out) == (1, "")
+        assert re.search(text, errors)
+
+
+def test_a_recording_that_began_at_a_time_without_a_date(tmp_path: Path, run: Run) -> None:
+    options = sf.RecordOptions(tmp_path)
+    Recorder(options, "p", CONFIG, ordered=True).close()
+    path = tmp_path / "stream.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"began_s": 1e300}))
+    status, out, errors = run("replay", str(tmp_path), "--sequence", "0")
+    assert (status, out) == (1, "")
+    assert re.search(r"stream.json is damaged: .*began_s", errors)
 
 
 @pytest.mark.full

@@ -157,6 +157,78 @@ def test_the_state_of_a_recording_without_an_order_is_none_of_a_live_loader(tmp_
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        ({}, r"shuffle_seed 7, and this one has shuffle_seed None"),
+        ({"shuffle_seed": 8}, "shuffle_seed 7, and this one has shuffle_seed 8"),
+        ({"shuffle_seed": 7, "rank": 0, "world_size": 1}, "world_size 2, and this one has world_size 1"),
+        ({"shuffle_seed": 7, "rank": 0, "world_size": 2, "last": 20}, "begin 0, and this one has begin 10"),
+    ],
+)
+def test_a_state_of_another_order_is_refused(tmp_path: Path, arguments: Any, text: str) -> None:
+    recorded(tmp_path)
+    ranks = {"rank": 0, "world_size": 2} if "world_size" in text + str(arguments) else {}
+    with ReplayLoader(tmp_path, shuffle_seed=7, **ranks) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+    with ReplayLoader(tmp_path, **arguments) as other, pytest.raises(ConfigError, match=text):
+        other.load_state_dict(state)
+
+
+def test_a_shuffled_replay_begins_or_ends_where_a_live_loader_is_but_not_between(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    with ReplayLoader(tmp_path, batch_size=4, shuffle_seed=7) as loader:
+        for position in (0, 40):
+            loader.load_state_dict({"positions": {"0": position}})
+            assert sorted(flat(all_numbers(loader))) == list(range(40))
+        with pytest.raises(ConfigError, match="with sample 20 of each rank, and this replay shuffles"):
+            loader.load_state_dict({"positions": {"0": 20}})
+        next(iter(loader))
+        state = loader.state_dict()
+    with live(record=tmp_path) as later:
+        later.load_state_dict({"positions": {"0": 40}})
+        next(iter(later))
+    longer = ReplayLoader(tmp_path, batch_size=4, shuffle_seed=7)
+    with longer, pytest.raises(ConfigError, match="end 40, and this one has end 44"):
+        longer.load_state_dict(state)
+
+
+def test_the_state_at_the_end_of_a_shuffled_epoch_knows_the_epoch(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    with ReplayLoader(tmp_path, batch_size=4, shuffle_seed=7) as loader, live() as other:
+        first = all_numbers(loader)
+        state = loader.state_dict()
+        assert state == {"positions": {"0": 40}, "epoch": 1}
+        other.load_state_dict(state)
+        assert numbers_of(next(iter(other))) == [40, 41, 42, 43]
+        second = all_numbers(loader)
+        loader.load_state_dict(state)
+        assert all_numbers(loader) == second != first
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_newest_iterator_ends_those_before_it(tmp_path: Path, num_workers: int) -> None:
+    recorded(tmp_path)
+    one_iterator = {"num_workers": 1, "multiprocessing_context": "fork", "persistent_workers": True}
+    with ReplayLoader(tmp_path, batch_size=4, **(one_iterator if num_workers else {})) as loader:
+        older = iter(loader)
+        got = numbers_of(next(older))
+        newest = iter(loader)
+        for batch in newest:
+            got += numbers_of(batch)
+            assert next(older, None) is None
+        assert got == list(range(40))
+        # So does a state.
+        older = iter(loader)
+        next(older)
+        loader.load_state_dict({"positions": {"0": 20}})
+        assert next(older, None) is None
+        assert numbers_of(next(iter(loader))) == [20, 21, 22, 23]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"in_order": False}, "leave out in_order"),
         ({"batch_size": 0}, "batch_size must be a whole number and at least 1"),
         ({"last": 0}, "last must be a whole number and at least 1"),
         ({"shuffle_seed": -1}, "shuffle_seed must be"),

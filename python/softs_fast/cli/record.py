@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import hashlib
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from .options import AddParser, command, option, positive
 from .table import say
+
+if TYPE_CHECKING:
+    from ..record import Recording
 
 __all__ = ["add_commands"]
 
@@ -67,15 +72,22 @@ def _record(arguments: argparse.Namespace) -> None:
         ConfigError: the config cannot be read, or the folder has a recording of something else.
         SoftsError: the recording cannot be written.
     """
+    import yaml
+
     from .. import BatchConfig, RecordOptions, SoftDataLoader, setup_logging
-    from ..record import Recording
 
     setup_logging(arguments.log_level)
     arguments.endless = arguments.samples is None
     try:
         config = BatchConfig.from_yaml(arguments.config)
-    except (OSError, TypeError) as error:
-        raise ConfigError(f"cannot read the config {arguments.config}: {error}") from None
+    except (OSError, TypeError, UnicodeDecodeError, yaml.YAMLError) as error:
+        # Errors of YAML have several lines.
+        text = " ".join(str(error).split())
+        raise ConfigError(f"cannot read the config {arguments.config}: {text}") from None
+    if not config.specs:
+        raise ConfigError(
+            f'the config {arguments.config} has no tensors, so there is nothing to record: list them as "specs"'
+        )
     batch_size = _batch_size(config.nbytes(), arguments.samples)
     loader = SoftDataLoader(
         arguments.product,
@@ -91,7 +103,7 @@ def _record(arguments: argparse.Namespace) -> None:
     )
     position = 0
     if (arguments.folder / "stream.json").exists():
-        with Recording(arguments.folder, batch_config=config) as recording:
+        with _opened(arguments.folder, batch_config=config) as recording:
             position = int(recording.numbers[-1]) + 1 if len(recording) else 0
     loader.load_state_dict({"positions": {arguments.product: position}})
     with loader:
@@ -103,7 +115,7 @@ def _record(arguments: argparse.Namespace) -> None:
 
 def _batch_size(sample_bytes: int, n: int | None) -> int:
     """Return how many samples to take together: a divisor of their number, and some megabytes at most."""
-    most = max(1, min(_MOST_BATCH, _BATCH_BYTES // sample_bytes))
+    most = max(1, min(_MOST_BATCH, _BATCH_BYTES // max(1, sample_bytes)))
     return most if n is None else next(size for size in range(min(most, n), 0, -1) if n % size == 0)
 
 
@@ -117,20 +129,37 @@ def _replay(arguments: argparse.Namespace) -> None:
     """
     from .. import setup_logging
     from ..market import default_endpoint
-    from ..record import Recording, replay_supplier
+    from ..record import replay_supplier
 
     setup_logging(arguments.log_level)
-    if arguments.sequence is not None:
-        arguments.endless = False
-        with Recording(arguments.folder, verify=arguments.verify) as recording:
+    with _opened(arguments.folder, verify=arguments.verify) as recording:
+        if arguments.sequence is not None:
+            arguments.endless = False
             _print_sample(recording, arguments.sequence)
-        return
-    with Recording(arguments.folder) as recording:
+            return
         served = f"{len(recording)} samples of {recording.product}"
     backend = arguments.backend or default_endpoint("backend")
-    with replay_supplier(arguments.folder, backend, verify=arguments.verify) as supplier:
+    with replay_supplier(arguments.folder, backend) as supplier:
         say(f"serving {served} at {backend}")
         supplier.wait()
+
+
+@contextmanager
+def _opened(folder: Path, **options: Any) -> Iterator[Recording]:
+    """Open a recording.
+
+    Raises:
+        ConfigError: It cannot be read; or as for `Recording`.
+    """
+    from ..record import Recording
+
+    try:
+        with Recording(folder, **options) as recording:
+            yield recording
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"cannot read the recording {folder}: {error}") from None
 
 
 def _print_sample(recording: Any, number: int) -> None:

@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
     """DataLoader over a recording. Its batches are those of a `SoftDataLoader` with `ordered=True` at the same numbers, to the bit.
 
-    An iterator goes on where the last one stopped, and ends with the recording; the next one begins anew. The last batch may
-    have fewer samples. `state_dict` is that of the live loader: a live one loads it and goes on with the first number that was
-    not handed out here, and this one goes on where a live one stopped.
+    An iterator goes on where the last one stopped, which it ends, and ends with the recording; the next one begins anew. The
+    last batch may have fewer samples. `state_dict` is that of the live loader: a live one loads it and goes on with the first
+    number that was not handed out here, and this one goes on where a live one stopped.
 
         with sf.ReplayLoader("epoch", batch_size=32) as loader:
             for batch in loader:
@@ -106,6 +106,8 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
             )
         # Samples of the stream, before the next one of this rank.
         self._position = self._begin
+        # Of the newest iterator: older ones have ended.
+        self._turn = 0
         super().__init__(
             _Batches(recording, None if shuffle_seed is not None else n, batch_size),
             batch_size,
@@ -122,14 +124,16 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
         """
         if self._position == self._end:
             self._position = self._begin
+        self._turn += 1
         if self.num_workers or self.pin_memory:
-            return self._counted(super().__iter__())
+            return self._counted(super().__iter__(), self._turn)
         # Small samples take less time than torch's iterator.
         read = self.dataset.__getitems__  # type: ignore[attr-defined]
-        return self._counted(read(numbers) for numbers in self.batch_sampler or ())
+        return self._counted((read(numbers) for numbers in self.batch_sampler or ()), self._turn)
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
+    def _counted(self, batches: Iterator[Any], turn: int) -> Iterator[Any]:
+        # An older iterator takes nothing: persistent workers have one iterator for all.
+        while turn == self._turn and (batch := next(batches, None)) is not None:
             self._position = min(self._position + (self.batch_size or 1), self._end)
             if self._position == self._end:
                 self._epoch += 1
@@ -140,22 +144,25 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
 
         Returns:
             `{"positions": {product: samples of this rank before the next one}}`, and `"world_size"` where ranks share the samples:
-            the state of a `SoftDataLoader` with `ordered=True`. While samples are shuffled, or if the recording is not of an
-            ordered stream, there is no such position: `{"replayed": {product: samples}, "epoch": epochs}`.
+            the state of a `SoftDataLoader` with `ordered=True`; at the end of a shuffled epoch also `"epoch"`. In the midst of
+            one, or if the recording is not of an ordered stream, there is no such position: `{"replayed": {product: samples},
+            "epoch": epochs}` and what decides on the order of the samples.
         """
+        position = {self.recording.product: self._position}
         if not self.recording.ordered or (self._seed is not None and self._position != self._end):
-            return {"replayed": {self.recording.product: self._position}, "epoch": self._epoch}
+            return {"replayed": position, "epoch": self._epoch, **self._order}
         size = {"world_size": self._world_size} if self._world_size > 1 else {}
-        return {"positions": {self.recording.product: self._position}, **size}
+        return {"positions": position, **size, **({} if self._seed is None else {"epoch": self._epoch})}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iterator begin where another one stopped.
+        """Let the next iterator begin where another one stopped; those that there are end.
 
         Args:
             state: State that `state_dict` of this class, or of a live loader, returned.
 
         Raises:
-            ConfigError: `state` is something else, it is of another number of ranks, or the recording does not have the next sample.
+            ConfigError: `state` is something else, it is of another number of ranks, the samples came in another order, or the
+                recording does not have the next sample.
         """
         is_live = isinstance(state, Mapping) and "positions" in state
         if is_live and (have := state.get("world_size", 1)) != self._world_size:
@@ -165,12 +172,25 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
         if not is_live and isinstance(state, Mapping):
             state = {"positions": state.get("replayed"), **state}
         position = checked_positions(state).get(self.recording.product, 0)
+        if not is_live:
+            for name, here in self._order.items():
+                if (there := state.get(name)) != here:
+                    raise ConfigError(
+                        f"the state is of a replay with {name} {there!r}, and this one has {name} {here!r}, so its samples come in "
+                        "another order: replay the same samples as then, in the same way"
+                    )
+        elif self._seed is not None and self._begin < position < self._end:
+            raise ConfigError(
+                f"the state goes on by the numbers, with sample {position} of each rank, and this replay shuffles samples {self._begin} "
+                f"to {self._end - 1}: leave out shuffle_seed, or begin an epoch anew"
+            )
         if not self._begin <= position <= self._end:
             raise ConfigError(
                 f"the state goes on with sample {position} of each rank, and recording {self.recording.folder} has samples "
                 f"{self._begin} to {self._end - 1} of product {self.recording.product!r}"
             )
         self._position, self._epoch = position, whole_number("epoch", state.get("epoch", 0), 0)
+        self._turn += 1
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the samples, where they are shuffled; each complete iteration goes to the next one by itself.
@@ -189,6 +209,12 @@ class ReplayLoader(DataLoader[dict[str, torch.Tensor]]):
         order = np.random.default_rng([self._seed, self._epoch]).permutation(stop - first)
         numbers: list[int] = (first + order[self._rank :: n]).tolist()
         return numbers
+
+    @property
+    def _order(self) -> dict[str, Any]:
+        """What decides on the order of the samples; one by their numbers stays the same if the recording becomes longer."""
+        order = {"world_size": self._world_size, "shuffle_seed": self._seed}
+        return order if self._seed is None else {**order, "begin": self._begin, "end": self._end}
 
     @property
     def _n_samples(self) -> int:
@@ -259,7 +285,7 @@ class _Batches(Dataset[dict[str, torch.Tensor]]):
 
 
 #: Arguments of DataLoader that decide what is in a batch.
-_OF_BATCHES = {"batch_sampler", "collate_fn", "drop_last", "sampler", "shuffle"}
+_OF_BATCHES = {"batch_sampler", "collate_fn", "drop_last", "in_order", "sampler", "shuffle"}
 
 
 def _unchanged(batch: Any) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from ..configs import BatchConfig, TensorSpec
 from ..durable import write_file
 from ..errors import ConfigError, DamagedError, WireError
-from ..records import U32, Amount, Count, Json, Record, field, most, span
+from ..records import U32, Count, Json, Record, field, most, span
 
 __all__ = ["MANIFEST", "ShardFacts", "StreamFacts", "read_manifest", "shard_name", "write_manifest"]
 
@@ -21,6 +22,10 @@ _FORMAT = 1
 _MOST_BYTES = 1 << 30
 _MOST_SHARDS = 1_000_000
 _MOST_TENSORS = 4096
+#: A Unix time that has a date, in the year 5138.
+_MOST_TIME_S = 1e11
+#: Each sample has a number of 64 bits.
+_LEAST_SAMPLE_BYTES = 8
 
 _Text = Annotated[str, most(256)]
 
@@ -80,7 +85,7 @@ class StreamFacts(Record):
     shard_bytes: Count
     host: _Text
     version: _Text
-    began_s: Amount
+    began_s: Annotated[float, span(0.0, _MOST_TIME_S)]
     format: int = _FORMAT
     dropped: Count = 0
     shards: Annotated[tuple[ShardFacts, ...], most(_MOST_SHARDS)] = field(default=())
@@ -142,10 +147,14 @@ def read_manifest(folder: Path) -> StreamFacts:
     """
     path = folder / MANIFEST
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        found = path.stat()
+        # A pipe would wait for its other end.
+        if not stat.S_ISREG(found.st_mode):
+            raise DamagedError(f"{path} is no plain file: {stat.filemode(found.st_mode)}; restore a copy")
+        if found.st_size > _MOST_BYTES:
             raise DamagedError(f"{path} is too long: expected at most {_MOST_BYTES:,} bytes; restore a copy")
         data = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if folder.is_dir() and any(name.startswith("shard-") for name in os.listdir(folder)):
             raise DamagedError(
                 f"{folder} has shards of a recording, but its {MANIFEST} is missing; restore that file"
@@ -161,10 +170,27 @@ def read_manifest(folder: Path) -> StreamFacts:
         facts = _FILE.decode(data)
     except WireError as error:
         raise DamagedError(f"{path} is damaged: {error}; restore a copy") from None
+    _check_shards(path, facts)
+    return facts
+
+
+def _check_shards(path: Path, facts: StreamFacts) -> None:
+    """Check that the shards are in their order, and that their numbers rise, within and between them."""
+    step, before = facts.world_size, -1
     for i, shard in enumerate(facts.shards):
         if shard.file != shard_name(i):
             raise DamagedError(f"{path} is damaged: shard {i} is {shard.file!r}, expected {shard_name(i)!r}")
-    return facts
+        if (
+            shard.first <= before
+            or not shard.first % step == shard.last % step == facts.rank
+            or not shard.n_samples <= (shard.last - shard.first) // step + 1
+            or shard.n_samples > shard.n_bytes // _LEAST_SAMPLE_BYTES
+        ):
+            raise DamagedError(
+                f"{path} is damaged: shard {i} of rank {facts.rank} of {step} cannot have {shard.n_samples:,} samples with the "
+                f"numbers {shard.first} to {shard.last} in {shard.n_bytes:,} bytes after number {before}; restore a copy"
+            )
+        before = shard.last
 
 
 def shard_name(index: int) -> str:

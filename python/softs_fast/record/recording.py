@@ -230,6 +230,7 @@ class Recording:
         def check(shard: _Shard) -> None:
             with contextlib.closing(self._opened(shard)) as file:
                 file.verify()
+                self._checked_numbers(shard, file)
 
         with ThreadPoolExecutor(_VERIFIED_AT_A_TIME, "softs-verify") as threads:
             for _ in threads.map(check, (shard for shards in self._shards for shard in shards)):
@@ -293,11 +294,14 @@ class Recording:
                 f"{folder} lacks shards of its {MANIFEST}: {', '.join(missing[:3])}{more}; restore them"
             )
         if (tail := read_tail(folder, stream, self._columns)) is not None:
+            if shards and tail.first <= shards[-1].last:
+                raise DamagedError(
+                    f"{tail.path} begins with number {tail.first}, expected one after {shards[-1].last}, the last before it; "
+                    "restore a copy"
+                )
             shards.append(
                 _Shard(tail.path, stream, len(shards), tail.filled, tail.first, tail.last, tail.layout)
             )
-            # A writer gives it another name.
-            self._file(shards[-1])
         return shards
 
     def _all_numbers(self) -> range | Array:
@@ -325,8 +329,22 @@ class Recording:
         if shard.is_dense:
             return np.arange(shard.first, shard.last + 1, self.world_size, dtype=np.uint64)
         if shard.path not in self._numbers_of:
-            self._numbers_of[shard.path] = self._file(shard).numbers()
+            self._numbers_of[shard.path] = self._checked_numbers(shard, self._file(shard))
         return self._numbers_of[shard.path]
+
+    def _checked_numbers(self, shard: _Shard, file: ShardFile) -> Array:
+        """Read the numbers in a shard, which rise."""
+        # A shard that was open may have more by now.
+        numbers = file.numbers()[: shard.filled.n]
+        steps: Array = np.diff(numbers.view(np.int64))
+        wrong = np.flatnonzero((steps <= 0) | (steps % self.world_size != 0))
+        if len(wrong):
+            row = int(wrong[0])
+            raise DamagedError(
+                f"{shard.path} has number {numbers[row + 1]} after {numbers[row]}, expected numbers that rise in steps of "
+                f"{self.world_size}; restore a copy"
+            )
+        return numbers
 
     def _runs(self, numbers: Sequence[int]) -> Iterator[tuple[_Shard, int, int, int]]:
         """Yield runs of samples that lie one after the other: their shard, the first row in it, and where they go."""
@@ -366,14 +384,37 @@ class Recording:
         file = self._files.get(shard.path)
         if file is None:
             if len(self._files) >= _MOST_OPEN:
-                # A shard that was open may have another name by now.
-                oldest = next(path for path in self._files if path.suffix != ".open")
-                self._files.pop(oldest).close()
+                self._files.popitem(last=False)[1].close()
             file = self._files[shard.path] = self._opened(shard)
         self._files.move_to_end(shard.path)
         return file
 
     def _opened(self, shard: _Shard) -> ShardFile:
+        try:
+            file = self._file_of(shard)
+        except DamagedError:
+            if shard.path.suffix != ".open" or shard.path.exists():
+                raise
+            # Its writer has closed it meanwhile, with more samples.
+            shards = self._current_shards(shard.path.parent)
+            if len(shards) <= shard.index or shards[shard.index].stream.recording != shard.stream.recording:
+                raise
+            file = self._file_of(shards[shard.index])
+        try:
+            ends = np.empty(2, np.uint64)
+            file.read(SEQUENCE, 0, ends[:1])
+            file.read(SEQUENCE, shard.filled.n - 1, ends[1:])
+            if ends.tolist() != [shard.first, shard.last]:
+                raise DamagedError(
+                    f"{shard.path} has the numbers {ends[0]} to {ends[1]}, and its {MANIFEST} says {shard.first} to {shard.last}; "
+                    "restore copies of both"
+                )
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _file_of(self, shard: _Shard) -> ShardFile:
         columns, filled = self._columns, shard.filled
         layout = shard.layout or Layout(shard.stream, columns, shard.index, filled.n, filled.n_bytes)
         return ShardFile(shard.path, columns, layout, filled)
@@ -385,7 +426,7 @@ def _reopened(folder: Path, config: BatchConfig | None) -> Recording:
 
 def _folders(folder: Path) -> list[Path]:
     """Return the folders of all ranks, by rank."""
-    if (folder / MANIFEST).exists() or not folder.is_dir():
+    if not folder.is_dir():
         return [folder]
     found = [
         (int(name[1]), int(name[2]), folder / name[0])
@@ -395,13 +436,16 @@ def _folders(folder: Path) -> list[Path]:
     if not found:
         return [folder]
     sizes = {world_size for _, world_size, _ in found}
+    if (folder / MANIFEST).exists():
+        sizes.add(1)
     if len(sizes) > 1:
         raise ConfigError(
             f"{folder} has recordings of {' and '.join(map(str, sorted(sizes)))} ranks; move one of them to another folder"
         )
     ranks, (world_size,) = {rank for rank, _, _ in found}, sizes
-    if missing := sorted(set(range(world_size)) - ranks):
-        raise DamagedError(f"{folder} lacks the recording of rank {missing[0]} of {world_size}; restore it")
+    missing = next((rank for rank in range(world_size) if rank not in ranks), None)
+    if missing is not None:
+        raise DamagedError(f"{folder} lacks the recording of rank {missing} of {world_size}; restore it")
     return [path for _, _, path in sorted(found)]
 
 
