@@ -291,6 +291,16 @@ fn a_stop_that_was_not_sent_is_cancelled_by_another_model_and_by_a_leader_here()
 }
 
 #[test]
+fn a_stop_of_a_leader_that_leaves_at_once_is_sent() {
+    let (mut seat, now) = (LinkSeat::new(), Instant::now());
+    seat.handle_connected(now);
+    seat.follow(Followed { model: Some(Arc::new(model(7, "m").into())), ..Followed::default() });
+    seat.stop_workers(8);
+    seat.follow(Followed::default());
+    assert!(sent(&mut seat, now + SECOND).contains(&"STOP".to_owned()));
+}
+
+#[test]
 fn a_broker_that_carries_no_models_is_told_of_once_and_after_some_seconds() {
     let (mut seat, mut now) = (LinkSeat::new(), Instant::now());
     let mut next = |seat: &mut LinkSeat, n_seconds: u32| {
