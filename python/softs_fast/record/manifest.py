@@ -186,9 +186,10 @@ def _check_shards(path: Path, facts: StreamFacts) -> None:
             or not shard.n_samples <= (shard.last - shard.first) // step + 1
             or shard.n_samples > shard.n_bytes // _LEAST_SAMPLE_BYTES
         ):
+            after = f" after number {before}" if i else ""
             raise DamagedError(
                 f"{path} is damaged: shard {i} of rank {facts.rank} of {step} cannot have {shard.n_samples:,} samples with the "
-                f"numbers {shard.first} to {shard.last} in {shard.n_bytes:,} bytes after number {before}; restore a copy"
+                f"numbers {shard.first} to {shard.last} in {shard.n_bytes:,} bytes{after}; restore a copy"
             )
         before = shard.last
 
