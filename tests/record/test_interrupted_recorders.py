@@ -123,18 +123,23 @@ def test_an_end_that_is_interrupted_anywhere_still_writes_everything(
 def test_a_loader_whose_end_is_interrupted_is_closed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: Recorder) -> None:
-        raise Interrupt
+    closed: list[Recorder] = []
+    close = Recorder.close
 
+    def interrupt_once(self: Recorder) -> None:
+        closed.append(self)
+        if len(closed) == 1:
+            raise Interrupt
+        close(self)
+
+    monkeypatch.setattr(Recorder, "close", interrupt_once)
     dataset: Any = SimpleNamespace(
         batch_config=PLAIN, ordered=True, ranks=lambda: SimpleNamespace(rank=0, world_size=1)
     )
     tap = RecordingTap(RecordOptions(tmp_path), dataset)
     tap("p", 0, plain(range(5)))
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "close", interrupt)
-        with pytest.raises(Interrupt):
-            tap.close()
+    with pytest.raises(Interrupt):
+        tap.close()
     tap.close()
     check(tmp_path, range(5))
     # It is closed: a later batch continues it.
