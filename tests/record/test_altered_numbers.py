@@ -34,7 +34,7 @@ def edit(folder: Path, change: Callable[[Any], object]) -> None:
         (2, {"n_samples": 1 << 47, "last": (1 << 50)}),
     ],
 )
-def test_a_manifest_whose_numbers_do_not_fit(tmp_path: Path, index: int, facts: dict[str, int]) -> None:
+def test_a_manifest_with_numbers_that_do_not_fit(tmp_path: Path, index: int, facts: dict[str, int]) -> None:
     record(tmp_path, range(100))
     edit(tmp_path, lambda x: x["shards"][index].update(facts))
     with pytest.raises(DamagedError, match=rf"stream.json is damaged: shard {index} of rank 0 of 1 cannot"):
@@ -91,7 +91,7 @@ def test_numbers_that_leave_the_steps_of_a_rank(tmp_path: Path) -> None:
         Recording(tmp_path, verify=True)
 
 
-def test_an_open_shard_whose_numbers_were_there_before(tmp_path: Path) -> None:
+def test_an_open_shard_with_numbers_that_were_there_before(tmp_path: Path) -> None:
     writer = shard_writer(tmp_path)
     append(writer, range(12))
     append(writer, range(12, 20))
@@ -102,7 +102,7 @@ def test_an_open_shard_whose_numbers_were_there_before(tmp_path: Path) -> None:
         Recording(tmp_path)
 
 
-def test_a_live_recording_whose_open_shard_is_closed_meanwhile(tmp_path: Path) -> None:
+def test_a_live_recording_of_which_the_open_shard_is_closed_meanwhile(tmp_path: Path) -> None:
     writer = shard_writer(tmp_path)
     append(writer, range(5))
     append(writer, range(7, 9))

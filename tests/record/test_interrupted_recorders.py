@@ -120,7 +120,7 @@ def test_an_end_that_is_interrupted_anywhere_still_writes_everything(
         check(tmp_path / str(at), range(5))
 
 
-def test_a_loader_whose_end_is_interrupted_is_closed_again(
+def test_a_loader_that_is_interrupted_at_its_end_is_closed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[Recorder] = []

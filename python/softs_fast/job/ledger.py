@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from ..errors import ConfigError
 
@@ -32,7 +31,7 @@ class Ledger:
     def __post_init__(self) -> None:
         """Check sizes and switches."""
         steps = [0, *(step for step, _ in self.switches)]
-        if any(step <= before for before, step in pairwise(steps)):
+        if steps != sorted(set(steps)):
             raise ConfigError(
                 f"switches must be after 1 step or more, each later than the one before, got {steps[1:]}"
             )

@@ -56,7 +56,7 @@ class ShardFacts(Record):
     first: Count
     last: Count
     n_bytes: Count
-    tensors: Annotated[dict[str, tuple[Count, U32]], most(_MOST_TENSORS)]
+    tensors: Annotated[dict[_Text, tuple[Count, U32]], most(_MOST_TENSORS)]
 
 
 class StreamFacts(Record):
