@@ -37,7 +37,7 @@ Tensor = torch.Tensor
 _OnLevels = Callable[[Levels], None]
 
 #: Below this the comparison of calls, between hosts too, would take longer than the tensor does.
-_SMALLEST_BYTES = 1 << 16
+_SMALLEST_BYTES = 1 << 20
 _OPS: dict[object, ReduceOp] = {
     dist.ReduceOp.SUM: ReduceOp.SUM,
     dist.ReduceOp.AVG: ReduceOp.MEAN,
