@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from softs_fast.errors import ConfigError
 
-__all__ = ["register"]
+__all__ = ["NAME", "register"]
 
 NAME = "softs"
 #: The name says what carries tensors between hosts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import ipaddress
 import os
@@ -42,7 +43,8 @@ def has_groups(declaration: Declaration) -> bool:
 class Groups:
     """The default process group of all workers of a flow, and a mesh for each role on several; one for each process.
 
-    All workers make it, in any order: it is complete when the last one does. gloo listens at one network interface, unless
+    All workers make it, in any order: it is complete when the last one does. Those of one host, which meet in a file, use
+    the backend "softs", from torch 2.15 on; others use gloo, which listens at one network interface, unless
     GLOO_SOCKET_IFNAME names another one.
 
     Args:
@@ -76,7 +78,12 @@ class Groups:
         if store.add(f"processes of worker {worker}", 1) > 1:
             # It has been started again: groups keep the processes that they were made of, and its roles need none.
             return
-        dist.init_process_group("gloo", store=store, rank=workers.index(worker), world_size=len(workers))
+        dist.init_process_group(
+            _backend(is_one_host=isinstance(meeting, str)),
+            store=store,
+            rank=workers.index(worker),
+            world_size=len(workers),
+        )
         try:
             # Each group is made by all workers, those that are not in it, too.
             for role in declaration.roles:
@@ -137,6 +144,16 @@ class Groups:
 
     def __exit__(self, *args: object) -> None:
         self.close()
+
+
+def _backend(is_one_host: bool) -> str:
+    from ...collectives import backend
+
+    with contextlib.suppress(ConfigError):
+        if is_one_host:
+            backend.register()
+            return backend.NAME
+    return "gloo"
 
 
 def interface_of(address: str) -> str:
