@@ -20,11 +20,11 @@ REPOSITORY = Path(__file__).parents[2]
 def environment() -> Path:
     """An environment with Ray; torch and the rest are those of this Python. Kept beside what is built."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-    folder = target / f"ray-{sys.version_info[0]}.{sys.version_info[1]}"
+    folder = target / f"ray-train-{sys.version_info[0]}.{sys.version_info[1]}"
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        command = [python, "-m", "pip", "install", "--quiet", "ray"]
+        command = [python, "-m", "pip", "install", "--quiet", "ray[train]"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             if "No matching distribution" in done.stderr:
