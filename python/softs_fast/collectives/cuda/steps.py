@@ -396,7 +396,8 @@ class Steps:
         self._lost = list(ranks)
         lost = ", ".join(self._group.describe(rank) for rank in self._lost)
         text = f"{reason}: {lost}" if lost else reason
-        with suppress(PeerLost, ConfigError, ForkedError):
+        with suppress(ConfigError, ForkedError):
+            # Raises the reason of a rank that gave up before: this one may only see what that has led to.
             self._group.give_up(text)
         raise PeerLost(f"{text}; the group of {self._group.size} is broken")
 
