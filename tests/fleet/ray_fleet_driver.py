@@ -63,6 +63,22 @@ except sf.FleetError as error:
     print("refused:", error, flush=True)
 
 with (
+    sf.RayFleet(slow.make_supplier, hosts=(1, 3)) as fleet,
+    fleet.loader("digits", config, num_slots=64, batch_size=8, ordered=True) as loader,
+):
+    batches = iter(loader)
+    for number in count():
+        assert next(batches)["y"].tolist() == list(range(number * 8, number * 8 + 8)), number
+        if number % 10 == 0 and len(states := fleet.states()) == 3:
+            break
+    print("serving more:", len(states), flush=True)
+    while len(states) > 1:
+        time.sleep(0.5)
+        states = fleet.states()
+    print("serving fewer:", len(states), flush=True)
+    assert next(batches)["y"][0].item() == number * 8 + 8
+
+with (
     sf.RayFleet(make_supplier, hosts=2, n_workers=2) as fleet,
     fleet.loader("digits", config, num_slots=64, batch_size=32, ordered=True) as loader,
 ):
@@ -82,19 +98,3 @@ with (
     print("serving again:", len(states), flush=True)
     for _ in batches:
         pass
-
-with (
-    sf.RayFleet(slow.make_supplier, hosts=(1, 3)) as fleet,
-    fleet.loader("digits", config, num_slots=64, batch_size=8, ordered=True) as loader,
-):
-    batches = iter(loader)
-    for number in count():
-        assert next(batches)["y"].tolist() == list(range(number * 8, number * 8 + 8)), number
-        if number % 10 == 0 and len(states := fleet.states()) == 3:
-            break
-    print("serving more:", len(states), flush=True)
-    while len(states) > 1:
-        time.sleep(0.5)
-        states = fleet.states()
-    print("serving fewer:", len(states), flush=True)
-    assert next(batches)["y"][0].item() == number * 8 + 8

@@ -32,7 +32,7 @@ def test_a_fleet_on_ray_outlives_a_node_and_ends_with_its_driver(short_path: Pat
     of_ranks: set[str] = set()
     with driver(DRIVER, folder, folder=short_path) as process:
         assert process.stdout is not None
-        while not said or not said[-1].startswith("serving fewer"):
+        while not said or not said[-1].startswith("serving again"):
             line = process.stdout.readline()
             assert line, (short_path / "errors").read_text()[-5000:]
             # Ray's lines begin with its own colours.
@@ -54,7 +54,7 @@ def test_a_fleet_on_ray_outlives_a_node_and_ends_with_its_driver(short_path: Pat
     )
     assert "of 4 hosts serve after" in refused
     assert "each needs a node of its own with 2 CPU, and Ray has " in refused
-    assert serving == [f"serving{when}\n" for when in (": 4", " again: 4", " more: 3", " fewer: 1")]
+    assert serving == [f"serving{when}\n" for when in (" more: 3", " fewer: 1", ": 4", " again: 4")]
 
 
 def _is_ours(pid: int) -> bool:

@@ -21,6 +21,7 @@ from .fleet import Fleet, checked_bounds
 from .orders import Orders
 from .private_broker import PrivateBroker
 from .ray_client import RayFleetClient, StudentLink
+from .ray_cluster import connected_ray
 from .ray_host import HostPlan
 from .ray_hosts import RayHosts
 from .scaling import Load
@@ -104,7 +105,7 @@ class RayFleet(Orders):
         if self._parts is not None:
             self._started()
             return
-        ray = _ray()
+        ray = connected_ray()
         link = StudentLink(ray.util.get_node_ip_address())
         plan = HostPlan(
             self._make_worker,
@@ -212,18 +213,3 @@ class _Looks:
 
     def close(self) -> None:
         self._own.close()
-
-
-def _ray() -> Any:
-    """Return the module of Ray, connected to a cluster.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(f"a fleet on Ray needs it: {error}; pip install 'softs-fast[ray]'") from error
-    if not ray.is_initialized():
-        ray.init()
-    return ray

@@ -160,6 +160,7 @@ class Host:
         end_s = time.monotonic() + timeout_s
         for link in (self._link, *(guest.link for guest in self._guests.values())):
             link.drain(max(0.0, end_s - time.monotonic()))
+            link.close()
         self._parts.close()
 
     def _forget_guests(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError, FleetError, SoftsError
+from .ray_cluster import remote_class
 from .ray_host import Host, HostLoad, HostPlan
 
 __all__ = ["RayHosts"]
@@ -57,15 +58,10 @@ class RayHosts:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         resources = self._wanted
-        own = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
-        named = {option: resources.get(name, 0) for name, option in own.items()}
-        others = {name: number for name, number in resources.items() if name not in own}
         try:
             self._group = self._ray.util.placement_group([resources] * n_hosts, strategy="STRICT_SPREAD")
             # A call that waits for its host is made again where Ray starts the host again.
-            self._actor = self._ray.remote(max_restarts=-1, max_task_retries=-1, resources=others, **named)(
-                Host
-            )
+            self._actor = remote_class(self._ray, Host, resources)
         except ValueError as error:
             raise ConfigError(
                 f"Ray refuses the resources of a host, {_as_text(resources)}: {error}"
