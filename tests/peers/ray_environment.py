@@ -63,6 +63,8 @@ def driver(program: Path, *arguments: str | Path, folder: Path) -> Iterator[subp
         "RAY_TMPDIR": str(folder),
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Lines that differ by a number would be left out.
+        "RAY_DEDUP_LOGS": "0",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(REPOSITORY / "python"),
     }
