@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import ipaddress
 import os
@@ -65,6 +64,8 @@ class Groups:
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
+        from ...collectives import host_backend
+
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self._worker = worker
         self._workers = workers = declaration.workers
@@ -79,7 +80,7 @@ class Groups:
             # It has been started again: groups keep the processes that they were made of, and its roles need none.
             return
         dist.init_process_group(
-            _backend(is_one_host=isinstance(meeting, str)),
+            host_backend() if isinstance(meeting, str) else "gloo",
             store=store,
             rank=workers.index(worker),
             world_size=len(workers),
@@ -144,16 +145,6 @@ class Groups:
 
     def __exit__(self, *args: object) -> None:
         self.close()
-
-
-def _backend(is_one_host: bool) -> str:
-    from ...collectives import backend
-
-    with contextlib.suppress(ConfigError):
-        if is_one_host:
-            backend.register()
-            return backend.NAME
-    return "gloo"
 
 
 def interface_of(address: str) -> str:
