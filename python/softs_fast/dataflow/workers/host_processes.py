@@ -164,7 +164,7 @@ class HostProcesses:
             meeting.close()
 
     def _listens(self, endpoint: str) -> None:
-        """The master listens; who starts the workers knows where."""
+        """The master listens at an endpoint; here a launcher knows of it without being told."""
 
     def _note(self, event: LinkEvent) -> None:
         worker, now_s = event.worker, time.monotonic()
