@@ -151,6 +151,9 @@ def test_damage_in_a_store_is_named_without_being_asked_for(
 def test_urls_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"invalid URL 'nothing://a': .*nothing.*; give a folder or a URL"):
         Recording("nothing://a")
+    for url in ("http://host/epoch", "simplecache::ftp://host/epoch"):
+        with pytest.raises(ConfigError, match="anyone on the way can read and change; use https://"):
+            Recording(url)
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(
         ConfigError, match=r"memory://a needs a package .* pip install 'softs-fast\[record\]'"

@@ -19,6 +19,7 @@ __all__ = ["Folder"]
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_PLAIN = ("http://", "ftp://")
 _MOST_BYTES = 1 << 30
 _CHUNK_BYTES = 8 << 20
 #: Pauses before another attempt at a store, seconds.
@@ -31,11 +32,18 @@ class Folder:
     Args:
         where: Path, or URL of fsspec such as ``s3://bucket/epoch``.
         inner: Folders inside it, each with a slash at its end.
+
+    Raises:
+        ConfigError: The URL is of a protocol that neither encrypts nor authenticates.
     """
 
     def __init__(self, where: str | os.PathLike[str], inner: str = "") -> None:
         where = os.fspath(where)
         self.is_remote = "://" in where
+        if plain := next((one for one in _PLAIN if one in where), None):
+            raise ConfigError(
+                f"{where}: what comes by {plain} anyone on the way can read and change; use https://, or copy the folder first"
+            )
         self._where = where if self.is_remote else str(Path(where))
         self._inner = inner
 
