@@ -47,9 +47,9 @@ FOLDER = Path(__file__).parent / "ways"
 #: Batches before a teacher is killed, and batches that must come after it.
 N_BEFORE, N_AFTER = 60, 200
 #: A way of which no batch comes for so long has stopped, seconds.
-HANGS_S = 20.0
+HANGS_S = 60.0
 #: A measurement that takes longer has failed, seconds.
-MOST_S = 90.0
+MOST_S = 240.0
 
 
 def main() -> None:

@@ -58,5 +58,5 @@ def test_kills_of_the_comparison_are_told() -> None:
     )
     error = {"error": "RuntimeError: N is killed"}
     assert comparison.told([error, error, {"hangs": True}]) == (
-        "the student ends: `RuntimeError: N is killed`; or stands still, without a word for 20 s"
+        "the student ends: `RuntimeError: N is killed`; or stands still, without a word for 60 s"
     )
