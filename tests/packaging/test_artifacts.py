@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from wheels.plan import MOST_BYTES
 from wheels.release_check import STEPS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -109,6 +110,7 @@ def test_sdist_holds_the_crates_of_the_lock(artifacts: Artifacts) -> None:
     assert wanted, "no crate comes from a registry"
     vendored = artifacts.tree / "vendor"
     assert {folder.name for folder in vendored.iterdir()} == wanted
+    assert artifacts.sdist.stat().st_size < MOST_BYTES
 
 
 def test_wheel_holds_the_package_and_its_types(artifacts: Artifacts) -> None:
