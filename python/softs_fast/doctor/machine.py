@@ -55,7 +55,7 @@ class Machine:
         loopback_error: Why a server on loopback cannot be reached; None: it can.
         has_route: Whether there is a route to other machines.
         congestion_control: Congestion control of TCP, such as "cubic"; None: not known.
-        taken: Commands at whose default address something listens already, with that address.
+        taken: Commands for which something listens already at the default address, with that address.
     """
 
     system: str
