@@ -13,7 +13,7 @@ import pytest
 from recordings import append, equal, plain, record, shard_writer
 
 from softs_fast import ConfigError, DamagedError
-from softs_fast.record import Recording, folder
+from softs_fast.record import Recording, folder, recording
 from softs_fast.record.folder import Folder
 
 fsspec = pytest.importorskip("fsspec")
@@ -84,6 +84,12 @@ def test_copies_are_few_and_each_is_made_once_in_order(
         assert len(fetched) == 9, "the shards that were used last are there"
         found.batch([0])
         assert len(fetched) == 10
+    most, fetched[:] = 4 << 30, []
+    monkeypatch.setattr(recording, "_MOST_OPEN", 2)
+    with Recording(memory(tmp_path)) as found:
+        for _ in range(2):
+            found.batch(range(300))
+        assert len(fetched) == len(set(fetched)), "nothing but the bytes of copies bounds them"
     with pytest.raises(ConfigError, match="cache_bytes must be a whole number and at least 1, got 0"):
         Recording(tmp_path, cache_bytes=0)
 

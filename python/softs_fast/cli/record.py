@@ -44,7 +44,7 @@ def add_commands(add_parser: AddParser) -> None:
     text = "record the samples of a product until SIGINT or SIGTERM, or so many"
     parser = command(add_parser, "record", text, _record, _RECORD_EPILOG, endless=True)
     parser.add_argument("product", metavar="PRODUCT", help="product to order")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the recording")
+    parser.add_argument("folder", metavar="DIR", help="folder of the recording")
     option(
         parser, "--config", "YAML file of the tensors of a sample", type=Path, required=True, metavar="FILE"
     )
@@ -107,7 +107,7 @@ def _record(arguments: argparse.Namespace) -> None:
         record=RecordOptions(arguments.folder, policy="drop" if arguments.drop else "wait"),
     )
     position = 0
-    if (arguments.folder / "stream.json").exists():
+    if Path(arguments.folder, "stream.json").exists():
         with _opened(arguments.folder, batch_config=config) as recording:
             position = int(recording.numbers[-1]) + 1 if len(recording) else 0
     loader.load_state_dict({"positions": {arguments.product: position}})

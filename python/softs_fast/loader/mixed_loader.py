@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from types import TracebackType
 from typing import Any, Self
 
@@ -48,7 +48,8 @@ class MixedLoader:
             raise ConfigError(
                 f"loaders must be one or more of SoftDataLoader, DistillDataLoader and ReplayLoader, got {self._loaders}"
             )
-        is_number = all(isinstance(one, int | float) and 0 < one < math.inf for one in weights)
+        # Their sum has to be a number, too.
+        is_number = all(isinstance(one, Real) and 0 < one < 1e300 for one in weights)
         if len(weights) != len(self._loaders) or not is_number:
             raise ConfigError(
                 f"weights must be {len(self._loaders)} positive numbers, one for each loader, got {weights}"

@@ -25,8 +25,8 @@ def to_webdataset(
 ) -> list[Path]:
     """Write a recording as tars of WebDataset: ``000000.tar`` and on.
 
-    The key of a sample is its number. Each tensor is a file ``NAME.npy``, which WebDataset decodes by itself; bfloat16 and
-    float8, which numpy lacks, become float32.
+    The key of a sample is its number. Each tensor is a file ``NAME.npy``, which WebDataset decodes by itself, under its name
+    in lower case; bfloat16 and float8, which numpy lacks, become float32.
 
     Args:
         recording: The recording.
@@ -37,12 +37,17 @@ def to_webdataset(
         The files.
 
     Raises:
-        ConfigError: `target` has files, or the name of a tensor has a slash.
+        ConfigError: `target` has files, the name of a tensor has a slash, or two are equal in lower case.
         DamagedError, OSError: The recording cannot be read, or the files cannot be written.
     """
-    if wrong := [name for name in recording.config.tensor_names if "/" in name]:
+    names = recording.config.tensor_names
+    if wrong := [name for name in names if "/" in name]:
         raise ConfigError(
             f'a tensor named "{wrong[0]}" cannot be a file of a tar, because of its slash; use to_parquet'
+        )
+    if len({name.lower() for name in names}) < len(names):
+        raise ConfigError(
+            f"WebDataset reads names in lower case, in which some of {', '.join(names)} are equal; use to_parquet"
         )
 
     def write(file: BinaryIO, numbers: Sequence[int]) -> None:

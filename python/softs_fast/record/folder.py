@@ -72,13 +72,17 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             return {}
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, n_bytes: int | None = None) -> bytes:
         """Return the content of a file.
+
+        Args:
+            name: Name of the file.
+            n_bytes: As for `open`.
 
         Raises:
             ConfigError, DamagedError, OSError: as for `open`.
         """
-        with open(self.open(name), "rb") as file:
+        with open(self.open(name, n_bytes), "rb") as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             raise DamagedError(self._too_long(name, _MOST_BYTES))
@@ -124,7 +128,7 @@ class Folder:
         store, path = self._store()
         store.invalidate_cache(path)
         return {
-            one["name"].rstrip("/").rpartition("/")[2]: one["size"]
+            one["name"].rstrip("/").rpartition("/")[2]: one.get("size")
             for one in store.ls(path.rstrip("/"), detail=True)
         }
 

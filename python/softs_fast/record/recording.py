@@ -15,7 +15,7 @@ import numpy as np
 
 from ..configs import BatchConfig
 from ..errors import ConfigError, DamagedError
-from ..process import renewed_in_forks
+from ..process import raise_descriptor_limit, renewed_in_forks
 from .columns import SEQUENCE, Array, batch_of, columns_of, first_difference, samples_of, served_config
 from .folder import Folder
 from .manifest import MANIFEST, StreamFacts, rank_folders, read_manifest
@@ -83,7 +83,11 @@ class Recording:
         renewed_in_forks(self, "_lock")
         self._files: OrderedDict[str, ShardFile] = OrderedDict()
         self._numbers_of: dict[str, Array] = {}
-        folders = _folders(Folder(folder))
+        here = Folder(folder)
+        if here.is_remote:
+            # Each copy has one.
+            raise_descriptor_limit()
+        folders = _folders(here)
         parts = [_current(one) for one in folders]
         self._stream = stream = parts[0][0]
         sent = stream.config
@@ -319,10 +323,9 @@ class Recording:
             # The bytes of copies; a folder of this host has none.
             n_bytes = shard.layout_of(self._columns).end if shard.folder.is_remote else 0
             while self._files and (
-                len(self._files) >= _MOST_OPEN
-                or (
-                    n_bytes and n_bytes + sum(one.n_bytes for one in self._files.values()) > self._cache_bytes
-                )
+                n_bytes + sum(one.n_bytes for one in self._files.values()) > self._cache_bytes
+                if n_bytes
+                else len(self._files) >= _MOST_OPEN
             ):
                 self._files.popitem(last=False)[1].close()
             file = self._files[shard.path] = self._opened(shard)
@@ -410,7 +413,7 @@ def _shards_of(folder: Folder, stream: StreamFacts, sizes: Mapping[str, int | No
         raise DamagedError(
             f"{folder} lacks shards of its {MANIFEST}: {', '.join(missing[:3])}{more}; restore them"
         )
-    if (tail := read_tail(folder, sizes.keys(), stream, columns)) is not None:
+    if (tail := read_tail(folder, sizes, stream, columns)) is not None:
         if shards and tail.first <= shards[-1].last:
             raise DamagedError(
                 f"{tail.path} begins with number {tail.first}, expected one after {shards[-1].last}, the last before it; "

@@ -14,7 +14,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -310,7 +310,7 @@ class ShardFile:
 
 
 def read_tail(
-    folder: Folder, names: Collection[str], stream: StreamFacts, columns: Sequence[Column]
+    folder: Folder, sizes: Mapping[str, int | None], stream: StreamFacts, columns: Sequence[Column]
 ) -> Shard | None:
     """Return the shard after those of the manifest, up to its last complete block; None if no block is complete.
 
@@ -319,7 +319,7 @@ def read_tail(
 
     Args:
         folder: Folder of the recording.
-        names: Names of the files in the folder.
+        sizes: Bytes of the files in the folder, by their names; None where the store does not tell.
         stream: The manifest.
         columns: Columns of a shard.
 
@@ -329,20 +329,20 @@ def read_tail(
     """
     index = len(stream.shards)
     file, journal = f"shard-{index:06}.open", f"shard-{index:06}.rows"
-    is_closed = shard_name(index) in names
-    numbers = [int(name[6:-12]) for name in names if re.fullmatch(r"shard-\d{6,}\.safetensors", name)]
-    if later := [n for n in numbers if n > index or (n == index and journal not in names)]:
+    is_closed = shard_name(index) in sizes
+    numbers = [int(name[6:-12]) for name in sizes if re.fullmatch(r"shard-\d{6,}\.safetensors", name)]
+    if later := [n for n in numbers if n > index or (n == index and journal not in sizes)]:
         raise DamagedError(
             f"{folder} has {shard_name(max(later))}, and its {MANIFEST} lists {index} shards: that file is from an earlier time, or "
             "the shard of another recording; restore the one that belongs there"
         )
     if is_closed:
         file = shard_name(index)
-    elif file not in names:
+    elif file not in sizes:
         return None
     path = folder.path(file)
     try:
-        data = folder.read(journal)
+        data = folder.read(journal, sizes.get(journal))
     except FileNotFoundError:
         raise DamagedError(f"{path} cannot be read, because its journal {journal} is missing") from None
     lines = parse_journal(data, columns, folder.path(journal))
@@ -353,8 +353,8 @@ def read_tail(
     if not lines:
         return None
     last = lines[-1]
-    sizes = (last.n, last.n_bytes) if is_closed else capacity_of(columns, stream.shard_bytes)
-    shard = Shard(folder, file, stream, index, last, layout=Layout(stream, columns, index, *sizes))
+    room = (last.n, last.n_bytes) if is_closed else capacity_of(columns, stream.shard_bytes)
+    shard = Shard(folder, file, stream, index, last, layout=Layout(stream, columns, index, *room))
     with contextlib.closing(ShardFile(shard, columns)) as opened:
         n_whole, _ = opened.n_whole(lines)
         filled = lines[n_whole - 1] if n_whole else Filled.nothing(columns)
