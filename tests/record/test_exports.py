@@ -82,3 +82,15 @@ def test_what_a_format_cannot_hold(
     record(tmp_path / "slash", range(3), make=lambda n: {"a/b": torch.tensor(list(n))}, config=config)
     with Recording(tmp_path / "slash") as found, pytest.raises(ConfigError, match='tensor named "a/b"'):
         to_webdataset(found, tmp_path / "tars")
+    config = BatchConfig([TensorSpec("X", (), "int64"), TensorSpec("x", (), "int64")])
+    record(
+        tmp_path / "cases",
+        range(3),
+        make=lambda n: {name: torch.tensor(list(n)) for name in "Xx"},
+        config=config,
+    )
+    with (
+        Recording(tmp_path / "cases") as found,
+        pytest.raises(ConfigError, match=r"in lower case, .* X, x are equal"),
+    ):
+        to_webdataset(found, tmp_path / "tars")
