@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -36,6 +37,9 @@ def interrupted(at: int, run: Callable[[], object]) -> bool:
 
     def interrupt(frame: Any, event: str, value: Any) -> None:
         nonlocal was
+        # There, Python itself would leave the lock of a handler held.
+        if frame.f_globals["__name__"] == logging.__name__:
+            return
         if event in ("call", "c_return") and next(left) == 0:
             was = True
             raise Interrupt
