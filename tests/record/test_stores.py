@@ -158,7 +158,7 @@ def test_urls_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"invalid URL 'nothing://a': .*nothing.*; give a folder or a URL"):
         Recording("nothing://a")
     for url in ("http://host/epoch", "simplecache::ftp://host/epoch"):
-        with pytest.raises(ConfigError, match="anyone on the way can read and change; use https://"):
+        with pytest.raises(ConfigError, match="can be read and changed on the way; use https://"):
             Recording(url)
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(

@@ -42,7 +42,7 @@ class Folder:
         self.is_remote = "://" in where
         if plain := next((one for one in _PLAIN if one in where), None):
             raise ConfigError(
-                f"{where}: what comes by {plain} anyone on the way can read and change; use https://, or copy the folder first"
+                f"{where}: what comes by {plain} can be read and changed on the way; use https://, or copy the folder first"
             )
         self._where = where if self.is_remote else str(Path(where))
         self._inner = inner
