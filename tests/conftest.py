@@ -172,10 +172,11 @@ def _held_locks() -> list[logging.Handler]:
     """Return the handlers of logs that the main thread holds while it logs nothing; they are free then."""
     held = []
     for handler in logging.getLogger().handlers:
-        lock: Any = handler.lock
-        while lock is not None and lock._is_owned():
-            lock.release()
-            held.append(handler)
+        # Raised if this thread does not hold it.
+        with suppress(RuntimeError):
+            while handler.lock is not None:
+                handler.lock.release()
+                held.append(handler)
     return held
 
 
