@@ -1,6 +1,6 @@
 //! How many samples of a bridge may be on order at the other host.
 //!
-//! One for each supplier there and a quarter more on their way, or `rate x time of a sample x 1.25` if that is more; never more than
+//! Two for each supplier there, or `rate x time of a sample x 1.25` if that is more; never more than
 //! the slots there, nor more than the share of the client's slots. As in BBR (Cardwell et al., 2016), the time of a sample
 //! is taken without the queues that the window itself makes: the mean from the claim to the last byte, of which the least
 //! of the last 10 to 20 s and 20 ms count at most. Every 10 s the window shrinks until queues are empty, so that the least
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use super::message::Offer;
 
-/// For so many suppliers, while each makes a sample, another one is on its way.
-const PER_SPARE: u32 = 4;
+/// Samples for each supplier at least: it makes one while the other is on its way.
+const PER_SUPPLIER: u32 = 2;
 const RESERVE: f64 = 1.25;
 /// The same while the rate is so much above that of the measurement before.
 const RISING: f64 = 1.25;
@@ -112,7 +112,7 @@ impl Window {
             true => self.rate * least.as_secs_f64() * DRAINING_RESERVE,
             false => self.measured,
         };
-        let floor = offer.suppliers.saturating_add(offer.suppliers.div_ceil(PER_SPARE));
+        let floor = offer.suppliers.saturating_mul(PER_SUPPLIER);
         self.len = floor.max(justified.ceil() as u32).min(offer.slots).min(share);
         self.len
     }
@@ -248,8 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn some_for_each_supplier_and_never_more_than_there_is_room_for() {
-        assert_eq!(settled(OFFER, 100, 1, u32::MAX, 1), 10);
+    fn two_for_each_supplier_and_never_more_than_there_is_room_for() {
+        assert_eq!(settled(OFFER, 100, 1, u32::MAX, 1), 16);
         assert_eq!(settled(Offer { suppliers: 0, ..OFFER }, 1, 10, u32::MAX, 10), 0);
         assert_eq!(settled(Offer { slots: 100, ..OFFER }, 100, 10, u32::MAX, 20_000), 100);
         assert_eq!(settled(OFFER, 100, 10, 60, 20_000), 60);
