@@ -13,6 +13,7 @@ use super::model_frames::{self, FIRST_OF_MODELS};
 use super::models::Models;
 use super::output::{Output, Piece};
 use super::sample_layout::SampleLayout;
+use super::turns::Room;
 use crate::broker::PeerId;
 use crate::client::{LaneRef, Lanes, SlotId};
 use crate::control::generation_of;
@@ -133,8 +134,8 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
     }
 
     /// How many orders may be claimed for a bridge now.
-    pub fn room(&mut self, now: Instant, host: HostId, bridge: u32) -> usize {
-        self.all.ingress(host, bridge).map_or(0, |ingress| ingress.room(now))
+    pub fn room(&mut self, now: Instant, host: HostId, bridge: u32) -> Room {
+        self.all.ingress(host, bridge).map_or(Room::default(), |ingress| ingress.room(now))
     }
 
     /// An order was claimed for a bridge, within its room.
@@ -157,8 +158,14 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
     pub fn handle_idle_suppliers(&mut self, now: Instant, host: HostId, bridge: u32, n: usize) -> bool {
         let Exchange { hosts, ended, .. } = &mut self.all;
         let Some(found) = hosts.get_mut(&host) else { return false };
-        let any = found.ingresses.get_mut(&bridge).is_some_and(|ingress| ingress.give_back(now, n, ended));
+        let Some(ingress) = found.ingresses.get_mut(&bridge) else { return false };
+        let n_ended = ended.len();
+        let any = ingress.give_back(now, n, ended);
         found.has_news |= any;
+        if ended.len() > n_ended {
+            let product = Arc::clone(ingress.product());
+            self.all.hold(now, &product);
+        }
         any
     }
 

@@ -83,6 +83,32 @@ fn orders_that_no_supplier_has_begun_with_come_home_when_suppliers_there_wait() 
 }
 
 #[test]
+fn an_order_that_comes_home_for_waiting_suppliers_is_taken_by_no_other_bridge() {
+    let ((first, lanes, _), (second, _)) = (student(1), teacher(2, 4));
+    let mut pair = Pair::bridged(first, second);
+    let there = HostId(2);
+    pair.ends[0].add_ingress(there, &product(), &layout());
+    pair.pump();
+    let room = |pair: &mut Pair| pair.ends[0].room(pair.now, there, 1).orders;
+    for is_sent in [true, false] {
+        assert_eq!(pair.claim(&lanes), 1);
+        if is_sent {
+            pair.pump();
+        }
+        pair.ends[0].handle_idle_suppliers(pair.now, there, 0, 1);
+        if is_sent {
+            assert_eq!(room(&mut pair), 2, "nothing is back yet");
+            pair.pump();
+        }
+        let Some((claim, Fate::Returned)) = pair.ends[0].poll_ended() else { panic!("it is back") };
+        lanes.unclaim(&claim);
+        assert_eq!(room(&mut pair), 0);
+        pair.now += HOLD_TIME;
+        assert_eq!(room(&mut pair), 2);
+    }
+}
+
+#[test]
 fn the_other_suppliers_of_a_client_keep_their_share() {
     let ((first, lanes, _), (second, _)) = (student(9), teacher(2, 4));
     let mut pair = Pair::bridged(first, second);
@@ -293,7 +319,7 @@ fn a_bridge_ends_with_its_session_and_what_it_ordered_is_kept_for_the_next_one()
     assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), &layout()), Some(0));
     wire(&mut pair.ends);
     assert_eq!(pair.ends[1].poll_asked(), None, "its lane is there");
-    assert_eq!(pair.ends[0].room(at, HostId(2), 0), 2);
+    assert_eq!(pair.ends[0].room(at, HostId(2), 0).orders, 2);
     // Not while it is in use, and not before its time.
     assert!(pair.ends[1].drop_unused(at + 2 * UNUSED_TIME).is_empty());
     pair.ends[1].disconnected(at, PeerId(4), "cut");
@@ -310,7 +336,7 @@ fn what_has_no_suppliers_takes_no_orders() {
     assert_eq!(pair.ends[0].add_ingress(there, &product(), &layout()), Some(0));
     pair.pump();
     assert!(pair.ends[0].take_offers() && !pair.ends[0].take_offers());
-    assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(now, there, 0)), (0, 0));
+    assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(now, there, 0).orders), (0, 0));
     // What comes all the same goes back.
     let claim = lanes.claim(INGRESS).unwrap();
     pair.ends[0].claimed(now, there, 0, claim, 100);
@@ -320,7 +346,7 @@ fn what_has_no_suppliers_takes_no_orders() {
     pair.pump();
     assert!(pair.ends[0].take_offers());
     let later = now + HOLD_TIME;
-    assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(later, there, 0)), (1, 2));
+    assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(later, there, 0).orders), (1, 2));
 }
 
 #[test]
@@ -376,7 +402,7 @@ fn a_bridge_that_no_client_uses_is_over_once_its_claims_have_ended() {
     // Another one may follow in this session.
     assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), &layout()), Some(1));
     pair.pump();
-    assert_eq!(pair.ends[0].room(now, HostId(2), 1), 2);
+    assert_eq!(pair.ends[0].room(now, HostId(2), 1).orders, 2);
 }
 
 #[test]
@@ -430,7 +456,7 @@ fn a_host_may_have_two_bridges_to_one_product() {
     assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), &layout()), Some(1));
     pair.pump();
     for bridge in [0, 1] {
-        let room = pair.ends[0].room(now, HostId(2), bridge);
+        let room = pair.ends[0].room(now, HostId(2), bridge).orders;
         assert_eq!(room, 2);
         for _ in 0..room {
             let claim = lanes.claim(INGRESS).unwrap();
