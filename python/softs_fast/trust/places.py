@@ -1,0 +1,135 @@
+"""Places: one text that says where a service of a job is, and which token file belongs to the job."""
+
+from __future__ import annotations
+
+import re
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote
+
+from ..errors import ConfigError
+from .addresses import Address, bracketed
+from .tls import TlsFiles
+
+__all__ = ["Place"]
+
+_SCHEME = "softs://"
+_FORM = f"{_SCHEME}HOST[:PORT][,HOST2[:PORT]]/JOB?token_file=FILE"
+_JOB = re.compile(r"[A-Za-z0-9._-]+")
+#: One of several hosts accepts a connection within this, or the next one is tried.
+_CONNECT_S = 2.0
+
+Credentials = TypeVar("Credentials", bound=TlsFiles)
+T = TypeVar("T", str, Path)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a service of a job is, and how a process proves that it belongs to the job.
+
+    Attributes:
+        addresses: HOST:PORT of each host at which the service may be, IPv6 in brackets, in the order in which to try them.
+        job: Name of the job; None if the place has none.
+        token_file: Token file of the job; None if the place has none.
+    """
+
+    addresses: tuple[str, ...]
+    job: str | None = None
+    token_file: Path | None = None
+
+    @classmethod
+    def parse(cls, text: str, what: str, *, port: int | None = None, scheme: str = "") -> Place:
+        """Read ``softs://HOST[:PORT][,HOST2[:PORT]]/JOB?token_file=FILE``, or an address alone; no host is looked up.
+
+        JOB and the token file may be left out. %XX in the name of the file stands for a byte, as in other URLs.
+
+        Args:
+            text: Place, or HOST:PORT after the scheme.
+            what: Name of the service, for errors.
+            port: Port of a host that names none: the standard port of the service; None refuses such a host.
+            scheme: Scheme of an address alone, such as ``tcp://``.
+
+        Raises:
+            ConfigError: It is malformed. The text shows no parameter's value, which could be a secret.
+        """
+        if not text.startswith(_SCHEME):
+            try:
+                return cls((_address(*Address.split(text, what, scheme, port)),))
+            except ConfigError as error:
+                raise ConfigError(f"{error}, or {_FORM}") from None
+        shown, _, query = text.partition("?")
+        hosts, slash, job = shown.removeprefix(_SCHEME).partition("/")
+
+        def invalid(why: str) -> ConfigError:
+            return ConfigError(f"place of {what} is {shown!r}: {why}; expected {_FORM}")
+
+        if "" in hosts.split(","):
+            raise invalid("a host is missing")
+        try:
+            found = [Address.split(host, what, default_port=port) for host in hosts.split(",")]
+        except ConfigError as error:
+            raise invalid(str(error)) from None
+        if slash and job and not _JOB.fullmatch(job):
+            raise invalid(f"the name of the job is {job!r}, and may have letters, digits, '.', '_' and '-'")
+        files = []
+        for parameter in query.split("&") if query else ():
+            name, _, value = parameter.partition("=")
+            if name != "token_file":
+                raise invalid(f"unknown parameter {name!r}")
+            files.append(value)
+        if len(files) > 1 or "" in files:
+            raise invalid("token_file must name one file")
+        return cls(
+            tuple(_address(*one) for one in found), job or None, Path(unquote(files[0])) if files else None
+        )
+
+    def answering(self) -> str:
+        """Return the first address that accepts a connection; of one address, and where none does, the last one."""
+        for address in self.addresses[:-1]:
+            host, port = Address.split(address, "service")
+            with suppress(OSError, UnicodeError), socket.create_connection((host, port), _CONNECT_S):
+                return address
+        return self.addresses[-1]
+
+    def job_or(self, given: str | None) -> str | None:
+        """Return the name of the job: the one given beside the place, else that of the place.
+
+        Raises:
+            ConfigError: The two differ.
+        """
+        return _same("job", given, self.job)
+
+    def token_file_or(self, given: Path | None) -> Path | None:
+        """Return the token file: the one given beside the place, else that of the place.
+
+        Raises:
+            ConfigError: The two differ.
+        """
+        return _same("token file", given, self.token_file)
+
+    def credentials_or(self, given: Credentials) -> Credentials:
+        """Return credentials with the token file of the place.
+
+        Raises:
+            ConfigError: They have another token file, or PEM files.
+        """
+        return (
+            given
+            if self.token_file is None
+            else replace(given, token_file=self.token_file_or(given.token_file))
+        )
+
+
+def _address(host: str, port: int) -> str:
+    return f"{bracketed(host)}:{port}"
+
+
+def _same(what: str, given: T | None, named: T | None) -> T | None:
+    if given is not None and named is not None and given != named:
+        raise ConfigError(
+            f"the {what} is {str(given)!r}, and {str(named)!r} in the place; give one of them, or the same twice"
+        )
+    return named if given is None else given
