@@ -111,7 +111,7 @@ def test_a_place_has_the_token_file(made: list[NativeLink], tmp_path: Path) -> N
     listen, connect, *_, der = made[0].asked
     assert (listen, connect) == ("tcp://0.0.0.0:4700", ["tcp://[2001:db8::7]:4700"])
     assert der is not None
-    with pytest.raises(ConfigError, match=r"the token file is '.*token', and 'other' in the place"):
+    with pytest.raises(ConfigError, match=r"token file '.*token' contradicts 'other' of the place"):
         HostLink(connect=[f"softs://a/job?token_file={file}", "softs://b/job?token_file=other"])
 
 

@@ -61,19 +61,19 @@ def test_each_place_is_read_as_it_is_written(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("softs://", "a host is missing"),
-        ("softs:///job", "a host is missing"),
-        ("softs://a,,b/job", "a host is missing"),
-        ("softs://a,/job", "a host is missing"),
-        ("softs://a:65536/job", "is 'a:65536'; expected HOST:PORT"),
-        ("softs://a:/job", "is 'a:'; expected HOST:PORT"),
-        ("softs://a:-1/job", "is 'a:-1'; expected HOST:PORT"),
-        ("softs://::1/job", "is '::1'; expected HOST:PORT"),
-        ("softs://[::1/job", "is '[::1'; expected HOST:PORT"),
-        ("softs://me@a/job", "is 'me@a'; expected HOST:PORT"),
-        ("softs://a/b/c", "the name of the job is 'b/c'"),
-        ("softs://a/job#x", "the name of the job is 'job#x'"),
-        ("softs://a/%6Aob", "the name of the job is '%6Aob'"),
+        ("softs://", "'' is not HOST or HOST:PORT, with a port up to 65535"),
+        ("softs:///job", "'' is not HOST or HOST:PORT, with a port up to 65535"),
+        ("softs://a,,b/job", "'' is not HOST or HOST:PORT, with a port up to 65535"),
+        ("softs://a,/job", "'' is not HOST or HOST:PORT, with a port up to 65535"),
+        ("softs://a:65536/job", "'a:65536' is not HOST or HOST:PORT"),
+        ("softs://a:/job", "'a:' is not HOST or HOST:PORT"),
+        ("softs://a:-1/job", "'a:-1' is not HOST or HOST:PORT"),
+        ("softs://::1/job", "'::1' is not HOST or HOST:PORT"),
+        ("softs://[::1/job", "'[::1' is not HOST or HOST:PORT"),
+        ("softs://me@a/job", "'me@a' is not HOST or HOST:PORT"),
+        ("softs://a/b/c", "invalid name of a job 'b/c'"),
+        ("softs://a/job#x", "invalid name of a job 'job#x'"),
+        ("softs://a/%6Aob", "invalid name of a job '%6Aob'"),
         ("softs://a/job?plain=yes", "unknown parameter 'plain'"),
         ("softs://a/job?token=secret", "unknown parameter 'token'"),
         ("softs://a/job?token_file=", "token_file must name one file"),
@@ -116,9 +116,9 @@ def test_what_is_given_beside_a_place_is_the_same_or_refused() -> None:
     assert bare.credentials_or(pem) is pem
     assert full.credentials_or(TlsFiles()) == TlsFiles(token_file=Path("x"))
     assert full.credentials_or(TlsFiles(token_file=Path("x"))).token_file == Path("x")
-    with pytest.raises(ConfigError, match="the job is 'b', and 'digits' in the place; give one of them"):
+    with pytest.raises(ConfigError, match="job 'b' contradicts 'digits' of the place; give one of them"):
         full.job_or("b")
-    with pytest.raises(ConfigError, match="the token file is 'y', and 'x' in the place"):
+    with pytest.raises(ConfigError, match="token file 'y' contradicts 'x' of the place"):
         full.credentials_or(TlsFiles(token_file=Path("y")))
     with pytest.raises(ConfigError, match="a token file makes the certificates"):
         full.credentials_or(pem)

@@ -19,13 +19,13 @@ def place_of(text: str) -> Place:
     """Return where a link listens, or to which it connects.
 
     Raises:
-        ConfigError: The place is malformed, or has several hosts: a link joins each host that is named.
+        ConfigError: The place is malformed, or has several hosts.
     """
     place = Place.parse(text, _WHAT, port=PORT)
     if len(place.addresses) > 1:
         raise ConfigError(
-            f"place of {_WHAT} has the hosts {' and '.join(place.addresses)}, and a link joins all that it is given, none "
-            "instead of another; give --connect for each of them"
+            f"place of {_WHAT}: expected one host, got {' and '.join(place.addresses)}; a link cannot use one host instead "
+            "of another, so give --connect for each"
         )
     return place
 

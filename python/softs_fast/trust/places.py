@@ -61,19 +61,20 @@ class Place:
             except ConfigError as error:
                 raise ConfigError(f"{error}, or {_FORM}") from None
         shown, _, query = text.partition("?")
-        hosts, slash, job = shown.removeprefix(_SCHEME).partition("/")
+        hosts, _, job = shown.removeprefix(_SCHEME).partition("/")
 
         def invalid(why: str) -> ConfigError:
             return ConfigError(f"place of {what} is {shown!r}: {why}; expected {_FORM}")
 
-        if "" in hosts.split(","):
-            raise invalid("a host is missing")
-        try:
-            found = [Address.split(host, what, default_port=port) for host in hosts.split(",")]
-        except ConfigError as error:
-            raise invalid(str(error)) from None
-        if slash and job and not _JOB.fullmatch(job):
-            raise invalid(f"the name of the job is {job!r}, and may have letters, digits, '.', '_' and '-'")
+        addresses = []
+        for host in hosts.split(","):
+            try:
+                addresses.append(_address(*Address.split(host, what, default_port=port)))
+            except ConfigError:
+                form = "HOST:PORT" if port is None else "HOST or HOST:PORT"
+                raise invalid(f"{host!r} is not {form}, with a port up to 65535") from None
+        if job and not _JOB.fullmatch(job):
+            raise invalid(f"invalid name of a job {job!r}, expected letters, digits, '.', '_' and '-'")
         files = []
         for parameter in query.split("&") if query else ():
             name, _, value = parameter.partition("=")
@@ -82,12 +83,10 @@ class Place:
             files.append(value)
         if len(files) > 1 or "" in files:
             raise invalid("token_file must name one file")
-        return cls(
-            tuple(_address(*one) for one in found), job or None, Path(unquote(files[0])) if files else None
-        )
+        return cls(tuple(addresses), job or None, Path(unquote(files[0])) if files else None)
 
     def answering(self) -> str:
-        """Return the first address that accepts a connection; of one address, and where none does, the last one."""
+        """Return the first address that accepts a connection, or the last address if none does; a single one is not tried."""
         for address in self.addresses[:-1]:
             host, port = Address.split(address, "service")
             with suppress(OSError, UnicodeError), socket.create_connection((host, port), _CONNECT_S):
@@ -129,7 +128,5 @@ def _address(host: str, port: int) -> str:
 
 def _same(what: str, given: T | None, named: T | None) -> T | None:
     if given is not None and named is not None and given != named:
-        raise ConfigError(
-            f"the {what} is {str(given)!r}, and {str(named)!r} in the place; give one of them, or the same twice"
-        )
+        raise ConfigError(f"{what} {str(given)!r} contradicts {str(named)!r} of the place; give one of them")
     return named if given is None else given

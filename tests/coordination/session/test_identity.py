@@ -127,7 +127,7 @@ def test_holders_of_a_token_need_no_certificates(cluster: Cluster, tmp_path: Pat
             assert one.status().size == 2
     with (
         client(place.replace("/job", "/other-job")) as one,
-        pytest.raises(ConfigError, match='has job "job", not "other-job"'),
+        pytest.raises(ConfigError, match='expected job "other-job", got "job"; nothing was done'),
     ):
         one.administer(Evict(0, "one of another job"))
     with client(place) as one:

@@ -104,7 +104,7 @@ class CoordinatorClient:
         """
         if self._job is not None and (name := self.status().name) != self._job:
             raise ConfigError(
-                f'the coordinator at {self._address} has job "{name}", not "{self._job}"; nothing was done'
+                f'coordinator at {self._address}: expected job "{self._job}", got "{name}"; nothing was done'
             )
         reply: AdminReply = FORMATS[AdminReply].decode(self._unary(requests.ADMIN, ACTIONS.encode(action)))
         return reply.log

@@ -70,9 +70,7 @@ def run_worker(
     """
     token_file = Place.parse(endpoint, "master", scheme="tcp://").token_file_or(token_file)
     if token_file is None:
-        raise ConfigError(
-            "a worker proves that it belongs to the flow: give --token-file, or softs:// with ?token_file="
-        )
+        raise ConfigError("missing token file of the flow; give --token-file, or softs:// with ?token_file=")
     serve_worker(
         endpoint,
         worker,
