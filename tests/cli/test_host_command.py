@@ -18,6 +18,7 @@ from shell import Command, Run
         (["--connect", "192.0.2.1:5"], "at 192.0.2.1:5 is reachable from other machines without TLS"),
         (["--listen", "127.0.0.1:x"], "expected HOST:PORT"),
         (["--connect", "softs://a,b/job"], "expected one host, got a:4700 and b:4700"),
+        (["--listen", "softs://a,b/job"], "name one host, and repeat --connect"),
         (["--connect", "softs://a/job?token_file=x", "--token-file", "y"], "token file 'y' contradicts 'x' of the place"),
         (["--connect", "softs://a/job?token_file=x", "--tls-ca", "ca.pem"], "a token file makes the certificates"),
         (["--listen", "127.0.0.1", "--tls-ca", "ca.pem"], "both ends show a certificate"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -34,6 +36,7 @@ FORM = "expected softs://HOST[:PORT][,HOST2[:PORT]]/JOB?token_file=FILE"
             "softs://host/a?token_file=/run/a%20b/x%26y=z+1",
             Place(("host:4700",), "a", Path("/run/a b/x&y=z+1")),
         ),
+        ("softs://host?token_file=%FF", Place(("host:4700",), None, Path("\udcff"))),
     ],
 )
 def test_texts_that_are_a_place(text: str, place: Place) -> None:
@@ -71,7 +74,9 @@ def test_each_place_is_read_as_it_is_written(
         ("softs://::1/job", "'::1' is not HOST or HOST:PORT"),
         ("softs://[::1/job", "'[::1' is not HOST or HOST:PORT"),
         ("softs://me@a/job", "'me@a' is not HOST or HOST:PORT"),
+        ("softs://a:" + "9" * 5000 + "/job", "with a port up to 65535"),
         ("softs://a/b/c", "invalid name of a job 'b/c'"),
+        ("softs://a/b+c", "a place cannot name a job with other characters: leave /JOB out"),
         ("softs://a/job#x", "invalid name of a job 'job#x'"),
         ("softs://a/%6Aob", "invalid name of a job '%6Aob'"),
         ("softs://a/job?plain=yes", "unknown parameter 'plain'"),
@@ -79,7 +84,9 @@ def test_each_place_is_read_as_it_is_written(
         ("softs://a/job?token_file=", "token_file must name one file"),
         ("softs://a/job?token_file", "token_file must name one file"),
         ("softs://a/job?token_file=x&token_file=x", "token_file must name one file"),
-        ("softs://a/job?token_file=x&", "unknown parameter ''"),
+        ("softs://a/job?token_file=%00", "token_file must name one file"),
+        ("softs://a/job?token_file=x&", "unknown parameter; expected"),
+        ("softs://a/job?secret", "unknown parameter; expected"),
     ],
 )
 def test_texts_that_are_refused(text: str, why: str) -> None:
@@ -115,7 +122,8 @@ def test_what_is_given_beside_a_place_is_the_same_or_refused() -> None:
     pem = TlsFiles(Path("c"), Path("k"), Path("ca"))
     assert bare.credentials_or(pem) is pem
     assert full.credentials_or(TlsFiles()) == TlsFiles(token_file=Path("x"))
-    assert full.credentials_or(TlsFiles(token_file=Path("x"))).token_file == Path("x")
+    same: list[Any] = [Path("x"), "x", "./x", os.path.abspath("x")]
+    assert {full.credentials_or(TlsFiles(token_file=one)).token_file for one in same} == {Path("x")}
     with pytest.raises(ConfigError, match="job 'b' contradicts 'digits' of the place; give one of them"):
         full.job_or("b")
     with pytest.raises(ConfigError, match="token file 'y' contradicts 'x' of the place"):

@@ -43,7 +43,12 @@ def add_command(add_parser: AddParser) -> None:
 
 def add_link(parser: argparse.ArgumentParser) -> None:
     """Add the options of a link to other hosts."""
-    option(parser, "--listen")
+    option(
+        parser,
+        "--listen",
+        f"place to listen at, HOST:PORT or {PLACE}; port 0 takes a free one",
+        metavar="PLACE",
+    )
     option(
         parser, "--connect", f"place of another host's link, HOST:PORT or {PLACE}; may be given several times",
         action="append", metavar="PLACE", default=[],

@@ -314,7 +314,7 @@ def as_store(place: object, *, size: int, serves: bool, timeout_s: float) -> Key
             return TorchStore(_tcp_store(text, size, serves, timeout_s))
         if text.startswith("softs://"):
             raise ConfigError(
-                f"rendezvous is {text!r}, and torch's store checks no token; give tcp://HOST:PORT or a folder"
+                "rendezvous is a softs:// place, and torch's store checks no token; give tcp://HOST:PORT or a folder"
             )
         return FolderStore(text.removeprefix("file://"))
     import torch.distributed as dist

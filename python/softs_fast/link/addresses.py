@@ -25,7 +25,7 @@ def place_of(text: str) -> Place:
     if len(place.addresses) > 1:
         raise ConfigError(
             f"place of {_WHAT}: expected one host, got {' and '.join(place.addresses)}; a link cannot use one host instead "
-            "of another, so give --connect for each"
+            "of another; name one host, and repeat --connect to connect to several"
         )
     return place
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from ..errors import ConfigError
 from .addresses import Address, bracketed
@@ -23,7 +24,6 @@ _JOB = re.compile(r"[A-Za-z0-9._-]+")
 _CONNECT_S = 2.0
 
 Credentials = TypeVar("Credentials", bound=TlsFiles)
-T = TypeVar("T", str, Path)
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,20 @@ class Place:
                 form = "HOST:PORT" if port is None else "HOST or HOST:PORT"
                 raise invalid(f"{host!r} is not {form}, with a port up to 65535") from None
         if job and not _JOB.fullmatch(job):
-            raise invalid(f"invalid name of a job {job!r}, expected letters, digits, '.', '_' and '-'")
+            raise invalid(
+                f"invalid name of a job {job!r}, expected letters, digits, '.', '_' and '-'; a place cannot name a job with "
+                "other characters: leave /JOB out"
+            )
         files = []
         for parameter in query.split("&") if query else ():
-            name, _, value = parameter.partition("=")
+            name, equals, value = parameter.partition("=")
             if name != "token_file":
-                raise invalid(f"unknown parameter {name!r}")
-            files.append(value)
-        if len(files) > 1 or "" in files:
+                # Without "=" it could be a secret.
+                raise invalid(f"unknown parameter {name!r}" if equals else "unknown parameter")
+            files.append(os.fsdecode(unquote_to_bytes(os.fsencode(value))))
+        if len(files) > 1 or any(not file or "\0" in file for file in files):
             raise invalid("token_file must name one file")
-        return cls(tuple(addresses), job or None, Path(unquote(files[0])) if files else None)
+        return cls(tuple(addresses), job or None, Path(files[0]) if files else None)
 
     def answering(self) -> str:
         """Return the first address that accepts a connection, or the last address if none does; a single one is not tried."""
@@ -99,15 +103,9 @@ class Place:
         Raises:
             ConfigError: The two differ.
         """
-        return _same("job", given, self.job)
-
-    def token_file_or(self, given: Path | None) -> Path | None:
-        """Return the token file: the one given beside the place, else that of the place.
-
-        Raises:
-            ConfigError: The two differ.
-        """
-        return _same("token file", given, self.token_file)
+        if given is not None and self.job is not None and given != self.job:
+            raise _contradiction("job", given, self.job)
+        return self.job if given is None else given
 
     def credentials_or(self, given: Credentials) -> Credentials:
         """Return credentials with the token file of the place.
@@ -115,18 +113,17 @@ class Place:
         Raises:
             ConfigError: They have another token file, or PEM files.
         """
-        return (
-            given
-            if self.token_file is None
-            else replace(given, token_file=self.token_file_or(given.token_file))
-        )
+        own, other = self.token_file, given.token_file
+        if own is None:
+            return given
+        if other is not None and os.path.abspath(other) != os.path.abspath(own):
+            raise _contradiction("token file", other, own)
+        return replace(given, token_file=own)
 
 
 def _address(host: str, port: int) -> str:
     return f"{bracketed(host)}:{port}"
 
 
-def _same(what: str, given: T | None, named: T | None) -> T | None:
-    if given is not None and named is not None and given != named:
-        raise ConfigError(f"{what} {str(given)!r} contradicts {str(named)!r} of the place; give one of them")
-    return named if given is None else given
+def _contradiction(what: str, given: str | Path, named: str | Path) -> ConfigError:
+    return ConfigError(f"{what} {str(given)!r} contradicts {str(named)!r} of the place; give one of them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import random
@@ -63,8 +64,8 @@ class Session:
     """A connection to a coordinator, from `start` to `close`.
 
     Args:
-        address: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``. Of several hosts
-            each attempt to connect takes the first one that accepts a connection.
+        address: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``. Each
+            attempt to connect takes the next one of several hosts.
         listener: Listener that is told what comes.
         credentials: Credentials with which the worker proves what it is; the files are read again for each
             connection.
@@ -89,13 +90,15 @@ class Session:
         if not limit_s > 0:
             raise ConfigError(f"orphan_s of a worker must be seconds above 0, got {limit_s}")
         self._grpc = import_grpc()
-        self._place = place_of(address)
-        self._address = self._place.addresses[0]
+        place = place_of(address)
+        self._address = place.addresses[0]
+        # A host that accepts a connection and does not answer must not keep the worker from the others.
+        self._turns = itertools.cycle(place.addresses)
         self._listener = listener
-        self._credentials = self._place.credentials_or(credentials or ClientCredentials())
+        self._credentials = place.credentials_or(credentials or ClientCredentials())
         self._pings = pings or Pings()
         # A name may appear when the coordinator is there, as that of a service of Kubernetes does.
-        for one in self._place.addresses:
+        for one in place.addresses:
             with suppress(UnknownHostError):
                 open_channel(one, self._credentials, self._pings).close()
         self._pid = os.getpid()
@@ -262,7 +265,7 @@ class Session:
         return _End(PeerLost(text), is_final=True)
 
     def _connect(self) -> _Connection:
-        self._address = self._place.answering()
+        self._address = next(self._turns)
         # A name server that is away later ends no worker that is connected.
         with suppress(ConfigError):
             self._own_host = Address.parse(self._address, "coordinator").own_side()

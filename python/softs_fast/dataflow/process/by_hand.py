@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import secrets
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from ... import _core
 from ...errors import ConfigError, FlowError, PeerLost
-from ...trust import Address, Place, bracketed, read_tokens
+from ...trust import Address, Place, TlsFiles, UnknownHostError, bracketed, read_tokens
 from ..declare.declaration import Declaration
 from ..link.messages import Declared, End, Failure, Ready, Refused
 from ..link.seats import new_seat
@@ -50,8 +51,8 @@ def run_worker(
     """Be a worker of a flow until the flow ends.
 
     Args:
-        endpoint: Place of the master, `tcp://HOST:PORT` or `softs://HOST:PORT[,HOST2:PORT]/JOB?token_file=FILE`. Of several
-            hosts each attempt to connect takes the first one that accepts a connection.
+        endpoint: Place of the master, `tcp://HOST:PORT` or `softs://HOST:PORT[,HOST2:PORT]/JOB?token_file=FILE`. Each
+            attempt to connect takes the next one of several hosts.
         worker: Number of this worker.
         build: Function that returns the declaration of the flow.
         token_file: File with the token of the master, mode 0600; None for that of the place.
@@ -68,7 +69,8 @@ def run_worker(
         MasterLost: the master has gone without a word, or has given this worker up; the worker may begin anew.
         Exception: what the function of the flow, or `setup` of a role, raised.
     """
-    token_file = Place.parse(endpoint, "master", scheme="tcp://").token_file_or(token_file)
+    place = Place.parse(endpoint, "master", scheme="tcp://")
+    token_file = place.credentials_or(TlsFiles(token_file=token_file)).token_file
     if token_file is None:
         raise ConfigError("missing token file of the flow; give --token-file, or softs:// with ?token_file=")
     serve_worker(
@@ -162,11 +164,14 @@ def _serves_at(there: Address, own: str, host: str) -> str:
 def _connected(place: Place, token: str, worker: int, wait_s: float) -> tuple[Address, _core.FlowClient]:
     """Connect as soon as the master listens: a launcher may start it after its workers."""
     end_s, pause_s = time.monotonic() + wait_s, _FIRST_PAUSE_S
+    turns = itertools.cycle(place.addresses)
+    # An unknown name must not keep the worker from the other hosts.
+    absent = (PeerLost, UnknownHostError) if len(place.addresses) > 1 else PeerLost
     while True:
-        there = Address.parse(place.answering(), "master")
         try:
+            there = Address.parse(f"tcp://{next(turns)}", "master", "tcp://")
             return there, join(f"tcp://{there.target()}", token, new_seat(worker, secrets.randbits(64)))
-        except PeerLost as error:
+        except absent as error:
             if time.monotonic() + pause_s > end_s:
                 raise PeerLost(f"worker {worker} has waited {wait_s:g} s for the master: {error}") from error
         time.sleep(pause_s)
