@@ -24,7 +24,8 @@ examples:
   softs-fast host --connect 'softs://teachers/digits?token_file=job.token'
   softs-fast run --factory teachers:make_supplier -- softs-fast host --listen 0.0.0.0 --token-file job.token
 
-Of two hosts one listens and either connects. A port is 4700 unless it is given. docs/hosts.md tells more."""
+Of two hosts one listens and either connects. --listen takes a PLACE, too. A port is 4700 unless it is given.
+docs/hosts.md tells more."""
 
 
 def add_command(add_parser: AddParser) -> None:
@@ -43,12 +44,7 @@ def add_command(add_parser: AddParser) -> None:
 
 def add_link(parser: argparse.ArgumentParser) -> None:
     """Add the options of a link to other hosts."""
-    option(
-        parser,
-        "--listen",
-        f"place to listen at, HOST:PORT or {PLACE}; port 0 takes a free one",
-        metavar="PLACE",
-    )
+    option(parser, "--listen")
     option(
         parser, "--connect", f"place of another host's link, HOST:PORT or {PLACE}; may be given several times",
         action="append", metavar="PLACE", default=[],
