@@ -73,7 +73,7 @@ def test_each_attempt_takes_the_next_host(monkeypatch: pytest.MonkeyPatch) -> No
         return "joined"
 
     monkeypatch.setattr(by_hand, "join", join)
-    # A host that is silent, and one of which no name server knows: neither keeps the worker from the third.
+    # No master at the first host, and no name server that knows the second: neither keeps the worker from the third.
     place = Place(("127.0.0.1:8", "a..b:1", "127.0.0.1:9"))
     there, joined = by_hand._connected(place, "token", 0, 300.0)
     assert (there.port, joined) == (9, "joined")
