@@ -44,8 +44,9 @@ class Job:
         name: Name of the job.
         data: Samples of the job.
         state: Model and optimizer.
-        coordinator: Address of the coordinator, ``host:port``; None for what the variable SOFTS_FAST_COORDINATOR of the
-            environment says, and without it this process is alone.
+        coordinator: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``, where JOB is
+            `name`; None for what the variable SOFTS_FAST_COORDINATOR of the environment says, and without it this process
+            is alone.
         credentials: Credentials with which this process proves what it is to the coordinator.
         seed: Seed of torch's random numbers in the micro-batches, the same on all ranks; below 2**64.
         checkpoints: Where the job writes checkpoints; it begins with the newest whole one.

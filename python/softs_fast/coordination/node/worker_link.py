@@ -30,7 +30,7 @@ class WorkerLink(Link):
         leave_reason: Reason that is set once the worker was told to leave; also by a signal handler.
 
     Args:
-        coordinator: Address of the coordinator, ``host:port``.
+        coordinator: Place of the coordinator, HOST:PORT or ``softs://HOST[:PORT][,HOST2]/JOB?token_file=FILE``.
         hello: First message of a connection.
         credentials: Credentials with which the worker proves what it is.
         logger: Logger of what happens; None for the logger of this module.
