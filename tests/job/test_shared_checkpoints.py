@@ -9,7 +9,7 @@ import pytest
 from test_checkpoints import Training, alter, steps, written
 
 import softs_fast as sf
-from softs_fast.job import saver
+from softs_fast.job import checkpoint_folder
 
 
 def test_one_process_alone_has_its_folder_for_itself(tmp_path: Path) -> None:
@@ -42,14 +42,14 @@ def test_a_joiner_begins_with_the_newer_one_if_the_one_it_reads_is_deleted(
 ) -> None:
     with Training(tmp_path, keep=1) as running:
         running.train(1)
-        verified = saver.verified_facts
+        verified = checkpoint_folder.verified_facts
 
-        def after_another_step(path: Path) -> dict[str, Any]:
+        def after_another_step(path: Path, part: tuple[int, int]) -> dict[str, Any]:
             monkeypatch.undo()
             running.train(1)
-            return verified(path)
+            return verified(path, part)
 
-        monkeypatch.setattr(saver, "verified_facts", after_another_step)
+        monkeypatch.setattr(checkpoint_folder, "verified_facts", after_another_step)
         with Training(tmp_path) as joiner:
             assert joiner.position.committed == 2
 
@@ -58,14 +58,14 @@ def test_two_ranks_that_write_the_same_step(tmp_path: Path, monkeypatch: pytest.
     """The slower one leaves that of the other as it is."""
     with Training(tmp_path) as slow, Training(tmp_path) as fast:
         fast.position.run = slow.position.run
-        publish = saver.publish_folder
+        publish = checkpoint_folder.publish_folder
 
         def after_the_other(partial: Path, path: Path) -> None:
             monkeypatch.undo()
             fast.train(1)
             publish(partial, path)
 
-        monkeypatch.setattr(saver, "publish_folder", after_the_other)
+        monkeypatch.setattr(checkpoint_folder, "publish_folder", after_the_other)
         slow.train(1)
     assert steps(tmp_path) == ["step-00000001"]
 

@@ -1,0 +1,117 @@
+"""The worker of a job without a coordinator: as `WorkerNode`, for ranks that are lost together, or for one process."""
+
+from __future__ import annotations
+
+import hashlib
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from ..coordination.node import TrainingState
+from ..errors import ConfigError
+from ..tensors import is_distributed
+from .peers import Peers
+
+__all__ = ["GroupStep", "GroupWorker"]
+
+
+class GroupWorker:
+    """A rank of torch.distributed, in which the model itself reduces gradients; or all of a job.
+
+    Args:
+        state: State of the training.
+        committed: Steps that the state has.
+        peers: Ranks of the job.
+        losses: Losses of this rank's micro-batches, float32 []; a step replaces it by the mean over the ranks.
+    """
+
+    epoch = 1
+    #: It is always a member.
+    not_ready = ""
+    is_leaving = False
+
+    def __init__(self, state: TrainingState, committed: int, peers: Peers, losses: torch.Tensor) -> None:
+        self.state = state
+        self.committed = committed
+        self.peers, self.losses = peers, losses
+        self.rank, self.size = peers.rank, peers.size
+        # Whether a step was applied in part.
+        self.is_lost = False
+        # Whether gradients of ranks were compared.
+        self.is_checked = False
+
+    def step(self) -> GroupStep:
+        """Return the next step, a context manager."""
+        return GroupStep(self)
+
+    def check_gradients(self) -> None:
+        """Refuse ranks that each have gradients of their own samples only; a call of all ranks.
+
+        Raises:
+            ConfigError: Gradients differ between ranks.
+        """
+        if self.is_checked:
+            return
+        sums = [
+            None if one.grad is None else float(one.grad.double().sum())
+            for one in self.state.model.parameters()
+            if not is_distributed(one)
+        ]
+        digest = hashlib.sha256(repr(sums).encode()).hexdigest()
+        if self.peers.largest(digest != self.peers.of_first(digest)):
+            raise ConfigError(
+                f"the gradients of the {self.size} ranks of torch.distributed differ, so each rank would train a model of its "
+                "own: wrap the model in DistributedDataParallel, or give it to fully_shard; or start a coordinator, whose "
+                "ranks reduce gradients without torch.distributed"
+            )
+        self.is_checked = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is left to do."""
+
+
+class GroupStep:
+    """A step; the gradients, which the model has reduced, are applied at its end."""
+
+    def __init__(self, worker: GroupWorker) -> None:
+        self._worker = worker
+        self.number, self.epoch = worker.committed + 1, worker.epoch
+        self.is_committed = False
+
+    def __enter__(self) -> Self:
+        if self._worker.is_lost:
+            raise ConfigError(
+                f"the weights are not valid any more: step {self.number} could not be applied, and may be in them in part"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """Apply the gradients; drop them after an error.
+
+        Raises:
+            ConfigError: Gradients differ between ranks.
+        """
+        worker = self._worker
+        if error is not None:
+            worker.state.drop_gradients()
+            return False
+        try:
+            worker.check_gradients()
+            worker.peers.mean(worker.losses)
+        except BaseException:
+            worker.state.drop_gradients()
+            raise
+        worker.is_lost = True
+        worker.state.apply()
+        worker.is_lost = False
+        worker.committed += 1
+        self.is_committed = True
+        return True

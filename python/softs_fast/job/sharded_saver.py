@@ -1,0 +1,130 @@
+"""The checkpoints of a job in which each rank has a part of the weights, with torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from ..coordination.job import Saved
+from ..coordination.node import TrainingState
+from ..errors import ConfigError
+from .checkpoint_files import write_facts, write_state
+from .checkpoint_folder import CheckpointFolder
+from .checkpoints import Checkpoints
+from .peers import Peers
+from .position import Position
+from .saver import load_whole
+
+__all__ = ["ShardedSaver"]
+
+logger = logging.getLogger(__name__)
+
+#: Folder of model and optimizer in that of a checkpoint.
+_PARTS = "dcp"
+
+
+class ShardedSaver:
+    """Loads and writes checkpoints of which each rank has a part; all ranks wait until one is on disk.
+
+    Args:
+        options: Folder, and how often.
+        job: Name of the job.
+        state: State of the training, which carries the position.
+        position: Position in the samples.
+        peers: Ranks of the job.
+    """
+
+    def __init__(
+        self, options: Checkpoints, job: str, state: TrainingState, position: Position, peers: Peers
+    ) -> None:
+        self._options, self._position, self._peers = options, position, peers
+        self._folder = CheckpointFolder(options, job, position, "sharded", peers, is_alone=True)
+        # What no rank has whole, and what each one has.
+        self._state, self._others = state, state.others()
+
+    def __enter__(self) -> Self:
+        """Open the folder.
+
+        Raises:
+            ConfigError: The folder cannot be written, or another process is in it; or the state cannot be written.
+        """
+        self._others.check()
+        self._folder.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let others use the folder."""
+        self._folder.__exit__(kind, error, trace)
+
+    def load(self) -> None:
+        """Load the newest checkpoint that is whole, of any number of ranks; without any, do nothing. A call of all ranks.
+
+        Raises:
+            ConfigError: It is of another job, other data, another model or another version, or cannot be read.
+            DamagedError: There are checkpoints, and none is whole.
+        """
+        self._folder.load(self._take)
+
+    def _take(self, path: Path) -> None:
+        # The optimizer gets its tensors here, to be loaded into.
+        parts = self._parts()
+        try:
+            dcp.load(parts, checkpoint_id=path / _PARTS, process_group=self._peers.group)
+            set_state_dict(
+                self._state.model,
+                self._state.optimizer,
+                model_state_dict=parts["model"],
+                optim_state_dict=parts["optimizer"],
+            )
+        except (CheckpointException, RuntimeError, ValueError, KeyError) as error:
+            raise ConfigError(f"checkpoint {path} does not fit this training: {error}") from error
+        load_whole(path, self._others)
+
+    def committed(self, rank: int, size: int) -> None:
+        """Write the checkpoint of the step that was committed, if it is due; a call of all ranks.
+
+        What cannot be written is logged, and training goes on.
+        """
+        step, began_s = self._position.committed, time.monotonic()
+        if step % self._options.every:
+            return
+        facts, partial = self._folder.facts(size), self._folder.partial(step)
+
+        def begin() -> None:
+            self._folder.make_room(facts)
+            partial.mkdir()
+
+        def write() -> None:
+            try:
+                dcp.save(self._parts(), checkpoint_id=partial / _PARTS, process_group=self._peers.group)
+            except CheckpointException as error:
+                raise OSError(str(error)) from error
+
+        def seal() -> None:
+            write_state(partial, *self._others.snapshot({}))
+            write_facts(partial, facts)
+            self._folder.seal(partial, step)
+
+        is_first, done = rank == 0, self._folder.done
+        if done(step, is_first, begin) and done(step, True, write) and done(step, is_first, seal):
+            logger.info("the checkpoint of step %d: %.0f ms", step, 1e3 * (time.monotonic() - began_s))
+        elif is_first:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def saved(self) -> Saved | None:
+        """Return nothing: there is no coordinator to be told."""
+        return None
+
+    def _parts(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self._state.model, self._state.optimizer)
+        return {"model": model, "optimizer": optimizer}
