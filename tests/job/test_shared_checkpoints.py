@@ -70,6 +70,30 @@ def test_two_ranks_that_write_the_same_step(tmp_path: Path, monkeypatch: pytest.
     assert steps(tmp_path) == ["step-00000001"]
 
 
+def test_one_that_stays_for_ever_is_written_again_if_a_later_rank_0_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Training(tmp_path, keep=1, keep_every=2) as slow,
+        Training(tmp_path, keep=1, keep_every=2) as fast,
+    ):
+        fast.position.run = slow.position.run
+        for _ in range(2):
+            fast.position.applied()
+        slow.position.applied()
+        publish = checkpoint_folder.publish_folder
+
+        def after_the_other(partial: Path, path: Path) -> None:
+            monkeypatch.undo()
+            fast.train(1)
+            assert not partial.exists()
+            publish(partial, path)
+
+        monkeypatch.setattr(checkpoint_folder, "publish_folder", after_the_other)
+        slow.train(1)
+    assert steps(tmp_path) == ["step-00000002", "step-00000003"]
+
+
 def test_a_damaged_one_that_another_rank_has_written_anew_stays(tmp_path: Path) -> None:
     written(tmp_path, 3)
     alter(tmp_path / "step-00000003")

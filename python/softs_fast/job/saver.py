@@ -139,14 +139,18 @@ class Saver:
 
     def _write(self, facts: dict[str, Any], text: bytes, tensors: dict[str, torch.Tensor]) -> None:
         step, began_s = facts["step"], time.monotonic()
-        partial = self._folder.partial(step)
+        partial, has_begun = self._folder.partial(step), False
         try:
             self._folder.make_room(facts, len(text) + sum(tensor.nbytes for tensor in tensors.values()))
             partial.mkdir()
+            has_begun = True
             write_state(partial, text, tensors)
             write_facts(partial, facts)
             path = self._folder.seal(partial, step)
         except Exception as error:
+            # Another rank became rank 0 meanwhile, wrote a later one first, and removed what was unfinished.
+            if has_begun and not partial.exists() and self._options.stays(step):
+                return self._write(facts, text, tensors)
             shutil.rmtree(partial, ignore_errors=True)
             logger.error(
                 "the checkpoint of step %d is not written: %s; the one before it stays the newest",
