@@ -60,8 +60,10 @@ def test_ranks_are_killed_and_begin_again(supplied: None, frontend: str, tmp_pat
     wider = job.run(3, N_STEPS + 1)
     assert not wider.errors, wider.errors
     assert wider.begin == EVERY
-    alone = GroupJob(kind, frontend, tmp_path / "alone").run(1, N_STEPS + 1)
-    assert wider.weights[0] == pytest.approx(alone.weights[0], rel=1e-3, abs=1e-5)
+    if kind != "transformers":
+        # A Trainer fetches the micro-batches of a step before it trains any, so its dropout depends on their number.
+        alone = GroupJob(kind, frontend, tmp_path / "alone").run(1, N_STEPS + 1)
+        assert wider.weights[0] == pytest.approx(alone.weights[0], rel=1e-3, abs=1e-5)
     job.lives[1:3] = []
     job.recount(N_STEPS + 1)
 

@@ -38,8 +38,9 @@ class GroupWorker:
         self.rank, self.size = peers.rank, peers.size
         # Whether a step was applied in part.
         self.is_lost = False
-        # Whether gradients of ranks were compared.
+        # Whether gradients of ranks were compared, of the parameters that all ranks have whole.
         self.is_checked = False
+        self._replicated = [one for one in state.model.parameters() if not is_distributed(one)]
 
     def step(self) -> GroupStep:
         """Return the next step, a context manager."""
@@ -53,11 +54,7 @@ class GroupWorker:
         """
         if self.is_checked:
             return
-        sums = [
-            None if one.grad is None else float(one.grad.double().sum())
-            for one in self.state.model.parameters()
-            if not is_distributed(one)
-        ]
+        sums = [None if one.grad is None else float(one.grad.double().sum()) for one in self._replicated]
         digest = hashlib.sha256(repr(sums).encode()).hexdigest()
         if self.peers.largest(digest != self.peers.of_first(digest)):
             raise ConfigError(

@@ -150,7 +150,8 @@ class Saver:
         except Exception as error:
             # Another rank became rank 0 meanwhile, wrote a later one first, and removed what was unfinished.
             if has_begun and not partial.exists() and self._options.stays(step):
-                return self._write(facts, text, tensors)
+                self._write(facts, text, tensors)
+                return
             shutil.rmtree(partial, ignore_errors=True)
             logger.error(
                 "the checkpoint of step %d is not written: %s; the one before it stays the newest",

@@ -55,6 +55,8 @@ class Parts:
     ) -> None:
         self.worker = worker
         self.state = state
+        # Between a forward and a backward pass the modules of FSDP2 show other ones.
+        self.parameters = list(state.model.parameters())
         self.position = position
         self.batches = batches
         self.device = device
@@ -320,7 +322,7 @@ class JobStep:
         self._check_gradients()
 
     def _finds_gradients(self) -> bool:
-        return any(one.grad is not None for one in self._parts.state.model.parameters())
+        return any(one.grad is not None for one in self._parts.parameters)
 
     def _check_gradients(self) -> None:
         if self._has_gradients and not self._finds_gradients():

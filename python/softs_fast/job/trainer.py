@@ -42,7 +42,7 @@ class JobCallback(TrainerCallback):
         name: Name of the job.
         data: Samples of the job.
         checkpoints: Where checkpoints are sealed; on the file system of the Trainer's `output_dir`.
-        seed: Seed of torch's random numbers, which begin anew with each micro-batch that is handed out; below 2**64.
+        seed: Seed of torch's random numbers, which begin anew with each step; below 2**64.
 
     Attributes:
         resume_path: Folder of the checkpoint with which the Trainer is to begin; None for the first step.
