@@ -73,6 +73,8 @@ def test_two_ranks(tmp_path: Path, environment: dict[str, str]) -> None:
             coordinator.terminate()
 
 
+#: Variables that the page sets for torchrun.
+EXPORTED = dict(re.findall(r"export (TORCH\w+)=(\S+)", PAGE))
 #: Runs a program of which one rank is killed once, in its 25th step.
 KILLED = """
 import os, runpy, signal, sys
@@ -97,7 +99,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 def test_a_rank_under_torchrun_is_killed(tmp_path: Path, environment: dict[str, str], name: str) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
-    lines = run(tmp_path, environment, sys.executable, "-m", *torchrun, "killed.py", name)
+    lines = run(tmp_path, environment | EXPORTED, sys.executable, "-m", *torchrun, "killed.py", name)
     expected = printed()
     if name == "hf.py":
         expected = PAGE.split("title=hf.py")[1].split("```text\n")[1].split("```")[0].splitlines()

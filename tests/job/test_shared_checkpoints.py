@@ -42,14 +42,14 @@ def test_a_joiner_begins_with_the_newer_one_if_the_one_it_reads_is_deleted(
 ) -> None:
     with Training(tmp_path, keep=1) as running:
         running.train(1)
-        verified = checkpoint_folder.verified_facts
+        verify = checkpoint_folder.verify_manifest
 
-        def after_another_step(path: Path, part: tuple[int, int]) -> dict[str, Any]:
+        def after_another_step(path: Path, what: str, part: tuple[int, int]) -> Any:
             monkeypatch.undo()
             running.train(1)
-            return verified(path, part)
+            return verify(path, what, part)
 
-        monkeypatch.setattr(checkpoint_folder, "verified_facts", after_another_step)
+        monkeypatch.setattr(checkpoint_folder, "verify_manifest", after_another_step)
         with Training(tmp_path) as joiner:
             assert joiner.position.committed == 2
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from ..coordination.node import TrainingState
-from ..durable import verify_manifest, write_manifest
+from ..durable import write_manifest
 from ..errors import ConfigError, DamagedError
 from ..tensors import FILE_DTYPES, file_header
 
-__all__ = ["load_state", "read_facts", "verified_facts", "write_facts", "write_state"]
+__all__ = ["load_state", "read_facts", "write_facts", "write_state"]
 
 _FACTS, _STATE = "checkpoint.json", "state.safetensors"
 _FORMAT = 1
@@ -62,36 +62,22 @@ def write_facts(folder: Path, facts: dict[str, Any]) -> None:
     write_manifest(folder)
 
 
-def verified_facts(folder: Path, part: tuple[int, int] = (0, 1)) -> dict[str, Any]:
-    """Verify a checkpoint, and return its facts.
-
-    Args:
-        folder: Folder of the checkpoint.
-        part: Rank, and number of ranks that share the work: each one verifies some of the files.
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return the facts of a checkpoint.
 
     Raises:
-        DamagedError: A file is missing, cut short or altered.
-        ConfigError: The checkpoint is whole, and of another version.
-        OSError: A file cannot be read.
+        ConfigError: It is of another version.
+        OSError: They cannot be read.
+        ValueError, KeyError: They are damaged.
     """
-    verify_manifest(folder, f"checkpoint {folder}", part)
-    facts = read_facts(folder)
+    facts = json.loads((folder / _FACTS).read_text())
+    if not isinstance(facts, dict):
+        raise ValueError(f"{_FACTS} is no JSON object")
     if facts["format"] != _FORMAT:
         raise ConfigError(
             f"checkpoint {folder} has format {facts['format']}, expected {_FORMAT}: it is of another version of softs-fast; use "
             "that version, or another folder"
         )
-    return facts
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """Return the facts of a checkpoint that was verified before, or is from this run.
-
-    Raises:
-        OSError: They cannot be read.
-        ValueError: They are damaged.
-    """
-    facts: dict[str, Any] = json.loads((folder / _FACTS).read_text())
     return facts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -15,9 +16,9 @@ from typing import Any, Literal, Self
 
 import torch
 
-from ..durable import Lock, publish_folder
+from ..durable import Lock, publish_folder, verify_manifest
 from ..errors import ConfigError, DamagedError
-from .checkpoint_files import read_facts, verified_facts
+from .checkpoint_files import read_facts
 from .checkpoints import Checkpoints
 from .peers import Peers
 from .position import Position
@@ -66,24 +67,42 @@ class CheckpointFolder:
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
-        """Open the folder.
+        """Open the folder; a call of all ranks that begin together.
 
         Raises:
-            ConfigError: The folder cannot be written, or another process is alone in it.
+            ConfigError: The folder cannot be written, another process is alone in it, or ranks have folders of their own.
         """
+        peers = self._peers
+        self._token = peers.of_first(secrets.token_hex(8))
+        # What a process leaves of it that dies meanwhile counts as unfinished.
+        probe = self.partial(0)
         with ExitStack() as running:
+            refusal: ConfigError | None = None
             try:
                 self._path.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryFile(dir=self._path):
                     pass
-                if self._is_alone and self._peers.rank == 0:
+                if self._is_alone and peers.rank == 0:
                     what = f"checkpoint folder {self._path}"
                     running.enter_context(closing(Lock(self._path / ".lock", what)))
+                    self._remove_unfinished()
+                    probe.touch()
             except OSError as error:
-                raise ConfigError(
+                refusal = ConfigError(
                     f"cannot write in checkpoint folder {self._path}: {error.strerror or error}; use another folder"
-                ) from None
-            self._token = self._peers.of_first(secrets.token_hex(8))
+                )
+            except ConfigError as error:
+                refusal = error
+            peers.agree(refusal)
+            try:
+                if self._is_alone and not os.path.lexists(probe):
+                    refusal = ConfigError(
+                        f"this rank does not see what rank 0 writes into checkpoint folder {self._path.absolute()}: all ranks "
+                        "must see one folder, such as on a network file system"
+                    )
+                peers.agree(refusal)
+            finally:
+                probe.unlink(missing_ok=True)
             self._running = running.pop_all()
         return self
 
@@ -113,8 +132,8 @@ class CheckpointFolder:
         found: Path | None = None
         while step := int(self._peers.of_first(str(self._newest()))):
             path = self._path / name_of(step)
-            # All ranks have verified it before one loads it.
-            for action in (self._verify, take):
+            # All ranks have verified it before one loads it, or refuses what may be damage that another rank finds.
+            for action in (self._verify, self._check, take):
                 kind, error = self._tried(path, action)
                 if kind != _TAKEN:
                     break
@@ -151,7 +170,7 @@ class CheckpointFolder:
         kind, refusal, damage = _TAKEN, None, None
         try:
             action(path)
-        except (ConfigError, OSError) as error:
+        except (ConfigError, OSError, ValueError, KeyError) as error:
             if not os.path.lexists(path):
                 # A job that runs, and that this process joins, deletes old ones once there is a newer one.
                 kind = _GONE if self._peers.size == 1 else _REFUSED
@@ -160,6 +179,8 @@ class CheckpointFolder:
                 )
             elif isinstance(error, DamagedError):
                 kind, damage = _DAMAGED, error
+            elif isinstance(error, ConfigError):
+                kind, refusal = _REFUSED, error
             elif isinstance(error, OSError):
                 # It may be whole, so an older one must not replace it.
                 kind = _REFUSED
@@ -167,14 +188,21 @@ class CheckpointFolder:
                     f"cannot read checkpoint {path}: {error}; begin once it can be read, or move it away"
                 )
             else:
-                kind, refusal = _REFUSED, error
+                kind, damage = (
+                    _DAMAGED,
+                    DamagedError(f"checkpoint {path} is damaged: {error!r}; use an older one"),
+                )
         worst = self._peers.largest(kind)
         if worst == _REFUSED:
             raise refusal or ConfigError(f"another rank refuses checkpoint {path}; its error says why")
         return worst, damage
 
     def _verify(self, path: Path) -> None:
-        facts = verified_facts(path, (self._peers.rank, self._peers.size))
+        # Each rank verifies some of the files.
+        verify_manifest(path, f"checkpoint {path}", (self._peers.rank, self._peers.size))
+
+    def _check(self, path: Path) -> None:
+        facts = read_facts(path)
         for name, have in {"job": self._job, "layout": self._layout, **self._position.contract()}.items():
             # Files of before there were switches, or layouts, say nothing of them.
             if (saved := facts.get(name, _BEFORE.get(name))) != have:
@@ -220,10 +248,13 @@ class CheckpointFolder:
         self._damaged = {name for name in self._damaged if self._is_damaged(name)}
         self._check_owner(facts)
         # What a process has left that died counts for the space that is free.
-        for name in unfinished(os.listdir(self._path), facts["step"] - 1):
+        self._remove_unfinished(facts["step"] - 1)
+        self._check_space(n_bytes)
+
+    def _remove_unfinished(self, last: float = math.inf) -> None:
+        for name in unfinished(os.listdir(self._path), last):
             with _logged(self._path / name):
                 self._remove(name)
-        self._check_space(n_bytes)
 
     def done(self, step: int, is_own: bool, action: Callable[[], object]) -> bool:
         """Do something for the checkpoint of a step if it is this rank's; a call of all ranks.
@@ -268,7 +299,7 @@ class CheckpointFolder:
 
     def _is_damaged(self, name: str) -> bool:
         try:
-            verified_facts(self._path / name)
+            verify_manifest(self._path / name, f"checkpoint {name}")
         except (DamagedError, OSError):
             return True
         return False

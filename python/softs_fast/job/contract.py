@@ -52,14 +52,14 @@ def check_ranks(peers: Peers, contract: dict[str, str], n_micro_batches: int) ->
         )
     first = json.loads(peers.of_first(json.dumps(contract)))
     differing = [name for name in sorted({**first, **contract}) if first.get(name) != contract.get(name)]
-    text = "".join(
-        f"this rank has {name}={contract.get(name)!r}, and rank 0 {first.get(name)!r}"
-        for name in differing[:1]
-    )
-    if peers.largest(bool(text)):
-        raise ConfigError(
-            f"ranks train different things: {text or 'another rank says what'}; start the same script on all ranks"
+    refusals = [
+        ConfigError(
+            f"ranks train different things: this rank has {name}={contract.get(name)!r}, and rank 0 {first.get(name)!r}; start "
+            "the same script on all ranks"
         )
+        for name in differing[:1]
+    ]
+    peers.agree(refusals[0] if refusals else None)
 
 
 def _text(spec: TensorSpec) -> str:

@@ -36,8 +36,8 @@ class GroupWorker:
         self.committed = committed
         self.peers, self.losses = peers, losses
         self.rank, self.size = peers.rank, peers.size
-        # Whether a step was applied in part.
-        self.is_lost = False
+        # Why no step can follow, else "".
+        self.ended_by = ""
         # Whether gradients of ranks were compared, of the parameters that all ranks have whole.
         self.is_checked = False
         self._replicated = [one for one in state.model.parameters() if not is_distributed(one)]
@@ -82,10 +82,8 @@ class GroupStep:
         self.is_committed = False
 
     def __enter__(self) -> Self:
-        if self._worker.is_lost:
-            raise ConfigError(
-                f"the weights are not valid any more: step {self.number} could not be applied, and may be in them in part"
-            )
+        if self._worker.ended_by:
+            raise ConfigError(self._worker.ended_by)
         return self
 
     def __exit__(
@@ -99,6 +97,12 @@ class GroupStep:
         worker = self._worker
         if error is not None:
             worker.state.drop_gradients()
+            if worker.size > 1:
+                # They reduce what this rank has left out.
+                worker.ended_by = (
+                    f"step {self.number} has failed on this rank, and the others wait for it in that step: let its error end "
+                    "the process, so that all ranks begin again"
+                )
             return False
         try:
             worker.check_gradients()
@@ -106,9 +110,9 @@ class GroupStep:
         except BaseException:
             worker.state.drop_gradients()
             raise
-        worker.is_lost = True
+        worker.ended_by = f"the weights are not valid any more: step {self.number} could not be applied, and may be in them in part"
         worker.state.apply()
-        worker.is_lost = False
+        worker.ended_by = ""
         worker.committed += 1
         self.is_committed = True
         return True

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Self
 
 import torch
-import torch.distributed
 
 from ..coordination import ClientCredentials, launched_seat
 from ..coordination.node import TrainingState, WorkerNode
@@ -123,7 +122,8 @@ class Job:
             check_ranks(peers, self._contract(), position.ledger.n_micro_batches)
             saver = self._make_saver(peers, is_alone)
             if saver is not None:
-                running.enter_context(saver).load()
+                running.enter_context(saver)
+                saver.load()
             loaded = position.committed
             worker = GroupWorker(state, loaded, peers, losses) if is_alone else self._make_worker()
             running.enter_context(worker)
@@ -234,7 +234,7 @@ def check_launched() -> None:
     Raises:
         ConfigError: There are others, and torch.distributed does not know them.
     """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if Peers.are_several():
         return
     seat, others = launched_seat(), ""
     sizes = [f"{name} is {os.environ[name]}" for name in _SIZES if os.environ.get(name, "1") not in ("", "1")]
@@ -245,5 +245,6 @@ def check_launched() -> None:
     if others:
         raise ConfigError(
             f"{others}, and the job has no coordinator, so each process would train all samples by itself: start `softs-fast "
-            f"coordinator run`, and give coordinator= or {_VARIABLE}; or call torch.distributed.init_process_group() before"
+            f"coordinator run`, and give coordinator= or {_VARIABLE}; or call torch.distributed.init_process_group() before, in "
+            "one group of all of them"
         )

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 import torch.distributed as dist
 
-from ..errors import WireError
+from ..errors import ConfigError, WireError
 
 __all__ = ["Peers"]
 
@@ -29,8 +29,16 @@ class Peers:
     @classmethod
     def of_process(cls) -> Self:
         """Return the ranks of torch.distributed if it has several, in a group of their own; a call of all of them."""
-        has_several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        return cls(dist.new_group(backend="gloo") if has_several else None)
+        if not cls.are_several():
+            return cls()
+        group = dist.new_group(backend="gloo")
+        assert isinstance(group, dist.ProcessGroup)
+        return cls(group)
+
+    @staticmethod
+    def are_several() -> bool:
+        """Return whether torch.distributed has several ranks."""
+        return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
     def of_first(self, text: str) -> str:
         """Return the text of rank 0; a call of all ranks.
@@ -57,6 +65,15 @@ class Peers:
         found = torch.tensor([value], device="cpu")
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         return int(found)
+
+    def agree(self, refusal: ConfigError | None) -> None:
+        """Go on if no rank refuses to; a call of all ranks.
+
+        Raises:
+            ConfigError: This rank's refusal; or another rank has one.
+        """
+        if self.largest(refusal is not None):
+            raise refusal or ConfigError("another rank of torch.distributed refuses this; its error says why")
 
     def mean(self, value: torch.Tensor) -> None:
         """Replace a number, float32 [], by its mean over all ranks; a call of all ranks."""

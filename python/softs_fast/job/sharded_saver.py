@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.optim import Optimizer
 
 from ..coordination.job import Saved
 from ..coordination.node import TrainingState
@@ -76,16 +82,16 @@ class ShardedSaver:
         self._folder.load(self._take)
 
     def _take(self, path: Path) -> None:
-        # The optimizer gets its tensors here, to be loaded into.
-        parts = self._parts()
+        model, optimizer = self._state.model, self._state.optimizer
         try:
+            # The optimizer gets its tensors here, to be loaded into.
+            parts = self._parts()
+            _fit(parts, dcp.FileSystemReader(path / _PARTS).read_metadata().state_dict_metadata)
             dcp.load(parts, checkpoint_id=path / _PARTS, process_group=self._peers.group)
-            set_state_dict(
-                self._state.model,
-                self._state.optimizer,
-                model_state_dict=parts["model"],
-                optim_state_dict=parts["optimizer"],
-            )
+            with _without_hooks(optimizer):
+                set_state_dict(
+                    model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"]
+                )
         except (CheckpointException, RuntimeError, ValueError, KeyError) as error:
             raise ConfigError(f"checkpoint {path} does not fit this training: {error}") from error
         load_whole(path, self._others)
@@ -99,14 +105,21 @@ class ShardedSaver:
         if step % self._options.every:
             return
         facts, partial = self._folder.facts(size), self._folder.partial(step)
+        is_first, done = rank == 0, self._folder.done
+        parts: dict[str, Any] = {}
 
         def begin() -> None:
-            self._folder.make_room(facts)
-            partial.mkdir()
+            parts.update(self._parts())
+            if is_first:
+                tensors = [
+                    one for one in flatten_state_dict(parts)[0].values() if isinstance(one, torch.Tensor)
+                ]
+                self._folder.make_room(facts, sum(one.numel() * one.element_size() for one in tensors))
+                partial.mkdir()
 
         def write() -> None:
             try:
-                dcp.save(self._parts(), checkpoint_id=partial / _PARTS, process_group=self._peers.group)
+                dcp.save(parts, checkpoint_id=partial / _PARTS, process_group=self._peers.group)
             except CheckpointException as error:
                 raise OSError(str(error)) from error
 
@@ -115,8 +128,7 @@ class ShardedSaver:
             write_facts(partial, facts)
             self._folder.seal(partial, step)
 
-        is_first, done = rank == 0, self._folder.done
-        if done(step, is_first, begin) and done(step, True, write) and done(step, is_first, seal):
+        if done(step, True, begin) and done(step, True, write) and done(step, is_first, seal):
             logger.info("the checkpoint of step %d: %.0f ms", step, 1e3 * (time.monotonic() - began_s))
         elif is_first:
             shutil.rmtree(partial, ignore_errors=True)
@@ -126,5 +138,50 @@ class ShardedSaver:
         return None
 
     def _parts(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self._state.model, self._state.optimizer)
+        with _without_hooks(self._state.optimizer):
+            model, optimizer = get_state_dict(self._state.model, self._state.optimizer)
         return {"model": model, "optimizer": optimizer}
+
+
+@contextmanager
+def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
+    """Have hooks not see the step that torch makes, without effect, to learn what tensors an optimizer has."""
+    hooks: list[dict[int, Any]] = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
+    kept = [dict(one) for one in hooks]
+    for one in hooks:
+        one.clear()
+    try:
+        yield
+    finally:
+        for one, before in zip(hooks, kept, strict=True):
+            one.update(before)
+
+
+def _fit(parts: dict[str, Any], saved: Mapping[str, Any]) -> None:
+    """Prepare tensors to be loaded into: of a parameter that was not trained yet, the optimizer has none.
+
+    Args:
+        parts: Tensors of model and optimizer.
+        saved: What the checkpoint has, by name, as torch.distributed.checkpoint describes it.
+
+    Raises:
+        ConfigError: The checkpoint has other tensors; the text names one.
+    """
+    states = parts["optimizer"]["state"]
+    for name in (one for group in parts["optimizer"]["param_groups"] for one in group["params"]):
+        keys = flatten_state_dict(states.get(name, {}))[0]
+        if not any(f"optimizer.state.{name}.{key}" in saved for key in keys):
+            states[name] = {}
+    have = {name: _described(one) for name, one in flatten_state_dict(parts)[0].items()}
+    found = {name: _described(one) for name, one in saved.items()}
+    for name in sorted({*have, *found}):
+        if name.startswith(("model.", "optimizer.state.")) and have.get(name) != found.get(name):
+            raise ConfigError(
+                f"it has {found.get(name, 'no')} {name}, and this training {have.get(name, 'none')}"
+            )
+
+
+def _described(one: Any) -> str:
+    if isinstance(one, TensorStorageMetadata):
+        return f"{one.properties.dtype} {list(one.size)}"
+    return f"{one.dtype} {list(one.shape)}" if isinstance(one, torch.Tensor) else "plain"
