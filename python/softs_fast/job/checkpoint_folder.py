@@ -28,7 +28,7 @@ __all__ = ["CheckpointFolder", "Layout"]
 
 logger = logging.getLogger(__name__)
 
-#: Who writes the files of the state, and how: rank 0 all of it, each rank its part, or a Trainer.
+#: How the files of the state are written: rank 0 writes all of it, each rank its part, or a Trainer does.
 Layout = Literal["whole", "sharded", "transformers"]
 # What became of a checkpoint on a rank; the ranks go by the greatest.
 _TAKEN, _GONE, _DAMAGED, _REFUSED = range(4)

@@ -59,8 +59,8 @@ class GroupWorker:
         if self.peers.largest(digest != self.peers.of_first(digest)):
             raise ConfigError(
                 f"the gradients of the {self.size} ranks of torch.distributed differ, so each rank would train a model of its "
-                "own: wrap the model in DistributedDataParallel, or give it to fully_shard; or start a coordinator, whose "
-                "ranks reduce gradients without torch.distributed"
+                "own: wrap the model in DistributedDataParallel, or give it to fully_shard; or start a coordinator, for "
+                "ranks that reduce gradients without torch.distributed"
             )
         self.is_checked = True
 

@@ -245,6 +245,6 @@ def check_launched() -> None:
     if others:
         raise ConfigError(
             f"{others}, and the job has no coordinator, so each process would train all samples by itself: start `softs-fast "
-            f"coordinator run`, and give coordinator= or {_VARIABLE}; or call torch.distributed.init_process_group() before, in "
+            f"coordinator run`, and give coordinator= or {_VARIABLE}; or call torch.distributed.init_process_group before, in "
             "one group of all of them"
         )

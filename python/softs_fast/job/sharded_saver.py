@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any, Self
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -111,9 +110,7 @@ class ShardedSaver:
         def begin() -> None:
             parts.update(self._parts())
             if is_first:
-                tensors = [
-                    one for one in flatten_state_dict(parts)[0].values() if isinstance(one, torch.Tensor)
-                ]
+                tensors = [one for one in _flat(parts).values() if isinstance(one, torch.Tensor)]
                 self._folder.make_room(facts, sum(one.numel() * one.element_size() for one in tensors))
                 partial.mkdir()
 
@@ -146,15 +143,16 @@ class ShardedSaver:
 @contextmanager
 def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
     """Have hooks not see the step that torch makes, without effect, to learn what tensors an optimizer has."""
-    hooks: list[dict[int, Any]] = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
-    kept = [dict(one) for one in hooks]
-    for one in hooks:
-        one.clear()
+    # Of a scheduler, which replaces it to see steps, too.
+    own = vars(optimizer).get("step")
+    step = type(optimizer).step
+    optimizer.step = MethodType(getattr(step, "__wrapped__", step), optimizer)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for one, before in zip(hooks, kept, strict=True):
-            one.update(before)
+        del optimizer.step
+        if own is not None:
+            optimizer.step = own  # type: ignore[method-assign]
 
 
 def _fit(parts: dict[str, Any], saved: Mapping[str, Any]) -> None:
@@ -169,16 +167,23 @@ def _fit(parts: dict[str, Any], saved: Mapping[str, Any]) -> None:
     """
     states = parts["optimizer"]["state"]
     for name in (one for group in parts["optimizer"]["param_groups"] for one in group["params"]):
-        keys = flatten_state_dict(states.get(name, {}))[0]
+        keys = _flat(states.get(name, {}))
         if not any(f"optimizer.state.{name}.{key}" in saved for key in keys):
             states[name] = {}
-    have = {name: _described(one) for name, one in flatten_state_dict(parts)[0].items()}
+    have = {name: _described(one) for name, one in _flat(parts).items()}
     found = {name: _described(one) for name, one in saved.items()}
     for name in sorted({*have, *found}):
         if name.startswith(("model.", "optimizer.state.")) and have.get(name) != found.get(name):
             raise ConfigError(
                 f"it has {found.get(name, 'no')} {name}, and this training {have.get(name, 'none')}"
             )
+
+
+def _flat(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return the leaves of a tree by the names that torch.distributed.checkpoint gives them."""
+    planner = dcp.DefaultLoadPlanner()
+    planner.set_up_planner(tree)
+    return planner.state_dict
 
 
 def _described(one: Any) -> str:

@@ -1,4 +1,4 @@
-"""A job whose loop is that of a Trainer of transformers."""
+"""A job in the loop of a Trainer of transformers."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class TrainingState:
         """Return the state but for model and optimizer, which no rank has whole if the model is sharded.
 
         Raises:
-            ConfigError: Another object is an optimizer, whose state would be in parts, too.
+            ConfigError: Another object is an optimizer, and its state would be in parts, too.
         """
         for name, part in self._parts.items():
             if isinstance(part, Optimizer) and part is not self.optimizer:
