@@ -107,4 +107,6 @@ def test_a_rank_under_torchrun_is_killed(tmp_path: Path, environment: dict[str, 
         lines = [line for line in lines if line in ("killed", *expected)]
     # A step that was trained and had no checkpoint yet is trained again.
     assert set(lines) == {"killed", *expected}
-    assert {one.name for one in (tmp_path / "ckpt").glob("step-*")} == {f"step-000000{n}0" for n in (2, 3, 4)}
+    assert {one.name for one in (tmp_path / f"ckpt-{name[:-3]}").glob("step-*")} == {
+        f"step-000000{n}0" for n in (2, 3, 4)
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,16 +46,24 @@ class Thread(Peers):
 
 def begin(*folders: Path) -> list[str]:
     """Begin with two ranks; the checkpoint that each one loads, or its error."""
+
+    def load(peers: Peers) -> Path | None:
+        options = sf.Checkpoints(folders[peers.rank], every=1)
+        with CheckpointFolder(
+            options, "digits", Position(LEDGER, 0), "whole", peers, is_alone=True
+        ) as folder:
+            return folder.load(lambda path: None)
+
+    return as_ranks(load)
+
+
+def as_ranks(do: Callable[[Peers], object]) -> list[str]:
+    """Do something as two ranks; what each one returns, or its error."""
     said, meeting = [None] * SIZE, threading.Barrier(SIZE)
 
     def run(rank: int) -> str:
-        options = sf.Checkpoints(folders[rank], every=1)
-        peers = Thread(rank, said, meeting)
         try:
-            with CheckpointFolder(
-                options, "digits", Position(LEDGER, 0), "whole", peers, is_alone=True
-            ) as folder:
-                return str(folder.load(lambda path: None))
+            return str(do(Thread(rank, said, meeting)))
         except sf.ConfigError as error:
             return str(error)
         except BaseException:

@@ -106,12 +106,86 @@ class OtherRank(Peers):
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
+    ("size", "seed", "text"),
     [
-        (5, r"5 ranks .* 12 micro-batches equally.* start one of \[1, 2, 3, 4, 6, 12\] ranks"),
-        (2, "this rank has seed='6', and rank 0 '5'; start the same script on all ranks"),
+        (5, "5", r"5 ranks .* 12 micro-batches equally.* start one of \[1, 2, 3, 4, 6, 12\] ranks"),
+        # It may be why the shares of this rank are unequal.
+        (5, "6", "this rank has seed='6', and rank 0 '5'; start the same script on all ranks"),
     ],
 )
-def test_ranks_that_cannot_train_together(size: int, text: str) -> None:
+def test_ranks_that_cannot_train_together(size: int, seed: str, text: str) -> None:
     with pytest.raises(sf.ConfigError, match=text):
-        check_ranks(OtherRank(size, '{"product": "1", "seed": "5"}'), {"product": "1", "seed": "6"}, 12)
+        check_ranks(OtherRank(size, '{"product": "1", "seed": "5"}'), {"product": "1", "seed": seed}, 12)
+
+
+class Disagreeing(Peers):
+    """One of two ranks, of which rank 0 says something else in one place."""
+
+    def __init__(self, old: str, new: str) -> None:
+        self.rank, self.size, self.group, self._old, self._new = 1, 2, None, old, new
+
+    def of_first(self, text: str) -> str:
+        """Return what rank 0 says."""
+        return text.replace(self._old, self._new)
+
+
+def made(kind: str, frontend: str, checkpoints: sf.Checkpoints) -> Any:
+    """Return a job, or its callback."""
+    data = sf.LiveData("1", CONFIG, global_batch_size=GLOBAL, micro_batch_size=2, endpoint=frontend)
+    if kind == "transformers":
+        trainer = pytest.importorskip("softs_fast.job.trainer")
+        return trainer.JobCallback("digits", data, checkpoints=checkpoints)
+    student = group_job.Student(None)
+    return sf.Job(
+        "digits",
+        data,
+        sf.TrainingState(student, torch.optim.AdamW(student.parameters())),
+        checkpoints=checkpoints,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "term", "own", "other"),
+    [
+        ("job", "checkpoints every", "3", "4"),
+        ("job", "optimizer", "AdamW", "SGD"),
+        pytest.param("transformers", "checkpoints every", "3", "4", marks=pytest.mark.full),
+    ],
+)
+def test_ranks_that_would_make_other_calls(
+    frontend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, term: str, own: str, other: str
+) -> None:
+    """Such as for a checkpoint that only some of them write: these would wait for the others."""
+    peers = Disagreeing(f'"{term}": "{own}"', f'"{term}": "{other}"')
+    monkeypatch.setattr(Peers, "of_process", lambda: peers)
+    job = made(kind, frontend, sf.Checkpoints(tmp_path, every=3))
+    with pytest.raises(sf.ConfigError, match=f"this rank has {term}='{own}', and rank 0 '{other}'"), job:
+        pass
+
+
+@pytest.mark.full
+def test_a_trainer_saves_a_step_twice(
+    frontend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does at the end of an epoch; and it may be one that would leave out a checkpoint that is due."""
+    transformers = pytest.importorskip("transformers")
+    with made("transformers", frontend, sf.Checkpoints(tmp_path / "ckpt", every=1)) as job:
+        given: dict[str, Any] = {"gradient_accumulation_steps": job.n_micro_batches, "use_cpu": True}
+        arguments = transformers.TrainingArguments(str(tmp_path / "output"), **given)
+        state = transformers.TrainerState()
+        with pytest.raises(sf.ConfigError, match="ignore_data_skip=True, got False"):
+            job.on_train_begin(arguments, state, None)
+        job.on_init_end(arguments, state, None)
+        job.on_train_begin(arguments, state, None)
+        state.global_step = 1
+        monkeypatch.setattr(job._position, "committed", 1)
+        for _ in range(2):
+            (tmp_path / "output" / "checkpoint-1").mkdir()
+            job.on_save(arguments, state, None)
+        assert not caplog.text
+        assert [one.name for one in (tmp_path / "ckpt").glob("step-*")] == ["step-00000001"]
+        best = {"save_strategy": "best", "metric_for_best_model": "loss"}
+        arguments = transformers.TrainingArguments(str(tmp_path / "output"), **given, **best)
+        job.on_init_end(arguments, state, None)
+        with pytest.raises(sf.ConfigError, match='save_strategy="best" leaves out checkpoints'):
+            job.on_train_begin(arguments, state, None)

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from live_job import live_data
 from test_checkpoints import LEDGER, steps
+from test_group_checkpoints import as_ranks
 from torch.distributed.fsdp import fully_shard
 
 import softs_fast as sf
@@ -62,15 +64,17 @@ class Training:
     def _count(self, *_: Any) -> None:
         self.n_hooked += 1
 
-    def run(self, folder: Path, n_steps: int, trained: str = "early") -> list[float]:
-        """Load, train a layer for so many steps, and return all numbers."""
+    def run(
+        self, folder: Path, n_steps: int, trained: str | None = "early", peers: Peers | None = None
+    ) -> list[float]:
+        """Load, train a layer, or none, for so many steps, and return all numbers."""
         state, position = sf.TrainingState(self.model, self.optimizer), Position(LEDGER, 0)
         with ExitStack() as running:
             running.enter_context(state.carry("position", position, position.applied, torch.zeros(())))
-            saver = ShardedSaver(sf.Checkpoints(folder, every=1), "digits", state, position, Peers())
+            saver = ShardedSaver(sf.Checkpoints(folder, every=1), "digits", state, position, peers or Peers())
             running.enter_context(saver).load()
             for _ in range(n_steps):
-                for one in self.model[trained].parameters():
+                for one in self.model[trained].parameters() if trained else ():
                     one.grad = torch.full_like(one, 0.5)
                 state.apply()
                 saver.committed(0, 1)
@@ -109,6 +113,35 @@ def test_another_model_is_refused_by_name(
     Training(**before).run(tmp_path / "ckpt", 1)
     with pytest.raises(sf.ConfigError, match=rf"(?s)step-00000001 does not fit this training: .*{text}"):
         Training(**after).run(tmp_path / "ckpt", 1)
+
+
+def test_no_rank_loads_before_all_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a call of all ranks: one would wait in it for a rank that has failed before."""
+    Training().run(tmp_path, 1)
+    loads: list[Any] = []
+    monkeypatch.setattr(dcp, "load", lambda *given, **_: loads.append(given))
+    trainings = [Training(), Training(late=2)]
+    first, second = as_ranks(lambda peers: trainings[peers.rank].run(tmp_path, 0, peers=peers))
+    assert "another rank refuses checkpoint" in first
+    assert "it has no model.late.bias" in second
+    assert not loads
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.NAdam, torch.optim.ASGD])
+def test_tensors_of_more_bits_than_the_weights_stay_so(tmp_path: Path, optimizer: Any) -> None:
+    """Though torch casts them, which the second resumed run would begin with, or be refused for."""
+    end = Training(optimizer, torch.bfloat16).run(tmp_path / "undisturbed", 6)
+    runs = [Training(optimizer, torch.bfloat16).run(tmp_path / "job", 2) for _ in range(3)]
+    assert runs[-1] == end
+
+
+def test_a_checkpoint_before_the_first_gradients_makes_no_step(tmp_path: Path) -> None:
+    """As a GradScaler leaves out the first steps."""
+    training = Training()
+    training.run(tmp_path / "job", 1, None)
+    assert not training.optimizer.state
+    end = Training().run(tmp_path / "undisturbed", 1)
+    assert training.run(tmp_path / "job", 1) == end
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -156,12 +189,18 @@ class Two(Peers):
         self.rank, self.size, self.group = 0, 2, None
 
 
-def test_a_rank_that_swallows_an_error_makes_no_further_step() -> None:
+@pytest.mark.parametrize("where", ["body", "end"])
+def test_a_rank_that_swallows_an_error_makes_no_further_step(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     """The others reduce gradients of a step that it has left, and hear of it when it ends."""
+    if where == "end":
+        monkeypatch.setattr(Two, "mean", lambda *_: (_ for _ in ()).throw(RuntimeError))
     model = torch.nn.Linear(3, 2)
     state = sf.TrainingState(model, torch.optim.SGD(model.parameters(), 0.1))
     worker = GroupWorker(state, 4, Two(), torch.zeros(()))
     with suppress(RuntimeError), worker.step():
-        raise RuntimeError
+        if where == "body":
+            raise RuntimeError
     with pytest.raises(sf.ConfigError, match="step 5 has failed on this rank"), worker.step():
         pass

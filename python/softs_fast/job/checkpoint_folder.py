@@ -114,11 +114,12 @@ class CheckpointFolder:
 
     # --- Load ---
 
-    def load(self, take: Callable[[Path], object]) -> Path | None:
+    def load(self, *takes: Callable[[Path], object]) -> Path | None:
         """Load the newest checkpoint that is whole, the same on all ranks; a call of all ranks.
 
         Args:
-            take: Loads a verified one; another one may follow if it raises `DamagedError`.
+            takes: Load a verified one, each once all ranks have done the one before, so that one may be a call of all ranks;
+                another checkpoint may follow if one raises `DamagedError`.
 
         Returns:
             Its folder; None if there is none.
@@ -133,7 +134,7 @@ class CheckpointFolder:
         while step := int(self._peers.of_first(str(self._newest()))):
             path = self._path / name_of(step)
             # All ranks have verified it before one loads it, or refuses what may be damage that another rank finds.
-            for action in (self._verify, self._check, take):
+            for action in (self._verify, self._check, *takes):
                 kind, error = self._tried(path, action)
                 if kind != _TAKEN:
                     break

@@ -44,12 +44,6 @@ def check_ranks(peers: Peers, contract: dict[str, str], n_micro_batches: int) ->
     Raises:
         ConfigError: Contracts differ; the text names the first difference. Or ranks would have unequal shares.
     """
-    if n_micro_batches % peers.size:
-        sizes = [size for size in range(1, n_micro_batches + 1) if n_micro_batches % size == 0]
-        raise ConfigError(
-            f"{peers.size} ranks of torch.distributed cannot share out {n_micro_batches} micro-batches equally, and their "
-            f"model takes the mean over ranks: start one of {sizes} ranks"
-        )
     first = json.loads(peers.of_first(json.dumps(contract)))
     differing = [name for name in sorted({**first, **contract}) if first.get(name) != contract.get(name)]
     refusals = [
@@ -60,6 +54,12 @@ def check_ranks(peers: Peers, contract: dict[str, str], n_micro_batches: int) ->
         for name in differing[:1]
     ]
     peers.agree(refusals[0] if refusals else None)
+    if n_micro_batches % peers.size:
+        sizes = [size for size in range(1, n_micro_batches + 1) if n_micro_batches % size == 0]
+        raise ConfigError(
+            f"{peers.size} ranks of torch.distributed cannot share out {n_micro_batches} micro-batches equally, and their "
+            f"model takes the mean over ranks: start one of {sizes} ranks"
+        )
 
 
 def _text(spec: TensorSpec) -> str:

@@ -54,7 +54,9 @@ class GroupWorker:
         """
         if self.is_checked:
             return
-        sums = [None if one.grad is None else float(one.grad.double().sum()) for one in self._replicated]
+        sums = [
+            None if one.grad is None else float(one.grad.sum(dtype=torch.float64)) for one in self._replicated
+        ]
         digest = hashlib.sha256(repr(sums).encode()).hexdigest()
         if self.peers.largest(digest != self.peers.of_first(digest)):
             raise ConfigError(
@@ -96,19 +98,13 @@ class GroupStep:
         """
         worker = self._worker
         if error is not None:
-            worker.state.drop_gradients()
-            if worker.size > 1:
-                # They reduce what this rank has left out.
-                worker.ended_by = (
-                    f"step {self.number} has failed on this rank, and the others wait for it in that step: let its error end "
-                    "the process, so that all ranks begin again"
-                )
+            self._drop()
             return False
         try:
             worker.check_gradients()
             worker.peers.mean(worker.losses)
         except BaseException:
-            worker.state.drop_gradients()
+            self._drop()
             raise
         worker.ended_by = f"the weights are not valid any more: step {self.number} could not be applied, and may be in them in part"
         worker.state.apply()
@@ -116,3 +112,13 @@ class GroupStep:
         worker.committed += 1
         self.is_committed = True
         return True
+
+    def _drop(self) -> None:
+        worker = self._worker
+        worker.state.drop_gradients()
+        if worker.size > 1:
+            # They reduce what this rank has left out.
+            worker.ended_by = (
+                f"step {self.number} has failed on this rank, and the others may wait for it in that step: let its error end "
+                "the process, so that all ranks begin again"
+            )

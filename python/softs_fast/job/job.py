@@ -119,7 +119,12 @@ class Job:
             is_alone = self._coordinator is None
             peers = Peers.of_process() if is_alone else Peers()
             running.callback(peers.close)
-            check_ranks(peers, self._contract(), position.ledger.n_micro_batches)
+            # What decides which calls of all ranks they make; ranks of a coordinator make none for a checkpoint.
+            calls = {
+                "checkpoints every": str(self._checkpoints and self._checkpoints.every),
+                "optimizer": type(state.optimizer).__qualname__,
+            }
+            check_ranks(peers, self._contract() | calls, position.ledger.n_micro_batches)
             saver = self._make_saver(peers, is_alone)
             if saver is not None:
                 running.enter_context(saver)

@@ -78,22 +78,25 @@ class ShardedSaver:
             ConfigError: It is of another job, other data, another model or another version, or cannot be read.
             DamagedError: There are checkpoints, and none is whole.
         """
-        self._folder.load(self._take)
-
-    def _take(self, path: Path) -> None:
         model, optimizer = self._state.model, self._state.optimizer
-        try:
-            # The optimizer gets its tensors here, to be loaded into.
-            parts = self._parts()
-            _fit(parts, dcp.FileSystemReader(path / _PARTS).read_metadata().state_dict_metadata)
-            dcp.load(parts, checkpoint_id=path / _PARTS, process_group=self._peers.group)
-            with _without_hooks(optimizer):
-                set_state_dict(
-                    model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"]
-                )
-        except (CheckpointException, RuntimeError, ValueError, KeyError) as error:
-            raise ConfigError(f"checkpoint {path} does not fit this training: {error}") from error
-        load_whole(path, self._others)
+        parts: dict[str, Any] = {}
+
+        def prepare(path: Path) -> None:
+            with _fitting(path):
+                # The optimizer gets its tensors here, to be loaded into.
+                parts.update(self._parts())
+                _fit(parts, dcp.FileSystemReader(path / _PARTS).read_metadata().state_dict_metadata)
+
+        def take(path: Path) -> None:
+            with _fitting(path):
+                dcp.load(parts, checkpoint_id=path / _PARTS, process_group=self._peers.group)
+                with _with_dtypes(optimizer), _without_hooks(optimizer):
+                    set_state_dict(
+                        model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"]
+                    )
+            load_whole(path, self._others)
+
+        self._folder.load(prepare, take)
 
     def committed(self, rank: int, size: int) -> None:
         """Write the checkpoint of the step that was committed, if it is due; a call of all ranks.
@@ -108,7 +111,13 @@ class ShardedSaver:
         parts: dict[str, Any] = {}
 
         def begin() -> None:
+            optimizer = self._state.optimizer
+            is_new = not optimizer.state
             parts.update(self._parts())
+            if is_new:
+                # What it has now is of the step that torch has made, which would count as one of the training.
+                optimizer.state.clear()
+                parts["optimizer"]["state"] = {}
             if is_first:
                 tensors = [one for one in _flat(parts).values() if isinstance(one, torch.Tensor)]
                 self._folder.make_room(facts, sum(one.numel() * one.element_size() for one in tensors))
@@ -138,6 +147,27 @@ class ShardedSaver:
         with _without_hooks(self._state.optimizer):
             model, optimizer = get_state_dict(self._state.model, self._state.optimizer)
         return {"model": model, "optimizer": optimizer}
+
+
+@contextmanager
+def _fitting(path: Path) -> Iterator[None]:
+    """Say of which checkpoint torch says that it does not fit."""
+    try:
+        yield
+    except (CheckpointException, RuntimeError, ValueError, KeyError) as error:
+        raise ConfigError(f"checkpoint {path} does not fit this training: {error}") from error
+
+
+@contextmanager
+def _with_dtypes(optimizer: Optimizer) -> Iterator[None]:
+    """Have an optimizer keep its tensors that torch casts to the dtype of their parameter, such as `mu_product` of NAdam."""
+    filled = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+    yield
+    for parameter, state in optimizer.state.items():
+        for name, one in state.items():
+            own = filled.get(parameter, {}).get(name)
+            if isinstance(own, torch.Tensor) and own.dtype is not one.dtype:
+                state[name] = own
 
 
 @contextmanager

@@ -62,6 +62,8 @@ class JobCallback(TrainerCallback):
         self._feed = Feed()
         # Steps of which batches were handed out, and at the end of the training.
         self._n_begun, self._n_steps = 0, 0
+        # Step of the last checkpoint that was sealed.
+        self._sealed = 0
         self._running: ExitStack | None = None
 
     def __enter__(self) -> Self:
@@ -79,9 +81,9 @@ class JobCallback(TrainerCallback):
             peers = self._peers = Peers.of_process()
             running.callback(peers.close)
             position = self._position
-            check_ranks(
-                peers, contract_of(position, self._data.config, None), position.ledger.n_micro_batches
-            )
+            contract = contract_of(position, self._data.config, None)
+            contract["checkpoints every"] = str(self._checkpoints.every)
+            check_ranks(peers, contract, position.ledger.n_micro_batches)
             self._folder = running.enter_context(
                 CheckpointFolder(
                     self._checkpoints, self._name, position, "transformers", peers, is_alone=True
@@ -89,6 +91,7 @@ class JobCallback(TrainerCallback):
             )
             found = self._folder.load(self._take)
             self.resume_path = None if found is None else str(found)
+            self._sealed = position.committed
             self._batches = self._data.batches()
             running.callback(self._batches.close)
             self._running = running.pop_all()
@@ -164,9 +167,14 @@ class JobCallback(TrainerCallback):
             ("save_only_model", args.save_only_model, False),
             # Its folder has been moved by then.
             ("load_best_model_at_end", args.load_best_model_at_end, False),
+            ("ignore_data_skip", args.ignore_data_skip, True),
         ):
             if have != expected:
                 raise ConfigError(f"the Trainer of a job must have {name}={expected}, got {have}")
+        if args.save_strategy == "best":
+            raise ConfigError(
+                'a Trainer with save_strategy="best" leaves out checkpoints of the job that are due: use save_strategy="no"'
+            )
         if state.global_step != self._position.committed:
             raise ConfigError(
                 f"the Trainer begins at step {state.global_step}, and the job at {self._position.committed}: call "
@@ -206,10 +214,12 @@ class JobCallback(TrainerCallback):
             write_facts(written, facts)
             self._folder.seal(written, step)
 
-        if step % self._checkpoints.every == 0:
+        # At the end of an epoch a Trainer may save a step another time.
+        if step % self._checkpoints.every == 0 and step != self._sealed:
             # Parts of other ranks first.
             self._folder.done(step, False, seal)
-            self._folder.done(step, self._peers.rank == 0, seal)
+            if self._folder.done(step, self._peers.rank == 0, seal):
+                self._sealed = step
 
 
 class _Loader:
