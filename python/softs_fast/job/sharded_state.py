@@ -43,7 +43,6 @@ class ShardedState:
         layout: Layout of the files.
         peers: Ranks that agree on a checkpoint between two steps.
         writers: The same ranks, for their threads that write one; a group of its own, as steps use the other one meanwhile.
-        n_bytes: Bytes of the last copy, of all ranks.
 
     Raises:
         ConfigError: There is a second optimizer, whose state would be in parts, too.
@@ -52,7 +51,7 @@ class ShardedState:
     layout: Layout = "sharded"
 
     def __init__(self, state: TrainingState, peers: Peers) -> None:
-        self.peers, self.writers, self.n_bytes = peers, Peers(), 0
+        self.peers, self.writers = peers, Peers()
         self._optimizer = state.optimizer
         # Between a forward and a backward pass the modules of FSDP2 show other ones.
         self._parameters = dict(state.model.named_parameters())
@@ -126,12 +125,15 @@ class ShardedState:
         """
         state = {name: part.state_dict() for name, part in self._sharded.items()}
         state[_OPTIMIZER] = self._take_optimizer()
-        self._text, self._whole = self._others.snapshot(self._whole)
         self._copies = _copied(state, self._copies)
-        tensors = [*_flat(state).values(), *self._whole.values()]
-        self.n_bytes = sum(
-            one.numel() * one.element_size() for one in tensors if isinstance(one, torch.Tensor)
-        )
+        if self.peers.rank == 0:
+            self._text, self._whole = self._others.snapshot(self._whole)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the last copy, of all ranks."""
+        tensors = [*_flat(self._copies).values(), *self._whole.values()]
+        return sum(one.numel() * one.element_size() for one in tensors if isinstance(one, torch.Tensor))
 
     def write(self, folder: Path) -> Facts:
         """Write this rank's part of the copy; return the facts of its files. A call of all ranks.

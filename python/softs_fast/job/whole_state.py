@@ -27,14 +27,12 @@ class WholeState:
         layout: Layout of the files.
         peers: Ranks that agree on a checkpoint between two steps: rank 0 alone.
         writers: Ranks that write a checkpoint, in their threads: rank 0 alone.
-        n_bytes: Bytes of the last copy, of all ranks.
     """
 
     layout: Layout = "whole"
 
     def __init__(self, state: TrainingState) -> None:
         self.peers = self.writers = Peers()
-        self.n_bytes = 0
         self._state = state
         self._text = b""
         self._copies: dict[str, torch.Tensor] = {}
@@ -62,7 +60,11 @@ class WholeState:
             ConfigError: A part of it cannot be written; the text names it.
         """
         self._text, self._copies = self._state.snapshot(self._copies)
-        self.n_bytes = len(self._text) + sum(one.nbytes for one in self._copies.values())
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the last copy."""
+        return len(self._text) + sum(one.nbytes for one in self._copies.values())
 
     def write(self, folder: Path) -> Facts:
         """Write the copy; return the facts of files that are known with it.
