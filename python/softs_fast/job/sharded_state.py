@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.optim import Optimizer
 
-from ..coordination.node import TrainingState
+from ..coordination.node import Stateful, TrainingState
 from ..durable import Facts, facts_of
 from ..errors import ConfigError
 from ..tensors import is_distributed
@@ -57,7 +57,7 @@ class ShardedState:
         self._parameters = dict(state.model.named_parameters())
         self._values = _Values()
         others = state.parts
-        self._sharded = {name: others.pop(name) for name, part in state.parts.items() if _is_sharded(part)}
+        self._sharded: dict[str, Stateful] = {}
         for name, part in state.parts.items():
             if part is state.optimizer:
                 others[name] = self._values
@@ -65,6 +65,8 @@ class ShardedState:
                 raise ConfigError(
                     f'"{name}" is a second optimizer, and the model is sharded: train it with one optimizer, of several groups'
                 )
+            elif _has_parts(part.state_dict()):
+                self._sharded[name] = others.pop(name)
         self._others = state.only(others)
         # What is being loaded, and the last copy.
         self._loaded: dict[str, Any] = {}
@@ -169,11 +171,11 @@ class _Values:
         self.value = state
 
 
-def _is_sharded(part: Any) -> bool:
-    """Return whether an object that is no optimizer has a DTensor in its state."""
-    return not isinstance(part, Optimizer) and any(
-        map(is_distributed, _flat({"": part.state_dict()}).values())
-    )
+def _has_parts(tree: Any) -> bool:
+    """Return whether there is a DTensor in a state, where torch.distributed.checkpoint looks for one."""
+    if isinstance(tree, Mapping):
+        return any(map(_has_parts, tree.values()))
+    return any(map(_has_parts, tree)) if isinstance(tree, list) else is_distributed(tree)
 
 
 @contextmanager
