@@ -19,6 +19,7 @@ from ..durable import Facts, facts_of
 from ..errors import ConfigError
 from ..tensors import is_distributed
 from ..tensors.optimizers import OptimizerState, give_state, take_state, templates
+from ..user_code import text_of_error
 from .checkpoint_files import load_state, write_state
 from .checkpoint_folder import Layout
 from .peers import Peers
@@ -149,7 +150,7 @@ class ShardedState:
         try:
             dcp.save(self._copies, checkpoint_id=folder / _PARTS, process_group=self.writers.group)
         except CheckpointException as error:
-            raise OSError(str(error)) from error
+            raise OSError(_said(error)) from error
         return facts_of(folder, [f"{_PARTS}/{one.name}" for one in (folder / _PARTS).glob(f"__{rank}_*")])
 
     def _take_optimizer(self) -> dict[str, dict[str, torch.Tensor]]:
@@ -183,11 +184,17 @@ def _fitting(path: Path) -> Iterator[None]:
     """Say of which checkpoint torch says that it does not fit."""
     try:
         yield
-    except (CheckpointException, RuntimeError, ValueError, KeyError) as error:
-        failures = error.failures.values() if isinstance(error, CheckpointException) else ()
-        if any(isinstance(failure, KeyboardInterrupt) for failure, _ in failures):
+    except CheckpointException as error:
+        if any(isinstance(failure, KeyboardInterrupt) for failure, _ in error.failures.values()):
             raise KeyboardInterrupt from error
+        raise ConfigError(f"checkpoint {path} does not fit this training: {_said(error)}") from error
+    except (RuntimeError, ValueError, KeyError) as error:
         raise ConfigError(f"checkpoint {path} does not fit this training: {error}") from error
+
+
+def _said(error: CheckpointException) -> str:
+    """Return what has failed on which rank, without the traces of all."""
+    return "; ".join(f"rank {rank}: {text_of_error(one)}" for rank, (one, _) in error.failures.items())
 
 
 def _check_fits(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
