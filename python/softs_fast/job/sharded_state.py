@@ -46,7 +46,7 @@ class ShardedState:
         writers: The same ranks, for their threads that write one; a group of its own, as steps use the other one meanwhile.
 
     Raises:
-        ConfigError: There is a second optimizer, whose state would be in parts, too.
+        ConfigError: There is a second optimizer: its state would be in parts, too.
     """
 
     layout: Layout = "sharded"
