@@ -4,8 +4,9 @@
 samples that suppliers have made ahead. The same processes make some steps by hand and some with a Job, in turns. One rank
 is alone: without a coordinator, by hand with the loader and the optimizer.
 
-With ``--checkpoint-mb 84`` it measures instead what checkpoints of so many megabytes cost one rank alone: steps that begin
-while none is being written, those that overlap one, and the copy and the write.
+With ``--checkpoint-mb 84`` it measures instead what checkpoints of so many megabytes cost one rank alone, or ``--ranks`` of
+torch.distributed that each have a part: steps that begin while none is being written, those that overlap one, and the copy
+and the write.
 
 With ``--kills 5`` it kills a rank and starts another one so often, and measures how long it takes until the others commit a
 step, how many of the samples that a rank had ordered it still wants with another number of ranks, and how many samples
@@ -28,6 +29,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 
 import softs_fast as sf
 from softs_fast.coordination.node import WorkerNode
@@ -56,21 +59,6 @@ def training() -> tuple[torch.nn.Module, sf.TrainingState]:
     torch.manual_seed(0)
     model = torch.nn.Linear(WIDTH, 16)
     return model, sf.TrainingState(model, torch.optim.SGD(model.parameters(), 1e-3))
-
-
-class Ballast:
-    """A part of a state that is only copied and written: a larger model would make steps longer."""
-
-    def __init__(self, megabytes: int) -> None:
-        self._tensor = torch.rand(megabytes * 10**6 // 4)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-        return {"ballast": self._tensor}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with a state."""
-        self._tensor = state["ballast"]
 
 
 def train(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
@@ -135,14 +123,22 @@ def with_job(
 
 
 def train_with_checkpoints(say: Callable[[Any], None], rank: int, size: int, options: dict[str, Any]) -> None:
-    """Make steps alone, with a checkpoint now and then; report what each step took, and whether one was being written."""
+    """Make steps with a checkpoint now and then; report what each step took, and whether one was being written."""
     model, _ = training()
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    state = sf.TrainingState(model, optimizer, others={"ballast": Ballast(options["checkpoint_mb"])})
+    # It is only copied and written: in use it would make steps longer.
+    n_rows = options["checkpoint_mb"] * 10**6 // 4 // WIDTH
+    model.ballast = torch.nn.Linear(WIDTH, n_rows, bias=False).requires_grad_(False)
+    if size > 1:
+        dist.init_process_group("gloo", init_method=f"file://{options['store']}", rank=rank, world_size=size)
+        fully_shard(model.ballast)
+        fully_shard(model)
+    state = sf.TrainingState(
+        model, torch.optim.SGD([one for one in model.parameters() if one.requires_grad], 1e-3)
+    )
     data = sf.LiveData(
         "1", CONFIG, global_batch_size=GLOBAL, micro_batch_size=MICRO, endpoint=options["frontend"]
     )
-    every, pause_s = options["steps"], options["step_ms"] / 1000 / N_MICRO
+    every, pause_s = options["steps"], options["step_ms"] / 1000 / (N_MICRO // size)
     logged: list[float] = []
     handler = logging.Handler()
     handler.emit = lambda record: logged.append(float(record.args[1]))  # type: ignore[index, method-assign, arg-type]
@@ -150,39 +146,39 @@ def train_with_checkpoints(say: Callable[[Any], None], rank: int, size: int, opt
     log.setLevel(logging.INFO)
     log.addHandler(handler)
     found: dict[str, list[float]] = {"quiet": [], "overlapped": [], "with_copy": []}
-    with tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
-        checkpoints = sf.Checkpoints(folder, every=every, keep=1)
-        with sf.Job("job", data, state, checkpoints=checkpoints) as job:
-            for step in job.steps(every * (options["rounds"] + 1)):
-                n_logged, began = len(logged), time.perf_counter()
-                with step:
-                    for batch in step.batches():
-                        step.backward(model(batch["x"]).mean())
-                        time.sleep(pause_s)
-                took_ms = 1000 * (time.perf_counter() - began)
-                if step.number > every:
-                    kind = "quiet" if n_logged % 2 == 0 else "overlapped"
-                    found["with_copy" if step.number % every == 0 else kind].append(took_ms)
+    checkpoints = sf.Checkpoints(options["checkpoints"], every=every, keep=1)
+    with sf.Job("job", data, state, checkpoints=checkpoints) as job:
+        for step in job.steps(every * (options["rounds"] + 1)):
+            n_logged, began = len(logged), time.perf_counter()
+            with step:
+                for batch in step.batches():
+                    step.backward(model(batch["x"]).mean())
+                    time.sleep(pause_s)
+            took_ms = 1000 * (time.perf_counter() - began)
+            if step.number > every:
+                kind = "quiet" if n_logged % 2 == 0 else "overlapped"
+                found["with_copy" if step.number % every == 0 else kind].append(took_ms)
     # Each checkpoint has logged the copy, and then the write.
     say({**found, "copy": logged[0::2], "write": logged[1::2]})
 
 
 def measure_checkpoints(options: dict[str, Any]) -> None:
-    """Print a line of JSON about checkpoints."""
-    with sf.Fleet(make_supplier) as fleet:
+    """Print a line of JSON about checkpoints, as rank 0 has seen them."""
+    with sf.Fleet(make_supplier) as fleet, tempfile.TemporaryDirectory(dir=options["folder"]) as folder:
         options["frontend"] = fleet.endpoints.frontend
-        with ranks.start(train_with_checkpoints, 1, options) as started:
-            started.pipes[0].poll(600)
-            found = started.pipes[0].recv()
-    if isinstance(found, ranks.Raised):
-        raise SystemExit(found.trace)
+        options["store"], options["checkpoints"] = f"{folder}/store", f"{folder}/checkpoints"
+        with ranks.start(train_with_checkpoints, options["ranks"], options) as started:
+            for pipe in started.pipes:
+                pipe.poll(600)
+            results = [pipe.recv() for pipe in started.pipes]
+    if raised := [one for one in results if isinstance(one, ranks.Raised)]:
+        raise SystemExit(raised[0].trace)
+    found = results[0]
     medians = {f"{name}_ms": round(statistics.median(values), 2) for name, values in found.items() if values}
     n = {name: len(values) for name, values in found.items()}
-    print(
-        json.dumps(
-            {"megabytes": options["checkpoint_mb"], **medians, "n": n, "load": round(os.getloadavg()[0], 1)}
-        )
-    )
+    load = round(os.getloadavg()[0], 1)
+    sizes = {"ranks": options["ranks"], "megabytes": options["checkpoint_mb"]}
+    print(json.dumps({**sizes, **medians, "n": n, "load": load}))
 
 
 def make_slow_supplier(sample_ms: float, n_made: str) -> sf.Supplier:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from softs_fast.durable import MANIFEST, read_sealed, verify_manifest, write_manifest, write_sealed
+from softs_fast.durable import MANIFEST, facts_of, read_sealed, verify_manifest, write_manifest, write_sealed
 from softs_fast.durable.sealed import Writable
 from softs_fast.errors import ConfigError, DamagedError
 
@@ -192,3 +192,13 @@ def test_a_part_with_a_record_of_its_own_counts_by_that_alone(tmp_path: Path) ->
     (part / "manifest").write_text("")
     with pytest.raises(DamagedError, match="'weights/step-1/manifest' has 0 of"):
         verify_manifest(tmp_path, "save s")
+
+
+def test_what_another_process_has_found_of_a_file_is_not_read_again(tmp_path: Path) -> None:
+    (tmp_path / "own").write_bytes(b"1")
+    (tmp_path / "other").write_bytes(b"2")
+    write_manifest(tmp_path, known={**facts_of(tmp_path, ["other"]), "gone": [1, ""]})
+    assert verify_manifest(tmp_path, "it") == {"own", "other"}
+    write_manifest(tmp_path, known={"other": [1, "of other bytes"]})
+    with pytest.raises(DamagedError, match="'other' was altered"):
+        verify_manifest(tmp_path, "it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,29 +14,34 @@ from typing import Any
 import ranks
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from live_job import CONFIG, WIDTH
+from waiting import eventually
 
 import softs_fast as sf
+from softs_fast.job.retention import name_of
 
 #: Twelve micro-batches: 1, 2 and 3 ranks have equal shares.
 GLOBAL, MICRO, EVERY = 24, 2, 3
 
 
 class Student(torch.nn.Module):
-    """A model with dropout, which notes the numbers of its samples, and kills its process at one of them."""
+    """A model with dropout, which notes the numbers of its samples, and kills its process at one of them, once a path exists."""
 
-    def __init__(self, dies_at: int | None) -> None:
+    def __init__(self, dies_at: int | None, after: Path | None = None) -> None:
         super().__init__()
         torch.manual_seed(0)
         layers = (torch.nn.Linear(WIDTH, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
         self.layers = torch.nn.Sequential(*layers)
         self.taken: list[int] = []
-        self._dies_at = dies_at
+        self._dies_at, self._after = dies_at, after
 
     def forward(self, x: torch.Tensor, number: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the mean loss."""
         self.taken += number.tolist()
         if self._dies_at in self.taken:
+            if self._after is not None:
+                eventually(self._after.exists, f"{self._after}")
             os.kill(os.getpid(), signal.SIGKILL)
         return {"loss": (self.layers(x)[:, 0] - x.sum(1)).pow(2).mean()}
 
@@ -59,7 +65,13 @@ def train(say: Callable[[Any], None], rank: int, size: int, kind: str, options: 
         # Accelerate goes by what torchrun says.
         told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
         os.environ.update({name: str(value) for name, value in told.items()}, MASTER_ADDR="127.0.0.1")
-    student = Student(options["dies_at"])
+    dies_at, newest = options["dies_at"], None
+    if dies_at is not None:
+        newest = Path(options["folder"], name_of(dies_at // GLOBAL // EVERY * EVERY))
+        if options["is_writing"] and kind == "sharded":
+            never_write(rank, newest.name)
+            newest = None
+    student = Student(dies_at, newest)
     data = sf.LiveData(
         "1", CONFIG, global_batch_size=GLOBAL, micro_batch_size=MICRO, endpoint=options["frontend"]
     )
@@ -69,6 +81,18 @@ def train(say: Callable[[Any], None], rank: int, size: int, kind: str, options: 
     say({"weights": student.weights()})
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def never_write(rank: int, name: str) -> None:
+    """Have rank 0 begin to write a checkpoint, and get no further."""
+    save = dcp.save
+
+    def stop(*given: Any, checkpoint_id: Path, **named: Any) -> None:
+        if rank == 0 and checkpoint_id.parent.name.startswith(name.replace("step-", ".partial-")):
+            threading.Event().wait()
+        save(*given, checkpoint_id=checkpoint_id, **named)
+
+    dcp.save = stop
 
 
 def train_by_job(
@@ -181,13 +205,17 @@ class GroupJob:
         self._kind, self._frontend, self.folder = kind, frontend, folder
         self.lives: list[Life] = []
 
-    def run(self, size: int, n_steps: int, dies_at: int | None = None) -> Life:
-        """Start so many ranks; return what they have said, when all have ended or one has died."""
+    def run(self, size: int, n_steps: int, dies_at: int | None = None, *, is_writing: bool = False) -> Life:
+        """Start so many ranks; return what they have said, when all have ended or one has died.
+
+        It dies once the newest checkpoint that is due is sealed; or while ranks that have parts of the weights write it.
+        """
         options = {
             "store": self.folder.with_name(f"{self.folder.name}-store-{len(self.lives)}"),
             "folder": self.folder,
             "frontend": self._frontend,
             "dies_at": dies_at,
+            "is_writing": is_writing,
             "n_steps": n_steps,
         }
         life = Life()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_checkpoints import Training, steps
 
-from softs_fast.job import saver
+from softs_fast.job import whole_state
 from softs_fast.job.retention import partial_name
 
 
@@ -23,7 +23,7 @@ def test_without_free_space_none_is_begun(
         training.train(1)
         with monkeypatch.context() as patch:
             patch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=11_999_999))
-            patch.setattr(saver, "write_state", lambda *given: pytest.fail("it is begun"))
+            patch.setattr(whole_state, "write_state", lambda *given: pytest.fail("it is begun"))
             training.train(1)
         [text] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
         assert text == (

@@ -25,6 +25,7 @@ from softs_fast.job.ledger import Ledger
 from softs_fast.job.peers import Peers
 from softs_fast.job.position import Position
 from softs_fast.job.saver import Saver
+from softs_fast.job.whole_state import WholeState
 
 LEDGER = Ledger("1", 96, 8)
 
@@ -49,7 +50,8 @@ class Training:
         self.state = sf.TrainingState(self.model, self.optimizer, others)
         self.position = Position(ledger, 0)
         options = sf.Checkpoints(folder, every=1, keep=keep, keep_every=keep_every)
-        self.saver = Saver(options, job, self.state, self.position, Peers(), is_alone=is_alone)
+        self.files = WholeState(self.state)
+        self.saver = Saver(options, job, self.files, self.position, Peers(), is_alone=is_alone)
         self._running = ExitStack()
 
     def __enter__(self) -> Training:
@@ -95,10 +97,10 @@ def test_a_copy_takes_the_memory_of_the_one_before_if_it_fits(tmp_path: Path) ->
     rates = Rates({"kept": torch.zeros(3), "grown": torch.zeros(3)})
     with Training(tmp_path, others={"rates": rates}) as training:
         training.train(1)
-        places = {name: one.data_ptr() for name, one in training.saver._copies.items()}
+        places = {name: one.data_ptr() for name, one in training.files._copies.items()}
         rates.state = {"kept": torch.ones(3), "grown": torch.ones(4)}
         training.train(1)
-        copies = training.saver._copies
+        copies = training.files._copies
         assert copies["rates.kept"].data_ptr() == places["rates.kept"]
     with Training(tmp_path, others={"rates": rates}):
         assert {name: one.tolist() for name, one in rates.state.items()} == {

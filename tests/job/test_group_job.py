@@ -43,14 +43,13 @@ def test_ranks_are_killed_and_begin_again(supplied: None, frontend: str, tmp_pat
     assert all(len(found) == 1 for found in end.losses.values()), "ranks have different losses"
     job = GroupJob(kind, frontend, tmp_path / "ckpt")
     # Rank 1 in step 5, and rank 0 in step 8.
-    for dies_at in (4 * GLOBAL + GLOBAL // 2 + 3, 7 * GLOBAL + 3):
-        life = job.run(2, N_STEPS, dies_at)
+    for dies_at, is_writing in ((4 * GLOBAL + GLOBAL // 2 + 3, False), (7 * GLOBAL + 3, True)):
+        life = job.run(2, N_STEPS, dies_at, is_writing=is_writing)
         assert len(life.errors) == 1, "the other rank has no step without it"
         assert not life.weights
     last = job.run(2, N_STEPS)
-    assert [life.begin for life in job.lives[:2]] == [0, EVERY]
-    # One that is written beside training may die with its rank.
-    assert last.begin in ((EVERY, 2 * EVERY) if kind == "ddp" else (2 * EVERY,))
+    # One that is being written dies with a rank that has a part of it.
+    assert [life.begin for life in job.lives] == [0, EVERY, EVERY if kind == "sharded" else 2 * EVERY]
     job.recount(N_STEPS)
     assert last.weights == end.weights == [end.weights[0]] * 2
     # The newest checkpoint is damaged: one rank finds it, and all take the one before.
@@ -176,6 +175,10 @@ def test_a_trainer_saves_a_step_twice(
         with pytest.raises(sf.ConfigError, match="ignore_data_skip=True, got False"):
             job.on_train_begin(arguments, state, None)
         job.on_init_end(arguments, state, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(job._peers, "of_first", lambda own: "/elsewhere")
+            with pytest.raises(sf.ConfigError, match=r"output_dir is .*/output on this rank, and /elsewhere"):
+                job.on_train_begin(arguments, state, None)
         job.on_train_begin(arguments, state, None)
         state.global_step = 1
         monkeypatch.setattr(job._position, "committed", 1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -19,10 +22,12 @@ from test_group_checkpoints import as_ranks
 from torch.distributed.fsdp import fully_shard
 
 import softs_fast as sf
+from softs_fast.durable import manifest, verify_manifest
 from softs_fast.job.group_worker import GroupWorker
 from softs_fast.job.peers import Peers
 from softs_fast.job.position import Position
-from softs_fast.job.sharded_saver import ShardedSaver
+from softs_fast.job.saver import Saver
+from softs_fast.job.sharded_state import ShardedState
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -65,19 +70,27 @@ class Training:
         self.n_hooked += 1
 
     def run(
-        self, folder: Path, n_steps: int, trained: str | None = "early", peers: Peers | None = None
+        self,
+        folder: Path,
+        n_steps: int,
+        trained: str | None = "early",
+        *,
+        peers: Peers | None = None,
+        others: dict[str, Any] | None = None,
     ) -> list[float]:
         """Load, train a layer, or none, for so many steps, and return all numbers."""
-        state, position = sf.TrainingState(self.model, self.optimizer), Position(LEDGER, 0)
+        state, position = sf.TrainingState(self.model, self.optimizer, others), Position(LEDGER, 0)
         with ExitStack() as running:
             running.enter_context(state.carry("position", position, position.applied, torch.zeros(())))
-            saver = ShardedSaver(sf.Checkpoints(folder, every=1), "digits", state, position, peers or Peers())
+            options, files = sf.Checkpoints(folder, every=1), ShardedState(state, peers or Peers())
+            saver = Saver(options, "digits", files, position, files.peers, is_alone=True)
             running.enter_context(saver).load()
             for _ in range(n_steps):
                 for one in self.model[trained].parameters() if trained else ():
                     one.grad = torch.full_like(one, 0.5)
                 state.apply()
                 saver.committed(0, 1)
+                wait([saver._writing] if saver._writing else [])
         moments = [one for state in self.optimizer.state.values() for one in state.values()]
         tensors: list[Any] = [*self.model.parameters(), *moments]
         whole = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in tensors]
@@ -103,8 +116,8 @@ def test_a_layer_that_was_not_trained_yet_begins_as_without_the_checkpoint(tmp_p
             {"dtype": torch.bfloat16},
             r"it has torch.float32 \[2\] model.early.bias, .* torch.bfloat16 \[2\]",
         ),
-        ({}, {"optimizer": torch.optim.SGD}, r"optimizer.state.early.bias.exp_avg, and this training none"),
-        ({"optimizer": torch.optim.SGD}, {}, "Missing key in checkpoint state_dict: optimizer.param_groups"),
+        ({}, {"optimizer": torch.optim.SGD}, "has the state of AdamW for the optimizer, and that is SGD"),
+        ({"optimizer": torch.optim.SGD}, {}, "has the state of SGD for the optimizer, and that is AdamW"),
     ],
 )
 def test_another_model_is_refused_by_name(
@@ -146,7 +159,6 @@ def test_a_checkpoint_before_the_first_gradients_makes_no_step(tmp_path: Path) -
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_hooks_see_the_steps_of_the_job_only(tmp_path: Path, momentum: float) -> None:
-    """Though torch makes others to learn which tensors the optimizer has: with SGD, for each checkpoint."""
     optimizer = partial(torch.optim.SGD, momentum=momentum)
     undisturbed = Training(optimizer)
     end = undisturbed.run(tmp_path / "undisturbed", 4)
@@ -154,6 +166,102 @@ def test_hooks_see_the_steps_of_the_job_only(tmp_path: Path, momentum: float) ->
     again = Training(optimizer)
     assert again.run(tmp_path / "job", 2) == end
     assert (undisturbed.n_hooked, again.n_hooked) == (2 * 4, 2 * 2)
+
+
+def test_steps_go_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has the weights of its step; what is due meanwhile is left out."""
+    save, may_write = dcp.save, threading.Event()
+
+    def save_later(*given: Any, **named: Any) -> None:
+        assert may_write.wait(60)
+        save(*given, **named)
+
+    def next_step(*_: Any) -> None:
+        # Of the step after the one that is being written.
+        if "is left out" in caplog.text:
+            may_write.set()
+
+    monkeypatch.setattr(dcp, "save", save_later)
+    monkeypatch.setattr(sys.modules[__name__], "wait", next_step)
+    training = Training()
+    training.run(tmp_path, 2)
+    assert steps(tmp_path) == [".lock", "step-00000001", "step-00000002"]
+    shutil.rmtree(tmp_path / "step-00000002")
+    assert Training().run(tmp_path, 0) == Training().run(tmp_path / "undisturbed", 1)
+
+
+class Average:
+    """A mean of the weights, in parts as they are."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._means = {name: one.detach().clone() for name, one in model.named_parameters()}
+
+    def update(self, model: torch.nn.Module) -> None:
+        """Take in the weights."""
+        for name, one in model.named_parameters():
+            self._means[name].lerp_(one.detach(), 0.5)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        return {"means": self._means}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a state."""
+        self._means = state["means"]
+
+    def numbers(self) -> list[float]:
+        """Return all numbers."""
+        return [float(x) for one in self._means.values() for x in one.full_tensor().reshape(-1)]
+
+
+def test_an_average_of_the_weights_in_parts_is_written_with_them(tmp_path: Path) -> None:
+    first, second = Training(), Training(early=2)
+    average, other = Average(first.model), Average(second.model)
+    first.optimizer.register_step_post_hook(lambda *_: average.update(first.model))
+    first.run(tmp_path, 2, others={"average": average})
+    before = other.numbers()
+    second.run(tmp_path, 0, others={"average": other})
+    assert other.numbers() == average.numbers() != before
+
+
+class OnParts(torch.optim.SGD):
+    """An optimizer with a state of this rank's part, which does not say that it is one."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for one in self.param_groups[0]["params"]:
+            self.state[one]["moments"] = torch.zeros_like(one.to_local())
+
+
+def test_a_state_of_which_only_this_rank_knows_is_not_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Training(OnParts).run(tmp_path, 1)
+    assert "step 1 is not written: the optimizer has moments of early.weight in another form" in caplog.text
+    assert steps(tmp_path) == [".lock"]
+
+
+def test_ctrl_c_while_one_is_loaded_ends_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch makes an error of its own of it."""
+    Training().run(tmp_path, 1)
+    monkeypatch.setattr(
+        dcp.FileSystemReader, "read_data", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        Training().run(tmp_path, 0)
+
+
+def test_each_rank_vouches_for_the_files_that_it_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    facts = manifest._fact
+    monkeypatch.setattr(manifest, "_fact", lambda path: read.append(path.name) or facts(path))
+    Training().run(tmp_path, 1)
+    assert sorted(read) == [".metadata", "__0_0.distcp", "checkpoint.json", "state.safetensors"]
+    assert verify_manifest(tmp_path / "step-00000001", "it") >= {"dcp/__0_0.distcp", "state.safetensors"}
 
 
 def test_without_free_space_none_is_begun(

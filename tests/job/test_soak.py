@@ -45,8 +45,24 @@ def test_whatever_dies_each_number_is_trained_once(
             "--job", "digits", "--state", str(short_path / "state"), *options, listen=listen
         )
 
-    broker = ranks.start(mediate, 1, frontend, backend)
-    assert broker.receive(0) == "serves"
+    def mediator() -> ranks.Ranks:
+        started = ranks.start(mediate, 1, frontend, backend)
+        assert started.receive(0) == "serves"
+        return started
+
+    def restart(kind: str) -> None:
+        nonlocal broker
+        if kind == "supplier":
+            job.start_supplier()
+            job.kill_supplier()
+        elif kind == "broker":
+            broker.stop()
+            broker = mediator()
+        else:
+            job.coordinator.kill()
+            job.coordinator = coordinator()
+
+    broker = mediator()
     job = LiveJob(frontend, backend, short_path / "gate", coordinator(), 10**6)
     job.checkpoints = short_path / "checkpoints"
     last, kinds = 0, dict.fromkeys(KINDS, 0)
@@ -63,16 +79,8 @@ def test_whatever_dies_each_number_is_trained_once(
             # It has the weights, so others may be killed.
             watched = chance.choice(job.with_step(last, alive))
             kind = chance.choice(KINDS)
-            if kind == "supplier":
-                job.start_supplier()
-                job.kill_supplier()
-            elif kind == "broker":
-                broker.stop()
-                broker = ranks.start(mediate, 1, frontend, backend)
-                assert broker.receive(0) == "serves"
-            elif kind == "coordinator":
-                job.coordinator.kill()
-                job.coordinator = coordinator()
+            if kind in ("supplier", "broker", "coordinator"):
+                restart(kind)
             elif kind == "stop":
                 pid = chance.choice([*job.pids(), broker.processes[0].pid, job.coordinator.process.pid])
                 os.kill(pid, signal.SIGSTOP)
@@ -81,6 +89,10 @@ def test_whatever_dies_each_number_is_trained_once(
             elif kind == "all" and sealed(job.checkpoints):
                 for one in alive:
                     one.kill()
+                # Ranks alone, or all that there is.
+                if chance.random() < 0.5:
+                    for other in ("broker", "coordinator", *["supplier"] * 3):
+                        restart(other)
                 last = sealed(job.checkpoints)
                 job.kill_all(last)
                 job.allow(last)

@@ -21,13 +21,15 @@ from .files import (
 )
 from .lock import Lock
 from .log import Log
-from .manifest import MANIFEST, verify_manifest, write_manifest
+from .manifest import MANIFEST, Facts, facts_of, verify_manifest, write_manifest
 from .sealed import read_sealed, write_sealed
 
 __all__ = [
     "MANIFEST",
+    "Facts",
     "Lock",
     "Log",
+    "facts_of",
     "open_plain",
     "private_folder",
     "publish_folder",

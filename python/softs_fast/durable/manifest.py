@@ -6,15 +6,14 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 from ..errors import ConfigError, DamagedError
 from .sealed import read_sealed, write_sealed
 
-__all__ = ["MANIFEST", "verify_manifest", "write_manifest"]
+__all__ = ["MANIFEST", "Facts", "facts_of", "verify_manifest", "write_manifest"]
 
 #: Name of the record in its folder.
 MANIFEST = "manifest"
@@ -24,24 +23,35 @@ _MOST_BYTES = 1 << 28
 _HASHES = 4
 #: Files that an error names.
 _MOST_NAMED = 5
+#: Length and SHA-256 of files, by their names in a folder.
+Facts = Mapping[str, Sequence[int | str]]
 
-_T = TypeVar("_T")
+
+def facts_of(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Return length and SHA-256 of files of a folder, for a process that writes its manifest.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    names = list(names)
+    with ThreadPoolExecutor(_HASHES, "softs-digest") as threads:
+        return dict(zip(names, threads.map(lambda name: _fact(folder / name), names), strict=True))
 
 
-def write_manifest(folder: Path, parts: Collection[Path] = ()) -> None:
+def write_manifest(folder: Path, parts: Collection[Path] = (), known: Facts | None = None) -> None:
     """Write the record of a folder, after all its other files; an older record is replaced.
 
     Args:
         folder: The folder; files in folders below it count too. Or a single file, which has its record beside it.
         parts: Folders below it with records of their own. Only these records count here; verify the parts too.
+        known: What other processes have found of files with `facts_of`; these are not read again.
 
     Raises:
         ConfigError: Something in the folder is neither a plain file nor a folder, such as a link.
         OSError: A file cannot be read, or the record cannot be written.
     """
     if not folder.is_dir():
-        facts = {folder.name: _fact(folder)}
-        write_sealed(_beside(folder), _KIND, json.dumps(facts).encode())
+        write_sealed(_beside(folder), _KIND, json.dumps(facts_of(folder.parent, [folder.name])).encode())
         return
     names = []
     own = tuple(f"{part.relative_to(folder)}/" for part in parts)
@@ -53,7 +63,9 @@ def write_manifest(folder: Path, parts: Collection[Path] = ()) -> None:
                 f"{folder / name} is {stat.filemode(mode)}, expected a plain file: a save holds its own files"
             )
         names.append(name)
-    facts = dict(zip(names, _each(lambda name: _fact(folder / name), names), strict=True))
+    known = known or {}
+    read = facts_of(folder, (name for name in names if name not in known))
+    facts = {name: known[name] if name in known else read[name] for name in names}
     write_sealed(folder / MANIFEST, _KIND, json.dumps(facts, sort_keys=True, indent=0).encode())
 
 
@@ -107,10 +119,8 @@ def verify_manifest(folder: Path, what: str, part: tuple[int, int] = (0, 1)) -> 
     # What is cut needs no hash: a large save that lacks a file is refused at once.
     if not wrong:
         kept = kept[part[0] :: part[1]]
-        found = _each(lambda name: _fact(folder / name), kept)
-        wrong = [
-            f"{name!r} was altered" for name, fact in zip(kept, found, strict=True) if fact != facts[name]
-        ]
+        found = facts_of(folder, kept)
+        wrong = [f"{name!r} was altered" for name in kept if found[name] != facts[name]]
     if wrong:
         more = f", and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
         raise DamagedError(
@@ -145,8 +155,3 @@ def _fact(path: Path) -> tuple[int, str]:
     with open(descriptor, "rb") as file:
         digest = hashlib.file_digest(file, "sha256")
         return file.tell(), digest.hexdigest()
-
-
-def _each(function: Callable[[str], _T], names: Iterable[str]) -> list[_T]:
-    with ThreadPoolExecutor(_HASHES, "softs-digest") as threads:
-        return list(threads.map(function, names))

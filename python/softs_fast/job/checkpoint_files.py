@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from ..coordination.node import TrainingState
-from ..durable import write_manifest
-from ..errors import ConfigError, DamagedError
+from ..durable import Facts, write_manifest
+from ..errors import ConfigError, DamagedError, WireError
 from ..tensors import FILE_DTYPES, file_header
 
 __all__ = ["load_state", "read_facts", "write_facts", "write_state"]
@@ -49,17 +49,22 @@ def write_state(folder: Path, text: bytes, tensors: dict[str, torch.Tensor]) -> 
                 file.write(_memory_of(tensor))
 
 
-def write_facts(folder: Path, facts: dict[str, Any]) -> None:
+def write_facts(folder: Path, facts: dict[str, Any], known: Facts | None = None) -> None:
     """Write what people, and a job that is to load it, want to know of a checkpoint; and last the manifest of its files.
 
     `CheckpointFolder.seal` makes all of it durable.
+
+    Args:
+        folder: Folder of the checkpoint.
+        facts: Facts of the checkpoint.
+        known: What other ranks have found of files that they have written.
 
     Raises:
         ConfigError: Something in the folder is neither a plain file nor a folder.
         OSError: It cannot be written.
     """
     (folder / _FACTS).write_text(json.dumps({"format": _FORMAT, **facts}, indent=1))
-    write_manifest(folder)
+    write_manifest(folder, known=known)
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -86,6 +91,7 @@ def load_state(folder: Path, state: TrainingState) -> None:
 
     Raises:
         ConfigError: It does not fit; the state is undefined then.
+        DamagedError: It ends before its last tensor.
         OSError: It cannot be read.
     """
     with open(folder / _STATE, "rb") as file:
@@ -95,7 +101,12 @@ def load_state(folder: Path, state: TrainingState) -> None:
             if tensor.numel() and file.readinto(_memory_of(tensor)) != tensor.nbytes:
                 raise DamagedError(f"checkpoint {folder} ends before its last tensor; use an older one")
 
-        state.load_snapshot(header["__metadata__"]["tree"].encode(), receive)
+        try:
+            state.load_snapshot(header["__metadata__"]["tree"].encode(), receive)
+        except DamagedError:
+            raise
+        except (ConfigError, WireError) as error:
+            raise ConfigError(f"checkpoint {folder} does not fit this training: {error}") from error
 
 
 def _memory_of(tensor: torch.Tensor) -> memoryview:

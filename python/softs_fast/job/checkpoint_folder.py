@@ -257,25 +257,6 @@ class CheckpointFolder:
             with _logged(self._path / name):
                 self._remove(name)
 
-    def done(self, step: int, is_own: bool, action: Callable[[], object]) -> bool:
-        """Do something for the checkpoint of a step if it is this rank's; a call of all ranks.
-
-        Returns:
-            Whether all ranks have done theirs; what failed is logged.
-        """
-        failed = False
-        try:
-            if is_own:
-                action()
-        except Exception as error:
-            failed = True
-            logger.error(
-                "the checkpoint of step %d is not written: %s; the one before it stays the newest",
-                step,
-                error,
-            )
-        return not self._peers.largest(failed)
-
     def seal(self, partial: Path, step: int) -> Path:
         """Give a folder that has its manifest the name of a checkpoint, once it is on disk; then delete outdated ones.
 

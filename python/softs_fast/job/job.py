@@ -22,8 +22,9 @@ from .live_data import LiveData
 from .peers import Peers
 from .position import Position
 from .saver import Saver
-from .sharded_saver import ShardedSaver
+from .sharded_state import ShardedState
 from .step import JobStep, Parts
+from .whole_state import WholeState
 
 __all__ = ["Job", "check_launched", "checked_position"]
 
@@ -113,8 +114,8 @@ class Job:
         with ExitStack() as running:
             state, position, batches = self._state, self._position, self._data.batches()
             running.callback(batches.close)
-            devices = [one.device for one in state.model.parameters()] or [torch.device("cpu")]
-            losses = torch.zeros((), device=devices[0])
+            device = next(map(_computes_on, state.model.parameters()), torch.device("cpu"))
+            losses = torch.zeros((), device=device)
             running.enter_context(state.carry("position in the samples", position, position.applied, losses))
             is_alone = self._coordinator is None
             peers = Peers.of_process() if is_alone else Peers()
@@ -137,21 +138,21 @@ class Job:
                     f"this rank has loaded step {loaded}, and the job goes on at {position.committed}: all ranks must see one "
                     "folder of checkpoints"
                 )
-            self._parts = Parts(worker, position, batches, state, devices[0], losses, saver)
+            self._parts = Parts(worker, position, batches, state, device, losses, saver)
             self._running = running.pop_all()
         return self
 
     def _contract(self) -> dict[str, str]:
         return contract_of(self._position, self._data.config, self._state.model)
 
-    def _make_saver(self, peers: Peers, is_alone: bool) -> Saver | ShardedSaver | None:
+    def _make_saver(self, peers: Peers, is_alone: bool) -> Saver | None:
         options, state = self._checkpoints, self._state
         if options is None:
             return None
         # With a coordinator each rank has all weights, and what is sharded is refused.
-        if is_alone and any(is_distributed(one) for one in state.model.parameters()):
-            return ShardedSaver(options, self._name, state, self._position, peers)
-        return Saver(options, self._name, state, self._position, peers, is_alone=is_alone)
+        is_sharded = is_alone and any(is_distributed(one) for one in state.model.parameters())
+        files = ShardedState(state, peers) if is_sharded else WholeState(state)
+        return Saver(options, self._name, files, self._position, peers, is_alone=is_alone)
 
     def _make_worker(self) -> WorkerNode:
         assert self._coordinator is not None
@@ -212,6 +213,11 @@ class Job:
         if self._parts is None:
             raise ConfigError("the job has not begun: use it in a block `with sf.Job(...) as job:`")
         return self._parts
+
+
+def _computes_on(parameter: torch.Tensor) -> torch.device:
+    """Return the device that a parameter is used on; FSDP2 may keep its part in host memory."""
+    return torch.device(parameter.device_mesh.device_type) if is_distributed(parameter) else parameter.device
 
 
 def checked_position(name: str, data: LiveData, checkpoints: Checkpoints | None, seed: int) -> Position:

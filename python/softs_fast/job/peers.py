@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -40,23 +41,33 @@ class Peers:
         """Return whether torch.distributed has several ranks."""
         return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
+    def texts(self, text: str) -> list[str]:
+        """Return the texts of all ranks; a call of all ranks.
+
+        Raises:
+            WireError: One is too long.
+        """
+        if self.group is None:
+            return [text]
+        data = text.encode()
+        lengths = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(data)], device="cpu"), group=self.group)
+        n_bytes = [int(one) for one in lengths]
+        if not 0 <= min(n_bytes) <= max(n_bytes) <= _MOST_TEXT_BYTES:
+            raise WireError(f"ranks announce texts of {n_bytes} bytes; at most {_MOST_TEXT_BYTES}")
+        # At least one byte.
+        padded = torch.frombuffer(bytearray(data.ljust(max(n_bytes) + 1)), dtype=torch.uint8)
+        found = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(found, padded, group=self.group)
+        return [one.numpy().tobytes()[:n].decode() for one, n in zip(found, n_bytes, strict=True)]
+
     def of_first(self, text: str) -> str:
         """Return the text of rank 0; a call of all ranks.
 
         Raises:
-            WireError: It is too long.
+            WireError: One is too long.
         """
-        if self.group is None:
-            return text
-        data = torch.frombuffer(bytearray(text.encode()) or bytearray(1), dtype=torch.uint8)
-        n_bytes = torch.tensor([len(text.encode())], device="cpu")
-        dist.broadcast(n_bytes, 0, group=self.group)
-        if not 0 <= int(n_bytes) <= _MOST_TEXT_BYTES:
-            raise WireError(f"rank 0 announces a text of {int(n_bytes)} bytes; at most {_MOST_TEXT_BYTES}")
-        if self.rank != 0:
-            data = torch.zeros(max(int(n_bytes), 1), dtype=torch.uint8, device="cpu")
-        dist.broadcast(data, 0, group=self.group)
-        return data.numpy().tobytes()[: int(n_bytes)].decode()
+        return self.texts(text)[0]
 
     def largest(self, value: int) -> int:
         """Return the largest of the values of all ranks; a call of all ranks."""
@@ -66,14 +77,27 @@ class Peers:
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         return int(found)
 
-    def agree(self, refusal: ConfigError | None) -> None:
+    def agree(self, refusal: Exception | None) -> None:
         """Go on if no rank refuses to; a call of all ranks.
 
         Raises:
-            ConfigError: This rank's refusal; or another rank has one.
+            Exception: This rank's refusal; or, as ConfigError, that another rank has one.
         """
         if self.largest(refusal is not None):
             raise refusal or ConfigError("another rank of torch.distributed refuses this; its error says why")
+
+    def together(self, action: Callable[[], object]) -> None:
+        """Do something on all ranks; a call of all of them.
+
+        Raises:
+            Exception: It has failed here; or, as ConfigError, on another rank.
+        """
+        failure: Exception | None = None
+        try:
+            action()
+        except Exception as error:
+            failure = error
+        self.agree(failure)
 
     def mean(self, value: torch.Tensor) -> None:
         """Replace a number, float32 [], by its mean over all ranks; a call of all ranks."""

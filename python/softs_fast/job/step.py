@@ -20,7 +20,6 @@ from .group_worker import GroupWorker
 from .position import Position
 from .retained import Retained
 from .saver import Saver
-from .sharded_saver import ShardedSaver
 
 __all__ = ["JobStep", "Parts", "begin_random"]
 
@@ -51,7 +50,7 @@ class Parts:
         state: TrainingState,
         device: torch.device,
         losses: torch.Tensor,
-        saver: Saver | ShardedSaver | None,
+        saver: Saver | None,
     ) -> None:
         self.worker = worker
         self.state = state

@@ -21,6 +21,7 @@ from .feed import Feed
 from .job import check_launched, checked_position
 from .live_data import LiveData
 from .peers import Peers
+from .saver import tell_unwritten
 from .step import begin_random
 
 __all__ = ["JobCallback"]
@@ -180,7 +181,13 @@ class JobCallback(TrainerCallback):
                 f"the Trainer begins at step {state.global_step}, and the job at {self._position.committed}: call "
                 "trainer.train(resume_from_checkpoint=job.resume_path)"
             )
-        os.makedirs(args.output_dir, exist_ok=True)
+        own = os.path.abspath(args.output_dir)
+        if (first := self._peers.of_first(own)) != own:
+            raise ConfigError(
+                f"output_dir is {own} on this rank, and {first} on rank 0, so a checkpoint would lack files of this rank: give "
+                "all ranks one folder"
+            )
+        os.makedirs(own, exist_ok=True)
         if os.stat(args.output_dir).st_dev != os.stat(self._checkpoints.path).st_dev:
             raise ConfigError(
                 f"output_dir={args.output_dir!r} and the folder of checkpoints, {self._checkpoints.path}, are on two file "
@@ -209,17 +216,21 @@ class JobCallback(TrainerCallback):
         written = Path(args.output_dir, f"checkpoint-{step}")
 
         def seal() -> None:
-            facts = self._folder.facts(self._peers.size)
-            self._folder.make_room(facts)
-            write_facts(written, facts)
-            self._folder.seal(written, step)
+            if self._peers.rank == 0:
+                facts = self._folder.facts(self._peers.size)
+                self._folder.make_room(facts)
+                write_facts(written, facts)
+                self._folder.seal(written, step)
 
         # At the end of an epoch a Trainer may save a step another time.
         if step % self._checkpoints.every == 0 and step != self._sealed:
-            # Parts of other ranks first.
-            self._folder.done(step, False, seal)
-            if self._folder.done(step, self._peers.rank == 0, seal):
+            try:
+                # Parts of other ranks first.
+                self._peers.largest(0)
+                self._peers.together(seal)
                 self._sealed = step
+            except Exception as error:
+                tell_unwritten(step, error)
 
 
 class _Loader:

@@ -1,7 +1,7 @@
 """Tensors in memory: dtypes, tensors of varying length, tensors behind others, CUDA tensors and streams by address; file headers.
 
-`cuda` is a module that is used as one, because its names are those of torch; it needs native modules. Nothing here
-imports torch or numpy before it is needed.
+`cuda` is a module that is used as one, because its names are those of torch; it needs native modules. `optimizers` is one
+because it needs torch. Nothing else here imports torch or numpy before it is needed.
 """
 
 from .devices import check_visible, named_device
@@ -50,6 +50,7 @@ __all__ = [
     "mark_written",
     "named_device",
     "on_host",
+    "optimizers",
     "shard_of",
     "tensor_over",
     "torch_dtype",

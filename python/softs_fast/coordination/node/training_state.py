@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 from ...collectives import Overlap, ReduceOp, ShmStrategy, Strategy
 from ...errors import ConfigError, WireError
+from ...tensors.optimizers import load_optimizer
 from ...user_code import is_ctrl_c, text_of_error
-from .optimizer_state import load_optimizer
 from .state_tree import MAX_TREE_BYTES, decode_tree, encode_tree
 
 #: Entry of the reduced gradients that says which parameters have one on any rank.
@@ -64,21 +64,16 @@ class TrainingState:
         # From `backward` until gradients are dropped.
         self._later: list[RemovableHandle] = []
 
-    def others(self) -> TrainingState:
-        """Return the state but for model and optimizer, which no rank has whole if the model is sharded.
+    @property
+    def parts(self) -> dict[str, Stateful]:
+        """Model, optimizer and the other objects, by name."""
+        return dict(self._parts)
 
-        Raises:
-            ConfigError: Another object is an optimizer, and its state would be in parts, too.
-        """
-        for name, part in self._parts.items():
-            if isinstance(part, Optimizer) and part is not self.optimizer:
-                raise ConfigError(
-                    f'"{name}" is a second optimizer, and the model is sharded: train it with one optimizer, of several groups'
-                )
-        rest = copy.copy(self)
-        weights = (id(self.model), id(self.optimizer))
-        rest._parts = {name: part for name, part in self._parts.items() if id(part) not in weights}
-        return rest
+    def only(self, parts: dict[str, Stateful]) -> TrainingState:
+        """Return a state of some objects alone, to be written and loaded."""
+        some = copy.copy(self)
+        some._parts = parts
+        return some
 
     # --- Steps ---
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import softs_fast.dataflow as df
 from softs_fast.dataflow.process.state import checkpoints
-from softs_fast.errors import DamagedError, FlowError
+from softs_fast.errors import ConfigError, DamagedError, FlowError
 
 OPTIMIZERS = sorted(
     (one for _, one in inspect.getmembers(torch.optim, inspect.isclass) if one is not torch.optim.Optimizer),
@@ -143,7 +143,7 @@ def test_a_tensor_of_no_module_is_refused_by_its_optimizer(tmp_path: Path) -> No
     role = OddRole()
     role.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
     with pytest.raises(
-        FlowError, match=r"actor.optimizer updates a tensor of shape \(3,\) that is in no module"
+        ConfigError, match=r"actor.optimizer updates a tensor of shape \(3,\) that is in no module"
     ):
         checkpoints.save("actor", role, tmp_path, 1)
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ....durable import verify_manifest, write_manifest
 from ....errors import ConfigError, FlowError
+from ....tensors.optimizers import OptimizerState, give_state, take_state, templates
 from ....user_code import reason_of_error
 from ...declare.roles import Role
 from . import files
-from .optimizer_states import OptimizerState, give_state, take_state, templates
 
 __all__ = ["last_checkpoint", "load", "save"]
 
@@ -60,9 +60,9 @@ def load(name: str, role: Role, folder: Path, group: Any = None) -> int:
         group: Process group of the workers of the role, all of which call this; None: there is one.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or an optimizer has other parameters, or another type, than the one that was saved.
         DamagedError: a file of it is missing, cut short or altered.
-        FlowError: an optimizer has other parameters than the one that was saved.
+        FlowError: it lacks an optimizer or a tensor.
     """
     step, path = last_checkpoint(name, folder)
     verify_manifest(path, f"checkpoint {path}")
@@ -103,9 +103,11 @@ def load(name: str, role: Role, folder: Path, group: Any = None) -> int:
 
 
 def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
-    """Add what another worker has written: options of groups, and values by the names of parameters."""
+    """Add what another worker has written: the type, options of groups, and values by the names of parameters."""
     for key, value in more.items():
-        if isinstance(value, list):
+        if isinstance(value, str):
+            into[key] = value
+        elif isinstance(value, list):
             into.setdefault(key, []).extend(value)
         else:
             into.setdefault(key, {}).update(value)
@@ -123,7 +125,8 @@ def save(name: str, role: Role, folder: Path, step: int, group: Any = None) -> N
 
     Raises:
         OSError: it cannot be written.
-        FlowError: another worker of the role could not write it, or an optimizer has a state that cannot be saved.
+        FlowError: another worker of the role could not write it, or an optimizer has values that cannot be saved.
+        ConfigError: an optimizer updates a tensor of no module, or has a state that workers cannot share.
     """
     final = folder / name / f"step-{step}"
     partial = final.with_name(f".{final.name}.partial")
