@@ -213,31 +213,28 @@ def outcome(use: Callable[[], object]) -> str:
     try:
         use()
     except BaseException as error:
-        return f"{type(error).__name__}: {error}"[:300].replace("\n", " ")
+        return f"{type(error).__name__}: {error}"[:300]
     return "works"
 
 
-def in_fork(uses: Uses) -> dict[str, str]:
-    """Return what comes of uses, one after the other in a forked child, and of freeing what they leave.
-
-    The last one "hangs" if it does not end, and has "ended" if the child has.
-    """
+def in_fork(use: Callable[[], object]) -> str:
+    """Return what comes of a use in a forked child, with its handles freed there; "hangs" if it does not end."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
-        for use in (*uses.values(), gc.collect):
-            os.write(writes, f"{outcome(use)}\n".encode(errors="replace"))
+        said = outcome(use)
+        gc.collect()
+        os.write(writes, said.encode(errors="replace"))
         os._exit(0)
     os.close(writes)
-    said: list[str] = []
-    while len(said) <= len(uses) and said[-1:] not in (["hangs"], ["ended"]):
-        is_said, _, _ = select.select([reads], [], [], WATCHDOG_S)
-        text = os.read(reads, 1 << 16).decode() if is_said else "hangs"
-        said += text.splitlines() or ["ended"]
-    os.close(reads)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return dict(zip([*uses, "collect"], said, strict=False))
+    try:
+        if not select.select([reads], [], [], WATCHDOG_S)[0]:
+            return "hangs"
+        return os.read(reads, 1000).decode() or "ended"
+    finally:
+        os.close(reads)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def hold(folder: str, address: str) -> None:
@@ -248,4 +245,5 @@ def hold(folder: str, address: str) -> None:
     with ExitStack() as stack:
         for name, uses in everything(stack, Path(folder), address):
             first, *_ = uses
-            print(json.dumps([name, in_fork(uses), outcome(uses[first])]), flush=True)
+            outcomes = {use: in_fork(call) for use, call in uses.items()}
+            print(json.dumps([name, outcomes, outcome(uses[first])]), flush=True)

@@ -14,7 +14,7 @@ from coordinator_process import Coordinator
 HOLD = "import sys, held_in_fork; held_in_fork.hold(*sys.argv[1:])"
 
 
-@pytest.mark.timeout(240)  # thirty forks, and the starts of a fleet and of a flow
+@pytest.mark.timeout(240)  # sixty forks, and the starts of a fleet and of a flow
 def test_no_handle_hangs_in_a_fork_or_harms_its_owner(short_path: Path) -> None:
     coordinator = Coordinator("--listen", "127.0.0.1:0", "--world-size", "1").started()
     try:
