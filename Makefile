@@ -18,11 +18,14 @@ CRATES_dataflow := softs-proto softs-net
 CRATES_loader := softs-shm
 CRATES_market := softs-shm softs-proto softs-net
 CUDA_ROOMS := collectives gpu tensors
-HAS_LOOM = $(or $(if $(ROOM),,yes),$(filter softs-shm,$(CRATES_$(ROOM))))
-# Most tests wait for other processes: three at a time keep two cores busy. The number is the same on every machine.
-SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
-# Those on the stand-in need the processor for a quarter of their time.
-STANDIN_SIDE_BY_SIDE := -n 5 --dist loadfile --no-loadscope-reorder
+CRATES = $(addprefix -p ,$(CRATES_$(ROOM)))
+HAS_RUST = $(or $(if $(ROOM),,yes),$(CRATES))
+HAS_LOOM = $(or $(if $(ROOM),,yes),$(filter softs-shm,$(CRATES)))
+LOOM := cargo test -p softs-shm --features loom --lib loom_tests
+# Most tests wait for other processes: four at a time keep two cores busy. The number is the same on every machine.
+SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
+# Those on the stand-in are few files, of which some take minutes.
+STANDIN_SIDE_BY_SIDE := -n 4 --dist worksteal
 # How long `make fuzz` runs.
 SECONDS := 600
 
@@ -53,45 +56,53 @@ docs: $(VENV)/.installed-dev ## the documentation site, into target/site/html; f
 	$(RUN) -m docs.site target/site
 
 test: TIER := -m 'not slow and not full'
-# With at most four preemptions in an execution loom takes seconds; test-all has no bound, and takes two minutes.
-test: LOOM := LOOM_MAX_PREEMPTIONS=4
 test: $(VENV)/.installed-dev ## each guarantee once: cargo test, pytest, and the CUDA side on a stand-in
 	@$(TESTS)
 
 test-all: $(VENV)/.installed-dev ## all tests but the slow ones; before a change lands, .ci/run does this
 	@$(TESTS)
 
-# One that fails does not keep the others from running. Loom computes on one core, beside the tests in Rust, and what it
-# says comes after theirs. A job of the background would ignore Ctrl-C.
+# One that fails does not keep the others from running. Tests in Rust wait for half of their time: once compiled, they
+# run beside pytest, and what they say comes after its report. A job of the background would ignore Ctrl-C.
 define TESTS
 	failed=0; \
 	run() { echo "$$*"; "$$@" || failed=1; }; \
-	$(if $(HAS_LOOM),loom="$(LOOM) cargo test -p softs-shm --features loom --lib loom_tests"; said=$$(mktemp); trap 'rm -f $$said' EXIT; \
-		env --default-signal=INT $$loom >$$said 2>&1 & pid=$$!;) \
-	$(if $(and $(ROOM),$(if $(CRATES_$(ROOM)),,none)),,run cargo test --tests --no-fail-fast $(addprefix -p ,$(CRATES_$(ROOM)));) \
-	$(if $(HAS_LOOM),wait $$pid || failed=1; echo "$$loom"; cat $$said;) \
+	$(if $(HAS_RUST),run cargo test --tests --no-run $(CRATES); said=$$(mktemp); trap 'rm -f $$said' EXIT; \
+		env --default-signal=INT $(MAKE) --no-print-directory --keep-going .tested-rust >$$said 2>&1 & pid=$$!;) \
 	run $(RUN) -m pytest $(addprefix tests/,$(ROOM)) $(SIDE_BY_SIDE) $(TIER) $(ARGS); \
+	$(if $(HAS_RUST),wait $$pid || failed=1; cat $$said;) \
 	$(if $(and $(ROOM),$(if $(filter $(ROOM),$(CUDA_ROOMS)),,none)),,run $(RUN) tests/gpu/standin $(STANDIN_SIDE_BY_SIDE) $(ARGS);) \
 	exit $$failed
 endef
+
+# These files are never made.
+.tested-rust: .tested-crates $(if $(HAS_LOOM),.tested-loom)
+
+.tested-crates:
+	cargo test --tests --no-fail-fast $(CRATES)
+
+# With at most four preemptions in an execution loom takes seconds; `make stress` has no bound, and takes two minutes.
+.tested-loom:
+	LOOM_MAX_PREEMPTIONS=4 $(LOOM)
 
 lint: $(VENV)/.installed-dev ## formatting, clippy, rustdoc, ruff, mypy, the stubs, the arrows between rooms
 	@cargo fmt --version >/dev/null 2>&1 || { echo 'rustfmt is missing: rustup component add rustfmt, or install the package rustfmt' >&2; exit 1; }
 	@cargo clippy --version >/dev/null 2>&1 || { echo 'clippy is missing: rustup component add clippy, or install the package rust-clippy' >&2; exit 1; }
 	cargo fmt --all --check
 	@# mypy has one thread, and cargo waits for single crates.
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target .linted-native .linted-python
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target .linted-types .linted-native .linted-python
 
-# These files are never made.
 .linted-native:
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 	$(VENV)/bin/clang-format --dry-run -Werror $(CSRC)
 
+.linted-types:
+	$(RUN) -m mypy
+
 .linted-python:
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m mypy
 	$(RUN) -m mypy.stubtest softs_fast._core softs_fast._kernels
 	$(VENV)/bin/lint-imports
 
@@ -108,6 +119,7 @@ bench: $(VENV)/.installed-dev ## measure against softs 0.1.2; results go to benc
 
 stress: $(VENV)/.installed-dev ## the slow tests, minutes each
 	SOFTS_FAST_STRESS_S=120 cargo test -p softs-shm --release --test lane_stress
+	$(LOOM)
 	$(RUN) -m pytest -m slow $(ARGS)
 	$(RUN) tests/gpu/standin -m slow $(ARGS)
 

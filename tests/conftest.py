@@ -25,7 +25,7 @@ from waiting import eventually, stopped_clock
 
 from softs_fast.fleet import fork_server
 
-settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("quick", max_examples=30, deadline=None)
 settings.register_profile(
     "thorough", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -53,6 +53,9 @@ if start_method := os.environ.get("SOFTS_TEST_START_METHOD"):
 
 # As in the Makefile, for one room's tests without make.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Before transformers is imported: no test may wait for Hugging Face.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 # A shell's background job ignores SIGINT, one of `nohup` SIGHUP, and so would every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

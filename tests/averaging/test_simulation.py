@@ -1,4 +1,4 @@
-"""1,000 ranks in virtual time: each decides for itself by old news of the others, while ranks die, join and lag."""
+"""300 ranks in virtual time: each decides for itself by old news of the others, while ranks die, join and lag."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from softs_fast.averaging import Member, Rules, decide
 
-N_RANKS = 1_000
+N_RANKS = 300
 RULES = Rules(every=20, strategy="mean", replace_worst=0.1, burn_in=40, cooldown=60, donor_share=0.02)
 
 
@@ -114,7 +114,7 @@ def test_rules_hold_in_every_history(world: World) -> None:
         assert all(step % RULES.every == 0 and step >= RULES.burn_in for step in rank.replaced_at)
         gaps = [after - before for before, after in zip(rank.replaced_at, rank.replaced_at[1:], strict=False)]
         assert all(gap >= RULES.cooldown for gap in gaps)
-    assert n_replaced > 100
+    assert n_replaced > 30
     assert world.donated_untrained == 0
     assert world.donated_dead == 0
     assert len(world.ranks) > N_RANKS, "ranks died and joined"

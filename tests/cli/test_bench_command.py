@@ -81,13 +81,6 @@ def test_a_terminal_of_any_width() -> None:
         assert (["SAMPLE", "600kB"] in cells) == (["P50", "25us"] in cells) == (width < needed)
 
 
-def test_it_asks_the_terminal_for_its_width(command: Command, short_path: Path) -> None:
-    arguments = ["bench", "--duration", "1", "--sample-bytes", "64"]
-    status, out, errors = command.run(*arguments, TMPDIR=str(short_path), COLUMNS="30")
-    assert (status, errors) == (0, "")
-    assert max(map(len, out.splitlines())) <= 30
-
-
 def test_a_process_that_fails_says_why(command: Command, short_path: Path) -> None:
     folder = short_path / ("x" * 100)  # too long for a socket
     folder.mkdir()

@@ -111,11 +111,8 @@ def test_output_that_cannot_be_written(market: Market) -> None:
     market.broker()
     for arguments in (
         "--help",
-        f"status {market.frontend}",
         f"status {market.frontend} --json --watch",
-        f"top {market.frontend} --once --interval 0.05",
         f"top {market.frontend} --interval 0.05",
-        "bench --duration 1 --sample-bytes 64",
         f"broker --frontend {market.frontend}2 --backend {market.backend}2 --log-level error",
     ):
         text = "softs-fast: cannot write standard output: No space left on device\n"
@@ -126,8 +123,6 @@ def test_output_that_is_closed(frontend: str, backend: str) -> None:
     text = "softs-fast: standard output is closed; if it is not needed, redirect it to /dev/null\n"
     for arguments in (
         "--version",
-        f"status {frontend}",
-        f"top {frontend}",
         "bench",
         f"broker --frontend {frontend} --backend {backend}",
     ):

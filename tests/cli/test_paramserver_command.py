@@ -67,6 +67,7 @@ def worker(command: Command, folder: Path, invite: str) -> subprocess.Popen[str]
     )
 
 
+@pytest.mark.full
 def test_a_run_of_the_page(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import factories
 import pytest
 from segments import made_by, sweep_until
-from shell import Command
+from shell import Command, Run
 from waiting import eventually
 
 import softs_fast as sf
@@ -149,19 +149,24 @@ def test_nothing_is_left_of_a_run(command: Command, tmp_path: Path, number: int)
         (["run", "--listen", "127.0.0.1:0"], "there is no command to run"),
         (["run", "--", "true"], "there are no workers: give --factory, or --listen or --connect"),
         (["run", "--connect", "192.0.2.1", "--", "true"], "reachable from other machines without TLS"),
-        (["run", "--factory", "factories:make_worker", "--", "/no/such"], "cannot run '/no/such'"),
-        (
-            ["run", "--factory", "factories:make_a_list", "--", "true"],
-            "factories:make_a_list() returned list",
-        ),
-        (
-            ["run", "--factory", "factories:raise_an_error", "--", "true"],
-            "RuntimeError: no weights in /models",
-        ),
     ],
 )
-def test_what_cannot_run_says_why(command: Command, arguments: list[str], error: str) -> None:
-    status, out, errors = command.run(*arguments, **PATH)
+def test_what_cannot_be_says_why(run: Run, arguments: list[str], error: str) -> None:
+    status, out, errors = run(*arguments)
+    assert (status, out) == (1, "")
+    assert error in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["factories:make_worker", "--", "/no/such"], "cannot run '/no/such'"),
+        (["factories:make_a_list", "--", "true"], "factories:make_a_list() returned list"),
+        (["factories:raise_an_error", "--", "true"], "RuntimeError: no weights in /models"),
+    ],
+)
+def test_what_cannot_begin_says_why(command: Command, arguments: list[str], error: str) -> None:
+    status, out, errors = command.run("run", "--factory", *arguments, **PATH)
     assert (status, out) == (1, "")
     assert error in errors
 

@@ -84,10 +84,6 @@ def goes_on(
 @pytest.mark.parametrize(
     ("nodes", "victims", "timeout_s", "left"),
     [
-        ([[0, 1], [2, 3]], [0], NEVER_S, [[0], [1, 2]]),
-        ([[0, 1], [2, 3]], [1], NEVER_S, [[0], [1, 2]]),
-        ([[0, 1], [2, 3]], [2], NEVER_S, [[0, 1], [2]]),
-        ([[0, 1], [2, 3]], [3], NEVER_S, [[0, 1], [2]]),
         ([[0, 1], [2, 3]], [0, 3], NEVER_S, [[0], [1]]),
         ([[0, 2], [1, 3]], [2], NEVER_S, [[0], [1, 2]]),
         # The only rank of its node with a slice, and one without.
@@ -95,7 +91,6 @@ def goes_on(
         ([[0], [1, 2, 3]], [3], NEVER_S, [[0], [1, 2]]),
         # No rank of the node is left that could say so.
         ([[0, 1], [2, 3]], [2, 3], SOON_S, [[0, 1]]),
-        ([[0], [1], [2]], [0], SOON_S, [[0], [1]]),
         # The smallest node: more ranks get slices.
         ([[0], [1, 2], [3, 4]], [0], SOON_S, [[0, 1], [2, 3]]),
     ],
@@ -158,12 +153,8 @@ def goes_on_without_a_stopped_rank(
     return found
 
 
-@pytest.mark.parametrize(
-    ("nodes", "victim"), [([[0, 1], [2, 3]], 0), ([[0, 1], [2, 3]], 3), ([[0], [1, 2, 3]], 1)]
-)
-def test_a_stopped_rank_is_left_out_and_writes_nothing_when_it_goes_on(
-    tmp_path: Path, address: str, nodes: list[list[int]], victim: int
-) -> None:
+def test_a_stopped_rank_is_left_out_and_writes_nothing_when_it_goes_on(tmp_path: Path, address: str) -> None:
+    nodes, victim = [[0, 1], [2, 3]], 0
     size = sum(map(len, nodes))
     survivors = [rank for rank in range(size) if rank != victim]
     pipes = [tmp_path / f"resumed{rank}" for rank in survivors]

@@ -1,7 +1,6 @@
 """ShmStrategy against plain torch: every operation, dtype, size and layout, with every way of working forced."""
 
 import hashlib
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,15 +107,7 @@ def all_operations(say: Callable[[Any], None], rank: int, size: int, folder: str
 
 @pytest.mark.parametrize(
     ("size", "schedule"),
-    [
-        (1, SCHEDULES[0]),
-        *itertools.product((2, 3), SCHEDULES),
-        (4, SCHEDULES[1]),
-        *(
-            pytest.param(size, schedule, marks=pytest.mark.full)
-            for size, schedule in ((1, SCHEDULES[1]), (4, SCHEDULES[2]))
-        ),
-    ],
+    [(1, SCHEDULES[0]), (2, SCHEDULES[0]), (3, SCHEDULES[1]), (3, SCHEDULES[2]), (4, SCHEDULES[1])],
 )
 def test_results_are_those_of_torch(tmp_path: Path, size: int, schedule: Schedule) -> None:
     hashes = ranks.run(all_operations, size, str(tmp_path), schedule)
@@ -151,7 +142,7 @@ def many_small(say: Callable[[Any], None], rank: int, size: int, folder: str) ->
     """Past the wrap-around of the epochs, and without any barrier in between."""
     generator = torch.Generator().manual_seed(5)
     with ShmStrategy(schedule=Schedule(1 << 10, 1 << 12)).init(rank, size, folder) as strategy:
-        for step in range(3000):
+        for step in range(1000):
             count = int(torch.randint(1, 4000, (1,), generator=generator))
             tensor = torch.full((count,), float(rank + step))
             if step % 7 == 3:

@@ -122,9 +122,7 @@ def scatters(say: Callable[[Any], None], rank: int, size: int, folder: str, node
     return sent
 
 
-@pytest.mark.parametrize(
-    "nodes", [[[0, 1], [2, 3]], [[0, 2], [1, 3]], [[2], [0, 1, 3]], [[0], [1], [2]], [[0, 1, 2]]]
-)
+@pytest.mark.parametrize("nodes", [[[0, 2], [1, 3]], [[2], [0, 1, 3]], [[0], [1], [2]]])
 def test_a_reduce_scatter_moves_what_the_ranks_of_other_nodes_get(
     tmp_path: Any, nodes: list[list[int]]
 ) -> None:
@@ -162,7 +160,7 @@ def test_the_engine_adds_the_parts_in_the_order_of_the_ranks(tmp_path: Any) -> N
 @pytest.mark.parametrize(
     "sizes", [[1], [4], [1, 1], [2, 2, 2], [1, 3], [3, 1, 2], [2, 5], [7, 3, 4], [1, 1, 8]]
 )
-@pytest.mark.parametrize("width", [1, 2, 5, 16])
+@pytest.mark.parametrize("width", [1, 5])
 def test_every_part_comes_to_its_rank(sizes: list[int], width: int) -> None:
     """Follow each element, by its number, from the packed order to the rank that needs it."""
     nodes = hierarchies.in_blocks(sizes)

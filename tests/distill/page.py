@@ -30,10 +30,9 @@ def blocks(title: str, language: str = "python") -> list[str]:
     return [block.replace(_HASH, "#") for block in found]
 
 
-def program(*parts: str, folder: Path | str, package: str, with_torch: bool = False) -> str:
-    """A program of some blocks, for softs_fast by name or, if package is softs, for the drop-in."""
-    text = "\n".join([PRELUDE.format(folder=str(folder), with_torch=with_torch), *parts])
-    return text if package == "softs" else re.sub(r"\bsofts\b", package, text)
+def program(*parts: str, folder: Path | str, with_torch: bool = False) -> str:
+    """A program of some blocks."""
+    return "\n".join([PRELUDE.format(folder=str(folder), with_torch=with_torch), *parts])
 
 
 def _outside_of_code(text: str) -> str:

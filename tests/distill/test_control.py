@@ -10,7 +10,6 @@ from control_channel import CFG, PACKED, WATCHDOG_MS, Channel, ask, hears, model
 from side_by_side import in_threads
 from waiting import eventually
 
-from softs_fast import ConfigError
 from softs_fast._core import ControlServer, ControlStudent, ControlSubscriber
 
 
@@ -44,27 +43,6 @@ def test_stop_goes_to_its_subscribers(channel: Channel) -> None:
     hears(worker, "STOP")
     leader.set_model("b", PACKED, WATCHDOG_MS)
     assert model(models)["model_id"] == "b"
-
-
-def test_a_late_subscriber_receives_the_model_of_now(channel: Channel) -> None:
-    leader = channel.leader()
-    leader.set_model("old", PACKED, WATCHDOG_MS)
-    leader.set_model("new", PACKED, WATCHDOG_MS)
-    for prefix in (b"", b"MODEL"):
-        assert model(channel.sub(prefix)) == {"generation": 2, "model_id": "new", "model_cfg": CFG}
-    hears(channel.subscriber(), "MODEL", 2, "new", PACKED)
-    number, *newest = channel.student(7).hello(WATCHDOG_MS) or ()
-    assert (number, newest) == (2, [2, "new", PACKED])
-
-
-def test_an_unsubscribed_socket_hears_no_more(channel: Channel) -> None:
-    leader, socket = channel.leader(), channel.sub(b"MODEL")
-    eventually(lambda: channel.server.stats()["subscribers"] == 1, "the subscription")
-    socket.setsockopt(zmq.UNSUBSCRIBE, b"MODEL")
-    eventually(lambda: channel.server.stats()["subscribers"] == 0, "the cancellation")
-    leader.set_model("a", PACKED, WATCHDOG_MS)
-    socket.setsockopt(zmq.SUBSCRIBE, b"M")
-    assert model(socket)["generation"] == 1
 
 
 def test_a_script_with_a_dealer_can_lead(channel: Channel) -> None:
@@ -101,23 +79,6 @@ def test_a_script_with_a_dealer_can_lead(channel: Channel) -> None:
     assert of_server == {**{k: v for k, v in stats.items() if k not in ("ok", "error")}, "model_cfg": PACKED}
 
 
-def test_only_the_leader_may_switch(channel: Channel) -> None:
-    stranger, follower = channel.dealer(), channel.dealer()
-    assert ask(follower, b"HELLO", rank=1, slot_size=64)["ok"]
-    for dealer, reason in ((stranger, "has not sent HELLO"), (follower, "this is rank 1")):
-        for command, payload in ((b"SET_MODEL", {"model_id": "m"}), (b"STOP", {})):
-            answer = ask(dealer, command, **payload)
-            assert not answer["ok"]
-            assert "only rank 0, the leader" in answer["error"]
-            assert reason in answer["error"]
-    native = channel.student(2)
-    with pytest.raises(ConfigError, match="only rank 0, the leader"):
-        native.set_model("m", b"", WATCHDOG_MS)
-    with pytest.raises(ConfigError, match="only rank 0, the leader"):
-        native.stop_workers(WATCHDOG_MS)
-    assert channel.server.stats()["generation"] == 0
-
-
 def test_a_subscriber_that_stops_reading_delays_no_other_and_gets_the_newest(channel: Channel) -> None:
     leader, worker = channel.leader(), channel.subscriber()
     sleeper = channel.sub(b"", RCVHWM=1)
@@ -135,18 +96,6 @@ def test_a_subscriber_that_stops_reading_delays_no_other_and_gets_the_newest(cha
     assert len(heard) < 30, "it was sent what it had no room for"
     assert leader.set_model("after", b"", WATCHDOG_MS) == 42
     assert model(sleeper)["model_id"] == "after"
-
-
-def test_of_news_that_are_not_taken_the_newest_is_kept(channel: Channel) -> None:
-    leader, worker = channel.leader(), channel.subscriber()
-    leader.set_model("m", b"", WATCHDOG_MS)
-    hears(worker, "MODEL", 1, "m", b"\xc0")
-    for _ in range(20):
-        leader.set_model("m", b"", WATCHDOG_MS)
-    leader.stop_workers(WATCHDOG_MS)
-    hears(worker, "MODEL", 21, "m", b"\xc0")
-    hears(worker, "STOP")
-    assert worker.next_event(0) is None
 
 
 def test_a_publisher_of_pyzmq_is_understood(short_path: Path) -> None:
@@ -167,42 +116,6 @@ def test_a_publisher_of_pyzmq_is_understood(short_path: Path) -> None:
         assert heard == [("MODEL", 9, "z", PACKED)]
         assert any("cannot be read" in text for _, text in subscriber.take_log())
         subscriber.close()
-
-
-def test_workers_that_wait_are_seen_and_said_once(channel: Channel) -> None:
-    worker = channel.subscriber()
-    assert worker.next_event(0) is None
-    eventually(lambda: channel.server.stats()["subscribers"] == 1 or worker.next_event(1), "the worker")
-    eventually(lambda: channel.server.stats()["waiting_s"] > 0, "it waits")
-    warnings = []
-    while not warnings:
-        record = channel.server.next_log()
-        assert record is not None
-        warnings += [record] if record[0] >= 30 else []
-    assert warnings == [(30, "1 workers wait for a model: the leader has not called set_model() yet")]
-    assert channel.server.stats()["waiting_s"] >= 5
-    channel.leader().set_model("m", b"", WATCHDOG_MS)
-    assert channel.server.stats()["waiting_s"] == 0
-
-
-@pytest.mark.parametrize(
-    ("model_id", "model_cfg", "why"),
-    [
-        ("m", b"\xc1", "not msgpack"),
-        ("m", b"\x81\xa1x", "cut off"),
-        ("m", b"\x01\x02", "1 bytes after its end"),
-        ("x" * 1025, b"", "model_id has 1025 bytes, at most 1024 allowed"),
-        ("m", msgpack.packb(b"x" * (1 << 20)), "at most 1044480 allowed"),
-    ],
-)
-def test_a_model_that_cannot_be_sent_is_refused_here(
-    channel: Channel, model_id: str, model_cfg: bytes, why: str
-) -> None:
-    student = channel.student(0)
-    with pytest.raises(ConfigError, match=why):
-        student.set_model(model_id, model_cfg, WATCHDOG_MS)
-    with pytest.raises(ConfigError, match=why):
-        student.note_model(1, model_id, model_cfg)
 
 
 def test_the_largest_model_goes_all_the_way(channel: Channel) -> None:

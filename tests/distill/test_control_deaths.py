@@ -78,32 +78,6 @@ def test_all_peers_reconnect_after_a_restart(channel: Channel) -> None:
     assert any("lost the connection" in text for _, text in leader.take_log())
 
 
-def test_a_follower_alone_brings_the_model_back(channel: Channel) -> None:
-    leader, follower = channel.leader(), channel.student(1)
-    leader.set_model("m", PACKED, WATCHDOG_MS)
-    follower.hello(WATCHDOG_MS)
-    leader.set_model("n", PACKED, WATCHDOG_MS)
-    follower.note_model(2, "n", PACKED)
-    leader.close()
-    channel.server.stop()
-    channel.start()
-    hears(channel.subscriber(), "MODEL", 2, "n", PACKED)
-    assert channel.leader().hello(WATCHDOG_MS) == (2, 2, "n", PACKED)
-
-
-def test_a_switch_waits_for_the_next_broker(channel: Channel) -> None:
-    leader = channel.leader()
-    assert leader.set_model("m", PACKED, WATCHDOG_MS) == 1
-    channel.server.stop()
-    results: list[int] = []
-    switch = threading.Thread(target=lambda: results.append(leader.set_model("n", PACKED, WATCHDOG_MS)))
-    switch.start()
-    channel.start()
-    switch.join()
-    assert results == [2]
-    hears(channel.subscriber(), "MODEL", 2, "n", PACKED)
-
-
 def test_without_a_broker_calls_end_in_time_and_say_why(short_path: Path) -> None:
     student = ControlStudent(f"ipc://{short_path}/unserved", 0, 64)
     assert student.hello(50) is None

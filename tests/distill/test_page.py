@@ -1,4 +1,4 @@
-"""Every code block of the README of softs 0.1.0 runs unchanged under the drop-in; the first one with softs_fast in its imports, too."""
+"""Every code block of the README of softs 0.1.0 runs unchanged under the drop-in."""
 
 import inspect
 import os
@@ -19,25 +19,19 @@ import softs_fast
 from softs_fast import mediums
 from softs_fast.market.endpoints import EndpointName, variable_of
 
-PACKAGES = ["softs_fast", "softs"]
-
 
 class Programs:
     """Programs in a folder, in processes of their own."""
 
-    def __init__(self, folder: Path, package: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.package = package
         self._running: list[subprocess.Popen[str]] = []
 
     def start(self, name: str, *parts: str, with_torch: bool = False) -> "subprocess.Popen[str]":
         script = self.folder / f"{name}.py"
-        script.write_text(
-            page.program(*parts, folder=self.folder, package=self.package, with_torch=with_torch)
-        )
-        dropin = ["-m", "softs_fast.dropin"] if self.package == "softs" else []
+        script.write_text(page.program(*parts, folder=self.folder, with_torch=with_torch))
         process = subprocess.Popen(
-            [sys.executable, *dropin, str(script)],
+            [sys.executable, "-m", "softs_fast.dropin", str(script)],
             cwd=self.folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", **self._endpoints()},
             stdout=subprocess.PIPE,
@@ -68,14 +62,13 @@ class Programs:
 
 
 @pytest.fixture
-def programs(request: pytest.FixtureRequest, short_path: Path) -> Iterator[Programs]:
-    """Programs of the page, unchanged unless a test names another package."""
-    programs = Programs(short_path, getattr(request, "param", "softs"))
+def programs(short_path: Path) -> Iterator[Programs]:
+    """Programs of the page, unchanged."""
+    programs = Programs(short_path)
     yield programs
     programs.kill()
 
 
-@pytest.mark.parametrize("programs", PACKAGES, indirect=True)
 def test_quick_start(programs: Programs) -> None:
     (config,) = page.blocks("1. Define your data format with BatchConfig")
     (broker,) = page.blocks("2. Start the broker")
@@ -112,7 +105,7 @@ def test_yaml_and_hydra(programs: Programs) -> None:
     (block,) = page.blocks("Loading from YAML")
     (text,) = page.blocks("Hydra Integration", "yaml")
     (hydra,) = page.blocks("Hydra Integration")
-    content = OmegaConf.create(text.replace("softs.", f"{programs.package}."))
+    content = OmegaConf.create(text)
     OmegaConf.save(OmegaConf.create({"specs": content.batch_config.specs}), programs.folder / "config.yaml")
     OmegaConf.save(content, programs.folder / "hydra.yaml")
     load = "from softs import BatchConfig\n"

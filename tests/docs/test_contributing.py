@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 REPOSITORY = Path(__file__).parents[2]
 #: The head of the table.
 CHANGES = "| room | to change | open | run |"
@@ -60,45 +58,3 @@ def test_files_and_tests_exist() -> None:
     page = (REPOSITORY / "CONTRIBUTING.md").read_text()
     assert len(changes(page)) > 20
     assert complaints(page, REPOSITORY) == []
-
-
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    [
-        ("| a | b | `rust/a/src` | `make test ROOM=room` |", None),
-        ("| a | b | `rust/a/src` | `make test ROOM=room/test_a.py` |", None),
-        ("| a | b | `rust/a/src` | `cargo test -p crate-a --test whole` |", None),
-        ("| a | b | `rust/a/src` | `cargo test -p crate-a --test parts` |", None),
-        ("| a | b | `rust/a/src` | `cargo test -p crate-a --lib lane` |", None),
-        ("| a | b | `rust/b` | `make test ROOM=room` |", "b: rust/b does not exist"),
-        ("| a | b | `rust/a` | `make test ROOM=rooms` |", "b: make test ROOM=rooms runs no test"),
-        ("| a | b | `rust/a` | `make test ROOM=empty` |", "b: make test ROOM=empty runs no test"),
-        (
-            "| a | b | `rust/a` | `cargo test -p crate-b --test whole` |",
-            "b: cargo test -p crate-b --test whole runs no test",
-        ),
-        (
-            "| a | b | `rust/a` | `cargo test -p crate-a --test none` |",
-            "b: cargo test -p crate-a --test none runs no test",
-        ),
-        (
-            "| a | b | `rust/a` | `cargo test -p crate-a --lib none` |",
-            "b: cargo test -p crate-a --lib none runs no test",
-        ),
-        ("| a | b | `rust/a` | `make lint` |", "b: make lint runs no test"),
-        ("| a | b | `rust/a` |", "a row has 3 cells: ['a', 'b', 'rust/a']"),
-    ],
-)
-def test_wrong_rows_are_found(tmp_path: Path, row: str, complaint: str | None) -> None:
-    for path, text in {
-        "rust/a/Cargo.toml": '[package]\nname = "crate-a"\n',
-        "rust/a/src/lane/tests.rs": "",
-        "rust/a/tests/whole.rs": "",
-        "rust/a/tests/parts/main.rs": "",
-        "tests/room/test_a.py": "",
-        "tests/empty/helpers.py": "",
-    }.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    page = f"{CHANGES}\n|---|---|---|---|\n{row}\n\n| other | table |\n"
-    assert complaints(page, tmp_path) == ([] if complaint is None else [complaint])

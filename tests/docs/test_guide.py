@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 from waiting import WATCHDOG_S
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
@@ -32,6 +33,7 @@ def write(folder: Path, program: str) -> Path:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "title",
     [
@@ -48,7 +50,7 @@ def write(folder: Path, program: str) -> Path:
 def test_programs(short_path: Path, title: str) -> None:
     program, printed = section(title)
     script = write(short_path, program)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=WATCHDOG_S)
+    done = run_script(script)
     assert done.returncode == 0, done.stderr
     # On a slow machine a fleet shows how far its start is.
     errors = re.sub(r"\d of \d workers serve after \d+ s\n", "", done.stderr)

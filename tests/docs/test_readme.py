@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -79,7 +80,7 @@ def test_snippets_run(short_path: Path, page: str, text: str) -> None:
     program = program.replace('"ipc:///tmp/', here).replace(":9464", ":0")
     program = program.replace("sf.Broker()", f'sf.Broker({here}softs_frontend.sock", {here}b")')
     script.write_text(program)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    done = run_script(script)
     assert done.returncode == 0, done.stderr
 
 

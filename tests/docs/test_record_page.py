@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 PAGE = (Path(__file__).parents[2] / "docs" / "record.md").read_text()
 PROGRAMS = re.findall(r"```python(?: title=(\S+))?\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -21,15 +19,9 @@ def test_the_programs_print_what_the_page_says(tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     printed = {}
     for title, program in PROGRAMS:
-        (tmp_path / (title or "last.py")).write_text(program)
-        done = subprocess.run(
-            [sys.executable, title or "last.py"],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            timeout=120,
-        )
+        script = tmp_path / (title or "last.py")
+        script.write_text(program)
+        done = run_script(script)
         assert done.returncode == 0, done.stderr
         printed[title] = done.stdout
     assert printed["record.py"] + printed["replay.py"] == PRINTED[0]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trainers.md").read_text()
 pytestmark = pytest.mark.timeout(180)
@@ -37,15 +38,19 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "title", ["transformers", "Evaluation and resume with transformers", "Accelerate", "Lightning"]
+    "title",
+    [
+        pytest.param("transformers", marks=pytest.mark.slow),
+        "Evaluation and resume with transformers",
+        "Accelerate",
+        "Lightning",
+    ],
 )
 def test_trainers(tmp_path: Path, environment: dict[str, str], title: str) -> None:
     program, printed = section(title)
     script = tmp_path / "train.py"
     script.write_text(program)
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=150
-    )
+    done = run_script(script, environment)
     assert done.returncode == 0, done.stderr
     # Before it there is what the trainer says.
     assert done.stdout.splitlines()[-len(printed) :] == printed

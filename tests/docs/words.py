@@ -65,6 +65,10 @@ def any_of(words: dict[str, str]) -> re.Pattern[str]:
 PAGE_WORDS = pattern(EVERYWHERE)
 CODE_WORDS = PAGE_WORDS + pattern(IN_CODE)
 ANY_IN_PAGE, ANY_IN_CODE = any_of(EVERYWHERE), any_of(EVERYWHERE | IN_CODE)
+#: Finds all of them in a text that was not read into prose and names, which takes several times as long, and a few others.
+MAY_BE_THERE = re.compile(
+    rf"(?:(?<![A-Za-z])|(?<=[a-z0-9])(?=[A-Z]))(?i:{'|'.join([*EVERYWHERE, *IN_CODE, IN_NAMES])})(?![a-z])"
+)
 NAME_PARTS = re.compile(rf"(?:^|_)({IN_NAMES})(?=_|$)", re.IGNORECASE)
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 

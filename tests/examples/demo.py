@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -30,10 +29,6 @@ class Demo:
         )
         assert self.process.stdout is not None
         self.output = self.process.stdout
-
-    def is_alive(self) -> bool:
-        """Whether it still runs."""
-        return self.process.poll() is None
 
     def wait_for(self, text: str) -> str:
         """Read the output up to `text`, character by character: a progress bar ends no lines."""
@@ -75,16 +70,6 @@ class Demo:
         """The ids of the demo's processes that are alive."""
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._owns(pid)]
 
-    def segments(self) -> set[Path]:
-        """The names of the segments that the demo's first process has mapped, told by their inodes."""
-        lines = Path(f"/proc/{self.process.pid}/maps").read_text().splitlines()
-        inodes = {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
-        found = set()
-        for path in [path for pattern in ("sl_*", ".sl_*") for path in Path("/dev/shm").glob(pattern)]:
-            with contextlib.suppress(FileNotFoundError):  # another process's, which has removed it
-                found |= {path} if path.stat().st_ino in inodes else set()
-        return found
-
     def _owns(self, pid: int) -> bool:
         # Of a process that has ended and was not waited for, and of another user's, it cannot be read.
         with contextlib.suppress(OSError):
@@ -97,11 +82,10 @@ def interrupt(demo: Demo) -> None:
     os.killpg(demo.process.pid, signal.SIGINT)
 
 
-def check_gone(demo: Demo, segments: Iterable[Path]) -> None:
+def check_gone(demo: Demo) -> None:
     """Check that an interrupted example ends as it should, and that nothing of it is left."""
     code, text = demo.finish()
     assert code == 130, text
     assert "Traceback" not in text
     assert "interrupted" in text
-    assert [segment for segment in segments if segment.exists()] == []
     assert demo.remaining() == []

@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "averaging_digits.py"
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_selective_averaging_rescues_the_poisoned_rank_and_spares_the_others(
     launch: Callable[..., Demo], tmp_path: Path
 ) -> None:

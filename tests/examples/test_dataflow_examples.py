@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "workers", ["0", pytest.param("4", marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 )
@@ -51,6 +52,7 @@ def test_ppo_in_processes_has_the_bits_of_one_process(launch: Callable[..., Demo
     assert lines[0] == lines[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_fine_tuning_saves_and_loads_what_it_has_learned(launch: Callable[..., Demo], workers: str) -> None:
     options = ("--texts", "2800", "--workers", workers)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from demo import Demo, check_gone, interrupt
+from demo import Demo
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "distill_elastic_live.py"
 pytestmark = pytest.mark.timeout(600)
@@ -30,14 +30,6 @@ def test_whatever_is_killed_costs_no_bit(launch: Callable[..., Demo], tmp_path: 
     assert "the same weights, to the bit, after each of 30 steps of both runs" in text
     first, last = re.search(r"^loss ([\d.]+) -> ([\d.]+)$", text, re.MULTILINE).groups()  # type: ignore[union-attr]
     assert float(last) < float(first), "it learns"
-
-
-@pytest.mark.full
-def test_ctrl_c_ends_ranks_and_teachers(launch: Callable[..., Demo]) -> None:
-    demo = launch(sys.executable, EXAMPLE, "--steps", "100000")
-    demo.wait_for("undisturbed ...")
-    interrupt(demo)
-    check_gone(demo, [])
 
 
 def test_too_few_steps_for_a_checkpoint_are_refused(refused: Callable[..., tuple[object, str]]) -> None:

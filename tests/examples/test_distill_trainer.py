@@ -13,7 +13,7 @@ from demo import Demo
 EXAMPLE = Path(__file__).parents[2] / "examples" / "distill_trainer.py"
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_the_loss_falls(launch: Callable[..., Demo], tmp_path: Path) -> None:
     picture = tmp_path / "out" / "loss.png"

@@ -18,6 +18,7 @@ from llm_text import Passages, load_passages
 from softs_fast import ConfigError
 
 N_TOKENS = 48
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(180)
 pytest.importorskip("uvicorn", reason="needs the extra server")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_death_and_a_late_worker_cost_no_accuracy(launch: Callable[..., Demo], tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
     text = launch(sys.executable, EXAMPLE, "--rounds", "80", "--output", picture).succeeds(picture)

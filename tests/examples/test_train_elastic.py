@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from demo import Demo, check_gone, interrupt
+from demo import Demo
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_elastic.py"
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_killed_worker_costs_no_bit(launch: Callable[..., Demo], tmp_path: Path) -> None:
     picture = tmp_path / "picture.png"
     text = launch(sys.executable, EXAMPLE, "--steps", "60", "--output", picture).succeeds(picture)
@@ -26,14 +26,6 @@ def test_a_killed_worker_costs_no_bit(launch: Callable[..., Demo], tmp_path: Pat
     assert "the same bits" in text
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)$", text, re.MULTILINE)]
     assert losses[4] < losses[0] / 2, "it learns"
-
-
-@pytest.mark.full
-def test_ctrl_c_leaves_nothing(launch: Callable[..., Demo]) -> None:
-    demo = launch(sys.executable, EXAMPLE, "--steps", "100000")
-    demo.wait_for("undisturbed ...")
-    interrupt(demo)
-    check_gone(demo, [])
 
 
 def test_too_few_steps_for_a_kill_are_refused(refused: Callable[..., tuple[object, str]]) -> None:

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import random
-import socket
 import subprocess
 import sys
 import time
@@ -165,7 +163,7 @@ def test_an_order_cannot_make_a_supplier_write_where_it_should_not(
     assert victim.read_bytes() == b"precious" * 100
 
 
-@pytest.mark.parametrize("offset", [128 * 4, 128 * 4 - 1, 1, 2**40, 2**63])
+@pytest.mark.parametrize("offset", [128 * 4 - 1, 2**63])
 def test_an_offset_outside_the_medium_is_refused(
     market: Market, order: Callable[..., str], offset: int
 ) -> None:
@@ -191,24 +189,6 @@ def test_an_endpoint_of_a_live_broker_is_refused_and_stays_alive(market: Market)
     market.supplier()
     with market.open_client() as client:
         take(client, stamp.Checker(), 5)
-
-
-def test_an_endpoint_of_a_live_softs_broker_is_refused(market: Market) -> None:
-    context = zmq.Context()
-    router = context.socket(zmq.ROUTER)
-    router.bind(market.frontend)
-    try:
-        with pytest.raises(softs_fast.EndpointInUse):
-            softs_fast.Broker(softs_fast.EndpointConfig(market.frontend, market.backend)).start()
-    finally:
-        router.close(linger=0)
-        context.term()
-
-
-def test_an_endpoint_left_by_a_dead_broker_is_taken_over(market: Market) -> None:
-    market.broker().kill()
-    assert (market.folder / "f").exists()
-    market.broker()
 
 
 @pytest.mark.parametrize(
@@ -257,9 +237,8 @@ def test_wildcard_ports_and_ipv6(host: str) -> None:
 AS_ANOTHER_USER = """
 import os, socket, sys
 os.setgid(65534); os.setuid(65534)
-is_path = sys.argv[1].startswith("/")
-peer = socket.socket(socket.AF_UNIX if is_path else socket.AF_INET)
-peer.connect(sys.argv[1] if is_path else ("127.0.0.1", int(sys.argv[1])))
+peer = socket.socket()
+peer.connect(("127.0.0.1", int(sys.argv[1])))
 peer.settimeout(30)
 greeting = bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0x7F, 3, 1]) + b"NULL".ljust(20, b"\\0") + bytes(32)
 try:
@@ -270,108 +249,23 @@ except ConnectionError:
 """
 
 
-def as_another_user(place: str) -> str:
-    """What becomes of a connection to a path or a port."""
+def as_another_user(port: str) -> str:
+    """What becomes of a connection to a port."""
     script = subprocess.run(
-        [sys.executable, "-c", AS_ANOTHER_USER, place], capture_output=True, text=True, timeout=60, cwd="/"
+        [sys.executable, "-c", AS_ANOTHER_USER, port], capture_output=True, text=True, timeout=60, cwd="/"
     )
     assert script.stdout, script.stderr
     return script.stdout.strip()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_peers_of_another_user_are_refused(market: Market) -> None:
-    broker = market.broker()
-    path = market.folder / "f"
-    assert path.stat().st_mode & 0o077 == 0, "no other user may even connect"
-    market.folder.chmod(0o755)
-    path.chmod(0o666)
-    assert as_another_user(str(path)) == "closed"
-    assert broker.pid
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_peers_of_another_user_are_refused_on_loopback_too() -> None:
-    endpoints = softs_fast.EndpointConfig("tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
-    for allow_remote, expected in [(False, "closed"), (True, "served")]:
-        with softs_fast.Broker(endpoints, allow_remote=allow_remote) as broker:
-            for endpoint in (broker.bound_endpoints.frontend, broker.bound_endpoints.backend):
-                assert as_another_user(endpoint.rpartition(":")[2]) == expected
+    """By brokers, too: rust/net/tests/foreign_user.rs."""
     with softs_fast.TCPMedium(None, 64, 1, create=True) as medium:
         assert as_another_user((medium.address or "").rpartition(":")[2]) == "closed"
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------
-
-GREETING = bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 1]) + b"NULL".ljust(20, b"\0") + bytes(32)
-
-
-def junk(kind: str) -> bytes:
-    """What a stranger may send."""
-    dice = random.Random(kind)
-    return {
-        "noise": dice.randbytes(100_000),
-        "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        "old zmtp": bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 1, 5]) + bytes(100),
-        "plain": GREETING.replace(b"NULL\0", b"PLAIN") + bytes(100),
-        "huge frame": GREETING + bytes([0x02]) + (2**62).to_bytes(8, "big") + bytes(1000),
-        "endless ready": GREETING + bytes([0x06]) + (2**31).to_bytes(8, "big") + bytes(1_000_000),
-        "wrong socket": GREETING + bytes([4, 25]) + b"\x05READY\x0bSocket-Type\0\0\0\x03SUB",
-    }[kind]
-
-
-@pytest.mark.parametrize("side", ["f", "b"])
-@pytest.mark.parametrize(
-    "kind", ["noise", "http", "old zmtp", "plain", "huge frame", "endless ready", "wrong socket"]
-)
-def test_strangers_are_shown_the_door_and_the_others_are_served(market: Market, side: str, kind: str) -> None:
-    market.broker()
-    market.supplier()
-    with market.open_client() as client, socket.socket(socket.AF_UNIX) as stranger:
-        take(client, stamp.Checker(), 5)
-        stranger.settimeout(40)
-        stranger.connect(f"{market.folder}/{side}")
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            stranger.sendall(junk(kind))
-            while stranger.recv(65536):
-                pass
-        take(client, stamp.Checker(), 5)
-
-
-def an_order(**changes: object) -> list[bytes]:
-    """The frames of an order; a field that is None is left out."""
-    fields = {"order_id": "o", "product_id": "p", "address": "a", "offset": 0, **changes}
-    return [b"ORDER", encode_payload({name: value for name, value in fields.items() if value is not None})]
-
-
-@pytest.mark.parametrize(
-    ("frames", "words"),
-    [
-        ([b"ORDER", b"\xc1"], ""),
-        ([b"ORDER", b"\x93\x01\x02\x03"], ""),
-        ([b"ORDER", encode_payload({})], "order_id"),
-        (an_order(offset=None), "offset"),
-        (an_order(offset="x"), "offset"),
-        (an_order(offset=-1), "offset"),
-        (an_order(colour=1), "colour"),
-        (an_order(product_id="p" * 2000), "1024"),
-        ([b"DANCE", encode_payload({})], "DANCE"),
-        ([b"CANCEL", encode_payload({"order_id": "never"})], "not owned"),
-        ([b"\xff\xfe", b""], ""),
-        ([b"HELLO"], "at least 2 frames"),
-    ],
-)
-def test_malformed_requests_are_answered_and_the_connection_stays(
-    market: Market, frames: list[bytes], words: str
-) -> None:
-    market.broker()
-    with peer(market.frontend) as dealer:
-        dealer.send_multipart(frames)
-        answer = decode_payload(dealer.recv())
-        assert answer["ok"] is False
-        assert words in answer["error"]
-        dealer.send_multipart([ClientCmd.HELLO, encode_payload({})])
-        assert decode_payload(dealer.recv())["ok"] is True
 
 
 @pytest.mark.parametrize(
@@ -379,9 +273,6 @@ def test_malformed_requests_are_answered_and_the_connection_stays(
     [
         ([], "at least one"),
         (["("], "Invalid product_id pattern"),
-        (["(?=x)"], "look"),
-        ([r"(a)\1"], "back-reference"),
-        (["x{1000}{1000}{1000}"], "Invalid product_id pattern"),
     ],
 )
 def test_a_bad_pattern_is_refused_with_the_reason(market: Market, patterns: list[str], words: str) -> None:
@@ -404,8 +295,7 @@ def test_a_pattern_that_explodes_elsewhere_costs_nothing_here(market: Market) ->
         take(client, stamp.Checker(), 5)
 
 
-@pytest.mark.full
-def test_a_million_products_leave_no_trace(market: Market) -> None:
+def test_a_hundred_thousand_products_leave_no_trace(market: Market) -> None:
     broker = market.broker()
     market.supplier(patterns=["q.*", "p1"])
 
@@ -421,7 +311,7 @@ def test_a_million_products_leave_no_trace(market: Market) -> None:
         n = 0
         for _ in range(2):
             before = resident_kib()
-            for _ in range(500):
+            for _ in range(50):
                 # Cancelled at once: each batch is a thousand products that come once.
                 for i in range(n, n + 1000):
                     request = {"order_id": str(i), "product_id": f"r{i}", **fields}
@@ -432,8 +322,8 @@ def test_a_million_products_leave_no_trace(market: Market) -> None:
                 assert decode_payload(client.recv())["cancelled"] == 1000
                 n += 1000
             grown.append(resident_kib() - before)
-        assert n == 10**6
-        assert grown[1] < 4096, f"the second half of a million products grew the broker by {grown[1]} KiB"
+        # A product that is kept takes more than a hundred bytes.
+        assert grown[1] < 4096, f"the second half of {n} products grew the broker by {grown[1]} KiB"
 
 
 def test_a_full_shared_memory_is_an_error_and_no_crash(market: Market) -> None:

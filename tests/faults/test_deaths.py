@@ -5,7 +5,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
 import stamp
 from market import Market, take
 from waiting import eventually
@@ -158,20 +157,3 @@ def test_a_supplier_unmaps_the_memory_of_clients_that_have_gone(market: Market) 
     with market.open_client() as client:
         take(client, stamp.Checker(), 5)
         eventually(lambda: mapped() == {client.medium.address}, "the memory of the others is gone")
-
-
-@pytest.mark.parametrize("killed", ["client", "supplier", "broker"])
-def test_a_killed_process_leaves_the_endpoints_usable(market: Market, killed: str) -> None:
-    peers = {
-        "broker": market.broker(),
-        "supplier": market.supplier(),
-        "client": market.client(n_samples=10**9),
-    }
-    # The endless client would not end by itself.
-    for process in {peers["client"], peers[killed]}:
-        process.kill()
-    if killed == "broker":
-        market.broker()
-    if killed == "supplier":
-        market.supplier()
-    market.client().event("done")

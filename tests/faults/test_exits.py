@@ -23,8 +23,6 @@ torch.set_num_threads(1)
 
 
 def batches_of(kind):
-    if kind == "native":
-        return sf.SoftDataLoader("p1", frontend, config, sf.ShmMedium, batch_size=2, num_workers=2)
     if kind == "processes":
         return sf.SoftDataLoader(
             "p1", frontend, config, sf.ShmMedium, batch_size=2, num_workers=2, multiprocessing_context="fork"
@@ -57,8 +55,6 @@ train()
 @pytest.mark.parametrize(
     ("kind", "end"),
     [
-        ("native", "exception"),
-        ("processes", "exception"),
         ("processes", "end"),
         ("torch", "exception"),
         ("forked rank", "exception"),
@@ -70,7 +66,7 @@ def test_a_script_leaves_no_segment(market: Market, kind: str, end: str) -> None
     market.supplier()
     script, pids = started("-c", SCRIPT, market.frontend, kind, end)
     _, errors = script.communicate(timeout=50)
-    assert len(pids) == (1 if kind == "native" else 3), errors
+    assert len(pids) == 3, errors
     assert script.returncode == {"exception": 1, "end": 0}[end], errors
     assert ("the training failed" in errors) == (end == "exception")
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all processes have ended")

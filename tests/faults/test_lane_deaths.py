@@ -1,4 +1,7 @@
-"""kill -9 at every step of an order through a lane, and of what a segment goes through: the stream stays whole."""
+"""kill -9 of what leaves more than a dead process: forks, other programs, segments; and suppliers that are stopped.
+
+rust/net/tests/lane_deaths.rs kills a supplier at each step of an order.
+"""
 
 import fcntl
 import json
@@ -138,21 +141,6 @@ class Stream:
         eventually(is_free, f"all {self.n_slots} slots are free")
 
 
-@pytest.mark.parametrize("point", ["claimed", "half written", "written"])
-def test_a_supplier_dies_with_a_claimed_order(market: Market, start: Start, point: str) -> None:
-    market.broker()
-    start("supplier")
-    with Stream(market) as stream:
-        stream.await_attached(1)
-        for _ in range(KILLS):
-            victim = start("supplier", point=point, call=20)
-            while not victim.is_dead():
-                stream.take()
-            stream.take(50)
-        stream.await_attached(1)
-        stream.check_slots()
-
-
 def test_a_fork_of_a_dead_supplier_does_not_write_late(market: Market, start: Start) -> None:
     market.broker()
     start("supplier")
@@ -187,24 +175,6 @@ def test_a_supplier_that_runs_another_program_gives_its_orders_back(
         stream.check_slots()
 
 
-def test_a_supplier_dies_before_it_claims(market: Market, start: Start) -> None:
-    market.broker()
-    with Stream(market) as stream:
-        for _ in range(KILLS):
-            victim = start("supplier")
-            stream.await_attached(1)
-            victim.stop()
-            # The orders that follow what was finished wait for the supplier that has stopped.
-            while (slot := stream.client.request_sample("p1", timeout_ms=50)) is not None:
-                assert stamp.number_of(stream.client.medium.read(slot)) == stream.n_taken
-                stream.client.release_slot(slot)
-                stream.n_taken += 1
-            victim.kill()
-        start("supplier")
-        stream.take(50)
-        stream.check_slots()
-
-
 @pytest.mark.parametrize("n_slots", [1, 8])
 def test_a_supplier_that_was_stopped_before_it_claims_is_replaced(
     market: Market, start: Start, n_slots: int
@@ -224,21 +194,6 @@ def test_a_supplier_that_was_stopped_before_it_claims_is_replaced(
         stream.check_slots()
 
 
-def test_finished_samples_of_a_dead_supplier_are_good(market: Market, start: Start) -> None:
-    market.broker()
-    with Stream(market) as stream:
-        for _ in range(KILLS):
-            victim = start("supplier")
-            stream.await_attached(1)
-            stream.await_finished()
-            victim.kill()
-            # Not all: while some are finished, a last order may still wait to be worth a wake-up.
-            stream.take(stream.n_slots // 2)
-        start("supplier")
-        stream.take(50)
-        stream.check_slots()
-
-
 def test_a_client_dies_with_slots_in_use(market: Market, start: Start) -> None:
     market.broker()
     supplier = start("supplier")
@@ -255,19 +210,6 @@ def test_a_client_dies_with_slots_in_use(market: Market, start: Start) -> None:
             stream.take(50)
             eventually(lambda: mapped() <= {stream.client.medium.address}, "the victim's memory is unmapped")
             assert not Path("/dev/shm", victim.ready["address"]).exists()
-
-
-def test_lanes_outlive_the_broker(market: Market, start: Start) -> None:
-    broker = market.broker()
-    start("supplier")
-    with Stream(market) as stream:
-        stream.await_attached(1)
-        for _ in range(KILLS):
-            broker.kill()
-            stream.take(100)
-            broker = market.broker()
-            stream.take(100)
-        stream.check_slots()
 
 
 def name_of(pid: int) -> str:

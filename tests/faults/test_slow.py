@@ -20,9 +20,9 @@ def test_an_idle_supplier_stays(market: Market) -> None:
         assert (stats["connected_suppliers"], stats["connected_clients"]) == (1, 1)
 
 
-def test_a_call_of_17_seconds_delivers_and_its_supplier_stays(market: Market) -> None:
-    market.broker()
-    market.supplier(behaviour="sleep_once", amount=17.0)
+def test_a_call_of_3_seconds_delivers_and_its_supplier_stays(market: Market) -> None:
+    market.broker(settings={"supplier_timeout": 0.5})
+    market.supplier(behaviour="sleep_once", amount=3.0)
     with market.open_client(n_slots=2) as client:
         checker = stamp.Checker()
         take(client, checker, 20)
@@ -31,12 +31,12 @@ def test_a_call_of_17_seconds_delivers_and_its_supplier_stays(market: Market) ->
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("seconds", [12.0, pytest.param(60.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [3.0, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_a_generator_that_holds_the_gil_stops_neither_broker_nor_other_suppliers(
     market: Market, seconds: float
 ) -> None:
     holder = market.supplier_options(behaviour="hold_gil", amount=seconds, patterns=["p-hold"], verbose=True)
-    broker = market.broker(supplier=holder)
+    broker = market.broker(supplier=holder, settings={"supplier_timeout": 0.5, "client_timeout": 0.5})
     broker.event("ready")
     market.supplier(patterns=["p1"])
     with market.open_client(n_slots=4) as client:
@@ -91,7 +91,7 @@ def run_pipelined(market: Market, seconds: float) -> None:
 
 
 def test_slots_in_flight_are_neither_leaked_nor_written_by_two(market: Market) -> None:
-    run_pipelined(market, 5.0)
+    run_pipelined(market, 2.0)
 
 
 @pytest.mark.slow

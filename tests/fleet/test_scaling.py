@@ -123,15 +123,12 @@ def check(seed: int) -> None:
     assert fleet.n_reversals() <= MAX_REVERSALS, f"seed {seed}: {fleet.changes}"
 
 
-@pytest.mark.parametrize(
-    "block", [0, 1, *(pytest.param(block, marks=pytest.mark.full) for block in range(2, 10))]
-)
-def test_a_thousand_loads_have_the_right_number_of_workers_within_30_s(block: int) -> None:
-    for seed in range(100 * block, 100 * block + 100):
+def test_a_hundred_loads_have_the_right_number_of_workers_within_30_s() -> None:
+    for seed in range(100):
         check(seed)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_calls_that_last_longer_than_a_look_have_enough_workers(seed: int) -> None:
     """All calls end at the same time; a student that gathers ahead waits all the time, and gets nothing in most looks."""
     chance = random.Random(seed)

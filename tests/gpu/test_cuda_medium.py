@@ -59,21 +59,31 @@ def take(loader: SoftDataLoader, config: BatchConfig, n: int, first: int = 0) ->
         assert all(cuda.device_of(tensor) == 0 for tensor in got.values() if tensor.numel())
 
 
-@pytest.mark.parametrize("zero_copy", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "zero_copy"), [*((kind, False) for kind in KINDS), ("sample", True), ("fill bytes", True)]
+)
 def test_every_kind_of_generator_and_every_dtype(loader: Loaders, kind: str, zero_copy: bool) -> None:
     take(loader(f"every/{kind}/device", EVERY, zero_copy=zero_copy), EVERY, 12)
 
 
-@pytest.mark.parametrize("where", ["host", "array", "mixed"])
-@pytest.mark.parametrize("kind", ["sample", "batch"])
+@pytest.mark.parametrize(
+    ("kind", "where"), [("sample", "host"), ("batch", "array"), ("sample", "mixed"), ("batch", "mixed")]
+)
 def test_tensors_from_the_host(loader: Loaders, kind: str, where: str) -> None:
     take(loader(f"every/{kind}/{where}", EVERY), EVERY, 6)
 
 
-@pytest.mark.parametrize("where", ["device", "host", "array", "mixed"])
-@pytest.mark.parametrize("config", ["every", "unaligned"])
-@pytest.mark.parametrize("kind", ["sample", "batch"])
+@pytest.mark.parametrize(
+    ("config", "kind", "where"),
+    [
+        ("every", "batch", "device"),
+        ("every", "sample", "host"),
+        ("unaligned", "sample", "device"),
+        ("unaligned", "batch", "host"),
+        ("unaligned", "sample", "array"),
+        ("unaligned", "batch", "mixed"),
+    ],
+)
 def test_floats_are_cast_on_the_way(loader: Loaders, kind: str, config: str, where: str) -> None:
     take(loader(f"{config}/{kind}/{where}/wide", CONFIGS[config]), CONFIGS[config], 4)
 

@@ -59,11 +59,10 @@ def test_killed_before_it_said_so(cuda_market: CudaMarket) -> None:
 
 
 @needs_standin
-@pytest.mark.parametrize("zero_copy", [False, True])
-def test_killed_after_it_said_so_ordered(cuda_market: CudaMarket, zero_copy: bool) -> None:
+def test_killed_after_it_said_so_ordered(cuda_market: CudaMarket) -> None:
     """The sample never comes: the student is told, and may go on with the same sample."""
     mortal = cuda_market.teacher(serve("large"), point="published", n_before=2 * B, environment=STALLED)
-    loader = new_loader(cuda_market, zero_copy=zero_copy)
+    loader = new_loader(cuda_market, zero_copy=True)
     with pytest.raises(PeerLost, match=f"is lost: process {mortal.pid} has ended"):
         next(iter(loader))
     assert mortal.wait() == -signal.SIGKILL
@@ -75,11 +74,10 @@ def test_killed_after_it_said_so_ordered(cuda_market: CudaMarket, zero_copy: boo
 
 
 @needs_standin
-@pytest.mark.parametrize("zero_copy", [False, True])
-def test_killed_after_it_said_so(cuda_market: CudaMarket, zero_copy: bool) -> None:
+def test_killed_after_it_said_so(cuda_market: CudaMarket) -> None:
     """The lost sample is left out, and its slot is used again."""
     mortal = cuda_market.teacher(serve("large"), point="published", n_before=2 * B, environment=STALLED)
-    batches = batches_of(cuda_market, ordered=False, zero_copy=zero_copy)
+    batches = batches_of(cuda_market, ordered=False)
     # The others come when there is no other teacher.
     helper = cuda_market.helper_after(mortal, serve("large"))
     seen: set[int] = set()
@@ -173,16 +171,15 @@ def arenas_of(pid: int) -> int:
     return sum(int(end, 16) - int(begin, 16) == allocated for begin, end in spans)
 
 
-@pytest.mark.parametrize("zero_copy", [False, True])
-def test_student_killed_and_restarted(cuda_market: CudaMarket, zero_copy: bool) -> None:
+def test_student_killed_and_restarted(cuda_market: CudaMarket) -> None:
     """A teacher that has the old one's arena open writes to the new one's, and closes the old one."""
     teacher = cuda_market.teacher(serve("large", "batch"))
-    options = {"config": "large", "batch_size": B, "n_batches": 6, "zero_copy": zero_copy}
+    options = {"config": "large", "batch_size": B, "n_batches": 6, "zero_copy": True}
     for _ in range(2):
         student = cuda_market.student(**options)
         student.event("took")
         student.kill()
-    batches = batches_of(cuda_market, zero_copy=zero_copy)
+    batches = batches_of(cuda_market, zero_copy=True)
     for i in range(6):
         check(LARGE, next(batches), list(range(i * B, (i + 1) * B)))
 

@@ -17,17 +17,22 @@ from softs_fast.tensors import cuda
 
 REPOSITORY = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "softs_fast", "gpu", "--quick"]
+#: What other tests of this folder run on the stand-in; on a GPU all steps run.
+ELSEWHERE = {"memory", "pack", "reduce", "all-reduce-2", "all-reduce-4", "deaths", "in-kernel"}
 
 
 @pytest.mark.timeout(300)
 def test_all_steps_pass(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    done = subprocess.run([*COMMAND, "--output", path], capture_output=True, text=True, check=False)
+    steps = [step for step in STEPS if not (cuda.is_standin and step.name in ELSEWHERE)]
+    only = ",".join(step.name for step in steps)
+    command = [*COMMAND, "--output", path, "--only", only]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     result = json.loads(path.read_text())
     states = {step["name"]: step["state"] for step in result["steps"]}
-    skipped = {step.name for step in STEPS if step.needs_gpu and cuda.is_standin}
-    assert states == {step.name: "skipped" if step.name in skipped else "passed" for step in STEPS}
+    skipped = {step.name for step in steps if step.needs_gpu and cuda.is_standin}
+    assert states == {step.name: "skipped" if step.name in skipped else "passed" for step in steps}
     for step in result["steps"]:
         assert step["reason" if step["state"] == "skipped" else "result"], step
         assert f"\n{step['name']} " in done.stdout, "a line of the table"

@@ -94,14 +94,10 @@ class Joined:
 @pytest.mark.parametrize(
     ("shape", "version", "mtu"),
     [
-        (Shape(delay_s=0.01), 4, 1500),
-        pytest.param(Shape(delay_s=0.002, loss=0.01, seed=1), 4, 1500, marks=pytest.mark.full),
-        (Shape(delay_s=0.001), 6, 1280),
-        pytest.param(Shape(delay_s=0.001), 4, 1280, marks=pytest.mark.full),
-        pytest.param(Shape(delay_s=0.1, bits_per_s=FIFTY_MBIT), 6, 1500, marks=pytest.mark.full),
+        (Shape(delay_s=0.01), 6, 1280),
         pytest.param(Shape(delay_s=0.005, loss=0.05, seed=2), 4, 1500, marks=pytest.mark.full),
     ],
-    ids=["delay", "loss", "ipv6_1280", "ipv4_1280", "long", "much_loss"],
+    ids=["ipv6_1280", "much_loss"],
 )
 def test_a_stream_is_whole(network: Network, short_path: Path, shape: Shape, version: int, mtu: int) -> None:
     with Joined(network, short_path, shape, version, mtu) as joined:
@@ -109,33 +105,21 @@ def test_a_stream_is_whole(network: Network, short_path: Path, shape: Shape, ver
         assert joined.took() == 50 * 8
 
 
-@pytest.mark.parametrize(
-    ("senders", "seconds"),
-    [
-        pytest.param(["student", "teachers"], 0.3, marks=pytest.mark.full),
-        (["student", "teachers"], 2.0),
-        (["teachers"], 2.0),
-        pytest.param(["student"], 2.0, marks=pytest.mark.full),
-    ],
-)
-def test_a_stream_goes_on_after_a_cut(
-    network: Network, short_path: Path, senders: list[str], seconds: float
-) -> None:
+def test_a_stream_goes_on_after_a_cut(network: Network, short_path: Path) -> None:
     with Joined(network, short_path) as joined:
         joined.begin(100)
-        joined.line.cut(*(joined.hosts[name] for name in senders))
-        # The length of the cut is what is tested: the link notices the longer one.
-        time.sleep(seconds)
+        joined.line.cut(*joined.hosts.values())
+        # The length of the cut is what is tested: the link notices it.
+        time.sleep(2.0)
         joined.line.heal()
         assert joined.took() == 100 * 8
 
 
-@pytest.mark.parametrize("killed", ["student", "teachers"])
-def test_a_stream_goes_on_with_the_next_link(network: Network, short_path: Path, killed: str) -> None:
+def test_a_stream_goes_on_with_the_next_link(network: Network, short_path: Path) -> None:
     with Joined(network, short_path) as joined:
         joined.begin(100)
-        joined.links[killed].kill()
-        joined.join(killed)
+        joined.links["teachers"].kill()
+        joined.join("teachers")
         assert joined.took() == 100 * 8
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 from itertools import islice
@@ -60,27 +59,6 @@ def test_a_loader_gets_samples_of_another_host(short_path: Path, options: dict[s
         assert [hosts.student_link.n_hosts, hosts.teachers_link.n_hosts] == [1, 1]
 
 
-def test_suppliers_of_both_hosts_serve_one_stream(short_path: Path) -> None:
-    with (
-        joined(short_path) as hosts,
-        numbered_supplier(hosts.student.backend, 1),
-        numbered_supplier(hosts.teachers.backend, 2),
-        sf.SoftDataLoader(
-            "p", hosts.student.frontend, CONFIG, num_slots=64, batch_size=BATCH, ordered=True
-        ) as loader,
-    ):
-        makers: set[int] = set()
-        batches, expected = iter(loader), 0
-
-        def have_both_made() -> bool:
-            nonlocal expected
-            assert numbers(next(batches), makers) == list(range(expected, expected + BATCH))
-            expected += BATCH
-            return makers == {1, 2}
-
-        eventually(have_both_made, lambda: f"samples of both; {makers}", every_s=0)
-
-
 def test_products_of_other_sizes_both_ways(short_path: Path) -> None:
     """Each host has a supplier and a client; the larger sample has several pieces."""
     sizes = {"small": 64, "large": 600_000}
@@ -132,32 +110,6 @@ def test_links_wait_for_peers_and_brokers_and_join_the_next_ones(short_path: Pat
                     sf.Client(student.frontend, sf.ShmMedium, 128, 4) as other,
                 ):
                     take(other, checker, 50, "p2")
-
-
-def test_another_token_is_told_on_both_sides_with_the_remedy(
-    short_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "softs_fast.link")
-    student, teachers = endpoints_of(short_path, "s"), endpoints_of(short_path, "t")
-    with sf.HostLink(teachers, listen="127.0.0.1:0", credentials=token(short_path, "a")) as there:
-        assert there.address is not None
-        with sf.HostLink(student, connect=[there.address], credentials=token(short_path, "b")) as here:
-
-            def told() -> list[str]:
-                lines = [record.getMessage() for record in caplog.records]
-                return [
-                    line for line in lines if line.startswith("no session with") and "more in" not in line
-                ]
-
-            eventually(lambda: len(told()) >= 2, told)
-            assert here.n_hosts == there.n_hosts == 0
-    # Further attempts are counted.
-    lines = sorted(told())
-    assert len(lines) == 2, lines
-    assert all("give both the same token file" in line for line in lines)
-    assert [line.startswith(f"no session with {peer}: ") for line, peer in zip(
-        lines, ("127.0.0.1", f"tcp://{there.address}"), strict=True
-    )] == [True, True], lines  # fmt: skip
 
 
 def test_a_host_that_drains_sends_what_is_being_made_and_takes_no_more(short_path: Path) -> None:

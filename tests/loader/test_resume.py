@@ -188,7 +188,9 @@ def test_an_epoch_of_a_run_that_resumes_needs_the_state() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_no_other_loader_is_made_of_an_order_or_an_epoch(workers: int) -> None:
-    for options in ({}, {"steps_per_epoch": 3}, {"steps_per_epoch": 3, "ordered": False}):
+    kinds: tuple[dict[str, Any], ...] = ({}, {"steps_per_epoch": 3}, {"steps_per_epoch": 3, "ordered": False})
+    # torch takes seconds to end workers of which one has raised.
+    for options in kinds[:1] if workers else kinds:
         data = new(**options)
         other = DataLoader(data.dataset, batch_size=4, num_workers=workers)
         with pytest.raises(ConfigError, match=r"ignore_data_skip=True.*load_state_dict"):
@@ -198,7 +200,7 @@ def test_no_other_loader_is_made_of_an_order_or_an_epoch(workers: int) -> None:
 
 @pytest.mark.parametrize("zero_copy", [False, True])
 @pytest.mark.parametrize("as_batches", [False, True])
-@pytest.mark.parametrize("look", range(2, 10))
+@pytest.mark.parametrize("look", range(2, 10, 2))
 def test_nothing_is_lost_where_the_model_is_the_same_again_at_the_next_check(
     zero_copy: bool, as_batches: bool, look: int
 ) -> None:

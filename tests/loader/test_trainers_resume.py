@@ -1,4 +1,8 @@
-"""Trainers that stop in the midst of an epoch and resume: each trains on what it would have without the stop."""
+"""Trainers that stop in the midst of an epoch and resume: each trains on what it would have without the stop.
+
+Every process of a test run collects this file, and one runs it: the trainers, which take ten seconds of a core each, are
+imported by the tests.
+"""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -6,12 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import accelerate
-import lightning
 import pytest
 import torch
-import transformers
-from accelerate.state import AcceleratorState, GradientState
 
 import softs_fast as sf
 from softs_fast.loader.trainer import StreamCallback
@@ -27,6 +27,8 @@ EPOCH, STOP, END = 6, 4, 10
 @pytest.fixture(autouse=True)
 def accelerators() -> Iterator[None]:
     """Accelerate keeps its state for the process."""
+    from accelerate.state import AcceleratorState, GradientState
+
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
@@ -66,18 +68,15 @@ class Student(torch.nn.Module):
         return {"loss": (self.weight * i).mean()}
 
 
-class LiveTrainer(transformers.Trainer):
-    def __init__(self, loader: Any, **options: Any) -> None:
-        super().__init__(**options)
-        self.loader = loader
-
-    def get_train_dataloader(self) -> Any:
-        return self.accelerator.prepare(self.loader)
-
-
 def with_transformers(
     loader: Any, folder: Path, steps: int, resumes: bool, seen: list[int], skips: bool = False
 ) -> None:
+    import transformers
+
+    class LiveTrainer(transformers.Trainer):
+        def get_train_dataloader(self) -> Any:
+            return self.accelerator.prepare(loader)
+
     options: dict[str, Any] = {
         "max_steps": steps,
         "save_steps": STOP,
@@ -86,14 +85,15 @@ def with_transformers(
         "disable_tqdm": True,
     }
     arguments = transformers.TrainingArguments(str(folder), **options)
-    trainer = LiveTrainer(
-        loader, model=Student(seen), args=arguments, callbacks=[] if skips else [StreamCallback(loader)]
-    )
+    callbacks = [] if skips else [StreamCallback(loader)]
+    trainer = LiveTrainer(model=Student(seen), args=arguments, callbacks=callbacks)
     trainer.train(resume_from_checkpoint=resumes)
     assert trainer.state.global_step == steps
 
 
 def with_accelerate(loader: Any, folder: Path, steps: int, resumes: bool, seen: list[int]) -> None:
+    import accelerate
+
     accelerator = accelerate.Accelerator(cpu=True)
     student = Student(seen)
     optimizer = torch.optim.SGD(student.parameters(), 1e-3)
@@ -117,19 +117,20 @@ def with_accelerate(loader: Any, folder: Path, steps: int, resumes: bool, seen: 
     torch.save(loader.state_dict(), folder / "stream.pt")
 
 
-class Distilled(lightning.LightningModule):
-    def __init__(self, seen: list[int]) -> None:
-        super().__init__()
-        self.student = Student(seen)
-
-    def training_step(self, batch: Any, index: int) -> Any:
-        return self.student(**batch)["loss"]
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), 1e-3)
-
-
 def with_lightning(loader: Any, folder: Path, steps: int, resumes: bool, seen: list[int]) -> None:
+    import lightning
+
+    class Distilled(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.student = Student(seen)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return self.student(**batch)["loss"]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 1e-3)
+
     trainer = lightning.Trainer(
         max_steps=steps,
         accelerator="cpu",
@@ -138,14 +139,22 @@ def with_lightning(loader: Any, folder: Path, steps: int, resumes: bool, seen: l
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Distilled(seen), loader, ckpt_path=folder / "stop.ckpt" if resumes else None)
+    trainer.fit(Distilled(), loader, ckpt_path=folder / "stop.ckpt" if resumes else None)
     assert trainer.global_step == steps
     trainer.save_checkpoint(folder / "stop.ckpt")
 
 
-@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("train", [with_transformers, with_accelerate, with_lightning])
+@pytest.mark.parametrize(
+    ("train", "workers", "ordered"),
+    [
+        (with_transformers, 0, True),
+        (with_transformers, 2, False),
+        (with_accelerate, 2, True),
+        (with_accelerate, 0, False),
+        (with_lightning, 0, True),
+        (with_lightning, 2, False),
+    ],
+)
 def test_a_run_that_resumes(
     train: Any, workers: int, ordered: bool, new: Callable[..., sf.SoftDataLoader], tmp_path: Path
 ) -> None:
@@ -199,6 +208,8 @@ def test_a_checkpoint_without_a_place_is_refused(tmp_path: Path) -> None:
 def test_accumulation_ends_with_the_last_batch_of_an_epoch(
     workers: int, new: Callable[..., sf.SoftDataLoader]
 ) -> None:
+    import accelerate
+
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
     loader, other = accelerator.prepare(new(True, workers)), new(True, workers)
     updates = []

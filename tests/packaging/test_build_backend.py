@@ -1,4 +1,4 @@
-"""The C++ half of the build: which CUDA compiler it takes. What it compiles is checked in test_artifacts.py."""
+"""The C++ half of the build: which CUDA compiler it takes, and what it has compiled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from build_backend import kept_folder
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -95,3 +96,30 @@ def test_an_archive_of_the_same_files_has_the_same_bytes(tree: Path) -> None:
         ("softs_fast-1/a", 0o755, 7),
         *((f"softs_fast-1/{name}", 0o644, 7) for name in files[2:]),
     ]
+
+
+def test_a_wheel_takes_along_no_module_of_another_build(tree: Path) -> None:
+    package = tree / "python" / "softs_fast"
+    package.mkdir(parents=True)
+    (package / "_kernels.cpython-399-x86_64-linux-gnu.so").write_text("of another build")
+    program = """
+import build_backend, maturin, pathlib
+build_backend.build_kernels = lambda folder: (build_backend.PACKAGE / build_backend.MODULE).touch()
+maturin.build_wheel = lambda *given: print([file.name for file in build_backend.PACKAGE.iterdir()] == [build_backend.MODULE])
+build_backend.build_wheel_in(pathlib.Path("kernels"), "dist")
+"""
+    done = in_tree(tree, program)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_objects_of_instruction_sets_stay_apart() -> None:
+    """What is compiled for one instruction set defines its entry and nothing that the linker might use for others too."""
+    if not (built := kept_folder()).exists():
+        pytest.skip(f"nothing was built in {built}")
+    files = [*built.rglob("cpu/x86/*.o"), *built.rglob("cpu/arm/*.o")]
+    assert files or os.uname().machine not in ("x86_64", "aarch64")
+    for file in files:
+        command = ["nm", "--demangle", "--defined-only", "--extern-only", file]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        defined = {line.split(maxsplit=2)[2] for line in lines} - {"DW.ref.__gxx_personality_v0"}
+        assert defined == {f"softs::{file.name.partition('.')[0]}(softs::ReduceArgs const&)"}

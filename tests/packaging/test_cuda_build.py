@@ -1,8 +1,7 @@
-"""The CUDA side compiles with nvcc as a package, and the module that holds it imports where there is no driver."""
+"""The CUDA side compiles with nvcc as a package, and what holds it starts where there is no driver."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,11 +14,13 @@ REPOSITORY = Path(__file__).parents[2]
 # A download of some 100 MB the first time, and the compilers' time.
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
-PROBE = """
-import json
-import _kernels
-version, architectures = _kernels.cuda_build()
-print(json.dumps([version, architectures.split(), _kernels.cuda_devices()]))
+PROGRAM = """
+#include <cstdio>
+#include "cpu/reduce.hpp"
+#include "cuda/device.hpp"
+// That of the core, which is not linked.
+std::size_t softs::item_bytes(softs::Dtype) noexcept { return 0; }
+int main() { std::printf("%d %d\\n", *softs::cuda::runtime_version() / 1000, softs::cuda::n_devices()); }
 """
 
 
@@ -40,42 +41,47 @@ def nvcc_packages() -> Path:
     return folder
 
 
-def test_cuda_side_compiles_and_imports_without_a_driver(nvcc_packages: Path, tmp_path: Path) -> None:
-    shutil.copytree(REPOSITORY / "csrc", tmp_path / "csrc")
-    shutil.copy(REPOSITORY / "build_backend.py", tmp_path)
-    package = tmp_path / "python" / "softs_fast"
-    package.mkdir(parents=True)
+def test_cuda_side_compiles_and_runs_without_a_driver(nvcc_packages: Path, tmp_path: Path) -> None:
+    """All of it that nvcc sees; the module itself is linked, and used where there is no driver, by `make wheels`."""
     environment = os.environ | {
-        "CARGO_TARGET_DIR": str(tmp_path / "target"),
-        # The module is not run: without optimisation it compiles in half of the time.
-        "CMAKE_BUILD_TYPE": "Debug",
         # Each architecture takes as long as the rest together; `make wheels` compiles for all, and checks that.
         "CUDAARCHS": "90",
+        # It is not run on a device: without optimisation it compiles in half of the time.
         "NVCC_APPEND_FLAGS": "-Xcicc -O1 -Xptxas -O1",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": str(nvcc_packages),
+        "PYTHONPATH": os.pathsep.join([str(nvcc_packages), str(REPOSITORY)]),
         "SOFTS_CUDA": "pip",
         "SOFTS_WERROR": "1",
     }
-    build = subprocess.run(
-        [sys.executable, "build_backend.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+
+    def run(*command: str | Path) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    options = run(
+        sys.executable, "-c", "import build_backend; print(*build_backend.cmake_options(), sep='\\n')"
     )
-    assert build.returncode == 0, build.stdout + build.stderr
-    environment["PYTHONPATH"] = str(package)
-    probe = subprocess.run(
-        [sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=True, timeout=60
+    run(
+        "cmake",
+        "-S",
+        REPOSITORY / "csrc",
+        "-B",
+        "build",
+        "-G",
+        "Ninja",
+        "-DCMAKE_BUILD_TYPE=Debug",
+        *options.splitlines(),
     )
-    version, architectures, devices = json.loads(probe.stdout)
-    assert version // 1000 == 13
-    assert architectures == ["90"]
-    assert isinstance(devices, int)
+    run("cmake", "--build", "build", "--target", "softs_cuda")
+    (tmp_path / "program.cpp").write_text(PROGRAM)
+    (libraries,) = (file.parent for file in nvcc_packages.rglob("libcudart_static.a"))
+    linked = ["build/libsofts_cuda.a", f"-L{libraries}", "-lcudart_static", "-ldl", "-lpthread", "-lrt"]
+    run("c++", "-std=c++20", f"-I{REPOSITORY / 'csrc'}", "program.cpp", "-o", "program", *linked)
+    version, n_devices = run("./program").split()
+    assert version == "13"
+    assert n_devices.lstrip("-").isdigit()
     # Neither the runtime nor the driver is asked for by name: without them the import would fail elsewhere.
-    (module,) = package.glob("_kernels*.so")
-    needed = subprocess.run(["readelf", "-d", module], capture_output=True, text=True, check=True).stdout
+    needed = run("readelf", "-d", "program")
     assert "NEEDED" in needed
     assert "cuda" not in needed

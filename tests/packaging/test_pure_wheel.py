@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -102,6 +103,7 @@ def test_it_holds_the_package_and_no_native_module(wheel: Path) -> None:
         (record,) = [name for name in names if name.endswith(".dist-info/RECORD")]
         listed = {line.split(",")[0] for line in archive.read(record).decode().splitlines()}
         about = archive.read(record.replace("RECORD", "WHEEL")).decode()
+        metadata = archive.read(record.replace("RECORD", "METADATA")).decode()
     package = REPOSITORY / "python"
     sources = {file.relative_to(package).as_posix() for file in (package / "softs_fast").rglob("*.py")}
     assert sources <= names
@@ -110,6 +112,11 @@ def test_it_holds_the_package_and_no_native_module(wheel: Path) -> None:
     assert listed == names
     assert {"Root-Is-Purelib: true", "Tag: py3-none-any"} <= {*about.splitlines()}
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"softs_fast"}
+    # That of a wheel for Linux is the same.
+    required = re.findall(r"^Requires-Dist: ([a-z]+)(?!.*extra ==)", metadata, re.MULTILINE)
+    assert sorted(required) == ["msgpack", "msgspec", "numpy", "pyyaml"]
+    (version,) = re.findall(r"^Version: (.*)$", metadata, re.MULTILINE)
+    assert f'version = "{version}"' in (REPOSITORY / "Cargo.toml").read_text()
 
 
 def test_the_same_files_make_the_same_bytes(tmp_path: Path) -> None:

@@ -88,15 +88,6 @@ TREES: dict[str, tuple[dict[str, str], list[str]]] = {
         },
         ["a.rs -> b.rs: B", "b.rs -> a.rs: A"],
     ),
-    "three files": (
-        {
-            "lib": "mod a; mod b; mod c;",
-            "a": "use super::b::{self, B}; pub fn g<T>() {}",
-            "b": "use crate::{c::C as Other}; pub struct B;",
-            "c": "fn f() { crate::a::g::<u8>() } pub struct C;",
-        },
-        ["a.rs -> b.rs: B", "b.rs -> c.rs: C", "c.rs -> a.rs: g"],
-    ),
     "through a re-export": (
         {
             "lib": "pub mod room; mod user;",
@@ -106,40 +97,6 @@ TREES: dict[str, tuple[dict[str, str], list[str]]] = {
             "user": "use crate::room::Door;",
         },
         ["room/door.rs -> room/wall.rs: Wall", "room/wall.rs -> room/door.rs: Door"],
-    ),
-    "through an imported module": (
-        {
-            "lib": "mod a; mod b;",
-            "a": "use super::b; pub fn f() { b::g() }",
-            "b": "use crate::a as first; pub fn g() { first::f() }",
-        },
-        ["a.rs -> b.rs: g", "b.rs -> a.rs: f"],
-    ),
-    "a folder that uses its children and defines what they use": (
-        {
-            "lib": "mod room;",
-            "room/mod": "mod door; pub struct Wall(door::Door);",
-            "room/door": "use super::Wall; pub struct Door(Box<Wall>);",
-        },
-        ["room/door.rs -> room/mod.rs: Wall", "room/mod.rs -> room/door.rs: Door"],
-    ),
-    "a chain": (
-        {
-            "lib": "mod low; mod middle; mod top; pub use top::Top;",
-            "low": "pub struct Low;",
-            "middle": "use crate::low::Low; pub struct Middle(Low);",
-            "top": "use crate::{low, middle::Middle}; pub struct Top(Middle, low::Low);",
-        },
-        [],
-    ),
-    "siblings that share a folder": (
-        {
-            "lib": "mod room;",
-            "room/mod": "mod door; mod wall; pub use door::Door; pub use wall::Wall;",
-            "room/door": "use super::Wall; pub struct Door(Wall);",
-            "room/wall": "pub struct Wall;",
-        },
-        [],
     ),
     "tests, comments and texts do not count": (
         {
@@ -158,14 +115,6 @@ TREES: dict[str, tuple[dict[str, str], list[str]]] = {
         },
         [],
     ),
-    "code that only tests leave out counts": (
-        {
-            "lib": "mod a; mod b;",
-            "a": "use super::b::B; pub struct A(B);",
-            "b": "pub struct B; #[cfg(not(test))] fn f(_: super::a::A) {}",
-        },
-        ["a.rs -> b.rs: B", "b.rs -> a.rs: A"],
-    ),
 }
 
 
@@ -181,14 +130,3 @@ def test_circles_of_files_that_use_each_other_are_found(
     names = {line.split()[0] for line in found}
     expected = ["\n".join([f"{len(names)} files use each other:", *lines])] if found else []
     assert circles_of(tmp_path / "lib.rs") == expected
-
-
-def test_faults_of_folders_are_found(tmp_path: Path) -> None:
-    for name in ("good/mod", "good/part", "alone/mod", "twice", "twice/part", "twice/other"):
-        (tmp_path / f"{name}.rs").parent.mkdir(exist_ok=True)
-        (tmp_path / f"{name}.rs").write_text("")
-    assert folder_faults(tmp_path) == [
-        "alone/ is a folder of one file",
-        "twice/ has no mod.rs",
-        "twice.rs stands beside its folder: make it twice/mod.rs",
-    ]

@@ -38,22 +38,13 @@ def run_supplier(options: dict[str, Any]) -> None:
         nonlocal calls
         calls += 1
         point = options["point"] if calls == options["call"] else None
-        if point == "claimed":
-            die()
         if point == "exec":
             say(event="exec")
             os.execvp("sleep", ["sleep", "3600"])
         if point == "forked":
             leave_writer(out)
             die()
-        sample = stamp.numbered(sequence, len(out))
-        half = len(out) // 2
-        out[:half] = sample[:half]
-        if point == "half written":
-            die()
-        out[half:] = sample[half:]
-        if point == "written":
-            die()
+        out[:] = stamp.numbered(sequence, len(out))
 
     supplier = softs_fast.Supplier(
         None, ["p.*"], options["endpoint"], softs_fast.ShmMedium, options["slot_size"], fill_fn=fill

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -20,7 +21,14 @@ REPOSITORY = Path(__file__).parents[2]
 def environment() -> Path:
     """An environment with Ray; torch and the rest are those of this Python. Kept beside what is built."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
-    folder = target / f"ray-train-{sys.version_info[0]}.{sys.version_info[1]}"
+    target.mkdir(exist_ok=True)
+    with (target / "ray-train.lock").open("w") as lock:
+        # A test of another file may need it at the same moment.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _installed(target / f"ray-train-{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def _installed(folder: Path) -> Path:
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)

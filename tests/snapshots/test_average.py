@@ -74,7 +74,7 @@ def test_bool_is_true_where_one_is() -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("place", [0, 7, 4095, 4096, COUNT - 1])
+@pytest.mark.parametrize("place", [0, 4096, COUNT - 1])
 def test_a_donor_that_is_not_finite_is_named_and_nothing_changes(
     dtype: torch.dtype, poison: float, place: int
 ) -> None:

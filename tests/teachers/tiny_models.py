@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-# Before transformers is imported: no test may wait for the network.
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 from torch import Tensor, nn

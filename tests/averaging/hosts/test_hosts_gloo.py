@@ -128,9 +128,9 @@ def stress(say: Callable[[Any], None], rank: int, size: int, folder: str, n_read
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("n_reads", [50, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_reads", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_no_version_that_comes_by_gloo_is_torn(tmp_path: Path, n_reads: int) -> None:
-    with ranks.start(stress, 3 if n_reads > 50 else 2, str(tmp_path), n_reads) as running:
+    with ranks.start(stress, 3 if n_reads > 20 else 2, str(tmp_path), n_reads) as running:
         while not running.pipes[0].poll(1.0):
             assert running.processes[0].is_alive()
         told = running.receive(0)

@@ -51,6 +51,7 @@ class Tokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 def with_transformers(rank: int, size: int, folder: str, backend: str, port: int) -> torch.nn.Module:
     """Train a language model; the group exists when Accelerate looks for one."""
     import transformers
+    from accelerate.state import AcceleratorState, GradientState
 
     as_launched(rank, size)
     with joined(rank, size, folder, backend):
@@ -71,7 +72,9 @@ def with_transformers(rank: int, size: int, folder: str, backend: str, port: int
         assert isinstance(trainer.model_wrapped, DistributedDataParallel)
         assert trainer.evaluate()["eval_loss"] > 0
         assert dist.get_backend() == backend
-        return model
+    GradientState._reset_state()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return model
 
 
 def with_lightning(rank: int, size: int, folder: str, backend: str, port: int) -> torch.nn.Module:
@@ -144,8 +147,14 @@ TRAININGS: dict[str, Callable[..., torch.nn.Module]] = {
 }
 
 
-def trained(say: Callable[[Any], None], rank: int, size: int, name: str, *where: Any) -> np.ndarray[Any, Any]:
-    return weights(TRAININGS[name](rank, size, *where))
+def trained(
+    say: Callable[[Any], None], rank: int, size: int, name: str, folder: str, ports: list[int]
+) -> list[np.ndarray[Any, Any]]:
+    """Train over both backends, one after the other: to import a trainer takes longer than to use it."""
+    return [
+        weights(TRAININGS[name](rank, size, folder, backend, port))
+        for backend, port in zip(("softs", "gloo"), ports, strict=True)
+    ]
 
 
 # The graph is cut at the buckets of DistributedDataParallel before a compiler sees its parts: one of them shows that.
@@ -154,17 +163,15 @@ def trained(say: Callable[[Any], None], rank: int, size: int, name: str, *where:
     [pytest.param(name, marks=pytest.mark.slow) if name == "inductor" else name for name in TRAININGS],
 )
 def test_a_trainer_ends_with_the_weights_that_it_ends_with_over_gloo(name: str, tmp_path: Path) -> None:
-    ends = []
-    for backend, port in zip(("softs", "gloo"), free_ports(2), strict=True):
-        with ranks.start(trained, SIZE, name, str(tmp_path), backend, port) as running:
-            for pipe in running.pipes:
-                assert pipe.poll(TRAINING_S), f"a rank is not done after {TRAINING_S} s"
-                ends.append(pipe.recv())
-                assert not isinstance(ends[-1], ranks.Raised), ends[-1].trace
-    assert np.isfinite(ends[0]).all()
-    # Each rank has statistics of its own rows in its buffers.
-    for over_softs, over_gloo in zip(ends[:SIZE], ends[SIZE:], strict=True):
-        np.testing.assert_array_equal(over_softs, over_gloo)
+    with ranks.start(trained, SIZE, name, str(tmp_path), free_ports(2)) as running:
+        for pipe in running.pipes:
+            assert pipe.poll(2 * TRAINING_S), f"a rank is not done after {2 * TRAINING_S} s"
+            told = pipe.recv()
+            assert not isinstance(told, ranks.Raised), told.trace
+            # Each rank has statistics of its own rows in its buffers.
+            over_softs, over_gloo = told
+            assert np.isfinite(over_softs).all()
+            np.testing.assert_array_equal(over_softs, over_gloo)
 
 
 def refused(say: Callable[[Any], None], rank: int, size: int, folder: str) -> str:

@@ -37,8 +37,8 @@ def test_a_few_random_programs(tmp_path: Path) -> None:
     check(tmp_path, [1], 30)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", [100, *(pytest.param(n, marks=pytest.mark.slow) for n in (104, 108))])
+@pytest.mark.parametrize("first", [100, 104, 108])
 def test_many_random_programs(tmp_path: Path, first: int) -> None:
     check(tmp_path, list(range(first, first + 4)), 100)

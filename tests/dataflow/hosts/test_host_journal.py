@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from flow_processes import in_forks
-from host_workers import HostWorkers, on_hosts
+from host_workers import HostWorkers
 from journal_flow import same, weights_of
 from masters import PacedRun
 from waiting import WATCHDOG_S
@@ -36,24 +36,6 @@ def undisturbed(folder: Path, n_workers: int) -> Any:
     with flow:
         list(flow.steps(N))
     return weights_of(folder / "undisturbed", n_workers=n_workers)
-
-
-def test_all_workers_begin_anew_if_one_with_training_state_is_killed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected = undisturbed(tmp_path, 3)
-    arguments, hosts = {"folder": str(tmp_path / "j"), "dies": f"train 4 {tmp_path}"}, ("", "far", "far")
-    torch.manual_seed(3)
-    with on_hosts(tmp_path, "journal_flow:make_flow", hosts, arguments, again=range(3)) as (flow, _):
-        steps = list(flow.steps(N))
-    assert (tmp_path / "died-train").exists()
-    assert sorted({step.number for step in steps}) == list(range(1, N + 1))
-    assert same(weights_of(tmp_path / "j"), expected)
-    assert re.search(
-        r"worker \d is lost: process \d+: its connection ended; ticket \d+, .* was open there.*; all workers start again "
-        r"from the common save of step \d",
-        caplog.text,
-    )
 
 
 @pytest.mark.full

@@ -96,7 +96,7 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> Saved:
 
 
 @pytest.mark.usefixtures("quick_files")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_each_element_is_trained_exactly_as_often_as_without_a_death(
     seed: int, saved: Saved, tmp_path: Path
 ) -> None:

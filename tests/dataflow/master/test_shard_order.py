@@ -56,7 +56,7 @@ class Heads:
                 order.arrived(shard, number, value(shard, number, self.processes[shard]))
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(60))
 def test_elements_come_in_one_order_whatever_the_timing_and_each_once(seed: int) -> None:
     rng = random.Random(seed)
     lengths = [rng.randint(0, 12) for _ in range(rng.randint(1, 4))]
@@ -65,7 +65,7 @@ def test_elements_come_in_one_order_whatever_the_timing_and_each_once(seed: int)
     # What was read since the save, and how many elements had become rows by then.
     since: list[tuple[int, int]] = []
     n_saved = 0
-    for _ in range(5000):
+    for _ in range(1000):
         n = rng.randint(1, 3)
         order.plan(n + rng.randint(0, 5))
         heads.ask(order)

@@ -189,7 +189,7 @@ class Simulation:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_random_flows_end_and_each_node_gets_each_value_once(fails: bool) -> None:
-    for seed in range(250):
+    for seed in range(100):
         simulation = Simulation(seed, fails, dies=False)
         simulation.run()
         assert set(simulation.fetched.values()) <= {1}, f"seed {seed}"
@@ -199,7 +199,7 @@ def test_random_flows_end_and_each_node_gets_each_value_once(fails: bool) -> Non
 
 def test_random_flows_end_although_workers_end_and_are_there_again() -> None:
     n_deaths = 0
-    for seed in range(250):
+    for seed in range(100):
         simulation = Simulation(seed, fails=seed % 2 == 0, dies=True)
         simulation.run()
         n_deaths += simulation.n_deaths
@@ -207,7 +207,7 @@ def test_random_flows_end_although_workers_end_and_are_there_again() -> None:
         holders = {one.worker for one in simulation.rows.values()}
         assert holders <= frees.keys() <= simulation.nodes.keys(), f"seed {seed}"
         assert not simulation.held._coming, f"seed {seed}"
-    assert n_deaths > 250
+    assert n_deaths > 100
 
 
 def least_bytes(simulation: Simulation) -> int:

@@ -97,9 +97,8 @@ def check(seed: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("group", range(4))
-def test_histories(group: int) -> None:
-    for seed in range(group * 50, group * 50 + 50):
+def test_histories() -> None:
+    for seed in range(80):
         check(seed)
 
 
@@ -112,9 +111,9 @@ def test_many_histories(group: int) -> None:
 
 def test_the_histories_have_faults() -> None:
     """A simulation without refused pushes and crashes would prove little."""
-    worlds = [check(seed) for seed in range(40)]
-    assert sum(one.n_refused for one in worlds) > 50
-    assert sum(one.n_crashes for one in worlds) > 10
+    worlds = [check(seed) for seed in range(20)]
+    assert sum(one.n_refused for one in worlds) > 25
+    assert sum(one.n_crashes for one in worlds) > 5
 
 
 def test_without_faults_each_push_counts() -> None:

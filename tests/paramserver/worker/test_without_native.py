@@ -1,4 +1,4 @@
-"""A worker on a machine without the native modules, such as a Mac: it imports, trains, and says what is missing."""
+"""A worker on a machine without the native modules, such as a Mac: it says what is missing, and how far it came."""
 
 from __future__ import annotations
 
@@ -47,24 +47,6 @@ def run(folder: Path, program: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 MAIN = "from softs_fast.cli import main\nsys.exit(main(sys.argv[1:]))"
-
-
-def test_a_worker_trains_to_the_end(tmp_path: Path) -> None:
-    (tmp_path / "tiny.py").write_text(JOB)
-    config = RunConfig(rounds=4, batch_size=3, push_codec="int8")
-    with FakeServer(linear(), config) as server:
-        (tmp_path / "invite").write_text(f"{server.invite}\n")
-        arguments = ("paramserver", "worker", "@invite", "tiny:job", "--device", "cpu", "--name", "mac")
-        process = run(tmp_path, MAIN, *arguments)
-        out, errors = process.communicate(timeout=WATCHDOG_S)
-        assert process.returncode == 0, errors
-        assert out == ""
-        assert "joined as w0, rank 0 of 1; bsp, batches of 3, int8 pushes, version 0 of 4" in errors
-        # The last batch of the epoch has one sample.
-        assert "4 pushes of 10 samples" in errors
-        assert "the run is over at version 4, metric" not in errors
-        assert "the run is over at version 4: done" in errors
-        assert server.left == ["w0"]
 
 
 def test_ctrl_c_ends_it_with_a_summary(tmp_path: Path) -> None:

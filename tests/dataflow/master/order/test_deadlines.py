@@ -155,7 +155,7 @@ class StoppingWorld(World):
 
 def test_workers_that_stop_at_any_moment_are_named_and_all_calls_are_answered() -> None:
     n_named = 0
-    for seed in range(200):
+    for seed in range(100):
         choice = random.Random(seed)
         stops = {choice.randint(1, 120): 0 for _ in range(choice.randint(0, 2))}
         world = StoppingWorld(seed, choice.randint(2, 30), stops)
@@ -167,4 +167,4 @@ def test_workers_that_stop_at_any_moment_are_named_and_all_calls_are_answered() 
         assert set(world.answers.values()) <= {1}
         assert set(world.named) <= set(world.stopped), f"seed {seed}: a worker that runs was named"
         n_named += len(world.named)
-    assert n_named > 50
+    assert n_named > 25

@@ -87,15 +87,14 @@ def check_histories(first: int, last: int) -> tuple[int, int]:
     return n_lost, n_left_out
 
 
-@pytest.mark.parametrize("first", range(0, 200, 100))
-def test_histories_with_workers_that_join_again(first: int) -> None:
-    n_lost, n_left_out = check_histories(first, first + 100)
-    assert n_lost > 100
+def test_histories_with_workers_that_join_again() -> None:
+    n_lost, n_left_out = check_histories(0, 60)
+    assert n_lost > 60
     assert n_left_out
 
 
-@pytest.mark.parametrize("seed", [9, 40])
-def test_a_worker_that_joins_again_dies_at_every_event(seed: int) -> None:
+def test_a_worker_that_joins_again_dies_at_every_event() -> None:
+    seed = 40
     plan = random_plan(random.Random(seed))
     n_groups = plan.partitions["train"].groups_per_step
     calm = RecoveringWorld(seed, plan, n_groups)

@@ -102,9 +102,8 @@ def check_histories(first: int, last: int) -> None:
             check(world)
 
 
-@pytest.mark.parametrize("first", range(0, 200, 100))
-def test_histories(first: int) -> None:
-    check_histories(first, first + 100)
+def test_histories() -> None:
+    check_histories(0, 60)
 
 
 @pytest.mark.slow
@@ -114,8 +113,8 @@ def test_ten_thousand_histories(first: int) -> None:
     check_histories(first, first + 2_500)
 
 
-@pytest.mark.parametrize("seed", [8, 40])
-def test_a_worker_dies_at_every_event(seed: int) -> None:
+def test_a_worker_dies_at_every_event() -> None:
+    seed = 40
     plan = random_plan(random.Random(seed))
     assert len(plan.functions) == 6
     n_groups = plan.partitions["train"].groups_per_step

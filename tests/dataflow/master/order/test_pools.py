@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from random_plans import random_plan, with_pools
 from recovering_flow import RecoveringWorld
 from seeds import noted
@@ -164,15 +163,14 @@ def world_of(seed: int) -> RecoveringWorld:
     return world
 
 
-@pytest.mark.parametrize("first", range(0, 200, 100))
-def test_histories_with_replicas_that_die_join_again_and_leave(first: int) -> None:
+def test_histories_with_replicas_that_die_join_again_and_leave() -> None:
     n_lost = n_gone = 0
-    for seed in range(first, first + 100):
+    for seed in range(60):
         with noted(seed):
             world = world_of(seed)
             world.run()
             check(world)
         n_lost += world.n_lost
         n_gone += len(world.gone)
-    assert n_lost > 100
-    assert n_gone > 20
+    assert n_lost > 60
+    assert n_gone > 10

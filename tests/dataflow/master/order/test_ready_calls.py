@@ -39,7 +39,7 @@ def test_calls_with_a_worker_that_is_not_there_are_known() -> None:
 
 def test_the_same_calls_begin_as_by_a_walk_over_all() -> None:
     """As the sequencer asks: a worker has room for some calls, and a call that waits keeps its workers."""
-    for seed in range(200):
+    for seed in range(80):
         chance = random.Random(seed)
         ready, plain, number = ReadyCalls(), dict[int, CallState](), 0
         for _ in range(20):

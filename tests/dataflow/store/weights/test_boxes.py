@@ -22,9 +22,8 @@ def test_chunks_are_those_of_torch(size: int, n_chunks: int) -> None:
     assert all(0 <= start <= size for start, _ in found)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_boxes_are_what_workers_of_random_meshes_have(seed: int) -> None:
-    chance, n_several = random.Random(seed), 0
+def test_boxes_are_what_workers_of_random_meshes_have() -> None:
+    chance, n_several = random.Random(0), 0
     for _ in range(500):
         shape = random_shape(chance)
         tensor = np.arange(np.prod(shape, dtype=int)).reshape(shape)
@@ -92,7 +91,7 @@ def test_chunks_of_groups_that_follow_each_other_are_one_box() -> None:
 def test_where_the_items_of_a_box_lie_in_memory() -> None:
     chance = random.Random(5)
     n_together = 0
-    for _ in range(3000):
+    for _ in range(1000):
         shape = random_shape(chance)
         box = random_box(chance, shape)
         if not box.n_items:
@@ -103,7 +102,7 @@ def test_where_the_items_of_a_box_lie_in_memory() -> None:
             expected = (numbers[0], len(numbers))
             n_together += len(numbers) > 1
         assert box.span_in(shape, box.start) == expected
-    assert n_together > 100
+    assert n_together > 30
 
 
 def test_a_box_is_shown_as_slices() -> None:

@@ -268,7 +268,7 @@ def test_what_is_freed_while_it_is_read_is_noticed(stores: list[DataManager]) ->
 def test_all_workers_agree_whether_something_is_shown() -> None:
     chance = random.Random(3)
     n_local = n_coincident = 0
-    for _ in range(1500):
+    for _ in range(500):
         full = {f"w{i}": torch.zeros(random_shape(chance)) for i in range(chance.randint(1, 2))}
         one = random_sharding(chance, (1, 1), 4)
         other = replace(one, dims=tuple(chance.choice([dim, None, 0, 1]) for dim in one.dims))
@@ -286,8 +286,8 @@ def test_all_workers_agree_whether_something_is_shown() -> None:
             assert all(equal)
             n_local += 1
         n_coincident += any(equal) and not all(equal)
-    assert n_local > 300
-    assert n_coincident > 30
+    assert n_local > 100
+    assert n_coincident > 10
 
 
 def test_roles_in_the_same_layout_on_the_same_workers_show_nothing() -> None:

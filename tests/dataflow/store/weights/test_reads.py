@@ -61,11 +61,8 @@ def read_all(
     return values, counts
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(3, 8))]
-)
-def test_what_random_targets_read_is_a_redistribution_of_the_full_tensor(seed: int) -> None:
-    chance = random.Random(seed)
+def test_what_random_targets_read_is_a_redistribution_of_the_full_tensor() -> None:
+    chance = random.Random(0)
     for _ in range(400):
         tensors, sources, targets = random_move(chance)
         wanted, held = held_of(tensors, targets), held_of(tensors, sources)
