@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
+import signal
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ from recordings import append, equal, plain, record, shard_writer
 from softs_fast import ConfigError, DamagedError
 from softs_fast.record import Recording, folder, recording
 from softs_fast.record.folder import Folder
+from softs_fast.record.shards import ShardFile
 
 fsspec = pytest.importorskip("fsspec")
 SHARD = "shard-000001.safetensors"
@@ -127,6 +132,82 @@ def test_a_store_that_fails_is_asked_again_and_then_named(
                 found.batch(range(100))
         # The next call asks anew.
         assert equal(found.batch(range(100)), plain(range(100)))
+
+
+def test_a_manifest_that_comes_cut_is_asked_for_again(
+    tmp_path: Path, memory: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, range(100))
+    store = type(fsspec.filesystem("memory"))
+    opened, cut = store.open, []
+
+    def flaky(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
+        file = opened(self, path, *arguments, **options)
+        if not cut:
+            cut.append(file.seek(100))
+        return file
+
+    url = memory(tmp_path)
+    monkeypatch.setattr(store, "open", flaky)
+    with Recording(url) as found:
+        assert cut
+        assert equal(found.batch(range(100)), plain(range(100)))
+
+
+def test_verification_keeps_no_more_copies_than_the_cache_may_have(
+    tmp_path: Path, memory: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, range(300))
+    open_now, most, lock = 0, 0, threading.Lock()
+    open_one, close = ShardFile.__init__, ShardFile.close
+
+    def opening(self: ShardFile, *arguments: Any) -> None:
+        nonlocal open_now, most
+        open_one(self, *arguments)
+        with lock:
+            open_now += 1
+            most = max(most, open_now)
+
+    def closing(self: ShardFile) -> None:
+        nonlocal open_now
+        with lock:
+            open_now -= 1
+        close(self)
+
+    with Recording(memory(tmp_path), cache_bytes=int(2.5 * os.path.getsize(tmp_path / SHARD))) as found:
+        monkeypatch.setattr(ShardFile, "__init__", opening)
+        monkeypatch.setattr(ShardFile, "close", closing)
+        found.verify()
+        assert 1 <= most <= 2
+
+
+def test_a_host_without_room_for_a_copy_is_named_at_once(
+    tmp_path: Path,
+    memory: Callable[[Path], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    record(tmp_path, range(100))
+    url = memory(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(
+        OSError, match=r"cannot copy memory://epoch/stream.json to a temporary .*; set TMPDIR"
+    ):
+        Recording(url)
+    assert "retrying" not in caplog.text
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with Recording(url) as found:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        try:
+            with pytest.raises(
+                OSError, match=r"cannot copy memory://epoch/shard-000000.* File too large; set TMPDIR"
+            ):
+                found.batch(range(100))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, before)
 
 
 def test_damage_in_a_store_is_named_without_being_asked_for(

@@ -10,7 +10,15 @@
 `Lock` keeps other processes out. What is damaged raises `DamagedError`.
 """
 
-from .files import open_plain, private_folder, publish_folder, read_private, sync_folder, write_file
+from .files import (
+    open_plain,
+    private_folder,
+    publish_folder,
+    read_private,
+    sync_folder,
+    write_all,
+    write_file,
+)
 from .lock import Lock
 from .log import Log
 from .manifest import MANIFEST, verify_manifest, write_manifest
@@ -27,6 +35,7 @@ __all__ = [
     "read_sealed",
     "sync_folder",
     "verify_manifest",
+    "write_all",
     "write_file",
     "write_manifest",
     "write_sealed",

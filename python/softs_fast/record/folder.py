@@ -7,11 +7,12 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..durable import write_all
 from ..errors import ConfigError, DamagedError
 
 __all__ = ["Folder"]
@@ -24,6 +25,10 @@ _MOST_BYTES = 1 << 30
 _CHUNK_BYTES = 8 << 20
 #: Pauses before another attempt at a store, seconds.
 _PAUSES_S = (0.2, 1.0, 5.0)
+
+
+class _NoRoomError(OSError):
+    """A copy cannot be kept on this host."""
 
 
 class Folder:
@@ -135,17 +140,34 @@ class Folder:
     def _fetched(self, name: str, n_bytes: int | None) -> int:
         """Copy a file of the store, and return the descriptor of the copy."""
         store, path = self._store()
-        n, most = 0, _MOST_BYTES if n_bytes is None else n_bytes
-        with store.open(path + name, "rb") as source, tempfile.TemporaryFile(prefix="softs-fast-") as copy:
+        with ExitStack() as stack:
+            source = stack.enter_context(store.open(path + name, "rb"))
+            # Most stores tell it when a file is opened.
+            whole = getattr(source, "size", None) if n_bytes is None else n_bytes
+            n, most = 0, _MOST_BYTES if n_bytes is None else n_bytes
+            with self._copying(name):
+                copy = stack.enter_context(tempfile.TemporaryFile(prefix="softs-fast-", buffering=0))
             while data := source.read(_CHUNK_BYTES):
                 n += len(data)
                 if n > most:
                     raise DamagedError(self._too_long(name, most))
-                copy.write(data)
-            if n_bytes is not None and n < n_bytes:
-                raise OSError(f"the store ended after {n:,} of {n_bytes:,} bytes")
+                with self._copying(name):
+                    write_all(copy.fileno(), data)
+            if whole is not None and n < whole:
+                raise OSError(f"the store ended after {n:,} of {whole:,} bytes")
             copy.seek(0)
             return os.dup(copy.fileno())
+
+    @contextmanager
+    def _copying(self, name: str) -> Iterator[None]:
+        """Tell an error of this host, which no further attempt mends, from those of the store."""
+        try:
+            yield
+        except OSError as error:
+            raise _NoRoomError(
+                error.errno,
+                f"cannot copy {self.path(name)} to a temporary file: {error.strerror or error}; set TMPDIR to a folder with space",
+            ) from None
 
     def _store(self) -> tuple[Any, str]:
         """Return the store, which is another one in a fork, and the path of this folder in it, with a slash at its end."""
@@ -169,7 +191,7 @@ class Folder:
         for pause_s in (*_PAUSES_S, None):
             try:
                 return call()
-            except (ConfigError, FileNotFoundError, NotADirectoryError, PermissionError):
+            except (ConfigError, FileNotFoundError, NotADirectoryError, PermissionError, _NoRoomError):
                 raise
             # Stores raise errors of the libraries that they use.
             except Exception as error:

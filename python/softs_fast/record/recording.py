@@ -226,8 +226,14 @@ class Recording:
             with contextlib.closing(self._opened(shard, verify=True)) as file:
                 self._checked_numbers(shard, file)
 
-        with ThreadPoolExecutor(_VERIFIED_AT_A_TIME, "softs-verify") as threads:
-            for _ in threads.map(check, (shard for shards in self._shards for shard in shards)):
+        all_shards = [shard for shards in self._shards for shard in shards]
+        n = _VERIFIED_AT_A_TIME
+        if all_shards and all_shards[0].folder.is_remote:
+            # Copies of so many are there at a time.
+            largest = max(shard.layout_of(self._columns).end for shard in all_shards)
+            n = max(1, min(n, self._cache_bytes // largest))
+        with ThreadPoolExecutor(n, "softs-verify") as threads:
+            for _ in threads.map(check, all_shards):
                 pass
 
     def close(self) -> None:

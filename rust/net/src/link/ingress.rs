@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use softs_proto::bridge::{Bridges, Fate, SampleLayout, SlotMemory, UNUSED_TIME};
+use softs_proto::bridge::{Bridges, Fate, Room, SampleLayout, SlotMemory, Turns, UNUSED_TIME};
 use softs_proto::link::HostId;
 use softs_proto::supplier::{LaneChange, LaneId, Supplier};
 use softs_shm::{Claim, ForeignBytes, LaneRef, SlotView};
@@ -90,6 +90,40 @@ struct Served {
     closed_at: Option<Instant>,
 }
 
+impl Served {
+    /// What it may claim.
+    fn room(&self, now: Instant, machine: &mut Machine) -> Room {
+        let slots = self.lanes.iter().map(|(attached, lane)| {
+            let n_slots = attached.lanes.segment().n_slots();
+            if attached.lanes.n_attached(*lane) > 1 { (n_slots / 2).max(1) } else { n_slots }
+        });
+        machine.set_share(self.host, self.bridge, u32::try_from(slots.sum::<u64>()).unwrap_or(u32::MAX));
+        machine.room(now, self.host, self.bridge)
+    }
+
+    /// Claims so many orders at most; whether there was one.
+    fn claim(&mut self, now: Instant, machine: &mut Machine, mut quota: usize) -> bool {
+        let Self { host, bridge, lanes, turn, .. } = self;
+        let mut any = false;
+        *turn = turn.wrapping_add(1);
+        for at in 0..lanes.len() {
+            let (attached, lane) = &lanes[(*turn + at) % lanes.len()];
+            // What this lane leaves is for the others.
+            for _ in 0..quota.div_ceil(lanes.len() - at) {
+                let Some(claim) = attached.lanes.claim(*lane) else { break };
+                let Ok(slot) = attached.lanes.slot_bytes(&claim) else {
+                    attached.lanes.unclaim(claim);
+                    break;
+                };
+                let (sequence, attached) = (claim.sequence(), Arc::clone(attached));
+                machine.claimed(now, *host, *bridge, Claimed { attached, claim, slot }, sequence);
+                (quota, any) = (quota - 1, true);
+            }
+        }
+        any
+    }
+}
+
 /// All lanes that the broker has named, and what is ordered at other hosts for them.
 #[derive(Debug)]
 pub(super) struct Ingresses {
@@ -97,11 +131,15 @@ pub(super) struct Ingresses {
     hosts: Vec<HostId>,
     lanes: Vec<Lane>,
     all: Vec<Served>,
+    turns: Turns,
+    /// Of all bridges, as they were last asked.
+    rooms: Vec<Room>,
 }
 
 impl Ingresses {
     pub(super) fn new(doorbell: Doorbell) -> Self {
-        Self { doorbell, hosts: Vec::new(), lanes: Vec::new(), all: Vec::new() }
+        let (hosts, lanes, all) = (Vec::new(), Vec::new(), Vec::new());
+        Self { doorbell, hosts, lanes, all, turns: Turns::default(), rooms: Vec::new() }
     }
 
     /// A session begins: the host is asked for everything that is ordered here.
@@ -251,35 +289,17 @@ impl Ingresses {
 
     /// Claims what the windows of bridges allow; whether there was something.
     pub(super) fn claim(&mut self, now: Instant, machine: &mut Machine) -> bool {
+        self.rooms.clear();
+        self.rooms.extend(self.all.iter().map(|served| served.room(now, machine)));
         let mut any = false;
-        for Served { host, bridge, lanes, turn, .. } in &mut self.all {
-            let (host, bridge) = (*host, *bridge);
-            let slots = lanes.iter().map(|(attached, lane)| {
-                let n_slots = attached.lanes.segment().n_slots();
-                if attached.lanes.n_attached(*lane) > 1 { (n_slots / 2).max(1) } else { n_slots }
-            });
-            machine.set_share(host, bridge, u32::try_from(slots.sum::<u64>()).unwrap_or(u32::MAX));
-            let mut room = machine.room(now, host, bridge);
-            *turn = turn.wrapping_add(1);
-            for at in 0..lanes.len() {
-                let (attached, lane) = &lanes[(*turn + at) % lanes.len()];
-                // What this lane leaves is for the others.
-                let quota = room.div_ceil(lanes.len() - at);
-                for _ in 0..quota {
-                    let Some(claim) = attached.lanes.claim(*lane) else { break };
-                    let Ok(slot) = attached.lanes.slot_bytes(&claim) else {
-                        attached.lanes.unclaim(claim);
-                        break;
-                    };
-                    let (sequence, attached) = (claim.sequence(), Arc::clone(attached));
-                    machine.claimed(now, host, bridge, Claimed { attached, claim, slot }, sequence);
-                    (room, any) = (room - 1, true);
-                }
-            }
+        for (at, quota) in self.turns.next(&self.rooms) {
+            any |= self.all[at].claim(now, machine, quota);
+        }
+        for Served { host, bridge, lanes, .. } in &self.all {
             let n_idle: u32 =
                 lanes.iter().map(|(attached, lane)| attached.lanes.n_others_waiting(*lane)).sum();
             if n_idle > 0 && !lanes.iter().any(|(attached, lane)| attached.lanes.has_orders(*lane)) {
-                any |= machine.handle_idle_suppliers(now, host, bridge, n_idle as usize);
+                any |= machine.handle_idle_suppliers(now, *host, *bridge, n_idle as usize);
             }
         }
         any
@@ -322,7 +342,7 @@ impl Ingresses {
     /// bit, so one without room takes back nothing.
     pub(super) fn set_waiting(&self, now: Instant, machine: &mut Machine, is_waiting: bool) {
         for Served { host, bridge, lanes, .. } in &self.all {
-            let has_room = is_waiting && machine.room(now, *host, *bridge) > 0;
+            let has_room = is_waiting && machine.room(now, *host, *bridge).orders > 0;
             for (attached, lane) in lanes {
                 let counts = has_room || attached.lanes.n_attached(*lane) > 1;
                 if counts || !is_waiting {

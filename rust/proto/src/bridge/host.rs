@@ -13,6 +13,7 @@ use super::model_frames::{self, FIRST_OF_MODELS};
 use super::models::Models;
 use super::output::{Output, Piece};
 use super::sample_layout::SampleLayout;
+use super::turns::Room;
 use crate::broker::PeerId;
 use crate::client::{LaneRef, Lanes, SlotId};
 use crate::control::generation_of;
@@ -133,8 +134,8 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
     }
 
     /// How many orders may be claimed for a bridge now.
-    pub fn room(&mut self, now: Instant, host: HostId, bridge: u32) -> usize {
-        self.all.ingress(host, bridge).map_or(0, |ingress| ingress.room(now))
+    pub fn room(&mut self, now: Instant, host: HostId, bridge: u32) -> Room {
+        self.all.ingress(host, bridge).map_or(Room::default(), |ingress| ingress.room(now))
     }
 
     /// An order was claimed for a bridge, within its room.

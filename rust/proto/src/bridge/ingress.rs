@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::message::{Message, Numbers, Offer, bytes_of, numbers};
 use super::sample_layout::SampleLayout;
+use super::turns::Room;
 use super::window::Window;
 use crate::framing::Outbox;
 use crate::limits::MAX_TAGS;
@@ -136,14 +137,15 @@ impl<C> Ingress<C> {
     }
 
     /// How many more orders may be claimed; none without an offer of this session.
-    pub(super) fn room(&mut self, now: Instant) -> usize {
+    pub(super) fn room(&mut self, now: Instant) -> Room {
         self.held_until.take_if(|until| *until <= now);
+        let open = self.claims.len();
         let window = self.window.len(now, self.offer, self.share) as usize;
         if self.held_until.is_some() || self.is_closing {
-            0
-        } else {
-            window.saturating_sub(self.claims.len())
+            return Room::default();
         }
+        let orders = window.saturating_sub(open);
+        Room { orders, idle: (self.offer.suppliers as usize).saturating_sub(open).min(orders) }
     }
 
     /// When [`Self::room`] may be another one although nothing happens.
@@ -156,6 +158,7 @@ impl<C> Ingress<C> {
         let claimed = Claimed { claim, sequence, since: now, received: 0, is_cancelled: false };
         self.claims.insert(self.next_tag, claimed);
         self.next_tag += 1;
+        self.window.claimed(self.claims.len());
     }
 
     /// `n` suppliers of this host wait while orders are here that none has begun with: gives them back, the newest first.

@@ -29,6 +29,7 @@ mod models;
 mod output;
 mod remote;
 mod sample_layout;
+mod turns;
 mod window;
 
 pub use demand::{Asked, Demand};
@@ -38,3 +39,4 @@ pub use message::{Message, Numbers, Offer, PIECE_HEADER_BYTES, piece_header, sha
 pub use models::{Models, VACANCY};
 pub use output::{Output, Piece};
 pub use sample_layout::{RaggedTensor, SampleLayout};
+pub use turns::{Room, Turns};

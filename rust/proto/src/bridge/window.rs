@@ -1,10 +1,11 @@
 //! How many samples of a bridge may be on order at the other host.
 //!
-//! `max(2 for each supplier there, rate x time of a sample x 1.25)`, never more than the slots there, nor more than the
-//! share of the client's slots. The time of a sample is the mean from its claim to its last byte. That includes the time
-//! in queues, which a larger window makes longer: of it 20 ms count at most, which threads may need to be scheduled. So a
-//! queue grows by 20 ms in 10 s at most, which is how long the least time of a sample is remembered. While the rate still rises, the window held it up: then it is four times what the rate justifies, as otherwise it would take
-//! some 50 round trips to a window of thousands.
+//! Two for each supplier there, or `rate x time of a sample x 1.25` if that is more; never more than
+//! the slots there, nor more than the share of the client's slots. As in BBR (Cardwell et al., 2016), the time of a sample
+//! is taken without the queues that the window itself makes: the mean from the claim to the last byte, of which the least
+//! of the last 10 to 20 s and 20 ms count at most. Every 10 s the window shrinks until queues are empty, so that the least
+//! time is one without them. At the beginning, while the rate rises, the window held it up: then it is four times what
+//! the rate justifies, as otherwise it would take some 50 round trips to a window of thousands.
 
 use std::time::{Duration, Instant};
 
@@ -16,60 +17,129 @@ const RESERVE: f64 = 1.25;
 /// The same while the rate is so much above that of the measurement before.
 const RISING: f64 = 1.25;
 const RISING_RESERVE: f64 = 4.0;
+/// After so many measurements that find no such rise it is over.
+const FLAT: u32 = 2;
+/// The same of the least time while queues are to be emptied.
+const DRAINING_RESERVE: f64 = 0.75;
 /// A rate is measured for this long at least.
 const LEAST_TIME: Duration = Duration::from_millis(1);
-/// So much more than the least time of a sample counts.
+/// So much more than the least time of a sample counts: threads may need it to be scheduled.
 const SLACK: Duration = Duration::from_millis(20);
-/// The least time is remembered for so long.
+/// The least time is remembered for so long at least.
 const MEMORY: Duration = Duration::from_secs(10);
 
 /// The window of one bridge.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Window {
     /// Samples that arrived since the measurement began, and their times together.
     arrived: u32,
     took: Duration,
     began: Option<Instant>,
+    /// The window, and whether orders have filled it since then.
+    len: u32,
+    was_full: bool,
     /// Samples per second.
     rate: f64,
+    /// The rate to which it rose last, and measurements since then.
+    risen_to: f64,
+    flat: u32,
     /// Samples that the rate justifies.
     measured: f64,
     /// The time of a sample at the last measurement.
     time: Duration,
-    /// The least time of a sample, and when it was taken.
-    least: Option<(Duration, Instant)>,
+    /// The least time of a sample, in the memory that is filled and in the one before.
+    least: [Duration; 2],
+    filled_since: Option<Instant>,
+    /// Suppliers at the last measurement.
+    suppliers: u32,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self {
+            arrived: 0,
+            took: Duration::ZERO,
+            began: None,
+            len: 0,
+            was_full: false,
+            rate: 0.0,
+            risen_to: 0.0,
+            flat: 0,
+            measured: 0.0,
+            time: Duration::ZERO,
+            least: [Duration::MAX; 2],
+            filled_since: None,
+            suppliers: 0,
+        }
+    }
 }
 
 impl Window {
+    /// A sample was claimed, with which so many are on order.
+    pub(super) fn claimed(&mut self, open: usize) {
+        self.was_full |= open >= self.len as usize;
+    }
+
     /// A sample has arrived, so long after it was claimed.
     pub(super) fn arrived(&mut self, now: Instant, took: Duration) {
         self.arrived += 1;
         self.took += took;
-        if self.least.is_none_or(|(least, at)| took <= least || now >= at + MEMORY) {
-            self.least = Some((took, now));
+        if now >= *self.filled_since.get_or_insert(now) + MEMORY {
+            self.filled_since = Some(now);
+            self.least = [Duration::MAX, self.least[0]];
         }
+        self.least[0] = self.least[0].min(took);
     }
 
     /// How many samples may be on order.
     ///
     /// `share`: slots of the client that may be.
     pub(super) fn len(&mut self, now: Instant, offer: Offer, share: u32) -> u32 {
+        let least = self.least[0].min(self.least[1]);
         let passed = now.saturating_duration_since(*self.began.get_or_insert(now));
         if passed >= self.time.max(LEAST_TIME) && self.arrived > 0 {
-            let most = self.least.map_or(SLACK, |(least, _)| least + SLACK);
-            self.time = (self.took / self.arrived).min(most);
-            let rate = f64::from(self.arrived) / passed.as_secs_f64();
-            let reserve = if rate > self.rate * RISING { RISING_RESERVE } else { RESERVE };
-            // One measurement in which threads stood still does not undo those before.
-            self.measured = (rate * self.time.as_secs_f64() * reserve).max(self.measured / 2.0);
-            (self.began, self.arrived, self.took, self.rate) = (Some(now), 0, Duration::ZERO, rate);
+            self.measure(passed, least, offer.suppliers);
+            self.began = Some(now);
         }
         // What has no supplier waits at home, where others may serve it.
         if offer.suppliers == 0 {
             return 0;
         }
-        let least = offer.suppliers.saturating_mul(PER_SUPPLIER);
-        least.max(self.measured.ceil() as u32).min(offer.slots).min(share)
+        // Twice the time empties the queues, and brings samples that were ordered without them.
+        let is_draining = self.least[1] != Duration::MAX
+            && self.filled_since.is_some_and(|since| now < since + 2 * self.time);
+        let justified = match is_draining {
+            true => self.rate * least.as_secs_f64() * DRAINING_RESERVE,
+            false => self.measured,
+        };
+        let floor = offer.suppliers.saturating_mul(PER_SUPPLIER);
+        self.len = floor.max(justified.ceil() as u32).min(offer.slots).min(share);
+        self.len
+    }
+
+    fn measure(&mut self, passed: Duration, least: Duration, suppliers: u32) {
+        let mean = self.took / self.arrived;
+        self.time = mean.min(least.saturating_add(SLACK));
+        let rate = f64::from(self.arrived) / passed.as_secs_f64();
+        if suppliers > self.suppliers {
+            self.flat = 0;
+        }
+        // Where samples wait in queues, it is not the window that holds the rate up.
+        let is_held_up = mean <= least.mul_f64(RISING) + SLACK;
+        let has_risen = self.flat < FLAT && is_held_up && rate > self.risen_to * RISING;
+        if has_risen {
+            self.risen_to = rate;
+        }
+        // Where orders did not fill the window, it says nothing about what is possible.
+        if self.was_full && self.flat < FLAT {
+            self.flat = if has_risen { 0 } else { self.flat + 1 };
+        }
+        let reserve = if has_risen { RISING_RESERVE } else { RESERVE };
+        // One measurement in which threads stood still does not undo those before.
+        let kept = if self.was_full && self.flat >= FLAT { self.measured / 2.0 } else { self.measured };
+        self.measured = (rate * self.time.as_secs_f64() * reserve).max(kept);
+        (self.arrived, self.took, self.was_full) = (0, Duration::ZERO, false);
+        (self.rate, self.suppliers) = (rate, suppliers);
     }
 }
 
@@ -92,7 +162,10 @@ mod tests {
         for _ in 0..ms {
             let len = window.len(now, offer, share) as usize;
             queued.extend(std::iter::repeat_n(now, len.saturating_sub(open)));
-            open = open.max(len);
+            if len > open {
+                open = len;
+                window.claimed(open);
+            }
             on_way.push_back(queued.drain(..queued.len().min(most)).collect());
             let arrived: Vec<Instant> = on_way.pop_front().unwrap();
             open -= arrived.len();
@@ -125,13 +198,53 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_is_no_longer_after_ten_minutes_than_after_ten_seconds() {
+        let len = settled(Offer { slots: 100_000, ..OFFER }, 50, 4, u32::MAX, 600_000);
+        assert!((200..=400).contains(&len), "{len}");
+    }
+
+    #[test]
+    fn a_rate_that_goes_up_and_down_is_not_taken_for_one_that_rises() {
+        let (mut window, mut now) = (Window::default(), Instant::now());
+        let mut most = 0;
+        for at in 0..400 {
+            // 20 or 60 samples in 100 ms, each of 100 ms.
+            let n = if at % 2 == 0 { 20 } else { 60 };
+            now += 120 * MS;
+            (0..n).for_each(|_| window.arrived(now, 100 * MS));
+            window.claimed(usize::MAX);
+            let len = window.len(now, OFFER, u32::MAX);
+            most = if at < 4 { 0 } else { most.max(len) };
+        }
+        assert!(most <= 80, "{most}");
+    }
+
+    #[test]
+    fn a_pause_of_the_student_leaves_it_as_it_was() {
+        let (mut window, mut now) = (Window::default(), Instant::now());
+        let mut run = |n: usize, open: usize| {
+            now += 100 * MS;
+            (0..n).for_each(|_| window.arrived(now, 100 * MS));
+            window.claimed(open);
+            window.len(now, OFFER, u32::MAX)
+        };
+        let lens: Vec<_> = (0..10).map(|_| run(1000, usize::MAX)).collect();
+        assert!(lens[9] >= 1_000, "{lens:?}");
+        (0..10).for_each(|_| assert_eq!(run(1, 5), lens[9]));
+        run(1, usize::MAX);
+        assert!(run(1, usize::MAX) < lens[9], "the host has become slow");
+    }
+
+    #[test]
     fn a_time_that_has_become_longer_is_learned() {
         let (mut window, start) = (Window::default(), Instant::now());
         window.arrived(start, MS);
         window.arrived(start + MEMORY - MS, 9 * MS);
-        assert_eq!(window.least.unwrap().0, MS);
+        assert_eq!(window.least, [MS, Duration::MAX]);
         window.arrived(start + MEMORY, 9 * MS);
-        assert_eq!(window.least.unwrap().0, 9 * MS);
+        assert_eq!(window.least, [9 * MS, MS]);
+        window.arrived(start + 2 * MEMORY, 8 * MS);
+        assert_eq!(window.least, [8 * MS, 9 * MS]);
     }
 
     #[test]

@@ -300,9 +300,9 @@ fn a_peer_that_offers_nothing_or_everything_gets_what_is_due() {
         |suppliers, slots| message(Message::Offer(softs_proto::bridge::Offer { suppliers, slots }), 0);
     pair.ends[0].set_share(HostId(2), 0, 4);
     pair.ends[0].receive(now, DIALLED, &mut &offer(u32::MAX, u32::MAX)[..]);
-    assert_eq!(pair.ends[0].room(now, HostId(2), 0), 2, "its share");
+    assert_eq!(pair.ends[0].room(now, HostId(2), 0).orders, 2, "its share");
     pair.ends[0].receive(now, DIALLED, &mut &offer(9, 0)[..]);
-    assert_eq!(pair.ends[0].room(now, HostId(2), 0), 0);
+    assert_eq!(pair.ends[0].room(now, HostId(2), 0).orders, 0);
     assert_eq!(lanes.n_attached(lanes.lane_of("p").unwrap()), 1);
     assert_ne!(TEACHER, 1);
 }

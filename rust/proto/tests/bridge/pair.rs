@@ -150,7 +150,7 @@ impl Pair {
 
     /// The student's end claims what it may; how many.
     pub(crate) fn claim(&mut self, lanes: &ModelLanes) -> usize {
-        let room = self.ends[0].room(self.now, HostId(2), 0);
+        let room = self.ends[0].room(self.now, HostId(2), 0).orders;
         let claims: Vec<_> = (0..room).map_while(|_| lanes.claim(INGRESS)).collect();
         let n = claims.len();
         for claim in claims {

@@ -293,7 +293,7 @@ fn a_bridge_ends_with_its_session_and_what_it_ordered_is_kept_for_the_next_one()
     assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), &layout()), Some(0));
     wire(&mut pair.ends);
     assert_eq!(pair.ends[1].poll_asked(), None, "its lane is there");
-    assert_eq!(pair.ends[0].room(at, HostId(2), 0), 2);
+    assert_eq!(pair.ends[0].room(at, HostId(2), 0).orders, 2);
     // Not while it is in use, and not before its time.
     assert!(pair.ends[1].drop_unused(at + 2 * UNUSED_TIME).is_empty());
     pair.ends[1].disconnected(at, PeerId(4), "cut");
@@ -310,7 +310,7 @@ fn what_has_no_suppliers_takes_no_orders() {
     assert_eq!(pair.ends[0].add_ingress(there, &product(), &layout()), Some(0));
     pair.pump();
     assert!(pair.ends[0].take_offers() && !pair.ends[0].take_offers());
-    assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(now, there, 0)), (0, 0));
+    assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(now, there, 0).orders), (0, 0));
     // What comes all the same goes back.
     let claim = lanes.claim(INGRESS).unwrap();
     pair.ends[0].claimed(now, there, 0, claim, 100);
@@ -320,7 +320,7 @@ fn what_has_no_suppliers_takes_no_orders() {
     pair.pump();
     assert!(pair.ends[0].take_offers());
     let later = now + HOLD_TIME;
-    assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(later, there, 0)), (1, 2));
+    assert_eq!((pair.ends[0].n_suppliers(there, 0), pair.ends[0].room(later, there, 0).orders), (1, 2));
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn a_bridge_that_no_client_uses_is_over_once_its_claims_have_ended() {
     // Another one may follow in this session.
     assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), &layout()), Some(1));
     pair.pump();
-    assert_eq!(pair.ends[0].room(now, HostId(2), 1), 2);
+    assert_eq!(pair.ends[0].room(now, HostId(2), 1).orders, 2);
 }
 
 #[test]
@@ -430,7 +430,7 @@ fn a_host_may_have_two_bridges_to_one_product() {
     assert_eq!(pair.ends[0].add_ingress(HostId(2), &product(), &layout()), Some(1));
     pair.pump();
     for bridge in [0, 1] {
-        let room = pair.ends[0].room(now, HostId(2), bridge);
+        let room = pair.ends[0].room(now, HostId(2), bridge).orders;
         assert_eq!(room, 2);
         for _ in 0..room {
             let claim = lanes.claim(INGRESS).unwrap();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use softs_proto::bridge::{Bridges, HOLD_TIME, SampleLayout, SlotMemory, UNUSED_TIME};
+use softs_proto::bridge::{Bridges, HOLD_TIME, SampleLayout, SlotMemory, Turns, UNUSED_TIME};
 use softs_proto::client::{LaneRef, Lanes};
 use softs_proto::link::HostId;
 use softs_proto::supplier::{LaneChange, LaneId, Supplier};
@@ -71,6 +71,7 @@ struct Goods {
     bridges: BTreeMap<HostId, usize>,
     /// Bridges that may have room, in the order in which they were opened.
     ready: BTreeSet<usize>,
+    turns: Turns,
 }
 
 #[derive(Debug)]
@@ -253,29 +254,34 @@ impl Ingresses {
                 if segment.lanes.n_attached(*lane) > 1 { (n / 2).max(1) } else { n }
             });
             let share = share.sum();
-            let keys: Vec<_> = goods.ready.iter().copied().collect();
-            for key in keys {
-                let Some(Bridge { host, number, turn, .. }) = bridges.get_mut(&key) else { continue };
-                machine.set_share(*host, *number, share);
-                let mut room = machine.room(now, *host, *number);
-                if room == 0 {
-                    goods.ready.remove(&key);
-                    continue;
+            let (mut keys, mut rooms) = (Vec::new(), Vec::new());
+            goods.ready.retain(|&key| {
+                let Bridge { host, number, .. } = bridges[&key];
+                machine.set_share(host, number, share);
+                let room = machine.room(now, host, number);
+                if room.orders > 0 {
+                    keys.push(key);
+                    rooms.push(room);
                 }
-                let before = room;
+                room.orders > 0
+            });
+            for (at, mut quota) in goods.turns.next(&rooms) {
+                let key = keys[at];
+                let Some(Bridge { host, number, turn, .. }) = bridges.get_mut(&key) else { continue };
+                let before = quota;
                 *turn = turn.wrapping_add(1);
                 for at in 0..lanes.len() {
                     let (segment, _) = lanes[(*turn + at) % lanes.len()];
                     // What this lane leaves is for the others.
-                    for _ in 0..room.div_ceil(lanes.len() - at) {
+                    for _ in 0..quota.div_ceil(lanes.len() - at) {
                         let Some(claim) = segment.lanes.claim(*owner) else { break };
                         let sequence = claim.sequence;
                         let claimed = Claimed { segment: segment.clone(), claim, bridge: key };
                         machine.claimed(now, *host, *number, claimed, sequence);
-                        room -= 1;
+                        quota -= 1;
                     }
                 }
-                if room < before {
+                if quota < before {
                     told.push(*host);
                 }
                 if !has_orders() {
@@ -291,7 +297,7 @@ impl Ingresses {
     pub(crate) fn room(&self, now: Instant, machine: &mut Machine) -> usize {
         let rooms = self.bridges.values().map(|bridge| {
             machine.set_share(bridge.host, bridge.number, u32::MAX);
-            machine.room(now, bridge.host, bridge.number)
+            machine.room(now, bridge.host, bridge.number).orders
         });
         rooms.sum()
     }

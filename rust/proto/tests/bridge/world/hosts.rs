@@ -177,7 +177,7 @@ impl World {
         let (n_slots, n_local) = (student.slots.len() as u32, student.suppliers.len());
         for &(host, bridge) in &student.bridges {
             machine.set_share(host, bridge, if n_local > 0 { n_slots / 2 } else { n_slots });
-            for _ in 0..machine.room(now, host, bridge) {
+            for _ in 0..machine.room(now, host, bridge).orders {
                 let Some(claim) = student.lanes.claim(student.ingress) else { break };
                 let sequence = claim.sequence;
                 machine.claimed(now, host, bridge, claim, sequence);
