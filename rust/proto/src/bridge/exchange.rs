@@ -60,6 +60,12 @@ impl<C, L: Lanes> Exchange<C, L> {
         found.ingresses.get_mut(&bridge)
     }
 
+    /// Orders of a product are back for suppliers of this host that wait: no bridge takes them before those had their time.
+    pub(super) fn hold(&mut self, now: Instant, product: &str) {
+        let all = self.hosts.values_mut().flat_map(|found| found.ingresses.values_mut());
+        all.filter(|ingress| **ingress.product() == *product).for_each(|ingress| ingress.hold(now));
+    }
+
     /// The hosts that have opened a product may have to be told something.
     pub(super) fn note_news(&mut self, product: u32) {
         for host in self.products.get(&product).into_iter().flat_map(Egress::hosts) {
@@ -153,7 +159,12 @@ impl<C, L: Lanes> Exchange<C, L> {
                 ingress.set_offer(offer);
                 self.has_offers = true;
             }
-            Message::Return(tags) => ingress.returned(now, tags, &mut self.ended)?,
+            Message::Return(tags) => {
+                if ingress.returned(now, tags, &mut self.ended)? {
+                    let product = Arc::clone(ingress.product());
+                    self.hold(now, &product);
+                }
+            }
             Message::Failed(tag, why) => ingress.failed(tag, why, &mut self.ended)?,
             Message::Piece(tag, offset, is_last) => {
                 ingress.check_piece(tag, offset, left as u64, is_last)?;

@@ -158,8 +158,14 @@ impl<C: SlotMemory, L: Lanes> Bridges<C, L> {
     pub fn handle_idle_suppliers(&mut self, now: Instant, host: HostId, bridge: u32, n: usize) -> bool {
         let Exchange { hosts, ended, .. } = &mut self.all;
         let Some(found) = hosts.get_mut(&host) else { return false };
-        let any = found.ingresses.get_mut(&bridge).is_some_and(|ingress| ingress.give_back(now, n, ended));
+        let Some(ingress) = found.ingresses.get_mut(&bridge) else { return false };
+        let n_ended = ended.len();
+        let any = ingress.give_back(now, n, ended);
         found.has_news |= any;
+        if ended.len() > n_ended {
+            let product = Arc::clone(ingress.product());
+            self.all.hold(now, &product);
+        }
         any
     }
 

@@ -161,6 +161,16 @@ impl<C> Ingress<C> {
         self.window.claimed(self.claims.len());
     }
 
+    /// The product that it brings.
+    pub(super) fn product(&self) -> &Arc<str> {
+        &self.product
+    }
+
+    /// Claims nothing before other suppliers had their time.
+    pub(super) fn hold(&mut self, now: Instant) {
+        self.held_until = Some(now + HOLD_TIME);
+    }
+
     /// `n` suppliers of this host wait while orders are here that none has begun with: gives them back, the newest first.
     /// Not again before those had their time to take them.
     pub(super) fn give_back(&mut self, now: Instant, n: usize, ended: &mut VecDeque<(C, Fate)>) -> bool {
@@ -172,7 +182,7 @@ impl<C> Ingress<C> {
         tags.sort_unstable();
         let any = n > 0 && !tags.is_empty();
         for tag in tags.into_iter().rev().take(n) {
-            self.held_until = Some(now + HOLD_TIME);
+            self.hold(now);
             if tag < self.unsent {
                 self.cancels.push_back(tag);
                 self.claims.entry(tag).and_modify(|claimed| claimed.is_cancelled = true);
@@ -231,15 +241,17 @@ impl<C> Ingress<C> {
         Ok(())
     }
 
+    /// Orders are back; whether this end had asked for one.
     pub(super) fn returned(
         &mut self,
         now: Instant,
         tags: Numbers<'_>,
         ended: &mut VecDeque<(C, Fate)>,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
+        let is_asked = tags.iter().any(|tag| self.claims.get(&tag).is_some_and(|one| one.is_cancelled));
         tags.iter().try_for_each(|tag| self.finish(tag, Fate::Returned, ended))?;
-        self.held_until = Some(now + HOLD_TIME);
-        Ok(())
+        self.hold(now);
+        Ok(is_asked)
     }
 
     pub(super) fn failed(

@@ -83,6 +83,32 @@ fn orders_that_no_supplier_has_begun_with_come_home_when_suppliers_there_wait() 
 }
 
 #[test]
+fn an_order_that_comes_home_for_waiting_suppliers_is_taken_by_no_other_bridge() {
+    let ((first, lanes, _), (second, _)) = (student(1), teacher(2, 4));
+    let mut pair = Pair::bridged(first, second);
+    let there = HostId(2);
+    pair.ends[0].add_ingress(there, &product(), &layout());
+    pair.pump();
+    let room = |pair: &mut Pair| pair.ends[0].room(pair.now, there, 1).orders;
+    for is_sent in [true, false] {
+        assert_eq!(pair.claim(&lanes), 1);
+        if is_sent {
+            pair.pump();
+        }
+        pair.ends[0].handle_idle_suppliers(pair.now, there, 0, 1);
+        if is_sent {
+            assert_eq!(room(&mut pair), 2, "nothing is back yet");
+            pair.pump();
+        }
+        let Some((claim, Fate::Returned)) = pair.ends[0].poll_ended() else { panic!("it is back") };
+        lanes.unclaim(&claim);
+        assert_eq!(room(&mut pair), 0);
+        pair.now += HOLD_TIME;
+        assert_eq!(room(&mut pair), 2);
+    }
+}
+
+#[test]
 fn the_other_suppliers_of_a_client_keep_their_share() {
     let ((first, lanes, _), (second, _)) = (student(9), teacher(2, 4));
     let mut pair = Pair::bridged(first, second);
