@@ -167,3 +167,16 @@ def test_deep_trees_are_refused() -> None:
     deep = b'["list",[' * 200 + b'["v",1]' + b"]]" * 200
     with pytest.raises(WireError, match="nested more than 100 times"):
         decode_tree(deep, lambda tensor: None)
+
+
+def test_tensors_that_the_receiver_has_are_named_and_not_sent() -> None:
+    weight, rate = torch.ones(2), torch.zeros(1)
+    text, sent = encode_tree(
+        {"model": {"weight": weight}, "rate": rate}, lambda place: place == "model.weight"
+    )
+    assert list(sent) == ["rate"]
+    own = torch.full((2,), 3.0)
+    tree = decode_tree(text, lambda one: None, {"model.weight": own})
+    assert tree["model"]["weight"] is own
+    with pytest.raises(WireError, match=r"malformed: 'model\.weight'"):
+        decode_tree(text, lambda one: None)

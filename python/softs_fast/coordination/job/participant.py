@@ -15,6 +15,8 @@ from .messages import (
     CheckpointEnd,
     Fault,
     Fence,
+    Follow,
+    Followed,
     FromWorker,
     Hello,
     Leave,
@@ -24,6 +26,7 @@ from .messages import (
     Step,
     Table,
     ToWorker,
+    Unfollowed,
     Welcome,
     WorkerState,
 )
@@ -56,6 +59,28 @@ class Build:
 
 
 @dataclass(frozen=True)
+class Serve:
+    """As the source, send others the state while steps are made, from the next step on, in an engine beside that of the epoch.
+
+    It ends with the epoch, after its last step if that was planned; if it fails before, call `unfollowed`.
+    """
+
+    follow: Follow
+    rank: int
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copy the state of a source, and apply each step after it; call `followed` after each, or `unfollowed`.
+
+    It ends with the epoch of the source, and at once if this worker is to build an engine, or to copy another time.
+    """
+
+    follow: Follow
+    rank: int
+
+
+@dataclass(frozen=True)
 class EndEngine:
     """End all calls of the engine, drop it, then call `ended`."""
 
@@ -76,7 +101,7 @@ class GiveUp:
     refused: Refused
 
 
-Action = Say | Build | EndEngine | Warn | GiveUp
+Action = Say | Build | Serve | Copy | EndEngine | Warn | GiveUp
 
 #: away: not welcome yet; idle: waits for a table; building: prepares for the steps of an epoch; member; ending: its
 #: epoch is over, and its engine has calls yet; over: refused.
@@ -87,6 +112,14 @@ Phase = Literal["away", "idle", "building", "member", "ending", "over"]
 _ORDERLY = ("joined", "left", "drained", "resized", "ended")
 # Epochs that a worker remembers to have been in.
 _MOST_ENDED = 1024
+
+
+def state_after(table: Table, rank: int) -> WorkerState:
+    """Return what a member has once it has done what a table says.
+
+    The weights of a follower count only when they were compared with those of the source.
+    """
+    return WorkerState(table.boot, 0 if rank in table.followers else table.epoch, table.resume_step)
 
 
 class Participant:
@@ -117,6 +150,10 @@ class Participant:
         self.seat: int | None = None
         # Of the epoch, once it is to end after this step.
         self._planned: Fence | None = None
+        # The last copy beside steps in which this worker takes part.
+        self._follow: Follow | None = None
+        # As a follower, the last step that it has applied; None without one.
+        self.followed_step: int | None = None
         self._heard = (0, 0)
         self._ended: deque[tuple[int, int]] = deque(maxlen=_MOST_ENDED)
         self._is_connected = False
@@ -169,6 +206,8 @@ class Participant:
                 return self._fenced(message)
             case Alarm():
                 return [Warn(message.text)]
+            case Follow():
+                return self._begin_copy(message)
             case Refused():
                 return self._refused(message)
 
@@ -182,7 +221,8 @@ class Participant:
         """The engine of the table is there, and the weights are of its `resume_step`."""
         if self.phase == "building" and self.table is not None:
             self.phase = "member"
-            self.state = WorkerState(self.table.boot, self.table.epoch, self.table.resume_step)
+            assert self.rank is not None
+            self.state = state_after(self.table, self.rank)
 
     def ended(self) -> list[Action]:
         """The engine is gone, and none of its calls is pending."""
@@ -190,6 +230,9 @@ class Participant:
             self._ended.append((self.table.boot, self.table.epoch))
         self.phase = "idle" if self.phase != "over" else "over"
         self._planned, self._is_stepping = None, False
+        if self.state.is_lost:
+            # Its steps count no more than its weights.
+            self.state = WorkerState(self.state.boot)
         return self._ready_if_idle()
 
     def fail(self, text: str, accused_rank: int | None = None) -> list[Action]:
@@ -230,6 +273,11 @@ class Participant:
         if self.phase != "member" or self.table is None or not self._is_stepping:
             return []
         return self._say(Step(self.table.epoch, self.state.committed + 1, report))
+
+    def verified(self) -> None:
+        """The weights of all followers are those of the source."""
+        if self.phase == "member" and self.table is not None:
+            self.state = replace(self.state, epoch=self.table.epoch)
 
     def reduced(self) -> None:
         """The gradients of the step are reduced; whether all members have them is not known."""
@@ -277,24 +325,70 @@ class Participant:
             return []
         return self._say(CheckpointDamaged(table.epoch, table.resume_step, table.checkpoint))
 
+    # --- Copies beside steps ---
+
+    def followed(self, number: int, step: int, backlog: int) -> list[Action]:
+        """As a follower, this worker has the weights of a step.
+
+        Args:
+            number: Number of the copy.
+            step: Step of its weights.
+            backlog: Later steps that the source had committed when it had sent this one.
+        """
+        follow = self._follow
+        if self.phase != "idle" or follow is None or follow.number != number:
+            return []
+        self.followed_step = step
+        return self._say(Followed(follow.table.epoch, number, step, backlog))
+
+    def unfollowed(self, number: int, text: str) -> list[Action]:
+        """A copy beside steps has failed.
+
+        Args:
+            number: Number of the copy.
+            text: Type and text of the exception; cut after 4,096 characters.
+        """
+        follow = self._follow
+        if follow is None or follow.number != number:
+            return []
+        self._follow = None
+        return self._say(Unfollowed(follow.table.epoch, number, text[:MAX_TEXT]))
+
+    def _begin_copy(self, follow: Follow) -> list[Action]:
+        table, rank = follow.table, self._rank_in(follow.table)
+        if rank is None or follow == self._follow:
+            return []
+        if rank == table.source_rank:
+            is_of_table = self.table is not None and (self.table.boot, self.table.epoch) == (
+                table.boot,
+                table.epoch,
+            )
+            if self.phase not in ("building", "member") or not is_of_table:
+                return []
+            self._follow = follow
+            return [Serve(follow, rank)]
+        if self.phase != "idle":
+            return []
+        self._follow, self.followed_step = follow, None
+        # Whatever it has is overwritten from now on.
+        self.state = WorkerState(table.boot)
+        return [Copy(follow, rank)]
+
     # --- Small things ---
+
+    def _rank_in(self, table: Table) -> int | None:
+        own = (self._hello.worker_id, self._hello.incarnation)
+        return next((one.rank for one in table.members if (one.worker_id, one.incarnation) == own), None)
 
     def _take(self, table: Table) -> list[Action]:
         self._heard = (table.boot, table.epoch)
-        rank = next(
-            (
-                member.rank
-                for member in table.members
-                if (member.worker_id, member.incarnation) == (self._hello.worker_id, self._hello.incarnation)
-            ),
-            None,
-        )
+        rank = self._rank_in(table)
         if self.phase != "idle" or rank is None:
             return []
         if self._heard in self._ended:
             # It was sent twice, or by a coordinator that begins with an old state.
             return self._ready_if_idle()
-        self.table, self.phase, self._planned = table, "building", None
+        self.table, self.phase, self._planned, self._follow = table, "building", None, None
         self.rank, self.over, self._fault = rank, None, None
         return [Build(table, rank, self._duty(table, rank))]
 

@@ -107,4 +107,5 @@ def part_of(table: Table, ranks: Sequence[int]) -> Table:
         members=tuple(replace(table.members[rank], rank=number) for number, rank in enumerate(ranks)),
         survivors=tuple(number for number, rank in enumerate(ranks) if rank in table.survivors),
         source_rank=None if table.source_rank is None else ranks.index(table.source_rank),
+        followers=(),
     )

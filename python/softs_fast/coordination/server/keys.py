@@ -45,6 +45,10 @@ class Keys:
         self._epoch, self._is_open = (table.boot, table.epoch), True
         self._members = frozenset(member.worker_id for member in table.members)
 
+    def admit(self, table: Table) -> None:
+        """Let the workers of a copy beside the steps of the epoch use the store, too."""
+        self._members |= {member.worker_id for member in table.members}
+
     def close(self) -> None:
         """End the epoch: all that wait are told."""
         self._is_open = False
