@@ -156,6 +156,7 @@ def test_one_that_comes_late_follows_the_next_epoch() -> None:
     members_ready(driven, 7, *"abc")
     assert [one.worker_id for one in driven.last("d", Table).members] == [*"abcd"]
     assert driven.last("d", Table).followers == (3,)
+    driven.wait(2 * driven.options.join_s)
     driven.wait(driven.options.join_s)
     assert [one.worker_id for one in driven.last("e", Follow).table.members] == [*"de"]
 
@@ -172,11 +173,24 @@ def test_two_that_come_together_copy_together_and_the_slower_one_decides() -> No
     assert driven.last("e", Table).followers == (3, 4)
 
 
+def test_of_two_that_copy_together_one_is_lost() -> None:
+    driven = job(5)
+    for name in "de":
+        join(driven, name)
+    first = driven.last("d", Follow)
+    driven.gone("e")
+    driven.wait(2 * driven.options.join_s)
+    again = driven.last("d", Follow)
+    assert again.number > first.number
+    assert [one.worker_id for one in again.table.members] == [*"cd"]
+
+
 def test_the_place_of_a_follower_that_was_lost_is_taken_by_another_one() -> None:
     driven = job()
     join(driven, "d")
     first = driven.last("c", Follow)
     driven.gone("d")
+    driven.wait(0.1)
     join(driven, "e", wanted_seat=3)
     assert driven.last("c", Follow).number > first.number
     followed(driven, "e", 3, 0)
@@ -194,7 +208,7 @@ def test_a_job_in_multiples_waits_for_enough_followers() -> None:
     assert not any(isinstance(one, Follow) for one in driven.said[driven.conns["c"]])
     join(driven, "d")
     driven.gone("c")
-    driven.wait(0.0)
+    driven.wait(0.1)
     join(driven, "e", wanted_seat=2)
     assert [one.worker_id for one in driven.last("e", Follow).table.members] == [*"bed"]
 

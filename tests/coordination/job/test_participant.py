@@ -248,11 +248,12 @@ def test_checkpoints_and_alarms() -> None:
 def test_a_follower_becomes_a_member_and_its_weights_count_once_they_were_compared() -> None:
     worker, copy = welcome(), Follow(table(1, source=1), 4)
     assert worker.receive(copy) == [Copy(copy, 0)]
-    assert worker.receive(copy) == [], "it was told again"
+    assert worker.receive(copy) == [], "it was told again, and has nothing"
     assert worker.state.is_lost, "what it had is overwritten"
     assert worker.followed(3, 5, 0) == [], "of an earlier copy"
     assert worker.followed(4, 5, 2) == [Say(Followed(1, 4, 5, 2))]
     assert worker.followed_step == 5
+    assert worker.receive(copy) == [Say(Followed(1, 4, 5, 2))], "what it says may not have arrived"
     begun = replace(table(2, step=5, survivors=(1,), source=1), followers=(0,))
     assert worker.receive(begun) == [Build(begun, 0, "copy")]
     assert worker.unfollowed(4, "the source has ended its epoch") == [], "it is over"

@@ -31,7 +31,9 @@ def may_admit(state: State, newcomers: Collection[int]) -> bool:
         return True
     seats = {worker.number for worker in followers(state)}
     members = set(state.members)
-    if len(choose(state.options, members | seats, members)) <= len(members):
+    # Without one of them, the others cannot go on.
+    is_whole = following is not None and len(seats) == len(following.follow.table.members) - 1
+    if not is_whole or len(choose(state.options, members | seats, members)) <= len(members):
         _begin(state, sources[-1], workers)
         return False
     return following is not None and seats <= following.close

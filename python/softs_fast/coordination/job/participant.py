@@ -152,8 +152,8 @@ class Participant:
         self._planned: Fence | None = None
         # The last copy beside steps in which this worker takes part.
         self._follow: Follow | None = None
-        # As a follower, the last step that it has applied; None without one.
-        self.followed_step: int | None = None
+        # As a follower, the last step that it has applied, as it was said; None without one.
+        self._followed: Followed | None = None
         self._heard = (0, 0)
         self._ended: deque[tuple[int, int]] = deque(maxlen=_MOST_ENDED)
         self._is_connected = False
@@ -171,6 +171,11 @@ class Participant:
     def awaits_fence(self) -> bool:
         """Whether its epoch has failed, and the coordinator, which is connected, has not yet said how it ended."""
         return self._is_connected and self.phase in ("ending", "idle") and self.over is None
+
+    @property
+    def followed_step(self) -> int | None:
+        """The last step that it has applied as a follower; None without one."""
+        return None if self._followed is None else self._followed.step
 
     @property
     def is_resting(self) -> bool:
@@ -338,8 +343,8 @@ class Participant:
         follow = self._follow
         if self.phase != "idle" or follow is None or follow.number != number:
             return []
-        self.followed_step = step
-        return self._say(Followed(follow.table.epoch, number, step, backlog))
+        self._followed = Followed(follow.table.epoch, number, step, backlog)
+        return self._say(self._followed)
 
     def unfollowed(self, number: int, text: str) -> list[Action]:
         """A copy beside steps has failed.
@@ -356,8 +361,11 @@ class Participant:
 
     def _begin_copy(self, follow: Follow) -> list[Action]:
         table, rank = follow.table, self._rank_in(follow.table)
-        if rank is None or follow == self._follow:
+        if rank is None:
             return []
+        if follow == self._follow:
+            # It is connected anew, and may have said this to no one.
+            return [] if self._followed is None else self._say(self._followed)
         if rank == table.source_rank:
             is_of_table = self.table is not None and (self.table.boot, self.table.epoch) == (
                 table.boot,
@@ -369,7 +377,7 @@ class Participant:
             return [Serve(follow, rank)]
         if self.phase != "idle":
             return []
-        self._follow, self.followed_step = follow, None
+        self._follow, self._followed = follow, None
         # Whatever it has is overwritten from now on.
         self.state = WorkerState(table.boot)
         return [Copy(follow, rank)]

@@ -141,7 +141,7 @@ class Driver:
             self.keys.open(message)
             self.table = message
         elif isinstance(message, Follow):
-            self.keys.admit(message.table)
+            self.keys.admit(message)
         elif isinstance(message, Fence) and self._ends_the_epoch(message):
             self.keys.close()
             self.table = None

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Sequence
 
 from ...errors import PeerLost, SoftsError, WireError
-from ..job.messages import Table
+from ..job.messages import Follow, Table
 from ..wire.requests import KeysReply, KeysRequest
 
 __all__ = ["Keys", "KeysMissing"]
+
+#: In front of the keys of a copy beside steps.
+_FOLLOW = "follow/"
 
 #: Keys of one epoch: per member, and for all together.
 _PER_MEMBER, _BASE = 256, 4096
@@ -32,6 +35,7 @@ class Keys:
         self._epoch = (0, 0)
         self._is_open = False
         self._members: frozenset[str] = frozenset()
+        self._follow: Follow | None = None
         self._values: dict[str, bytes] = {}
         self._n_bytes = 0
         self._n_waits = 0
@@ -45,20 +49,29 @@ class Keys:
         self._epoch, self._is_open = (table.boot, table.epoch), True
         self._members = frozenset(member.worker_id for member in table.members)
 
-    def admit(self, table: Table) -> None:
-        """Let the workers of a copy beside the steps of the epoch use the store, too."""
-        self._members |= {member.worker_id for member in table.members}
+    def admit(self, follow: Follow) -> None:
+        """Let the workers of a copy beside steps use the store, too; that of earlier copies is over."""
+        if follow == self._follow:
+            return
+        self._follow = follow
+        self._members |= {member.worker_id for member in follow.table.members}
+        for key in [key for key in self._values if key.startswith(_FOLLOW)]:
+            self._delete(key)
+        self._end_waits("another copy has begun", _FOLLOW)
+
+    def _end_waits(self, reason: str, prefix: str = "") -> None:
+        for key in [key for key in self._changed if key.startswith(prefix)]:
+            for future in self._changed.pop(key):
+                if not future.done():
+                    future.set_exception(PeerLost(reason))
 
     def close(self) -> None:
         """End the epoch: all that wait are told."""
         self._is_open = False
         self._values.clear()
         self._n_bytes = 0
-        for futures in list(self._changed.values()):
-            for future in futures:
-                if not future.done():
-                    future.set_exception(PeerLost(f"epoch {self._epoch[1]} is over, and with it its keys"))
-        self._changed.clear()
+        self._follow = None
+        self._end_waits(f"epoch {self._epoch[1]} is over, and with it its keys")
 
     async def apply(self, request: KeysRequest, identity: str | None) -> KeysReply:
         """Do an operation.
