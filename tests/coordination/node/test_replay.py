@@ -43,7 +43,7 @@ def follow(
     for step in range(3, 3 + n_steps):
         change(step)
         train(source, step)
-        reduced = source.reduced()
+        reduced = source.reduced({})
         source.apply()
         target.replay(decoded(reduced))
 
@@ -118,7 +118,7 @@ def test_gradients_have_the_layout_of_their_weights() -> None:
     source, target = found
     source.model(torch.randn(2, 8, 9, 9).to(memory_format=torch.channels_last)).pow(2).sum().backward()
     stride = source.model.weight.grad.stride()
-    reduced = source.reduced()
+    reduced = source.reduced({})
     source.apply()
     grads: list[torch.Tensor] = []
     target.model.weight.register_hook(grads.append)

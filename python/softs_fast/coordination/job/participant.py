@@ -321,7 +321,8 @@ class Participant:
 
     def end_checkpoint(self, epoch: int, step: int, path: str) -> list[Action]:
         """It has written its part of a checkpoint that it began in an epoch, durably."""
-        return self._say(CheckpointEnd(epoch, step, path))
+        # Weights of a follower that were not compared are no part of a checkpoint.
+        return [] if self.state.is_lost else self._say(CheckpointEnd(epoch, step, path))
 
     def damaged(self) -> list[Action]:
         """The checkpoint of the table is damaged: the epoch ends, and the next one has another checkpoint."""

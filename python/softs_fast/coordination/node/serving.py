@@ -58,6 +58,8 @@ class Serving:
         # What is to be sent, None after the last step; and the bytes of its steps, without the snapshot.
         self._queue: deque[_Item | None] = deque()
         self._n_bytes = self._most_bytes = 0
+        # Memory of a step that was sent: new memory takes longer than a copy.
+        self._spare: Mapping[str, torch.Tensor] = {}
         self._thread = threading.Thread(target=self._run, name="softs-fast state for followers", daemon=True)
         self._thread.start()
 
@@ -106,7 +108,8 @@ class Serving:
                 self._phase = "last" if self._phase != "over" else "over"
 
     def _keep(self, step: int) -> None:
-        text, tensors = self._state.reduced()
+        before, self._spare = self._spare, {}
+        text, tensors = self._state.reduced(before)
         n_bytes = len(text) + _size_of(tensors)
         if self._n_bytes + n_bytes > self._most_bytes:
             raise PeerLost(
@@ -177,6 +180,8 @@ class Serving:
                 self._n_bytes -= item.n_bytes
                 backlog = sum(one is not None for one in self._queue)
             strategy.broadcast_tensor(pair(item.step, backlog), source)
+            # Not that of the snapshot.
+            self._spare = item.tensors if item.n_bytes else {}
             del item
         strategy.broadcast_tensor(pair(LAST, 0), source)
         strategy.barrier()

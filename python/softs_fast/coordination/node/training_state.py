@@ -257,10 +257,13 @@ class TrainingState:
 
     # --- Steps of others ---
 
-    def reduced(self) -> tuple[bytes, dict[str, torch.Tensor]]:
+    def reduced(self, before: Mapping[str, torch.Tensor]) -> tuple[bytes, dict[str, torch.Tensor]]:
         """Return what `replay` applies, before this worker applies it: JSON, and copies of the gradients in host memory.
 
         The body of a step may have set what optimizers do with them, such as a rate, so that is a part of it.
+
+        Args:
+            before: Tensors of an earlier step, which are not needed any more, as for `snapshot`.
         """
         gradients = {name: one.grad for name, one in self._trained().items() if one.grad is not None}
         groups = {
@@ -269,7 +272,7 @@ class TrainingState:
             if isinstance(part, Optimizer)
         }
         text, tensors = encode_tree({"groups": groups, "gradients": gradients})
-        return text, {name: _copied(tensor, None) for name, tensor in tensors.items()}
+        return text, {name: _copied(tensor, before.get(name)) for name, tensor in tensors.items()}
 
     def replay(self, step: Any) -> None:
         """Apply a step that other workers have reduced.
