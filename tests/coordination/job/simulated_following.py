@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from simulated_engine import apply
 
 from softs_fast.coordination.job.messages import Follow
-from softs_fast.coordination.job.participant import Build, Copy, EndEngine, GiveUp, Serve
+from softs_fast.coordination.job.participant import Build, Copy, EndEngine, GiveUp
 
 if TYPE_CHECKING:
     from simulated_job import Process
@@ -36,7 +36,7 @@ class Copies:
 
     def act(self, action: Any) -> None:
         match action:
-            case Serve(follow):
+            case Copy(follow, rank) if rank == follow.table.source_rank:
                 self._break_serving()
                 self._serving = self._stream(follow), follow.number
             case Copy(follow):

@@ -31,7 +31,6 @@ from softs_fast.coordination.job.participant import (
     GiveUp,
     Participant,
     Say,
-    Serve,
     Warn,
 )
 from softs_fast.errors import ConfigError
@@ -287,7 +286,7 @@ def test_a_copy_that_fails_is_told_once() -> None:
 def test_a_source_serves_its_own_epoch_only() -> None:
     worker, copy = member(), Follow(table(1), 4)
     assert worker.receive(Follow(table(2), 3)) == [], "of another epoch"
-    assert worker.receive(copy) == [Serve(copy, 0)]
+    assert worker.receive(copy) == [Copy(copy, 0)]
     assert worker.receive(copy) == [], "it was told again"
     assert worker.phase == "member"
     assert worker.unfollowed(4, "full") == [Say(Unfollowed(1, 4, "full"))]

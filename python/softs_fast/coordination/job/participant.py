@@ -59,21 +59,11 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Serve:
-    """As the source, send others the state while steps are made, from the next step on, in an engine beside that of the epoch.
-
-    It ends with the epoch, after its last step if that was planned; if it fails before, call `unfollowed`.
-    """
-
-    follow: Follow
-    rank: int
-
-
-@dataclass(frozen=True)
 class Copy:
-    """Copy the state of a source, and apply each step after it; call `followed` after each, or `unfollowed`.
+    """Take part in a copy beside steps, in an engine beside that of the epoch; call `unfollowed` if it fails.
 
-    It ends with the epoch of the source, and at once if this worker is to build an engine, or to copy another time.
+    The source sends its state, and each step after it, until its epoch ends. A follower applies them, and calls `followed`
+    after each; it ends at once if it is to build an engine. Both end when they are to take part in another copy.
     """
 
     follow: Follow
@@ -101,7 +91,7 @@ class GiveUp:
     refused: Refused
 
 
-Action = Say | Build | Serve | Copy | EndEngine | Warn | GiveUp
+Action = Say | Build | Copy | EndEngine | Warn | GiveUp
 
 #: away: not welcome yet; idle: waits for a table; building: prepares for the steps of an epoch; member; ending: its
 #: epoch is over, and its engine has calls yet; over: refused.
@@ -374,13 +364,12 @@ class Participant:
             )
             if self.phase not in ("building", "member") or not is_of_table:
                 return []
-            self._follow = follow
-            return [Serve(follow, rank)]
-        if self.phase != "idle":
+        elif self.phase != "idle":
             return []
-        self._follow, self._followed = follow, None
-        # Whatever it has is overwritten from now on.
-        self.state = WorkerState(table.boot)
+        else:
+            # Whatever it has is overwritten from now on.
+            self._followed, self.state = None, WorkerState(table.boot)
+        self._follow = follow
         return [Copy(follow, rank)]
 
     # --- Small things ---

@@ -12,7 +12,7 @@ from ...errors import PeerLost
 from ...user_code import text_of_error
 from ..credentials import ClientCredentials
 from ..job.messages import Fence, Follow, Hello
-from ..job.participant import Action, Build, Copy, GiveUp, Say, Serve
+from ..job.participant import Action, Build, Copy, GiveUp, Say
 from ..session.session import ORPHAN_S
 from ..session.store import SessionStore
 from .following import Channel, Copied, follow
@@ -252,22 +252,23 @@ class WorkerLink(Link):
         """Do what the machine wants."""
         for action in actions:
             match action:
-                case Serve(copy, rank):
-                    self._begin_serving(copy, rank)
                 case Copy(copy, rank):
-                    self._end_copy("another copy has begun")
-                    assert self._copied is not None
-                    self._copy = self._copied.channel(self.session, copy, rank)
+                    self._begin_copy(copy, rank)
                 case Build() | GiveUp():
                     self._end_copy("the epoch of the source is over")
         super().do(actions)
 
-    def _begin_serving(self, copy: Follow, rank: int) -> None:
+    def _begin_copy(self, copy: Follow, rank: int) -> None:
         assert self._copied is not None
+        self._end_copy("another copy has begun")
         if self.serving is not None:
             self.serving.end("another copy has begun")
         channel = self._copied.channel(self.session, copy, rank)
-        self.serving = Serving(channel, self._copied.state, functools.partial(self._unfollowed, channel))
+        if rank == channel.source:
+            failed = functools.partial(self._unfollowed, channel)
+            self.serving = Serving(channel, self._copied.state, failed)
+        else:
+            self._copy = channel
 
     def _end_copy(self, reason: str) -> None:
         if self._copying is not None:
