@@ -218,6 +218,7 @@ class Participant:
             self.phase = "member"
             assert self.rank is not None
             self.state = state_after(self.table, self.rank)
+            self._followed = None
 
     def ended(self) -> list[Action]:
         """The engine is gone, and none of its calls is pending."""
