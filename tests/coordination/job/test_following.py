@@ -127,7 +127,7 @@ def test_a_member_that_is_lost_ends_the_epoch_and_nothing_waits_for_the_follower
         join(driven, "d")
         followed(driven, "d", step, 3)
         driven.gone("c")
-        driven.wait(5.0)
+        driven.wait(0.1)
         members_ready(driven, 8, *"ab")
         driven.wait(5.0)
         table = driven.last("d", Table)

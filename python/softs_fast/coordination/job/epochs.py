@@ -380,8 +380,8 @@ def _view(state: State, worker: Worker, *, is_held: bool, was_unused: bool) -> S
         f"{worker.name}, which is {'away' if worker.conn is None else 'ready' if is_ready else 'not ready'}",
         is_ready,
         is_survivor,
-        worker.number in state.members and is_kept,
-        is_held and is_kept and (is_awaited or (was_in and (ready is None or is_survivor))),
+        is_kept and (worker.number in state.members or is_awaited),
+        is_held and is_kept and was_in and (ready is None or is_survivor),
     )
 
 
