@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -120,7 +120,7 @@ def follow(channel: Channel, state: TrainingState, has: Callable[[int, int], Non
     """
     strategy, source = channel.open(), channel.source
     place = pair(0, 0)
-    take = state.load
+    take: Callable[[Any], None] = state.load
     while True:
         strategy.broadcast_tensor(place, source)
         if int(place[0]) == LAST:

@@ -404,8 +404,8 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> int:
         data = _bytes_of(tensor).numpy()
         whole = data.size // (8 * _ROW) * 8 * _ROW
         found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        found.update(data[:whole].view(np.int64).reshape(-1, _ROW).sum(axis=0, dtype=np.int64))
-        found.update(data[whole:])
+        found.update(data[:whole].view(np.int64).reshape(-1, _ROW).sum(axis=0, dtype=np.int64).tobytes())
+        found.update(data[whole:].tobytes())
     return int.from_bytes(found.digest()) >> 2
 
 
