@@ -80,14 +80,14 @@ def test_the_epoch_ends_when_the_follower_is_close_and_the_next_one_begins_when_
     assert (table.resume_step, table.survivors, table.followers, table.source_rank) == (8, (0, 1, 2), (3,), 0)
 
 
-@pytest.mark.parametrize("who", "cd")
-def test_if_the_copy_fails_the_members_wait_for_another_one(who: str) -> None:
+@pytest.mark.parametrize("name", "cd")
+def test_if_the_copy_fails_the_members_wait_for_another_one(name: str) -> None:
     driven = job()
     join(driven, "d")
-    driven.say(who, Unfollowed(1, driven.last("d", Follow).number - 1, "of an earlier copy"))
+    driven.say(name, Unfollowed(1, driven.last("d", Follow).number - 1, "of an earlier copy"))
     driven.say("a", Unfollowed(1, driven.last("d", Follow).number, "of another worker"))
     assert not planned(driven)
-    driven.say(who, Unfollowed(1, driven.last("d", Follow).number, "it is too slow"))
+    driven.say(name, Unfollowed(1, driven.last("d", Follow).number, "it is too slow"))
     assert driven.last("a", Fence).cause == "joined"
     assert any("cannot copy, or serve, the state" in line and "it is too slow" in line for line in driven.log)
     members_ready(driven, 8, *"abc")
@@ -106,7 +106,7 @@ def test_a_follower_that_stays_behind_is_left_out_and_copies_the_next_epoch() ->
     assert driven.last("d", Table).followers == (3,)
 
 
-def test_a_follower_whose_copy_breaks_at_the_end_copies_in_the_next_epoch() -> None:
+def test_a_follower_with_a_copy_that_breaks_at_the_end_copies_in_the_next_epoch() -> None:
     driven = following_job()
     members_ready(driven, 8, *"abc")
     driven.say("d", Unfollowed(1, driven.last("d", Follow).number, "the source is lost"))
@@ -223,7 +223,7 @@ def test_a_worker_that_cannot_follow_is_waited_for() -> None:
     assert planned(driven), "nor can it, if no member can serve its state"
 
 
-def test_who_connects_again_is_told_again() -> None:
+def test_a_worker_that_connects_again_is_told_again() -> None:
     driven = job()
     join(driven, "d")
     told = driven.last("d", Follow)

@@ -356,7 +356,7 @@ class Participant:
         if rank is None:
             return []
         if follow == self._follow:
-            # It is connected anew, and may have said this to no one.
+            # It is connected anew, and what it has said may not have arrived.
             return [] if self._followed is None else self._say(self._followed)
         if rank == table.source_rank:
             is_of_table = self.table is not None and (self.table.boot, self.table.epoch) == (
