@@ -134,7 +134,7 @@ def sent_to(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the worker copy a state of zeros."""
     zeros = {name: torch.zeros_like(one) for name, one in worker.model.state_dict().items()}
     states = {"model": zeros, "optimizer": worker.state.optimizer.state_dict()}
-    monkeypatch.setattr(worker.state, "receive", lambda strategy, source: states)
+    monkeypatch.setattr(worker.state, "receive", lambda strategy, source, **_: states)
 
 
 def test_a_step_that_cannot_be_applied_is_a_fault_and_the_weights_are_copied(
@@ -245,7 +245,7 @@ def test_weights_that_were_copied_in_part_do_not_count(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.fence(1)
-    monkeypatch.setattr(worker.state, "receive", lambda strategy, source: {"model": {}, "optimizer": {}})
+    monkeypatch.setattr(worker.state, "receive", lambda strategy, source, **_: {"model": {}, "optimizer": {}})
     with pytest.raises(ConfigError, match='does not fit "model"'):
         worker.open(2, 9, (1,), 1)
     assert worker.said == LOST
@@ -290,7 +290,7 @@ def test_a_source_goes_on_if_another_worker_cannot_copy(
 ) -> None:
     """The state has become one that cannot be sent."""
     worker.fence(1)
-    monkeypatch.setattr(worker.state, "send", lambda strategy: "a deque")
+    monkeypatch.setattr(worker.state, "send", lambda strategy, **_: "a deque")
     worker.open(2, 1, (0,), 0)
     assert worker.said == m.WorkerState(7, 2, 1)
     assert "a new worker cannot copy the state of this one: a deque" in caplog.text
@@ -325,12 +325,14 @@ def test_only_workers_that_lack_the_state_copy_it(
     done: list[str] = []
     states = {"model": worker.model.state_dict(), "optimizer": worker.state.optimizer.state_dict()}
 
-    def receive(strategy: Any, root: int) -> Any:
+    def receive(strategy: Any, root: int, *, is_follower: bool) -> Any:
+        assert not is_follower
         assert [f"w{rank}" for rank in range(3) if rank in (source, 0)][root] == f"w{source}" or not beside
         done.append("receive")
         return states
 
-    def send(strategy: Any) -> str:
+    def send(strategy: Any, *, to_followers: bool) -> str:
+        assert not to_followers
         done.append("send")
         return ""
 
@@ -350,7 +352,7 @@ def test_a_loss_in_the_engine_of_a_copy_names_the_rank_of_the_epoch(
 ) -> None:
     worker.fence(1)
     worker.engine.is_lost, worker.engine.lost = True, [1]
-    monkeypatch.setattr(worker.state, "send", lambda strategy: "")
+    monkeypatch.setattr(worker.state, "send", lambda strategy, **_: "")
     worker.open(2, 1, (0, 1), 0, size=3)
     fault = worker._link.machine._fault
     assert fault is not None
