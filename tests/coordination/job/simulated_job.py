@@ -120,6 +120,7 @@ class Process:
     def _build(self, table: Table, rank: int, duty: str) -> None:
         engine = self.world.engine_of(table)
         self.engine, self.rank, self.n_calls = engine, rank, 0
+        assert rank not in table.followers or self.machine.followed_step == table.resume_step
         if duty in ("keep", "apply") and self.weights is None:
             self.kill()
             return
