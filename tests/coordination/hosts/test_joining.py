@@ -109,9 +109,10 @@ def test_epochs_leave_no_shared_memory(site: SiteOfHosts) -> None:
         third = site.trainer(host, 2, model_seed=turn, n_steps=100_000)
         until_size(trainers[0], 3)
         until_size(trainers[1], 3)
-        used.append(host.shared_bytes())
         third.kill()
         until_size(trainers[0], 2)
+        until_size(trainers[1], 2)
+        used.append(host.shared_bytes())
     assert used == [used[0]] * 3
     assert used[0] > 0
     for trainer in trainers:
